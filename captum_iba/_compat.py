@@ -1,0 +1,35 @@
+"""Every name that this package takes from Captum's private modules, in one place.
+
+Captum promises nothing for these; a release that moves one breaks this file and nothing else.
+"""
+
+from captum._utils.common import (
+    ExpansionTypes,
+    _expand_target,
+    _format_additional_forward_args,
+    _format_output,
+    _format_outputs,
+    _format_tensor_into_tuples,
+    _run_forward,
+    _select_targets,
+)
+from captum._utils.progress import progress
+from captum._utils.typing import ModuleOrModuleList, TargetType
+from captum.attr import LayerAttribution
+from captum.log import log_usage
+
+__all__ = [
+    "ExpansionTypes",
+    "LayerAttribution",
+    "ModuleOrModuleList",
+    "TargetType",
+    "_expand_target",
+    "_format_additional_forward_args",
+    "_format_output",
+    "_format_outputs",
+    "_format_tensor_into_tuples",
+    "_run_forward",
+    "_select_targets",
+    "log_usage",
+    "progress",
+]

@@ -1,0 +1,69 @@
+"""Arguments of a model, cut into examples and tiled over draws of the noise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from captum_iba._compat import TargetType, _format_additional_forward_args, _format_tensor_into_tuples
+from captum_iba.attr.nested import map_tensors, tile
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Arguments of a model for some examples, and what is explained of each.
+
+    Args:
+        inputs (tuple of Tensor): Dimension 0 counts the examples.
+        arguments (tuple or None): Further arguments.
+        target (TargetType): One for all, or one an example.
+    """
+
+    inputs: tuple[Tensor, ...]
+    arguments: Any
+    target: TargetType
+
+    @classmethod
+    def of(cls, inputs: Any, arguments: Any, target: TargetType) -> Batch:
+        """Of the arguments of ``attribute``, checked; tensors made in inference mode are copied."""
+        given = _format_tensor_into_tuples(inputs)
+        if not isinstance(given, tuple) or not given or not all(isinstance(one, Tensor) for one in given):
+            raise TypeError(f"inputs is a {type(inputs).__name__}, expected a tensor or a tuple of tensors")
+        if given[0].ndim == 0 or given[0].shape[0] == 0:
+            raise ValueError(f"inputs has the shape {tuple(given[0].shape)}, expected at least one example")
+        given, further = _usable((given, _format_additional_forward_args(arguments)))
+        batch = cls(given, further, target)
+        count = len(target) if isinstance(target, list) else target.numel() if isinstance(target, Tensor) else 1
+        if count not in (1, batch.rows) or (isinstance(target, list) and count != batch.rows):
+            raise AssertionError(f"target has {count} entries, expected one for each of {batch.rows} examples")
+        return batch
+
+    @property
+    def rows(self) -> int:
+        """How many examples there are."""
+        return self.inputs[0].shape[0]
+
+    def examples(self, first: int, last: int) -> Batch:
+        """Those examples only."""
+        rows, target = self.rows, self.target
+        if first == 0 and last >= rows:
+            return self
+        inputs, arguments = map_tensors(
+            lambda tensor: tensor[first:last] if tensor.ndim and tensor.shape[0] == rows else tensor,
+            (self.inputs, self.arguments),
+        )
+        if isinstance(target, list) or (isinstance(target, Tensor) and target.numel() > 1):
+            target = target[first:last]
+        return Batch(inputs, arguments, target)
+
+    def tiled(self, copies: int) -> Batch:
+        """Every example ``copies`` times; the target stays."""
+        inputs, arguments = tile((self.inputs, self.arguments), self.rows, copies)
+        return Batch(inputs, arguments, self.target)
+
+
+def _usable(value: Any) -> Any:
+    """Tensors made in inference mode cannot be kept for a backward pass; copies can."""
+    return map_tensors(lambda tensor: tensor.clone() if tensor.is_inference() else tensor, value)

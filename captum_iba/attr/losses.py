@@ -1,0 +1,74 @@
+"""Losses of an attribution, one value a row: what the prediction needs, as a function of the model's output."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from captum_iba._compat import TargetType, _select_targets
+
+LossFunction = Callable[[Tensor, Any], Tensor]
+"""Takes the model's output and the target of every row, gives one value a row; smaller is better."""
+
+LOSSES = ("cross_entropy", "nll", "negative_output")
+
+
+def resolve_loss(loss: str | LossFunction | None, output: Tensor) -> str | LossFunction:
+    """The loss for an output: None gives cross-entropy for (B, C) logits, else ``"negative_output"``.
+
+    Raises:
+        ValueError: an unknown name.
+    """
+    if loss is None:
+        return "cross_entropy" if output.ndim == 2 and output.shape[1] > 1 else "negative_output"
+    if isinstance(loss, str) and loss not in LOSSES:
+        raise ValueError(f"loss is {loss!r}, expected one of {', '.join(LOSSES)}, a function, or None")
+    return loss
+
+
+def row_losses(loss: str | LossFunction, output: Tensor, target: TargetType) -> Tensor:
+    """The loss of every row, (rows,), float32 at least.
+
+    Raises:
+        AssertionError: a target that does not fit the output, as everywhere in Captum.
+        ValueError: a loss function that does not give one value a row.
+    """
+    if callable(loss):
+        values = loss(output, target)
+        if not isinstance(values, Tensor) or values.shape != output.shape[:1]:
+            raise ValueError(
+                f"loss must give one value a row, a tensor of shape {(output.shape[0],)}, got "
+                f"{tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__}"
+            )
+        return values
+    wide = output.to(torch.promote_types(output.dtype, torch.float32))
+    return -_selected(wide.log_softmax(-1) if loss == "cross_entropy" else wide, target)
+
+
+def probability(loss: str | LossFunction, losses: Tensor) -> Tensor:
+    """Probability of the target in every row; where the loss knows none, minus the loss (the selected output)."""
+    return losses.neg().exp() if loss in ("cross_entropy", "nll") else losses.neg()
+
+
+def _selected(output: Tensor, target: TargetType) -> Tensor:
+    if target is None and output.shape[1:].numel() != 1:
+        raise AssertionError(
+            f"target is None, but the output has the shape {tuple(output.shape)}: "
+            "expected a target that selects one value an example"
+        )
+    try:
+        chosen = _select_targets(output, target)
+    except (IndexError, RuntimeError) as error:
+        raise AssertionError(
+            f"target {target!r} is out of range for an output of shape {tuple(output.shape)}"
+        ) from error
+    if chosen.shape[1:].numel() != 1:
+        raise AssertionError(
+            f"target {target!r} selects {tuple(chosen.shape[1:])} values an example of an output of shape "
+            f"{tuple(output.shape)}, expected one"
+        )
+    selected: Tensor = chosen.reshape(output.shape[0])
+    return selected

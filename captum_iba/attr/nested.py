@@ -1,0 +1,94 @@
+"""Tensors inside what modules take and give: tuples, lists, dictionaries, model outputs."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import Tensor
+
+
+def map_tensors(function: Callable[[Tensor], Any], value: Any) -> Any:
+    """The same structure with ``function`` applied to every tensor in it; everything else as it is.
+
+    Tuples (named ones too), lists and mappings (``ModelOutput`` too) are followed; any other object, a
+    key-value cache for example, is passed on untouched.
+    """
+    if isinstance(value, Tensor):
+        return function(value)
+    if isinstance(value, tuple):
+        items = [map_tensors(function, item) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+    if isinstance(value, list):
+        return [map_tensors(function, item) for item in value]
+    if isinstance(value, Mapping):
+        changed: Any = copy.copy(value)
+        for key in value:
+            changed[key] = map_tensors(function, value[key])
+        return changed
+    return value
+
+
+def tensors_in(value: Any) -> list[Tensor]:
+    """Every tensor of a structure, in order."""
+    found: list[Tensor] = []
+    map_tensors(found.append, value)
+    return found
+
+
+def tile(value: Any, rows: int, copies: int) -> Any:
+    """Every tensor whose first dimension counts the ``rows`` examples, ``copies`` times: draws x examples.
+
+    Captum's own expansion also repeats tensors of other sizes, and leaves those inside dictionaries alone.
+    With one example nothing is copied: the tiled tensor is a view.
+    """
+
+    def tiled(tensor: Tensor) -> Tensor:
+        if tensor.ndim == 0 or tensor.shape[0] != rows:
+            return tensor
+        return tensor.unsqueeze(0).expand(copies, *tensor.shape).reshape(copies * rows, *tensor.shape[1:])
+
+    return value if copies == 1 else map_tensors(tiled, value)
+
+
+def split_feature(value: Any) -> tuple[Tensor, Callable[[Tensor], Any]] | None:
+    """The feature that a layer takes or gives, and a function that puts another in its place.
+
+    The feature is the tensor itself, or else what is called ``hidden_states`` or ``last_hidden_state``, or
+    else the first floating-point tensor. The rest of the structure is kept. None where there is no such tensor.
+    """
+    if isinstance(value, Tensor):
+        return (value, lambda new: new) if value.is_floating_point() else None
+    if isinstance(value, (tuple, list)):
+        for index, item in enumerate(value):
+            if (found := split_feature(item)) is not None:
+                return found[0], _replace_item(value, index, found[1])
+    if isinstance(value, Mapping):
+        named = [key for key in ("hidden_states", "last_hidden_state") if key in value]
+        for key in [*named, *value]:
+            if (found := split_feature(value[key])) is not None:
+                return found[0], _replace_key(value, key, found[1])
+    return None
+
+
+def _replace_item(
+    value: tuple[Any, ...] | list[Any], index: int, inner: Callable[[Tensor], Any]
+) -> Callable[[Tensor], Any]:
+    def replace(new: Tensor) -> Any:
+        items = list(value)
+        items[index] = inner(new)
+        if isinstance(value, list):
+            return items
+        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+
+    return replace
+
+
+def _replace_key(value: Mapping[str, Any], key: str, inner: Callable[[Tensor], Any]) -> Callable[[Tensor], Any]:
+    def replace(new: Tensor) -> Any:
+        changed: Any = copy.copy(value)
+        changed[key] = inner(new)
+        return changed
+
+    return replace

@@ -1,0 +1,137 @@
+"""Find the mask that lets through only what the prediction needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from captum_iba._compat import ExpansionTypes, TargetType, _expand_target
+from captum_iba.attr.bottleneck import open_bottleneck, standard_noise
+from captum_iba.attr.losses import LossFunction, probability, row_losses
+from captum_iba.attr.mask import InformationMeter, MaskLayout
+from captum_iba.attr.presets import OPEN, Settings
+from captum_iba.attr.replay import Passes
+
+
+@dataclass(frozen=True)
+class Bottleneck:
+    """One bottleneck (shared by several sites, maybe) in a model that runs on a few examples.
+
+    Args:
+        passes (Passes): Recorded passes through the model.
+        feature (Tensor): What passes the first site, (B, ...).
+        mean, std (sequence of Tensor): Of the noise at each site, broadcastable to the feature there.
+        layout (MaskLayout): What shares a mask value.
+        meter (InformationMeter): Counts the information at the first site.
+        loss (str or Callable): One value a row.
+        target (TargetType): Of the examples.
+        seed (int): Of the noise.
+    """
+
+    passes: Passes
+    feature: Tensor
+    mean: Sequence[Tensor]
+    std: Sequence[Tensor]
+    layout: MaskLayout
+    meter: InformationMeter
+    loss: str | LossFunction
+    target: TargetType
+    seed: int
+
+    @property
+    def rows(self) -> int:
+        """How many examples there are."""
+        return self.feature.shape[0]
+
+    def losses(self, values: Tensor, step: int, draws: range) -> tuple[Tensor, Tensor]:
+        """Loss and probability of the target for some draws of the noise of a step, (draws, B) each."""
+        lam = self.layout.openness(values)
+
+        def replaced(number: int, live: Tensor) -> Tensor:
+            shape = live.shape[1:]
+            standard = [standard_noise(tuple(shape), (self.seed, number, step, draw), live.device) for draw in draws]
+            noise = self.mean[number] + self.std[number] * torch.stack(standard).unsqueeze(1)
+            feature = self.feature if number == 0 else live.reshape(len(draws), self.rows, *shape)
+            through = open_bottleneck(feature, noise, lam)
+            # A mask of ones draws nothing of the noise's shape: with all examples open, one row is left.
+            return through.expand(len(draws), self.rows, *shape).flatten(0, 1)
+
+        output = self.passes.run(len(draws), replaced)
+        target = _expand_target(self.target, len(draws), expansion_type=ExpansionTypes.repeat)
+        losses = row_losses(self.loss, output, target)
+        shape = (len(draws), self.rows)
+        return losses.reshape(shape), probability(self.loss, losses).reshape(shape)
+
+
+def optimize_mask(
+    bottleneck: Bottleneck,
+    chosen: Settings,
+    draws_per_pass: int,
+    final_pass: bool,
+    done: Callable[[], None],
+) -> tuple[Tensor, list[tuple[Tensor, Tensor, Tensor]]]:
+    """Adam on the mask, from open, with fresh noise every step.
+
+    Losses are summed over examples, never averaged, and noise is the same for every example: what is found
+    for one does not depend on the others.
+
+    Args:
+        bottleneck (Bottleneck): What to minimise.
+        chosen (Settings): Steps, draws, beta, learning rate.
+        draws_per_pass (int): Draws of the noise that go through the model together.
+        final_pass (bool): One more pass, with the mask that was found, for the trace.
+        done (Callable): Called after every pass.
+
+    Returns:
+        tuple: the values of the mask, and for every step (and the final pass) loss, information (nats) and
+        probability of each example, (B,).
+
+    Raises:
+        ValueError: where the loss does not depend on the bottleneck, or is not finite.
+    """
+    dtype = torch.promote_types(bottleneck.feature.dtype, torch.float32)
+    values = bottleneck.layout.start(OPEN, dtype)
+    adam = torch.optim.Adam([values], lr=chosen.learning_rate)
+    history = []
+    for step in range(chosen.n_steps + final_pass):
+        updates = step < chosen.n_steps
+        gradient = torch.zeros_like(values)
+        loss = torch.zeros(bottleneck.rows, dtype=dtype, device=values.device)
+        chance = torch.zeros_like(loss)
+        for first in range(0, chosen.n_samples, draws_per_pass):
+            draws = range(first, min(first + draws_per_pass, chosen.n_samples))
+            with torch.set_grad_enabled(updates):
+                losses, chances = bottleneck.losses(values, step, draws)
+                if updates:
+                    gradient += _gradient(losses.sum() / chosen.n_samples, values)
+            loss += losses.detach().sum(0).to(loss) / chosen.n_samples
+            chance += chances.detach().sum(0).to(loss) / chosen.n_samples
+            done()
+        if not bool(loss.isfinite().all()):
+            raise ValueError(
+                f"the loss is not finite at step {step}: {loss.tolist()}; "
+                "expected finite outputs of forward_func for noised features"
+            )
+        with torch.set_grad_enabled(updates):
+            mean = bottleneck.meter.mean(values)
+            if updates:
+                gradient += _gradient(chosen.beta * mean.sum(), values)
+        mean = mean.detach()
+        history.append((loss + chosen.beta * mean, mean * bottleneck.meter.elements, chance))
+        if updates:
+            values.grad = gradient
+            adam.step()
+    return values.detach(), history
+
+
+def _gradient(loss: Tensor, values: Tensor) -> Tensor:
+    found = torch.autograd.grad(loss, values, allow_unused=True)[0] if loss.requires_grad else None
+    if found is None:
+        raise ValueError(
+            "the loss does not depend on the layer: expected a layer whose output forward_func uses, and no "
+            "torch.no_grad after it"
+        )
+    return found

@@ -1,0 +1,90 @@
+"""Settings that belong together, by name."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+GRANULARITIES = ("token", "feature", "channel")
+
+OPEN = 5.0
+"""Where the mask starts, before the sigmoid: open, at 0.993."""
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _require(holds: bool, name: str, value: Any, expected: str) -> None:
+    if not holds:
+        raise ValueError(f"{name} is {value!r}, expected {expected}")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What an attribution is computed with.
+
+    Args:
+        granularity (str): What shares one mask value: ``"token"`` (all features of a position), ``"feature"``
+            (nothing is shared) or ``"channel"`` (all positions of a feature).
+        beta (float): Weight of the mean information per element, in nats, against the loss.
+        n_steps (int): Updates of the mask.
+        n_samples (int): Draws of the noise a step.
+        learning_rate (float): Of Adam.
+        own_input (bool): The noise of the published code: its mean is the layer's input, element by element, and
+            its standard deviation is ``sqrt(1e-5)``.
+    """
+
+    granularity: str
+    beta: float
+    n_steps: int
+    n_samples: int
+    learning_rate: float = 1.0
+    own_input: bool = False
+
+    def __post_init__(self) -> None:
+        if self.granularity not in GRANULARITIES:
+            raise ValueError(f"granularity is {self.granularity!r}, expected one of {', '.join(GRANULARITIES)}")
+        _require(_is_number(self.beta) and self.beta >= 0, "beta", self.beta, "a number of at least 0")
+        _require(_is_count(self.n_steps) and self.n_steps >= 0, "n_steps", self.n_steps, "an integer of at least 0")
+        _require(
+            _is_count(self.n_samples) and self.n_samples >= 1,
+            "n_samples",
+            self.n_samples,
+            "an integer of at least 1",
+        )
+        _require(
+            _is_number(self.learning_rate) and self.learning_rate > 0,
+            "learning_rate",
+            self.learning_rate,
+            "a positive number",
+        )
+
+
+PRESETS = {
+    # One mask value a token and statistics of a data set: docs/settings has the measurements.
+    "default": Settings("token", beta=1.0, n_steps=10, n_samples=4),
+    # Jiang et al. (2020), sections 3 and 4.1.
+    "paper": Settings("feature", beta=1e-5, n_steps=10, n_samples=10),
+    # The published code reads the information off its tenth pass, so its tenth update counts for nothing.
+    "as_released": Settings("feature", beta=1e-5, n_steps=9, n_samples=10, own_input=True),
+}
+
+
+def settings(preset: str = "default", **changes: Any) -> Settings:
+    """The settings of a preset, with every change that is not None.
+
+    Raises:
+        ValueError: an unknown preset, or a value out of range.
+    """
+    if preset not in PRESETS:
+        raise ValueError(f"preset is {preset!r}, expected one of {', '.join(PRESETS)}")
+    known = {field.name for field in fields(Settings)}
+    given = {name: value for name, value in changes.items() if value is not None}
+    assert set(given) <= known
+    return replace(PRESETS[preset], **given)

@@ -1,0 +1,315 @@
+"""Run a model once, then only from a layer on.
+
+Up to the layer, all passes of an attribution are the same. One pass is recorded; in later ones every outermost
+module that had finished before the layer returns what it returned then, and does not run. The page "Replay" of
+the documentation has the idea, the traps, and which models fall back to whole passes.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from captum_iba.attr.guard import ModuleGuard
+from captum_iba.attr.nested import map_tensors, split_feature, tile
+from captum_iba.attr.sites import Site, feature_of, hooked
+from captum_iba.attr.trace import Call, CallTrace, Cut
+
+
+@dataclass(frozen=True)
+class Sighting:
+    """What a recorded pass saw at a site.
+
+    Args:
+        number (int): Of the site, as given.
+        feature (Tensor): The feature.
+        structure (Any): All that the layer gave (or took), the feature in it.
+        layer_input (Tensor or None): The feature that the layer took.
+        call (int): Which call of the layer this was, from 0.
+        cut (Cut): Which module calls had begun and finished by then.
+        versions (list of int): Of the feature and the input, at that moment.
+    """
+
+    number: int
+    feature: Tensor
+    structure: Any
+    layer_input: Tensor | None
+    call: int
+    cut: Cut
+    versions: list[int]
+
+    @property
+    def changed_in_place(self) -> bool:
+        """Whether the model wrote into the feature, or the layer's input, afterwards."""
+        return _versions(self.feature, self.layer_input) != self.versions
+
+
+class Passes:
+    """Passes through one model on the same inputs with other features at its sites.
+
+    A context: on leaving it, hooks, ``forward`` methods and all that :class:`ModuleGuard` looks after are as before.
+
+    Args:
+        forward (Callable): Takes a number of copies ``n`` and returns the output of the model, a tensor, for
+            the inputs tiled ``n`` times.
+        rows (int): Examples in the inputs.
+        sites (sequence of Site): Where features are read and replaced.
+        replay (bool): False runs every pass whole. Default: True.
+
+    Attributes:
+        reason (str): Why passes are not replayed, if so.
+    """
+
+    def __init__(self, forward: Callable[[int], Tensor], rows: int, sites: Sequence[Site], replay: bool = True) -> None:
+        self._forward = forward
+        self._rows = rows
+        self._sites = tuple(sites)
+        self._undo = ExitStack()
+        self._guard = self._undo.enter_context(ModuleGuard())
+        self._wanted: dict[tuple[Module, bool, int], int] = {}
+        self._replay = replay
+        self._recorded: _RecordedCalls | None = None
+        self.reason = ""
+
+    def __enter__(self) -> Passes:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._undo.close()
+
+    @property
+    def replays(self) -> bool:
+        """Whether passes run only from the first site on; known after :meth:`record`."""
+        return self._recorded is not None
+
+    def record(self) -> tuple[Tensor, list[Sighting]]:
+        """One whole pass, without gradients; later ones are replayed if that gives the same output.
+
+        Returns:
+            tuple: the output of the model, and what was seen, in the order in which the sites were passed.
+            :meth:`run` counts the sites in that order too.
+
+        Raises:
+            ValueError: A layer did not run, or not as often as a site wants.
+            TypeError: A layer or the model gave no floating-point tensor.
+        """
+        with torch.no_grad():
+            output, sightings = self._observe(keep_copies=False)
+            changed = [call.finished and call.changed_in_place for call in sightings[0].cut.calls]
+            if any(changed) or sightings[0].changed_in_place:
+                # An in-place operation wrote into what was to be kept: once more, keeping copies.
+                output, sightings = self._observe(keep_copies=True)
+            if self._replay:
+                self._try_replay(output, sightings[0], changed)
+        return output, sightings
+
+    def run(self, copies: int, replace: Callable[[int, Tensor], Tensor]) -> Tensor:
+        """The output of the model for ``copies`` times the inputs, with other features at the sites.
+
+        Args:
+            copies (int): How often the inputs are tiled; row ``c * rows + r`` is copy c of example r.
+            replace (Callable): Takes the number of a site and the feature there, gives the feature instead.
+                In a replayed pass the feature at site 0 is a placeholder; it is the recorded one, tiled.
+        """
+        # A replayed pass skips the calls inside the modules that it does not run.
+        skipped = self._recorded.skipped if self._recorded else Counter[Module]()
+        wanted = {(layer, at, call - skipped[layer]): n for (layer, at, call), n in self._wanted.items()}
+
+        def visit(layer: Module, at_input: bool, call: int, value: Any, layer_input: Any) -> Any:
+            number = wanted.get((layer, at_input, call))
+            if number is None:
+                return None
+            feature, rebuild = feature_of(value, layer)
+            return rebuild(replace(number, feature))
+
+        if self._recorded:
+            self._recorded.restart(copies)
+        with hooked(self._sites, visit):
+            return self._forward(copies)
+
+    def _observe(self, keep_copies: bool) -> tuple[Tensor, list[Sighting]]:
+        trace = CallTrace(keep_copies)
+        runs: Counter[tuple[Module, bool]] = Counter()
+        # For a call counted from the last, as many sightings as may still be the one.
+        seen: dict[Site, deque[tuple[int, Sighting]]] = {
+            site: deque(maxlen=-site.call if site.call < 0 else 1) for site in self._sites
+        }
+
+        def visit(layer: Module, at_input: bool, call: int, value: Any, layer_input: Any) -> None:
+            runs[layer, at_input] += 1
+            for number, site in enumerate(self._sites):
+                if site.layer is layer and site.at_input is at_input and (site.call < 0 or site.call == call):
+                    if keep_copies:
+                        value, layer_input = map_tensors(_copy, (value, layer_input))
+                    feature, _ = feature_of(value, layer)
+                    entered = split_feature(layer_input)
+                    source = None if entered is None else entered[0]
+                    moment, versions = trace.cut(), _versions(feature, source)
+                    sighting = Sighting(number, feature, value, source, call, moment, versions)
+                    seen[site].append((sum(runs.values()), sighting))
+
+        with self._guard.watching(), hooked(self._sites, visit), trace.following():
+            output = self._forward(1)
+        if not isinstance(output, Tensor):
+            raise TypeError(
+                f"forward_func must return a tensor, got {type(output).__name__}; "
+                "to take a tensor from a model output, wrap it: lambda *args: model(*args).logits"
+            )
+        for site in self._sites:
+            site.require(runs[site.layer, site.at_input])
+        passed = [sighting for _, sighting in sorted((seen[site][0] for site in self._sites), key=_order)]
+        self._wanted = {
+            (self._sites[sighting.number].layer, self._sites[sighting.number].at_input, sighting.call): order
+            for order, sighting in enumerate(passed)
+        }
+        return output, passed
+
+    def _try_replay(self, output: Tensor, first: Sighting, changed: list[bool]) -> None:
+        def recorded(number: int, feature: Tensor) -> Tensor:
+            if number > 0:
+                return feature
+            # Two copies, so that a tensor tiled by mistake shows itself.
+            copies: Tensor = tile(first.feature, self._rows, 2)
+            return copies
+
+        # Most models read a hidden state once, in the next block. So in a first try not-a-number stands in for
+        # every output of the feature's shape, which keeps none of them, and the result tells if one was read.
+        for unread in (first.feature.shape, None):
+            calls = _RecordedCalls(first.cut, changed, self._rows, unread)
+            try:
+                calls.install()
+                self._recorded = calls
+                difference = _difference(self.run(2, recorded), output)
+                self.reason = f"a replayed pass gives another output (relative difference {difference:.2g})"
+            except Exception as error:
+                difference = float("inf")
+                self.reason = f"a replayed pass fails with {type(error).__name__}: {error}"
+            except BaseException:
+                calls.remove()
+                raise
+            if difference <= _tolerance(output.dtype):
+                self._undo.callback(calls.remove)
+                return
+            self._recorded = None
+            calls.remove()
+
+
+class _RecordedCalls:
+    """The calls up to a cut; while installed, those that had finished return what they returned then.
+
+    Args:
+        cut (Cut): The moment of the recorded pass up to which is replayed.
+        changed (list of bool): A call whose output the model writes into returns a fresh copy every time.
+        rows (int): Examples in the recorded pass.
+        unread (torch.Size or None): Outputs of this shape are not kept; not-a-number stands in for them.
+    """
+
+    def __init__(self, cut: Cut, changed: list[bool], rows: int, unread: torch.Size | None) -> None:
+        self._calls = cut.calls
+        self._changed = changed
+        self._rows = rows
+        self._unread = unread
+        self.skipped = cut.begun - Counter(call.module for call in cut.calls)
+        """How often each module was called inside calls that are not run."""
+        self._of_module: dict[Module, list[int]] = defaultdict(list)
+        for number, call in enumerate(self._calls):
+            self._of_module[call.module].append(number)
+        self._copies = 1
+        self._next: Counter[Module] = Counter()
+        self._tiled: dict[int, Any] = {}
+        self._undo = ExitStack()
+
+    def install(self) -> None:
+        """Replace the ``forward`` of every module with a finished call."""
+        thread = threading.get_ident()
+        try:
+            for module, numbers in self._of_module.items():
+                if any(self._calls[number].finished for number in numbers):
+                    self._undo.callback(_restore_forward, module, module.__dict__.get("forward"))
+                    module.forward = self._replaying(module, module.forward, thread)
+        except BaseException:
+            self.remove()
+            raise
+
+    def remove(self) -> None:
+        """Give the modules their own ``forward`` again."""
+        self._undo.close()
+
+    def restart(self, copies: int) -> None:
+        """Get ready for a pass with so many copies."""
+        self._next.clear()
+        if copies != self._copies:
+            self._tiled.clear()
+            self._copies = copies
+
+    def _replaying(self, module: Module, forward: Callable[..., Any], thread: int) -> Callable[..., Any]:
+        numbers = self._of_module[module]
+
+        def replayed(*args: Any, **kwargs: Any) -> Any:
+            if threading.get_ident() != thread:
+                return forward(*args, **kwargs)
+            position = self._next[module]
+            self._next[module] += 1
+            if position < len(numbers) and self._calls[numbers[position]].finished:
+                return self._output(numbers[position])
+            return forward(*args, **kwargs)
+
+        return replayed
+
+    def _output(self, number: int) -> Any:
+        if number not in self._tiled:
+            kept = self._calls[number].output
+            if self._stands_in(self._calls[number]):
+                kept = kept.new_full((), float("nan")).expand(kept.shape)
+                self._tiled[number] = kept[:1].expand(self._copies * self._rows, *kept.shape[1:])
+            else:
+                self._tiled[number] = tile(kept, self._rows, self._copies)
+        tiled = self._tiled[number]
+        return map_tensors(_copy, tiled) if self._changed[number] else tiled
+
+    def _stands_in(self, call: Call) -> bool:
+        output = call.output
+        return isinstance(output, Tensor) and output.shape == self._unread and output.is_floating_point()
+
+
+def _restore_forward(module: Module, own: Any) -> None:
+    """``own`` is what the instance itself had as ``forward``; nearly always nothing."""
+    if own is None:
+        module.__dict__.pop("forward", None)
+    else:
+        module.__dict__["forward"] = own
+
+
+def _order(found: tuple[int, Sighting]) -> int:
+    return found[0]
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    return tensor.detach().clone()
+
+
+def _versions(*tensors: Tensor | None) -> list[int]:
+    return [tensor._version for tensor in tensors if tensor is not None]
+
+
+def _difference(replayed: Tensor, output: Tensor) -> float:
+    """Largest deviation of any copy from the recorded output, relative to the largest output."""
+    if not isinstance(replayed, Tensor) or replayed.shape != (2 * output.shape[0], *output.shape[1:]):
+        raise ValueError(f"the output for two copies has the shape {tuple(getattr(replayed, 'shape', ()))}")
+    expected = tile(output, output.shape[0], 2).double()
+    return float((replayed.double() - expected).abs().max() / expected.abs().max().clamp_min(1e-3))
+
+
+def _tolerance(dtype: torch.dtype) -> float:
+    return 2e-2 if torch.finfo(dtype).bits == 16 else 1e-4
