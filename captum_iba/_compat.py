@@ -8,8 +8,6 @@ from captum._utils.common import (
     _expand_target,
     _format_additional_forward_args,
     _format_output,
-    _format_outputs,
-    _format_tensor_into_tuples,
     _run_forward,
     _select_targets,
 )
@@ -26,8 +24,6 @@ __all__ = [
     "_expand_target",
     "_format_additional_forward_args",
     "_format_output",
-    "_format_outputs",
-    "_format_tensor_into_tuples",
     "_run_forward",
     "_select_targets",
     "log_usage",

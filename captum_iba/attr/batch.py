@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from captum_iba._compat import TargetType, _format_additional_forward_args, _format_tensor_into_tuples
+from captum_iba._compat import TargetType, _format_additional_forward_args
 from captum_iba.attr.nested import map_tensors, tile
 
 
@@ -28,8 +28,8 @@ class Batch:
     @classmethod
     def of(cls, inputs: Any, arguments: Any, target: TargetType) -> Batch:
         """Of the arguments of ``attribute``, checked; tensors made in inference mode are copied."""
-        given = _format_tensor_into_tuples(inputs)
-        if not isinstance(given, tuple) or not given or not all(isinstance(one, Tensor) for one in given):
+        given = inputs if isinstance(inputs, tuple) else (inputs,)
+        if not given or not all(isinstance(one, Tensor) for one in given):
             raise TypeError(f"inputs is a {type(inputs).__name__}, expected a tensor or a tuple of tensors")
         if given[0].ndim == 0 or given[0].shape[0] == 0:
             raise ValueError(f"inputs has the shape {tuple(given[0].shape)}, expected at least one example")
