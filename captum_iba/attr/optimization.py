@@ -55,9 +55,7 @@ class Bottleneck:
             standard = [standard_noise(tuple(shape), (self.seed, number, step, draw), live.device) for draw in draws]
             noise = self.mean[number] + self.std[number] * torch.stack(standard).unsqueeze(1)
             feature = self.feature if number == 0 else live.reshape(len(draws), self.rows, *shape)
-            through = open_bottleneck(feature, noise, lam)
-            # A mask of ones draws nothing of the noise's shape: with all examples open, one row is left.
-            return through.expand(len(draws), self.rows, *shape).flatten(0, 1)
+            return open_bottleneck(feature, noise, lam).flatten(0, 1)
 
         output = self.passes.run(len(draws), replaced)
         target = _expand_target(self.target, len(draws), expansion_type=ExpansionTypes.repeat)

@@ -1,5 +1,6 @@
 """What attributions mean, on models small enough to know the answer."""
 
+import itertools
 import math
 import warnings
 
@@ -83,7 +84,7 @@ def test_information_falls_as_beta_rises(iba, preset):
         iba.attribute(ids, target=1, preset=preset, beta=beta, n_steps=20).flatten(1).sum(1)
         for beta in (1e-3, 1e-1, 1e1, 1e3)
     ]
-    assert all(bool((high >= low - 1e-3).all()) for high, low in zip(totals, totals[1:]))
+    assert all(bool((high >= low - 1e-3).all()) for high, low in itertools.pairwise(totals))
     assert bool((totals[0] > 2 * totals[-1]).all())
 
 
@@ -130,9 +131,7 @@ def test_one_step_by_hand(iba, reader, statistics):
     torch.testing.assert_close(bits, information(alpha, squares).detach() / NATS_PER_BIT, rtol=1e-4, atol=1e-5)
     assert float(trace.loss[0, 0]) == pytest.approx(loss.item(), rel=1e-5)
     assert float(trace.information[0, 0]) == pytest.approx(kl.item() * LENGTH * WIDTH / NATS_PER_BIT, rel=1e-5)
-    assert float(trace.probability[0, 0]) == pytest.approx(
-        sum(math.exp(-one.item()) for one in losses) / 3, rel=1e-5
-    )
+    assert float(trace.probability[0, 0]) == pytest.approx(sum(math.exp(-one.item()) for one in losses) / 3, rel=1e-5)
 
 
 def test_trace(iba):
@@ -245,7 +244,7 @@ def test_layers_one_by_one_or_with_one_mask():
     iba = InformationBottleneckAttribution(net, layers, statistics=statistics)
     both = iba.attribute(x, target=1)
     assert isinstance(both, list) and len(both) == 2
-    for layer, one, known in zip(layers, both, statistics):
+    for layer, one, known in zip(layers, both, statistics, strict=False):
         alone = InformationBottleneckAttribution(net, layer, statistics=known).attribute(x, target=1)
         torch.testing.assert_close(one, alone)
     shared, trace = iba.attribute(x, target=1, share_mask=True, return_trace=True)

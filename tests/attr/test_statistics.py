@@ -36,7 +36,7 @@ def test_equal_to_the_whole_at_once(features, rows):
 def test_halves_merged_equal_the_whole(split, batch, offset, seed):
     features = drawn(41, 3, seed=seed).double() + offset
     parts = [FeatureStatistics("l"), FeatureStatistics("l")]
-    for part, rows in zip(parts, (features[:split], features[split:])):
+    for part, rows in zip(parts, (features[:split], features[split:]), strict=False):
         for piece in rows.split(batch):
             part.update(piece)
     merged, whole = parts[0].merge(parts[1]), FeatureStatistics("l").update(features)

@@ -1,0 +1,52 @@
+# `make` or `make help` lists the targets. Another Python: `make test PYTHON=python3.12`.
+PYTHON ?= python3
+VENV ?= .venv
+BENCH_ARGS ?= --lengths 128
+
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+METADATA := setup.py pyproject.toml constraints.txt
+
+# The pins hold for the isolated build environments of pip and of build, too; the second name is for pip >= 25.3.
+# A relative path, because pip splits these variables at spaces.
+export PIP_CONSTRAINT := constraints.txt
+export PIP_BUILD_CONSTRAINT := constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test bench build clean
+
+help:  ## list the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
+
+demo: $(VENV)/.text  ## explain a few texts with the model in the package, write an HTML report, say where it lies
+	$(BIN)/captum-iba demo
+
+test: $(VENV)/.dev  ## ruff, mypy --strict and pytest
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --strict captum_iba
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
+
+bench: $(VENV)/.text  ## time attribution against the published procedure (BENCH_ARGS="--lengths 128 512")
+	$(BIN)/python -m benchmarks.speed $(BENCH_ARGS)
+
+build: $(VENV)/.dev  ## wheel and sdist, in dist/
+	rm -rf build dist
+	$(BIN)/python -m build
+
+clean:  ## remove the environment, build outputs and caches
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Stamps: an environment is made once, and an extra installed again only when the metadata changes.
+# The package is installed in place, so that changes to the code need no new installation.
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.text: $(METADATA) | $(BIN)/python
+	$(INSTALL) --editable '.[text]'
+	@touch $@
+
+$(VENV)/.dev: $(METADATA) | $(BIN)/python
+	$(INSTALL) --editable '.[text,benchmark,dev]'
+	@touch $@ $(VENV)/.text

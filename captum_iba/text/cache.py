@@ -1,0 +1,85 @@
+"""Statistics of a layer, estimated once and found again."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from captum_iba.text.explainer import TextExplainer
+
+
+def cache_folder() -> Path:
+    """Where statistics are kept: ``CAPTUM_IBA_CACHE``, or a folder in the user's cache."""
+    if own := os.environ.get("CAPTUM_IBA_CACHE"):
+        return Path(own)
+    if sys.platform == "win32":
+        base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+    elif sys.platform == "darwin":
+        base = Path.home() / "Library" / "Caches"
+    else:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return base / "captum_iba"
+
+
+def cached_statistics(
+    explainer: TextExplainer,
+    texts: Sequence[str],
+    folder: str | os.PathLike[str] | None = None,
+    show_progress: bool = False,
+) -> tuple[Path, bool]:
+    """Give an explainer the statistics of its layer over texts, from the cache if they are there.
+
+    They are found again for the same model (its name, or its folder with unchanged weights), layer, greatest
+    length and texts.
+
+    Args:
+        explainer (TextExplainer): What gets them.
+        texts (sequence of str): The texts.
+        folder (path or None): The cache; None takes :func:`cache_folder`. Default: None.
+        show_progress (bool): A progress bar while they are estimated. Default: False.
+
+    Returns:
+        tuple of Path and bool: the file, and whether it was there already.
+    """
+    digest = hashlib.sha256()
+    for part in (
+        *_model_identity(explainer),
+        explainer.layer.key,
+        str(explainer.classifier.max_length),
+        *texts,
+    ):
+        # With its length, so that ("ab", "c") and ("a", "bc") differ.
+        digest.update(f"{len(part)}:{part}".encode("utf-8", "surrogatepass"))
+    path = Path(cache_folder() if folder is None else folder) / f"statistics-{digest.hexdigest()[:24]}.safetensors"
+    if path.is_file():
+        try:
+            explainer.load_statistics(path)
+        except ValueError:
+            path.unlink()  # damaged: made anew below
+        else:
+            return path, True
+    explainer.estimate_statistics(texts, show_progress=show_progress)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    explainer.save_statistics(path)
+    return path, False
+
+
+def _model_identity(explainer: TextExplainer) -> Iterator[str]:
+    name, model = explainer.classifier.name, explainer.classifier.model
+    yield type(model).__name__
+    yield str(getattr(model.config, "_commit_hash", None))
+    yield str(next(iter(model.parameters())).dtype)
+    if not Path(name).is_dir():
+        yield name
+        return
+    yield str(Path(name).resolve())
+    for file in sorted(Path(name).iterdir()):
+        if file.is_file():
+            # Weights may be gigabytes, so their age and size stand for them.
+            state = file.stat()
+            yield f"{file.name} {state.st_size} {state.st_mtime_ns}"

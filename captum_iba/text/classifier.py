@@ -1,0 +1,202 @@
+"""A sequence classifier of ``transformers`` and its tokenizer, as attribution needs them."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from captum_iba.attr.guard import ModuleGuard
+
+from captum_iba.text.encoding import EncodedText, check_tokenizer, encode, pad
+
+# Tokenizers without a limit of their own say "very large integer".
+_NO_LIMIT = 10**6
+
+
+class Classifier:
+    """A model and its tokenizer: texts to tensors to logits.
+
+    Args:
+        model (PreTrainedModel): A sequence classifier.
+        tokenizer (PreTrainedTokenizerBase): A fast tokenizer.
+        max_length (int or None): Where texts are cut, in tokens; None takes what both allow. Default: None.
+
+    Attributes:
+        labels (list of str): The names of the classes, in the order of the outputs.
+        max_length (int): Where texts are cut.
+        multi_label (bool): Whether every class has a probability of its own (sigmoid), and not one in
+            competition with the others (softmax).
+
+    Raises:
+        ValueError: Not a classifier of two or more classes, a slow tokenizer, or no padding token.
+    """
+
+    def __init__(self, model: Any, tokenizer: Any, max_length: int | None = None) -> None:
+        check_tokenizer(tokenizer)
+        self.model = model
+        self.tokenizer = tokenizer
+        self.labels = _labels(model)
+        self.max_length = _greatest_length(model, tokenizer, max_length)
+        self.multi_label = getattr(model.config, "problem_type", None) == "multi_label_classification"
+        self._pad_id = _padding_id(model, tokenizer)
+        self._names = _input_names(model, tokenizer)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        device: torch.device = next(iter(self.model.parameters())).device
+        return device
+
+    @property
+    def name(self) -> str:
+        """The folder or name that the model was loaded from, or its class."""
+        return str(getattr(self.model, "name_or_path", "") or type(self.model).__name__)
+
+    def encode(self, texts: Sequence[str], pairs: Sequence[str | None]) -> list[EncodedText]:
+        """Texts as tokens, cut at :attr:`max_length`.
+
+        Raises:
+            ValueError: A text, or second text, of special tokens only; says which.
+        """
+        found = []
+        for i, (text, pair) in enumerate(zip(texts, pairs, strict=True)):
+            encoded = encode(self.tokenizer, text, pair, self.max_length, self._names)
+            if all(word is None for word in encoded.words):
+                raise ValueError(
+                    f"texts[{i}]: nothing to attribute, {text!r} gives no token but special ones "
+                    f"(at most {self.max_length} tokens)."
+                )
+            found.append(encoded)
+        return found
+
+    def tensors(self, encoded: Sequence[EncodedText]) -> dict[str, Tensor]:
+        """The model's inputs, padded on the right, ``input_ids`` first."""
+        return pad(encoded, self._pad_id, self.device)
+
+    def logits(self, input_ids: Tensor, *others: Tensor) -> Tensor:
+        """The model's output for the values of :meth:`tensors`; log-probabilities if :attr:`multi_label`.
+
+        Raises:
+            ValueError: The output is not one number per text and class.
+        """
+        logits = getattr(self.model(**dict(zip(self._names, (input_ids, *others), strict=True))), "logits", None)
+        shape = tuple(logits.shape) if isinstance(logits, Tensor) else None
+        expected = (len(input_ids), len(self.labels))
+        if not isinstance(logits, Tensor) or shape != expected:
+            raise ValueError(
+                f"model: {type(self.model).__name__} is not a sequence classifier: expected logits of shape "
+                f"{expected}, got {'none' if shape is None else shape}."
+            )
+        return F.logsigmoid(logits.float()) if self.multi_label else logits
+
+    def probabilities(self, inputs: dict[str, Tensor]) -> Tensor:
+        """Probability of every class, (B, C), on the CPU."""
+        with ModuleGuard() as guard, torch.no_grad():
+            for module in self.model.modules():
+                guard.take(module)
+            output = self.logits(*inputs.values()).float()
+        return (output.exp() if self.multi_label else output.softmax(-1)).cpu()
+
+    @contextmanager
+    def padding_known(self) -> Iterator[None]:
+        """Decoders refuse batches, of noise draws too, unless their configuration names the padding token."""
+        config = self.model.config.get_text_config()
+        before = config.pad_token_id
+        config.pad_token_id = self._pad_id
+        try:
+            yield
+        finally:
+            config.pad_token_id = before
+
+
+def load_classifier(
+    name_or_path: str | os.PathLike[str],
+    device: str | torch.device | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> tuple[Any, Any]:
+    """A classifier and its tokenizer, from a folder or the Hugging Face hub.
+
+    Raises:
+        ValueError: The checkpoint lacks weights of a classifier, its head for example.
+        OSError: There is no such folder or name.
+    """
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    name = os.fspath(name_or_path)
+    if name.startswith((".", "/", "~")) and not Path(name).is_dir():
+        raise FileNotFoundError(f"model: there is no folder {name}.")
+    model, loading = AutoModelForSequenceClassification.from_pretrained(name, dtype=dtype, output_loading_info=True)
+    # transformers only logs a warning, and gives such a model random weights.
+    if missing := sorted(loading["missing_keys"]):
+        raise ValueError(
+            f"model: {name} is not a trained classifier, its file lacks {', '.join(missing[:3])}; "
+            "expected a model that was fine-tuned for sequence classification."
+        )
+    tokenizer = AutoTokenizer.from_pretrained(name)
+    return model.eval() if device is None else model.eval().to(device), tokenizer
+
+
+def _labels(model: Any) -> list[str]:
+    config = getattr(model, "config", None)
+    count = getattr(config, "num_labels", None)
+    if not isinstance(model, nn.Module) or not isinstance(count, int):
+        raise ValueError(
+            f"model: {type(model).__name__} is not a sequence classifier of transformers: "
+            "expected a module with config.num_labels."
+        )
+    if count < 2:
+        raise ValueError(
+            f"model: {type(model).__name__} has {count} output, a regression; a classifier of two or more "
+            "classes is expected here. InformationBottleneckAttribution explains any output, with a loss "
+            "of your own."
+        )
+    names = getattr(config, "id2label", None) or {}
+    return [str(names.get(i, f"LABEL_{i}")) for i in range(count)]
+
+
+def _greatest_length(model: Any, tokenizer: Any, wanted: int | None) -> int:
+    allowed = _positions(model)
+    if wanted is None:
+        own = getattr(tokenizer, "model_max_length", _NO_LIMIT)
+        return int(min(allowed, own if own < _NO_LIMIT else sys.maxsize))
+    if isinstance(wanted, bool) or not isinstance(wanted, int) or not 1 <= wanted <= allowed:
+        raise ValueError(f"max_length: expected an integer from 1 to {allowed}, got {wanted!r}.")
+    return wanted
+
+
+def _positions(model: Any) -> int:
+    """How many positions the model has: RoBERTa's table begins behind the padding token's number."""
+    for name, module in model.named_modules():
+        last = name.rpartition(".")[2]
+        if isinstance(module, nn.Embedding) and last in ("position_embeddings", "wpe"):
+            return module.num_embeddings - (0 if module.padding_idx is None else module.padding_idx + 1)
+    limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    return limit if isinstance(limit, int) and limit > 0 else sys.maxsize
+
+
+def _padding_id(model: Any, tokenizer: Any) -> int:
+    """The token that fills up: the model's own idea of it first, since decoders look for it in the input."""
+    for number in (model.config.get_text_config().pad_token_id, tokenizer.pad_token_id):
+        if isinstance(number, int) and number >= 0:
+            return number
+    raise ValueError(
+        "tokenizer: neither it nor the model has a padding token; set tokenizer.pad_token, for example to "
+        "tokenizer.eos_token."
+    )
+
+
+def _input_names(model: Any, tokenizer: Any) -> tuple[str, ...]:
+    """What the model reads of what the tokenizer gives."""
+    taken = inspect.signature(model.forward).parameters
+    others = ("attention_mask", "token_type_ids")
+    wanted = [name for name in others if name in tokenizer.model_input_names or name == "attention_mask"]
+    return ("input_ids", *(name for name in wanted if name in taken))

@@ -1,0 +1,132 @@
+import json
+
+import pytest
+import torch
+from transformers import BertConfig, BertForSequenceClassification
+
+from benchmarks.arithmetic import Shape, count_operations, floor, matrix_product_rate
+from benchmarks.procedures import PUBLISHED
+from benchmarks.published import published_attribution
+from benchmarks.speed import main
+from captum_iba import InformationBottleneckAttribution
+
+LENGTH = 12
+LAYER = 3
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.manual_seed(0)
+    config = BertConfig(vocab_size=60, hidden_size=32, num_hidden_layers=4, num_attention_heads=4, intermediate_size=64)
+    # Larger weights than the usual start's, so that the class depends on the text.
+    config.initializer_range = 0.3
+    return BertForSequenceClassification(config).eval()
+
+
+@pytest.fixture(scope="module")
+def inputs():
+    ids = torch.randint(0, 60, (1, LENGTH), generator=torch.Generator().manual_seed(1))
+    return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+
+
+def published(model, inputs, **settings):
+    torch.manual_seed(2)
+    name = f"bert.encoder.layer.{LAYER - 1}"
+    return published_attribution(model, name, inputs, target=1, **settings)
+
+
+def test_agrees_with_our_preset_as_released(model, inputs):
+    def forward(ids, mask):
+        return model(ids, attention_mask=mask).logits
+
+    layer = model.bert.encoder.layer[LAYER - 1]
+    ours = InformationBottleneckAttribution(forward, layer).attribute(
+        inputs["input_ids"],
+        target=1,
+        additional_forward_args=(inputs["attention_mask"],),
+        preset="as_released",
+        n_steps=10,
+        n_samples=10,
+        beta=1e-5,
+        learning_rate=1.0,
+    )
+    theirs = published(model, inputs)
+    assert theirs.shape == ours[0].shape
+    # The noise differs, but its standard deviation of 0.003 hardly moves the mask.
+    scores = torch.stack([ours[0].sum(-1), theirs.sum(-1)])
+    assert torch.corrcoef(scores)[0, 1] > 0.999
+    torch.testing.assert_close(scores[0], scores[1], rtol=0.02, atol=1.0)
+
+
+def test_huge_beta_closes_the_mask(model, inputs):
+    opened = published(model, inputs, beta=0.0, n_steps=1)
+    closed = published(model, inputs, beta=1e6, n_steps=30)
+    assert closed.sum() < 1e-3 * opened.sum()
+
+
+def test_no_step_gives_the_closed_form(model, inputs):
+    with torch.no_grad():
+        states = model(**inputs, output_hidden_states=True).hidden_states
+    mask = torch.sigmoid(torch.tensor(5.0, dtype=torch.float64))
+    x = (states[LAYER] - states[LAYER - 1])[0].double() / 1e-5**0.5
+    expected = ((mask * x) ** 2 + (1 - mask) ** 2 - 1) / 2 - torch.log(1 - mask)
+    # One step with learning rate 0: the mask is as it began.
+    bits = published(model, inputs, n_steps=1, learning_rate=0.0)
+    torch.testing.assert_close(bits.double(), expected / torch.log(torch.tensor(2.0)), rtol=1e-4, atol=1e-3)
+
+
+def test_leaves_the_model_as_it_was_except_for_gradients(model, inputs):
+    modules = [type(module) for module in model.modules()]
+    losses = []
+    published(model, inputs, n_steps=2, on_step=losses.append)
+    assert len(losses) == 2
+    assert [type(module) for module in model.modules()] == modules
+    assert all(parameter.requires_grad and parameter.grad is None for parameter in model.parameters())
+
+
+def test_arithmetic_is_what_a_counter_counts(model, inputs):
+    shape = Shape.of(model.config)
+    with torch.no_grad():
+        assert count_operations(lambda: model(**inputs)) == shape.forward(LENGTH)
+
+    states = torch.randn(1, LENGTH, shape.hidden, requires_grad=True)
+
+    def after():
+        hidden = states * 1  # the counter can't follow a leaf into a module
+        for layer in model.bert.encoder.layer[LAYER:]:
+            hidden = layer(hidden)
+        logits = model.classifier(model.bert.pooler(hidden))
+        torch.autograd.grad(logits[:, 1].sum(), states)
+
+    model.requires_grad_(False)
+    try:
+        assert count_operations(after) == shape.after(LAYER, LENGTH)
+    finally:
+        model.requires_grad_(True)
+
+
+def test_floor_adds_up(model):
+    shape = Shape.of(model.config)
+    assert floor(shape, 4, LENGTH, 2, 3) == shape.forward(LENGTH) + 6 * 2 * shape.head()
+
+
+def test_rate_is_positive(model):
+    assert matrix_product_rate(Shape.of(model.config), rows=16, repeats=1) > 0
+
+
+def test_command_writes_table_and_figures(model, tmp_path, capsys):
+    model.save_pretrained(tmp_path / "model")
+    capsys.readouterr()
+    main([f"--model={tmp_path / 'model'}", "--lengths=8", "--layers=3", "--repeats=2", f"--out={tmp_path / 'speed'}"])
+    table = (tmp_path / "speed.md").read_text(encoding="utf-8")
+    assert table in capsys.readouterr().out
+    timings = json.loads((tmp_path / "speed.json").read_text(encoding="utf-8"))["timings"]
+    first = timings[0]
+    assert first["name"] == PUBLISHED
+    assert first["times_less"] == [1.0, 1.0]
+    for timing in timings:
+        assert len(timing["seconds"]) == 2
+        assert timing["name"] in table
+    # Ours never runs less than has to be run, and replay keeps it near that.
+    for timing in timings[1:]:
+        assert 1 <= timing["operations"] / timing["operations_floor"] < 1.2

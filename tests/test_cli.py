@@ -1,0 +1,193 @@
+"""The command line with the embedded model: everything runs, nothing stands in."""
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from captum_iba import __version__, cli
+from captum_iba.text import TextAttribution, embedded_model_path
+
+ROOT = Path(__file__).parents[1]
+GOOD, DULL = "A wonderful film, beautifully acted.", "Dull, and not even funny."
+QUICK = ["--steps", "2", "--draws", "1", "--layer", "9"]
+
+
+@pytest.fixture(autouse=True)
+def own_folders(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CAPTUM_IBA_CACHE", str(tmp_path / "cache"))
+
+
+def run(*arguments, texts=None):
+    return CliRunner().invoke(cli.app, [str(argument) for argument in arguments], input=texts)
+
+
+def start(*arguments, folder):
+    """Python itself, as a process with captum_iba to import."""
+    return subprocess.Popen(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8", "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+    )
+
+
+def test_explains_a_text_with_the_embedded_model():
+    done = run("explain", *QUICK, GOOD)
+    assert done.exit_code == 0, done.output
+    assert done.stdout.startswith(GOOD + "\n")
+    assert "layer 9 (bert.encoder.layer.8)" in done.stdout and "wonderful" in done.stdout
+    assert "\x1b" not in done.output
+    assert "statistics: those of the embedded model" in done.stderr
+
+
+def test_several_texts_in_order_and_files(tmp_path):
+    done = run("explain", *QUICK, "--html", "out.html", "--json", "out.json", GOOD, DULL)
+    assert done.exit_code == 0, done.output
+    results = [TextAttribution.from_dict(item) for item in json.loads(Path("out.json").read_text("utf-8"))]
+    assert [result.text for result in results] == [GOOD, DULL]
+    assert results[0].settings["n_steps"] == 2 and results[0].settings["n_samples"] == 1
+    assert "wonderful" in Path("out.html").read_text("utf-8")
+    assert f"wrote {tmp_path / 'out.html'}" in done.stderr
+
+
+def test_texts_from_a_file_and_from_standard_input(tmp_path):
+    Path("texts.txt").write_bytes(f"\ufeff{GOOD}\r\n\n{DULL}\n".encode())
+    from_file = run("explain", *QUICK, "--quiet", "--file", "texts.txt")
+    from_input = run("explain", *QUICK, "-q", "--file", "-", texts=f"{GOOD}\n{DULL}\n")
+    piped = run("explain", *QUICK, "-q", texts=f"{GOOD}\n{DULL}\n")
+    assert from_file.exit_code == 0, from_file.output
+    assert from_file.stdout == from_input.stdout == piped.stdout
+    assert GOOD in piped.stdout and DULL in piped.stdout
+    assert piped.stderr == ""
+
+
+def test_json_on_standard_output_is_nothing_but_json():
+    done = run("explain", *QUICK, "--json", "-", "--target", "NEGATIVE", GOOD)
+    assert [item["target_label"] for item in json.loads(done.stdout)] == ["negative"]
+
+
+def test_settings_arrive():
+    options = ["--target", "1", "--preset", "paper", "--granularity", "word", "--beta", "0.5", "--seed", "3"]
+    done = run("explain", *QUICK, *options, "--pair", DULL, "--json", "-", GOOD)
+    assert done.exit_code == 0, done.output
+    (item,) = json.loads(done.stdout)
+    assert (item["target"], item["preset"], item["granularity"], item["pair"]) == (1, "paper", "word", DULL)
+    assert (item["settings"]["beta"], item["settings"]["seed"], item["layer_index"]) == (0.5, 3, 9)
+
+
+def test_statistics_are_estimated_once_and_found_again(tmp_path):
+    Path("reviews.txt").write_text(f"{GOOD}\n{DULL}\n", encoding="utf-8")
+    first, second = (run("explain", *QUICK, "--statistics-from", "reviews.txt", GOOD) for _ in range(2))
+    assert first.exit_code == 0, first.output
+    assert f"statistics of reviews.txt estimated and kept at {tmp_path / 'cache'}" in first.stderr
+    assert "statistics of reviews.txt found at" in second.stderr
+    assert first.stdout == second.stdout
+    (file,) = (tmp_path / "cache").iterdir()
+    assert run("explain", *QUICK, "-q", "--statistics", file, GOOD).stdout == first.stdout
+
+
+def test_another_model_without_statistics_says_what_it_did():
+    done = run("explain", *QUICK, "--model", embedded_model_path(), GOOD)
+    assert done.exit_code == 0, done.output
+    assert "no statistics: each text's own stand in" in done.stderr
+    assert "statistics of this text only" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["explain"], 2, "no text"),
+        (["explain", "--file", "x.txt", GOOD], 2, "TEXT and --file"),
+        (["explain", "--preset", "best", GOOD], 2, "best"),
+        (["explain", "--method", "lime", GOOD], 2, "lime"),
+        (["explain", "--beta", "-1", GOOD], 2, "beta"),
+        (["explain", "--draws", "0", GOOD], 2, "draws"),
+        (["explain", "--pair", "one", "--pair", "two", GOOD], 2, "--pair"),
+        (["explain", "--statistics", "a", "--statistics-from", "b", GOOD], 2, "--statistics-from"),
+        (["explain", "--nonsense", GOOD], 2, "nonsense"),
+        (["nonsense"], 2, "nonsense"),
+        (["explain", "--layer", "13", GOOD], 1, "expected a block from 1 to 12, got 13"),
+        (["explain", "--layer", "bert.nowhere", GOOD], 1, "bert.nowhere"),
+        (["explain", "--target", "great", GOOD], 1, "0 (negative), 1 (positive)"),
+        (["explain", "--target", "7", GOOD], 1, "expected 0 to 1, got 7"),
+        (["explain", " "], 1, "texts[0] is empty"),
+        (["explain", "[SEP]"], 1, "nothing to attribute"),
+        (["explain", "--model", "./nowhere", GOOD], 1, "no folder ./nowhere"),
+        (["explain", "--file", "nowhere.txt"], 1, "nowhere.txt"),
+        (["explain", "--statistics", "nowhere", GOOD], 1, "no file nowhere"),
+        (["explain", "--device", "nonsense", GOOD], 1, "nonsense"),
+        (["explain", *QUICK, "--html", "no/folder.html", GOOD], 1, "does not exist"),
+    ],
+)
+def test_errors_are_one_line(arguments, code, says, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin", open(os.devnull))  # noqa: SIM115
+    with pytest.raises(SystemExit) as left:
+        cli.main(arguments)
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert left.value.code == code
+    assert lines[-1].startswith("captum-iba: error: ") and says in lines[-1]
+    assert [line for line in lines if "error" in line.lower() or "Traceback" in line] == lines[-1:]
+
+
+def test_a_file_that_is_no_text():
+    Path("binary").write_bytes(b"\xff\xfe\x00")
+    done = run("explain", "--file", "binary")
+    assert done.exit_code == 1 and "not a UTF-8 text file" in done.stderr
+
+
+def test_version_and_help():
+    assert run("--version").stdout == f"captum-iba {__version__}\n"
+    assert "--statistics-from" in run("explain", "--help").stdout
+    assert "demo" in run("--help").stdout
+
+
+def test_demo_writes_all_layers():
+    started = time.process_time()  # of this process alone, so that a busy machine is no failure
+    done = run("demo")
+    assert done.exit_code == 0, done.output
+    assert time.process_time() - started < 60
+    path = Path(done.stdout.split()[-1])
+    assert path == Path("captum-iba-demo.html").resolve()
+    page = path.read_text(encoding="utf-8")
+    assert page.count("<section>") == 5 and page.count('scope="row"') == 5 * 12
+    assert page.count('data-head="before"') == page.count('data-head="after"') == 60
+    assert "<script" not in page and "n/a" not in page
+
+
+def test_as_a_process(tmp_path):
+    process = start("-m", "captum_iba", "explain", *QUICK, GOOD, folder=tmp_path)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert out.startswith(GOOD) and "\x1b" not in out + err
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such signals")
+def test_ctrl_c(tmp_path):
+    process = start("-m", "captum_iba", "explain", "--steps", "100000", GOOD, folder=tmp_path)
+    assert "statistics" in process.stderr.readline()  # now it is at work
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=120)
+    assert (process.returncode, out) == (130, "")
+    assert err.strip() == "captum-iba: error: interrupted"
+
+
+@pytest.mark.parametrize("name", ["typer", "rich", "jinja2", "transformers"])
+def test_a_missing_extra_is_said(name, monkeypatch):
+    monkeypatch.setitem(sys.modules, name, None)
+    for module in [module for module in sys.modules if module.startswith(f"{name}.")]:
+        monkeypatch.delitem(sys.modules, module)
+    spec = importlib.util.spec_from_file_location("cli_anew", cli.__file__)
+    with pytest.raises(SystemExit, match=rf'needs {name}, .*; run: pip install "captum-iba\[text\]"'):
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))

@@ -1,0 +1,89 @@
+import pytest
+import torch
+from transformers import ByT5Tokenizer
+
+from captum_iba.text.classifier import Classifier
+from captum_iba.text.encoding import check_tokenizer, encode, pad
+
+NAMES = ("input_ids", "attention_mask", "token_type_ids")
+
+
+def words(encoded):
+    """The spelling of every word, from the spans of its tokens."""
+    found = {}
+    for word, sequence, (start, end) in zip(encoded.words, encoded.sequences, encoded.spans, strict=True):
+        if word is not None:
+            first, last, _ = found.get(word, (start, end, sequence))
+            found[word] = (min(first, start), max(last, end), sequence)
+    return [(encoded.pair if s else encoded.text)[start:end] for start, end, s in found.values()]
+
+
+def test_words_keep_the_original_spelling(wordpiece):
+    encoded = encode(wordpiece, "The  Unbelievable FILM, don't!", None, 40, NAMES)
+    assert words(encoded) == ["The", "Unbelievable", "FILM", ",", "don", "'", "t", "!"]
+    assert encoded.tokens[2:5] == ("un", "##believ", "##able")
+    assert encoded.words[:5] == (None, 0, 1, 1, 1)
+    assert encoded.special == (True, *[False] * 10, True)
+    assert encoded.cut == 0
+
+
+def test_pairs_number_their_words_on(wordpiece):
+    encoded = encode(wordpiece, "good film", "good film", 40, NAMES)
+    assert encoded.tokens == ("[CLS]", "good", "film", "[SEP]", "good", "film", "[SEP]")
+    assert encoded.words == (None, 0, 1, None, 2, 3, None)
+    assert encoded.sequences == (None, 0, 0, None, 1, 1, None)
+    assert encoded.inputs["token_type_ids"] == [0, 0, 0, 0, 1, 1, 1]
+
+
+def test_special_tokens_written_in_the_text_are_special_and_unknown_words_are_not(wordpiece):
+    encoded = encode(wordpiece, "good [SEP] 語 [MASK] film", None, 40, NAMES)
+    assert encoded.tokens == ("[CLS]", "good", "[SEP]", "[UNK]", "[MASK]", "film", "[SEP]")
+    assert encoded.special == (True, False, True, False, False, False, True)
+    assert words(encoded) == ["good", "語", "[MASK]", "film"]
+
+
+def test_truncation_is_noticed(wordpiece):
+    encoded = encode(wordpiece, "good film " * 10, None, 12, NAMES)
+    assert len(encoded) == 12 and encoded.tokens[-1] == "[SEP]"
+    assert encoded.cut == 10
+
+
+def test_byte_level_words_have_no_space_and_whole_emojis(byte_level):
+    encoded = encode(byte_level, "the film 😀 was dull", None, 99, NAMES[:2])
+    assert words(encoded) == ["the", "film", "😀", "was", "dull"]
+    assert not any(encoded.special)
+    assert encode(byte_level, "good<end>", None, 99, NAMES[:2]).special[-1]
+
+
+def test_white_space_of_its_own_is_a_word_of_its_own(byte_level):
+    assert words(encode(byte_level, "good\n\nfilm", None, 99, NAMES[:2])) == ["good", "\n", "\n", "film"]
+
+
+def test_without_a_pre_tokenizer_white_space_parts_words(without_pre_tokenizer):
+    encoded = encode(without_pre_tokenizer, "the film", "the filmed", 99, NAMES[:2])
+    assert words(encoded) == ["the", "film", "the", "filmed"]
+    # The unknown token pads here; as a word in a text it is no padding.
+    assert not encode(without_pre_tokenizer, "the 語", None, 99, NAMES[:2]).special[-1]
+
+
+def test_padding_is_on_the_right_and_the_tokenizer_stays_as_it_was(wordpiece):
+    assert wordpiece.padding_side == "left"
+    rows = [encode(wordpiece, text, None, 40, NAMES) for text in ("good", "a good film")]
+    tensors = pad(rows, 7, torch.device("cpu"))
+    assert list(tensors) == list(NAMES)
+    assert tensors["input_ids"][0].tolist()[3:] == [7, 7]
+    assert tensors["attention_mask"].tolist() == [[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]
+    assert wordpiece.padding_side == "left" and wordpiece.backend_tokenizer.padding is None
+
+
+def test_a_slow_tokenizer_is_an_error_that_says_what_is_needed():
+    with pytest.raises(ValueError, match=r"ByT5Tokenizer is a slow.*use_fast=True"):
+        check_tokenizer(ByT5Tokenizer())
+
+
+def test_texts_are_cut_where_the_model_ends(bert, wordpiece):
+    assert Classifier(bert, wordpiece).max_length == 40
+    assert Classifier(bert, wordpiece, 8).max_length == 8
+    for wrong in (0, 41, True, 8.0):
+        with pytest.raises(ValueError, match="max_length: expected an integer from 1 to 40"):
+            Classifier(bert, wordpiece, wrong)

@@ -1,0 +1,337 @@
+import copy
+import warnings
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from torch import nn
+
+from captum_iba import FeatureStatistics
+from captum_iba.text import TextExplainer
+from captum_iba.text.classifier import load_classifier
+
+from .conftest import SIZE, build
+
+TEXTS = ["The film was not good", "bad", "a dull, unbelievable plot! don't like the plot", "good?"]
+QUICK = {"n_steps": 3, "n_samples": 2}
+
+
+def test_one_text_gives_one_result_and_several_a_list_in_order(explainer):
+    one = explainer.explain(TEXTS[2], **QUICK)
+    several = explainer.explain(TEXTS, batch_size=2, **QUICK)
+    assert [result.text for result in several] == TEXTS
+    assert np.allclose(one.bits, several[2].bits, atol=1e-4)
+    assert one.words[2].word == ","
+    assert [word.word for word in several[0].words] == ["The", "film", "was", "not", "good"]
+
+
+@pytest.mark.parametrize("granularity", ["token", "word", "feature"])
+@pytest.mark.parametrize("preset", ["default", "paper", "as_released"])
+def test_a_result_does_not_depend_on_its_batch(explainer, preset, granularity):
+    together = explainer.explain(TEXTS, preset=preset, granularity=granularity, **QUICK)
+    for text, result in zip(TEXTS, together, strict=True):
+        alone = explainer.explain(text, preset=preset, granularity=granularity, **QUICK)
+        assert np.allclose(alone.bits, result.bits, rtol=1e-4, atol=1e-4)
+        assert alone.target_probability == pytest.approx(result.target_probability, abs=1e-5)
+
+
+def test_special_tokens_have_bits_only_as_released(explainer):
+    usual, released = (explainer.explain(TEXTS[0], preset=p, **QUICK) for p in ("default", "as_released"))
+    special = np.array([token.special for token in usual.tokens])
+    assert (usual.bits[special] == 0).all() and (usual.bits[~special] > 0).all()
+    assert (released.bits > 0).all()
+    assert released.statistics == "the layer's own input (as released)"
+    assert released.settings["n_steps"] == 3 and released.settings["beta"] == 1e-5
+
+
+def test_words_share_a_mask_value(explainer):
+    """Each token's bits follow from one value, so at the start (open) words and tokens agree, later they do not."""
+    begin = [explainer.explain(TEXTS[2], granularity=g, n_steps=0).bits for g in ("token", "word")]
+    assert np.allclose(*begin)
+    end = [explainer.explain(TEXTS[2], granularity=g, **QUICK).bits for g in ("token", "word")]
+    assert not np.allclose(*end, atol=1e-3)
+
+
+def test_bits_of_a_word_are_those_of_its_tokens(explainer):
+    result = explainer.explain("unbelievable", **QUICK)
+    assert len(result.words) == 1 and len(result.tokens) == 5
+    assert result.word_bits[0] == pytest.approx(result.bits.sum()) == pytest.approx(result.total_bits)
+
+
+def test_targets(explainer):
+    predicted = explainer.explain(TEXTS[0], **QUICK)
+    assert predicted.target == predicted.predicted
+    for target in (2, "POSITIVE", "positive", [2], torch.tensor([2]), np.int64(2)):
+        result = explainer.explain(TEXTS[0], target=target, n_steps=0)
+        assert (result.target, result.target_label) == (2, "positive")
+    each = explainer.explain(TEXTS, target=[0, "neutral", None, 2], n_steps=0)
+    assert [result.target for result in each] == [0, 1, each[2].predicted, 2]
+    other = (predicted.target + 1) % 3
+    assert explainer.explain(TEXTS[0], target=other, **QUICK).total_bits != predicted.total_bits
+
+
+@pytest.mark.parametrize("target", [3, -1, "great", "", [0, 1]])
+def test_a_target_that_is_not_there_is_an_error(explainer, target):
+    with pytest.raises(ValueError, match=r"target: .*"):
+        explainer.explain(TEXTS[0], target=target)
+
+
+def test_an_unknown_label_lists_the_labels(explainer):
+    with pytest.raises(ValueError, match=r"0 \(Negative\), 1 \(neutral\), 2 \(positive\)"):
+        explainer.explain(TEXTS[0], target="great")
+
+
+@pytest.mark.parametrize("target", [1.0, True, object()])
+def test_a_target_of_another_type_is_an_error(explainer, target):
+    with pytest.raises(TypeError, match="target"):
+        explainer.explain(TEXTS[0], target=target)
+
+
+@pytest.mark.parametrize(
+    ("texts", "pairs", "error", "says"),
+    [
+        ("", None, ValueError, r"texts\[0\] is empty"),
+        (["good", " \n"], None, ValueError, r"texts\[1\] is empty"),
+        ([], None, ValueError, "at least one"),
+        (["good", "[SEP][CLS]"], None, ValueError, r"texts\[1\]: nothing to attribute"),
+        ("\u200b", None, ValueError, "nothing to attribute"),
+        (["good", 3], None, TypeError, r"texts\[1\]: expected a string, got int"),
+        (b"good", None, TypeError, "got bytes"),
+        (None, None, TypeError, "got NoneType"),
+        (["good", "bad"], ["film"], ValueError, "pairs: expected one for each of the 2 texts, got 1"),
+        ("good", ["film"], TypeError, "pairs"),
+        (["good"], [None], TypeError, r"pairs\[0\]"),
+    ],
+)
+def test_bad_texts(explainer, texts, pairs, error, says):
+    with pytest.raises(error, match=says):
+        explainer.explain(texts, pairs)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"beta": -1.0},
+        {"beta": float("nan")},
+        {"n_steps": -1},
+        {"n_samples": 0},
+        {"learning_rate": 0.0},
+        {"preset": "best"},
+        {"granularity": "sentence"},
+        {"batch_size": 0},
+        {"batch_size": 2.0},
+    ],
+)
+def test_bad_settings(explainer, settings):
+    with pytest.raises(ValueError, match=next(iter(settings))):
+        explainer.explain("good", **settings)
+
+
+def test_pairs(explainer):
+    result = explainer.explain("the film", "the plot", **QUICK)
+    assert [(word.word, word.sequence) for word in result.words] == [
+        ("the", 0),
+        ("film", 0),
+        ("the", 1),
+        ("plot", 1),
+    ]
+    assert result.words[3].start == 4
+    several = explainer.explain(["bad", "the film"], ["good", "the plot"], **QUICK)
+    assert np.allclose(several[1].bits, result.bits, atol=1e-4)
+
+
+def test_truncation_is_in_the_result(bert, wordpiece):
+    short = TextExplainer(bert, wordpiece, max_length=6)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        result = short.explain("the film was not good at all", **QUICK)
+    assert result.tokens_cut > 0 and f"{result.tokens_cut} tokens at the end were cut" in str(result)
+
+
+def test_trace(explainer):
+    result = explainer.explain(TEXTS[0], return_trace=True, **QUICK)
+    assert len(result.trace.loss) == len(result.trace.information) == len(result.trace.probability) == 4
+    assert result.trace.information[-1] == pytest.approx(result.total_bits, rel=1e-4)
+    assert all(0 <= chance <= 1 for chance in result.trace.probability)
+
+
+def test_seed(explainer):
+    first, again, other = (explainer.explain(TEXTS[0], seed=seed, **QUICK).bits for seed in (0, 0, 1))
+    assert (first == again).all() and not np.allclose(first, other)
+
+
+def test_statistics_are_kept_checked_and_said(explainer, bert, wordpiece, tmp_path):
+    path = tmp_path / "layer-02.safetensors"
+    explainer.save_statistics(path)
+    again = TextExplainer(bert, wordpiece, layer=2, statistics=path)
+    assert torch.equal(again.statistics.mean, explainer.statistics.mean)
+    text = explainer.explain("good", **QUICK)
+    assert text.statistics == f"a data set of {explainer.statistics.count} positions"
+    assert (again.explain("good", **QUICK).bits == text.bits).all()
+    with pytest.raises(ValueError, match="layer"):
+        TextExplainer(bert, wordpiece, layer=3, statistics=path)
+    with pytest.raises(ValueError, match=r"bert\.encoder\.layer\.1.*bert\.encoder\.layer\.2"):
+        TextExplainer(bert, wordpiece, layer=3, statistics=explainer.statistics)
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        TextExplainer(bert, wordpiece, statistics=tmp_path / "nowhere")
+
+
+def test_statistics_do_not_depend_on_batches(explainer):
+    one = explainer.estimate_statistics(TEXTS, batch_size=1)
+    all_at_once = explainer.estimate_statistics(TEXTS, batch_size=4)
+    assert one.count == all_at_once.count
+    assert torch.allclose(one.mean, all_at_once.mean, atol=1e-5)
+    assert isinstance(one, FeatureStatistics)
+    with pytest.raises(TypeError, match="got one string"):
+        explainer.estimate_statistics("one text")
+
+
+def test_without_statistics_a_warning_comes_once(bert, wordpiece):
+    bare = TextExplainer(bert, wordpiece)
+    with pytest.warns(UserWarning, match="statistics") as caught:
+        result = bare.explain(TEXTS, batch_size=1, **QUICK)
+        bare.explain(TEXTS[0], **QUICK)
+    assert len(caught) == 1
+    assert result[0].statistics == "this text only"
+    with pytest.raises(ValueError, match="no statistics to save"):
+        bare.save_statistics("anywhere")
+
+
+def test_the_model_stays_as_it_was(bert, wordpiece):
+    model = copy.deepcopy(bert).train()
+    model.config.pad_token_id = None
+    state = copy.deepcopy(model.state_dict())
+    explainer = TextExplainer(model, wordpiece)
+    explainer.estimate_statistics(TEXTS)
+    explainer.explain(TEXTS, **QUICK)
+    with pytest.raises(ValueError, match="target"):
+        explainer.explain(TEXTS, target=9)
+    assert all(module.training for module in model.modules())
+    assert all(parameter.requires_grad and parameter.grad is None for parameter in model.parameters())
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+    assert model.config.pad_token_id is None
+
+
+def family(name, **changes):
+    """A small configuration of a family of models."""
+    size = {**SIZE, **changes}
+    t5 = {"vocab_size": 400, "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 4, "num_heads": 2}
+    special = {
+        "electra": {"embedding_size": 16, **size},
+        "albert": {"embedding_size": 8, **size},
+        "distilbert": {
+            "vocab_size": 400,
+            "dim": 16,
+            "hidden_dim": 32,
+            "n_layers": 4,
+            "n_heads": 2,
+            "max_position_embeddings": 40,
+        },
+        "modernbert": {"eos_token_id": 3, "bos_token_id": 2, "cls_token_id": 2, "sep_token_id": 3, **size},
+        "gpt2": {"vocab_size": 400, "n_embd": 16, "n_layer": 4, "n_head": 2, "n_positions": 40},
+        "gpt_neox": {"bos_token_id": 2, "eos_token_id": 3, **size},
+        "qwen3": {"head_dim": 8, "num_key_value_heads": 2, **size},
+        "t5": {"pad_token_id": 0, "eos_token_id": 3, "decoder_start_token_id": 0, **t5},
+        "umt5": {"pad_token_id": 0, "eos_token_id": 3, "decoder_start_token_id": 0, **t5},
+    }
+    return transformers.AutoConfig.for_model(name, **special.get(name, size))
+
+
+FAMILIES = ["bert", "roberta", "electra", "distilbert", "albert", "modernbert", "deberta-v2", "gpt2", "llama"]
+
+
+@pytest.mark.filterwarnings("ignore:.*not replayed")
+@pytest.mark.parametrize("name", [*FAMILIES, "qwen3", "gpt_neox", "t5", "umt5"])
+def test_families(name, wordpiece):
+    explainer = TextExplainer(build(family(name)), wordpiece, layer=3)
+    assert explainer.layer.index == 3
+    explainer.estimate_statistics(TEXTS)
+    together = explainer.explain(TEXTS[:2], **QUICK)
+    alone = explainer.explain(TEXTS[1], **QUICK)
+    assert np.allclose(together[1].bits, alone.bits, rtol=1e-4, atol=1e-4)
+    special = np.array([token.special for token in together[0].tokens])
+    assert (together[0].bits[~special] > 0).all() and (together[0].bits[special] == 0).all()
+
+
+def test_blocks_of_a_shared_module_differ(wordpiece):
+    model = build(family("albert"))
+    found = []
+    for layer in (1, 4):
+        explainer = TextExplainer(model, wordpiece, layer=layer)
+        explainer.estimate_statistics(TEXTS)
+        found.append(explainer)
+    assert not torch.allclose(found[0].statistics.mean, found[1].statistics.mean)
+    with pytest.raises(ValueError, match="#0"):
+        found[1].statistics = found[0].statistics
+    bits = [explainer.explain(TEXTS[0], n_steps=0).bits for explainer in found]
+    assert not np.allclose(*bits)
+
+
+def test_byte_level_decoder_without_special_tokens(byte_level):
+    explainer = TextExplainer(build(family("gpt2")), byte_level, layer=1)
+    explainer.estimate_statistics(["the film was good", "dull plot"])
+    first, second = explainer.explain(["the film 😀 was good", "dull"], **QUICK)
+    assert [word.word for word in first.words] == ["the", "film", "😀", "was", "good"]
+    assert np.allclose(second.bits, explainer.explain("dull", **QUICK).bits, atol=1e-4)
+
+
+def test_no_padding_token_at_all(byte_level):
+    tokenizer = copy.deepcopy(byte_level)
+    tokenizer.pad_token = None
+    with pytest.raises(ValueError, match=r"padding token; set tokenizer\.pad_token"):
+        TextExplainer(build(family("gpt2")), tokenizer)
+
+
+def test_several_labels_at_once(wordpiece):
+    config = family("bert")
+    config.problem_type = "multi_label_classification"
+    config.num_labels = 3
+    explainer = TextExplainer(build(config), wordpiece)
+    explainer.estimate_statistics(TEXTS)
+    result = explainer.explain(TEXTS[0], target=1, return_trace=True, **QUICK)
+    with torch.no_grad():
+        inputs = wordpiece(TEXTS[0], return_tensors="pt")
+        chance = explainer.classifier.model(**inputs).logits.sigmoid()[0, 1].item()
+    assert result.target_probability == pytest.approx(chance, abs=1e-5)
+    assert result.trace.probability[0] == pytest.approx(chance, abs=0.1)
+
+
+def test_what_is_not_a_classifier(wordpiece):
+    with pytest.raises(ValueError, match="Linear is not a sequence classifier"):
+        TextExplainer(nn.Linear(2, 2), wordpiece)
+    with pytest.raises(ValueError, match="1 output, a regression"):
+        TextExplainer(build(family("bert", num_labels=1)), wordpiece)
+    plain = transformers.BertModel(transformers.BertConfig(**SIZE))
+    with pytest.raises(ValueError, match="BertModel is not a sequence classifier: expected logits"):
+        TextExplainer(plain, wordpiece).explain("good")
+    words = transformers.BertForMaskedLM(transformers.BertConfig(**SIZE))
+    with pytest.raises(ValueError, match=r"got \(1, 3, 400\)"):
+        TextExplainer(words, wordpiece).explain("good")
+
+
+def test_a_layer_whose_feature_is_no_sequence(bert, wordpiece):
+    with pytest.raises(ValueError, match=r"bert\.pooler gives a feature of shape \(1, 16\)"):
+        TextExplainer(bert, wordpiece, layer="bert.pooler").explain("good", n_steps=0)
+
+
+def test_from_pretrained(bert, wordpiece, tmp_path, explainer):
+    bert.save_pretrained(tmp_path)
+    wordpiece.save_pretrained(tmp_path)
+    explainer.save_statistics(tmp_path / "statistics.safetensors")
+    loaded = TextExplainer.from_pretrained(tmp_path, layer=2, statistics=tmp_path / "statistics.safetensors")
+    assert not loaded.classifier.model.training
+    assert np.allclose(loaded.explain(TEXTS[0], **QUICK).bits, explainer.explain(TEXTS[0], **QUICK).bits, atol=1e-4)
+    half = TextExplainer.from_pretrained(tmp_path, layer=2, dtype=torch.bfloat16)
+    half.estimate_statistics(TEXTS)
+    assert np.isfinite(half.explain(TEXTS[0], **QUICK).bits).all()
+    with pytest.raises(FileNotFoundError, match="no folder"):
+        TextExplainer.from_pretrained(tmp_path / "nowhere")
+
+
+def test_a_checkpoint_without_a_head_is_an_error(bert, wordpiece, tmp_path):
+    bert.bert.save_pretrained(tmp_path)
+    wordpiece.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="not a trained classifier, its file lacks classifier"):
+        load_classifier(tmp_path)

@@ -1,0 +1,139 @@
+import dataclasses
+import json
+import math
+
+import numpy as np
+import pytest
+from captum.attr import visualization
+
+from captum_iba.text import TextAttribution, Token, Trace
+
+
+def attribution(bits=(1.0, 2.0, 0.5), text="so <b>good</b>", **changes):
+    """Three words: so, <b>good</b> in two tokens."""
+    first, *rest = bits
+    tokens = (
+        Token("[CLS]", 0.0, 0, 0, None, True, None),
+        Token("so", first, 0, 2, 0, False, 0),
+        Token("<b>", rest[0], 3, 6, 0, False, 1),
+        Token("##good", rest[1], 6, 14, 0, False, 1),
+    )
+    values = {
+        "text": text,
+        "pair": None,
+        "tokens": tokens,
+        "target": 1,
+        "target_label": "<good>",
+        "target_probability": 0.9,
+        "predicted": 1,
+        "predicted_label": "<good>",
+        "predicted_probability": 0.9,
+        "layer": "encoder.2",
+        "layer_index": 3,
+        "method": "iba",
+        "preset": "default",
+        "granularity": "token",
+        "statistics": "a data set of 10 positions",
+        "settings": {"beta": 1.0, "seed": 0},
+        "trace": Trace((1.0, 0.5), (9.0, 3.5), (0.5, 0.8)),
+        **changes,
+    }
+    return TextAttribution(**values)
+
+
+def test_words_and_bits():
+    result = attribution()
+    assert [(word.word, word.bits, word.start, word.end) for word in result.words] == [
+        ("so", 1.0, 0, 2),
+        ("<b>good</b>", 2.5, 3, 14),
+    ]
+    assert result.bits.tolist() == [0.0, 1.0, 2.0, 0.5]
+    assert result.word_bits.tolist() == [1.0, 2.5]
+    assert result.total_bits == 3.5
+
+
+def test_is_frozen():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        attribution().text = "other"
+
+
+def test_prints_the_words_with_most_bits_first():
+    lines = str(attribution()).splitlines()
+    assert lines[0] == "so <b>good</b>"
+    assert lines[1].startswith("<good> 0.900 · layer 3 (encoder.2) · default")
+    assert lines[2].split() == ["2.50", "█" * 24, "<b>good</b>"]
+    assert lines[3].split() == ["1.00", "█" * 10, "so"]
+
+
+def test_long_texts_are_summed_up():
+    tokens = tuple(Token("a", 1.0, i, i + 1, 0, False, i) for i in range(50))
+    lines = str(attribution(text="a" * 50, tokens=tokens)).splitlines()
+    assert lines[-1].split() == ["30.00", "in", "30", "more", "words"]
+
+
+def test_prints_no_control_characters():
+    shown = str(attribution(text="so \x1b[31mx\u202e\x07abc"))
+    assert "\x1b" not in shown and "\u202e" not in shown and "\x07" not in shown
+    assert "\\x1b" in shown and "\\u202e" in shown
+
+
+def test_json_there_and_back(tmp_path):
+    result = attribution(pair="second")
+    path = result.save(tmp_path / "result.json")
+    assert TextAttribution.load(path) == result
+    assert json.loads(path.read_text(encoding="utf-8"))["words"][1]["word"] == "<b>good</b>"
+    assert json.loads(result.to_json()) == result.to_dict()
+    assert [file.name for file in tmp_path.iterdir()] == ["result.json"]
+
+
+def test_json_has_no_nan():
+    result = attribution(bits=(math.nan, math.inf, 0.0))
+    content = json.loads(result.to_json(), parse_constant=lambda name: pytest.fail(name))
+    assert content["tokens"][1]["bits"] is None
+    assert np.isnan(TextAttribution.from_dict(content).bits[1])
+
+
+@pytest.mark.parametrize("content", ["[]", "{", '{"format": "other"}', '{"format": "captum_iba.TextAttribution/1"}'])
+def test_loading_something_else_is_an_error(tmp_path, content):
+    path = tmp_path / "other.json"
+    path.write_text(content)
+    with pytest.raises(ValueError, match="not a saved attribution"):
+        TextAttribution.load(path)
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "result.json"
+    path.write_text("old")
+
+    def fails(*_):
+        raise OSError("disk full")
+
+    monkeypatch.setattr("os.replace", fails)
+    with pytest.raises(OSError, match="disk full"):
+        attribution().save(path)
+    assert path.read_text() == "old"
+    assert [file.name for file in tmp_path.iterdir()] == ["result.json"]
+
+
+def test_writing_into_no_folder(tmp_path):
+    with pytest.raises(FileNotFoundError, match="does not exist"):
+        attribution().save(tmp_path / "no" / "result.json")
+    with pytest.raises(IsADirectoryError, match="is a folder"):
+        attribution().save(tmp_path)
+
+
+def test_captum_draws_it_escaped():
+    record = attribution().to_captum_record(true_class="<i>")
+    cells = visualization.format_word_importances(record.raw_input_ids, record.word_attributions)
+    assert "&lt;b&gt;good&lt;/b&gt;" in cells and "<b>good" not in cells
+    assert record.attr_class == "&lt;good&gt;" and record.true_class == "&lt;i&gt;"
+    assert record.word_attributions.tolist() == pytest.approx([0.4, 1.0])
+    strange = attribution(bits=(math.nan, 1.0, 0.0)).to_captum_record()
+    assert strange.word_attributions.tolist() == [0.0, 1.0]
+    assert attribution(bits=(0.0, 0.0, 0.0)).to_captum_record().word_attributions.tolist() == [0.0, 0.0]
+
+
+def test_draws_itself(tmp_path):
+    assert attribution()._repr_html_().startswith('<div class="iba">')
+    page = attribution().save_html(tmp_path / "page.html").read_text(encoding="utf-8")
+    assert page.startswith("<!DOCTYPE html>") and "&lt;b&gt;good" in page

@@ -1,0 +1,46 @@
+import math
+from itertools import pairwise
+
+import pytest
+
+from captum_iba.visualization.colour import LEVELS, _luminance, _rgb, contrast, level, palette, ticks
+
+
+@pytest.mark.parametrize(
+    ("bits", "most", "expected"),
+    [(0.0, 99.0, 0), (99.0, 99.0, LEVELS), (9.0, 99.0, LEVELS // 2), (200.0, 99.0, LEVELS), (-1.0, 99.0, 0)],
+)
+def test_levels_are_logarithmic(bits, most, expected):
+    assert level(bits, most) == expected
+
+
+def test_ticks_do_not_run_into_each_other():
+    assert [bits for bits, _ in ticks(2877.0)] == [0, 1, 10, 100, 2877]
+    assert [bits for bits, _ in ticks(1.0)] == [0, 1]
+    for most in (1.0, 1.5, 3.0, 9.9, 10.0, 700.0, 5e7):
+        places = [place for _, place in ticks(most)]
+        assert places[0] == 0 and places[-1] == 1
+        assert all(right - left > 0.03 for left, right in pairwise(places))
+
+
+@pytest.mark.parametrize("bits", [math.nan, math.inf, -math.inf])
+def test_what_is_no_number_has_no_level(bits):
+    assert level(bits, 8.0) is None
+
+
+@pytest.mark.parametrize("background", ["light", "dark", "terminal"])
+def test_words_can_be_read_on_every_colour(background):
+    for colour, ink in palette(background):
+        assert contrast(_rgb(colour), _rgb(ink)) >= 4.5
+
+
+@pytest.mark.parametrize(("background", "direction"), [("light", -1), ("dark", 1)])
+def test_more_bits_are_further_from_the_page(background, direction):
+    """Lightness alone tells the order, whatever colours a reader can tell apart."""
+    shades = [_luminance(_rgb(colour)) for colour, _ in palette(background)]
+    assert all(direction * (after - before) > 0 for before, after in pairwise(shades))
+
+
+def test_contrast_after_wcag():
+    assert contrast((0, 0, 0), (255, 255, 255)) == pytest.approx(21)
+    assert contrast((9, 9, 9), (9, 9, 9)) == 1
