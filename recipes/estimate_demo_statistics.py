@@ -4,7 +4,7 @@
 
 ``--data`` holds ``train.jsonl.gz`` (``text``). A seeded sample of ``--examples`` reviews, cut where the model was
 trained to cut them, gives mean and standard deviation of each layer; they go to ``MODEL/statistics``, one file a
-layer. Needs the extra ``text``; a minute on two cores.
+layer, in one pass for all. Needs the extra ``text``; a minute on two cores.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ import json
 import random
 from pathlib import Path
 
-from captum_iba.text import TextExplainer, find_blocks
+from captum_iba import FeatureStatistics
+from captum_iba.text import find_blocks
 from captum_iba.text.classifier import load_classifier
 
 SEED = 0
+ROWS = 32
 
 
 def sample(path: Path, count: int) -> list[str]:
@@ -37,14 +39,21 @@ def main() -> None:
 
     texts = sample(given.data / "train.jsonl.gz", given.examples)
     model, tokenizer = load_classifier(given.model)
+    blocks = find_blocks(model)
+    order = sorted(texts, key=len)  # texts of like length need little padding
+    batches = (
+        dict(
+            tokenizer(order[i : i + ROWS], padding=True, truncation=True, max_length=given.length, return_tensors="pt")
+        )
+        for i in range(0, len(order), ROWS)
+    )
+    found = FeatureStatistics.estimate(model, [block.module for block in blocks], batches)
     folder = given.model / "statistics"
     folder.mkdir(exist_ok=True)
-    for block in find_blocks(model):
-        explainer = TextExplainer(model, tokenizer, block.index, max_length=given.length)
-        statistics = explainer.estimate_statistics(texts, show_progress=True)
+    for block, statistics in zip(blocks, found, strict=True):
         path = folder / f"layer-{block.index:02d}.safetensors"
-        explainer.save_statistics(path)
-        print(f"{path}: {statistics.count} positions, {statistics.n_features} features")
+        statistics.save(path)
+        print(f"{path}: {statistics}")
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from captum_iba._compat import TargetType, _format_additional_forward_args
@@ -59,8 +60,8 @@ class Batch:
         return Batch(inputs, arguments, target)
 
     def tiled(self, copies: int) -> Batch:
-        """Every example ``copies`` times; the target stays."""
-        inputs, arguments = tile((self.inputs, self.arguments), self.rows, copies)
+        """Every example ``copies`` times, in tensors that a model may write into; the target stays."""
+        inputs, arguments = map_tensors(torch.clone, tile((self.inputs, self.arguments), self.rows, copies))
         return Batch(inputs, arguments, self.target)
 
 

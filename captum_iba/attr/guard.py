@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn import Module
 from torch.nn.modules.module import register_module_forward_pre_hook
+
+# Flags, ``forward`` methods and switches of torch are shared by all threads: of two that change and restore them at
+# once, one would restore what the other changed.
+_ONE_AT_A_TIME = threading.RLock()
 
 
 class ModuleGuard:
@@ -26,6 +32,13 @@ class ModuleGuard:
         self._taken: set[int] = set()
 
     def __enter__(self) -> ModuleGuard:
+        self._undo.enter_context(_ONE_AT_A_TIME)
+        # The fast path of torch.nn.TransformerEncoder skips submodules and turns padded texts into nested tensors.
+        self._undo.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
+        torch.backends.mha.set_fastpath_enabled(False)
+        if "torch._dynamo" in sys.modules:
+            # Compiled code keeps the hooks, or the lack of them, that it was compiled with.
+            self._undo.enter_context(torch.compiler.set_stance("force_eager"))
         return self
 
     def __exit__(
@@ -59,7 +72,7 @@ class ModuleGuard:
             self._undo.callback(setattr, module, "training", True)
             module.training = False
         for parameter in module._parameters.values():
-            if parameter is not None and parameter.requires_grad:
+            if parameter is not None and parameter.requires_grad and not parameter.is_inference():
                 self._undo.callback(parameter.requires_grad_, True)
                 parameter.requires_grad_(False)
         for name, buffer in module._buffers.items():

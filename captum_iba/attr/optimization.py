@@ -52,6 +52,11 @@ class Bottleneck:
 
         def replaced(number: int, live: Tensor) -> Tensor:
             shape = live.shape[1:]
+            if live.shape[0] != len(draws) * self.rows:
+                raise ValueError(
+                    f"a layer has the shape {tuple(live.shape)} in a pass of {len(draws)} draws, expected one row for "
+                    f"each of {self.rows} examples and each draw"
+                )
             standard = [standard_noise(tuple(shape), (self.seed, number, step, draw), live.device) for draw in draws]
             noise = self.mean[number] + self.std[number] * torch.stack(standard).unsqueeze(1)
             feature = self.feature if number == 0 else live.reshape(len(draws), self.rows, *shape)

@@ -287,7 +287,9 @@ def _run_to_sites(forward_func: Callable[..., Any], batch: Any, sites: list[Site
     def visit(layer: Module, at_input: bool, call: int, value: Any, layer_input: Any) -> None:
         runs[layer] += 1
         if any(site.layer is layer and (site.call < 0 or site.call == call) for site in sites):
-            features[layer, call], _ = feature_of(value, layer)
+            feature, _ = feature_of(value, layer)
+            # A copy, because what follows may write into it, an in-place activation for example.
+            features[layer, call] = feature.detach().clone()
         if all((site.layer, site.call) in features for site in sites):
             raise _LayersDone
 

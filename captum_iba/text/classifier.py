@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from captum_iba.attr.guard import ModuleGuard
-
 from captum_iba.text.encoding import EncodedText, check_tokenizer, encode, pad
 
 # Tokenizers without a limit of their own say "very large integer".

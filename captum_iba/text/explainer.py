@@ -15,7 +15,6 @@ from captum_iba._compat import progress
 from captum_iba.attr.information_bottleneck import InformationBottleneckAttribution
 from captum_iba.attr.presets import Settings, settings
 from captum_iba.attr.statistics import FeatureStatistics
-
 from captum_iba.text.classifier import Classifier, load_classifier
 from captum_iba.text.encoding import EncodedText, per_token
 from captum_iba.text.inputs import batches_by_length, check_texts
