@@ -340,7 +340,7 @@ def test_after_ctrl_c_in_a_process():
         assert process.stdout.readline() == "ready\n"
         threading.Event().wait(1.0)
         process.send_signal(signal.SIGINT)
-        output, _ = process.communicate(timeout=60)
+        output, _ = process.communicate(timeout=400)
     finally:
         process.kill()
     assert output == "changed: []\n"
