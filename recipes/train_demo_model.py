@@ -53,7 +53,7 @@ A BERT classifier of film reviews (`negative`, `positive`): {layers} layers, {wi
 
 **Accuracy on the IMDB test file (all {tested} reviews, cut at {length} tokens, bfloat16 autocast): {accuracy:.4f}**
 
-Made by `recipes/train_demo_model.py` (seed {seed}, {epochs} epochs, {minutes:.0f} minutes on two CPU cores) on the
+Made by `recipes/train_demo_model.py` (seed {seed}, {epochs} epoch(s), {minutes:.0f} minutes on two CPU cores) on the
 {trained} reviews of the IMDB train file (Maas et al., 2011). Its WordPiece pieces, and the principal components of the
 word embeddings that it starts from, are those of `sentence-transformers/all-MiniLM-L6-v2` (Apache-2.0).
 It holds no text of the data set.
