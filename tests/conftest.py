@@ -1,11 +1,16 @@
 """Settings that all tests share."""
 
+import signal
+
 import hypothesis
 import torch
 
 # Examples are the same in every run, and a slow machine is no failure.
 hypothesis.settings.register_profile("repository", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("repository")
+
+# A job that a shell runs in the background ignores Ctrl-C, and hands that on to its children; some tests need it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Models here are tiny: threads cost them more than they give.
 torch.set_num_threads(1)
