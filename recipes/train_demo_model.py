@@ -12,8 +12,7 @@
 
 It writes weights (float16 safetensors), configuration, tokenizer and a model card with the accuracy that was measured
 on the whole test file. Needs the extra ``text``.
-``MALLOC_MMAP_THRESHOLD_=33554432 MALLOC_TRIM_THRESHOLD_=8589934592`` (glibc keeps its
-memory) can make it twice as fast.
+Where fresh memory is slow, ``MALLOC_MMAP_THRESHOLD_=33554432 MALLOC_TRIM_THRESHOLD_=8589934592`` lets glibc keep it.
 """
 
 from __future__ import annotations
