@@ -28,9 +28,14 @@ from captum_iba.attr.nested import tensors_in
 from captum_iba.attr.noise import noise_as_released, noise_of_data_set, noise_of_example
 from captum_iba.attr.optimization import Bottleneck, optimize_mask
 from captum_iba.attr.presets import Settings, settings
-from captum_iba.attr.replay import Passes, Sighting
+from captum_iba.attr.replay import CallSequence, Passes, Sighting
 from captum_iba.attr.sites import Site
 from captum_iba.attr.statistics import FeatureStatistics
+
+
+# On a CPU, passes with larger features are slower a row: what one operation writes no longer lies in the cache when
+# the next one reads it, and fresh memory is fetched from the system for every pass.
+_BYTES_A_PASS = 2 * 2**20
 
 
 class BottleneckTrace(NamedTuple):
@@ -99,6 +104,7 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
                 raise ValueError(f"statistics has {len(given)} entries, expected one a layer, {len(layers)}")
             self.statistics = list(given)
         self._warned: set[str] = set()
+        self._checked: dict[CallSequence, bool] = {}
 
     @log_usage(part_of_slo=True)  # type: ignore[untyped-decorator]
     def attribute(
@@ -169,7 +175,7 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
                         ALBERT), from 0; negative ones count from the last.
                         Default: -1, as other layer methods do
             internal_batch_size (int, optional): At most so many rows, examples times draws, in one pass.
-                        Default: all at once
+                        Default: all examples at once; on a CPU as many draws as keep the feature under 2 MiB
             attribute_to_layer_input (bool, optional): The bottleneck sits on the layer's input.
                         Default: False
             replay (bool, optional): Run only what comes after the layer, where that gives the same output. Where it
@@ -232,7 +238,7 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
             return_trace,
         )
         bar = (
-            progress(total=len(bottlenecks) * job.n_passes, desc=f"{self.get_name()} attribution")
+            progress(total=len(bottlenecks) * job.n_draws, desc=f"{self.get_name()} attribution")
             if show_progress
             else None
         )
@@ -280,7 +286,7 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
             tiled = part.tiled(copies)
             return _run_forward(forward_func, tiled.inputs, None, tiled.arguments)
 
-        with Passes(forward, rows, sites, replay=job.replay and passes_needed) as passes:
+        with Passes(forward, rows, sites, job.replay and passes_needed, self._checked) as passes:
             output, sightings = passes.record()
             where = sightings[0]
             feature = where.feature
@@ -323,7 +329,7 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
                 job.seed,
             )
             values, history = optimize_mask(
-                bottleneck, chosen, job.draws_per_pass, job.return_trace, bar.update if bar else lambda: None
+                bottleneck, chosen, job.draws_per_pass(feature), job.return_trace, bar.update if bar else lambda draws: None
             )
             bits = meter.of_elements(values) / NATS_PER_BIT
         trace = None
@@ -379,16 +385,20 @@ class _Job:
             return self.batch.rows
         return max(1, self.internal_batch_size // self.chosen.n_samples)
 
-    @property
-    def draws_per_pass(self) -> int:
+    def draws_per_pass(self, feature: Tensor) -> int:
+        """Draws of the noise that go through the model together."""
         draws = self.chosen.n_samples
-        return draws if self.internal_batch_size is None else min(draws, self.internal_batch_size)
+        if self.internal_batch_size is not None:
+            return min(draws, self.internal_batch_size)
+        if feature.device.type != "cpu":
+            return draws
+        return min(draws, max(1, _BYTES_A_PASS // (feature.numel() * feature.element_size())))
 
     @property
-    def n_passes(self) -> int:
-        """Passes for one bottleneck, the recorded ones not counted."""
+    def n_draws(self) -> int:
+        """How many draws go through the model for one bottleneck."""
         steps = self.chosen.n_steps + self.return_trace
-        return steps * -(-self.chosen.n_samples // self.draws_per_pass) * -(-self.batch.rows // self.examples_per_pass)
+        return steps * self.chosen.n_samples * -(-self.batch.rows // self.examples_per_pass)
 
 
 class _Part(NamedTuple):

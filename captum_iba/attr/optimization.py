@@ -74,7 +74,7 @@ def optimize_mask(
     chosen: Settings,
     draws_per_pass: int,
     final_pass: bool,
-    done: Callable[[], None],
+    done: Callable[[int], object],
 ) -> tuple[Tensor, list[tuple[Tensor, Tensor, Tensor]]]:
     """Adam on the mask, from open, with fresh noise every step.
 
@@ -86,7 +86,7 @@ def optimize_mask(
         chosen (Settings): Steps, draws, beta, learning rate.
         draws_per_pass (int): Draws of the noise that go through the model together.
         final_pass (bool): One more pass, with the mask that was found, for the trace.
-        done (Callable): Called after every pass.
+        done (Callable): Called after every pass, with the number of its draws.
 
     Returns:
         tuple: the values of the mask, and for every step (and the final pass) loss, information (nats) and
@@ -112,7 +112,7 @@ def optimize_mask(
                     gradient += _gradient(losses.sum() / chosen.n_samples, values)
             loss += losses.detach().sum(0).to(loss) / chosen.n_samples
             chance += chances.detach().sum(0).to(loss) / chosen.n_samples
-            done()
+            done(len(draws))
         if not bool(loss.isfinite().all()):
             raise ValueError(
                 f"the loss is not finite at step {step}: {loss.tolist()}; "

@@ -255,10 +255,10 @@ def test_layers_one_by_one_or_with_one_mask():
     torch.testing.assert_close(turned.attribute(x, target=1, share_mask=True), shared)
 
 
-def test_progress_counts_every_pass(iba, capsys):
+def test_progress_counts_every_draw(iba, capsys):
     ids, _ = planted(3)
     iba.attribute(ids, target=1, n_steps=5, n_samples=4, internal_batch_size=2, show_progress=True)
-    assert "30/30" in capsys.readouterr().err  # 3 examples, 5 steps, 2 draws a pass
+    assert "60/60" in capsys.readouterr().err  # 3 examples, one at a time, 5 steps, 4 draws
 
 
 @pytest.mark.parametrize(

@@ -249,6 +249,34 @@ def test_traps_split_as_at_once(model):
         assert len(said) <= 1
 
 
+def test_a_model_that_was_found_right_is_checked_with_one_whole_pass_less():
+    net = Plain().eval()
+    x = torch.randn(3, POSITIONS, WIDTH, generator=torch.Generator().manual_seed(1))
+    statistics = FeatureStatistics.estimate(net, net.blocks[1], [x])
+    iba = InformationBottleneckAttribution(net, net.blocks[1], statistics=statistics)
+    calls = []
+    handle = net.register_forward_pre_hook(lambda *_: calls.append(1))
+    first, second = (iba.attribute(x, target=1, **SETTINGS) for _ in range(2))
+    passes = len(calls)
+    iba.attribute(x, target=1, **SETTINGS)
+    handle.remove()
+    assert passes - (len(calls) - passes) == len(calls) - passes + 1
+    assert_same(first, second)
+
+
+@pytest.mark.parametrize("model", EITHER)
+def test_a_model_that_was_found_right_may_be_wrong_for_another_number_of_rows(model):
+    net = model().eval()
+    statistics = FeatureStatistics.estimate(net, net.blocks[1], [torch.randn(9, POSITIONS, WIDTH)])
+    iba = InformationBottleneckAttribution(net, net.blocks[1], statistics=statistics)
+    for rows in (3, POSITIONS, 1):
+        x = torch.randn(rows, POSITIONS, WIDTH, generator=torch.Generator().manual_seed(rows))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            replayed, whole = (iba.attribute(x, target=1, replay=replay, **SETTINGS) for replay in (True, False))
+        assert_same(replayed, whole)
+
+
 def test_statistics_of_a_layer_that_the_model_writes_into():
     net = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(inplace=True))
     x = torch.randn(20, WIDTH, generator=torch.Generator().manual_seed(1))
