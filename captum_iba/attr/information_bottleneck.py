@@ -32,7 +32,6 @@ from captum_iba.attr.replay import CallSequence, Passes, Sighting
 from captum_iba.attr.sites import Site
 from captum_iba.attr.statistics import FeatureStatistics
 
-
 # On a CPU, passes with larger features are slower a row: what one operation writes no longer lies in the cache when
 # the next one reads it, and fresh memory is fetched from the system for every pass.
 _BYTES_A_PASS = 2 * 2**20
@@ -43,7 +42,7 @@ class BottleneckTrace(NamedTuple):
 
     Args:
         loss (Tensor): What is minimised: mean over the draws, plus ``beta`` times the mean information an element,
-            in nats, (B, n_steps + 1).
+            in nats, and ``complement`` times the loss of the complement, (B, n_steps + 1).
         information (Tensor): All that the mask lets through, in bits, (B, n_steps + 1).
         probability (Tensor): Of the target through the bottleneck, mean over the draws, (B, n_steps + 1). Minus
             the loss where the loss knows no probability.
@@ -119,6 +118,7 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
         beta: float | None = None,
         n_steps: int | None = None,
         n_samples: int | None = None,
+        complement: float | None = None,
         learning_rate: float | None = None,
         loss: str | LossFunction | None = None,
         seed: int = 0,
@@ -161,6 +161,11 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
             n_steps (int, optional): Updates of the mask. 0 gives the information in the layer as it is, before
                         anything is closed.
             n_samples (int, optional): Draws of the noise a step.
+            complement (float, optional): Weight of the complement against the loss. The complement is what the mask holds
+                        back, :math:`(1 - \lambda) X + \lambda \varepsilon`, and it must not suffice for the
+                        prediction: its own loss is :math:`-\log(1 - p)` (minus the loss, where that knows no
+                        probability). So the mask keeps all that the prediction could rest on, not only
+                        enough of it. Takes a second row for every draw. 0 leaves it out.
             learning_rate (float, optional): Of Adam, for the mask before the sigmoid.
             loss (str or Callable, optional): What must stay low. ``"cross_entropy"`` of logits (..., C);
                         ``"nll"``, for outputs that are log-probabilities; ``"negative_output"``, minus the
@@ -174,7 +179,8 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
             layer_call (int or list of int, optional): Which call of a layer that runs several times in a pass (as in
                         ALBERT), from 0; negative ones count from the last.
                         Default: -1, as other layer methods do
-            internal_batch_size (int, optional): At most so many rows, examples times draws, in one pass.
+            internal_batch_size (int, optional): At most so many rows, examples times draws (twice, with a complement), in
+                        one pass.
                         Default: all examples at once; on a CPU as many draws as keep the feature under 2 MiB
             attribute_to_layer_input (bool, optional): The bottleneck sits on the layer's input.
                         Default: False
@@ -216,6 +222,7 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
             beta=beta,
             n_steps=n_steps,
             n_samples=n_samples,
+            complement=complement,
             learning_rate=learning_rate,
         )
         if internal_batch_size is not None and not internal_batch_size >= 1:
@@ -329,7 +336,11 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
                 job.seed,
             )
             values, history = optimize_mask(
-                bottleneck, chosen, job.draws_per_pass(feature), job.return_trace, bar.update if bar else lambda draws: None
+                bottleneck,
+                chosen,
+                job.draws_per_pass(feature),
+                job.return_trace,
+                bar.update if bar else lambda draws: None,
             )
             bits = meter.of_elements(values) / NATS_PER_BIT
         trace = None
@@ -383,16 +394,16 @@ class _Job:
     def examples_per_pass(self) -> int:
         if self.internal_batch_size is None:
             return self.batch.rows
-        return max(1, self.internal_batch_size // self.chosen.n_samples)
+        return max(1, self.internal_batch_size // (self.chosen.n_samples * self.chosen.sides))
 
     def draws_per_pass(self, feature: Tensor) -> int:
         """Draws of the noise that go through the model together."""
         draws = self.chosen.n_samples
         if self.internal_batch_size is not None:
-            return min(draws, self.internal_batch_size)
+            return min(draws, max(1, self.internal_batch_size // self.chosen.sides))
         if feature.device.type != "cpu":
             return draws
-        return min(draws, max(1, _BYTES_A_PASS // (feature.numel() * feature.element_size())))
+        return min(draws, max(1, _BYTES_A_PASS // (self.chosen.sides * feature.nbytes)))
 
     @property
     def n_draws(self) -> int:

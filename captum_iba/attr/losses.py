@@ -53,6 +53,21 @@ def probability(loss: str | LossFunction, losses: Tensor) -> Tensor:
     return losses.neg().exp() if loss in ("cross_entropy", "nll") else losses.neg()
 
 
+def losses_held_back(loss: str | LossFunction, losses: Tensor) -> Tensor:
+    """What the rows of a complement lose by still giving the target: :math:`-\\log(1 - p)`.
+
+    Args:
+        loss (str or Callable): Which gave ``losses``. If it knows no probability, the loss itself is to rise.
+        losses (Tensor): Of the rows, any shape.
+
+    Returns:
+        Tensor: of the same shape; smaller is better.
+    """
+    if loss not in ("cross_entropy", "nll"):
+        return losses.neg()
+    return -torch.log(-torch.expm1(-losses.clamp_min(torch.finfo(losses.dtype).tiny)))
+
+
 def _selected(output: Tensor, target: TargetType) -> Tensor:
     if target is None and output.shape[1:].numel() != 1:
         raise AssertionError(

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from captum_iba._compat import ExpansionTypes, TargetType, _expand_target
 from captum_iba.attr.bottleneck import open_bottleneck, standard_noise
-from captum_iba.attr.losses import LossFunction, probability, row_losses
+from captum_iba.attr.losses import LossFunction, losses_held_back, probability, row_losses
 from captum_iba.attr.mask import InformationMeter, MaskLayout
 from captum_iba.attr.presets import OPEN, Settings
 from captum_iba.attr.replay import Passes
@@ -46,27 +46,31 @@ class Bottleneck:
         """How many examples there are."""
         return self.feature.shape[0]
 
-    def losses(self, values: Tensor, step: int, draws: range) -> tuple[Tensor, Tensor]:
-        """Loss and probability of the target for some draws of the noise of a step, (draws, B) each."""
-        lam = self.layout.openness(values)
+    def losses(self, values: Tensor, step: int, draws: range, sides: int) -> Tensor:
+        """The loss for some draws of the noise of a step, (sides, draws, B).
+
+        Side 0 is what the mask lets through; side 1 is its complement, what the mask holds back, with the
+        same noise.
+        """
+        masks = [values, -values][:sides]
+        lam = torch.stack([self.layout.openness(mask) for mask in masks]).unsqueeze(1)
+        copies = sides * len(draws)
 
         def replaced(number: int, live: Tensor) -> Tensor:
             shape = live.shape[1:]
-            if live.shape[0] != len(draws) * self.rows:
+            if live.shape[0] != copies * self.rows:
                 raise ValueError(
-                    f"a layer has the shape {tuple(live.shape)} in a pass of {len(draws)} draws, expected one row for "
-                    f"each of {self.rows} examples and each draw"
+                    f"a layer has the shape {tuple(live.shape)} in a pass of {copies} copies, expected one row for "
+                    f"each of {self.rows} examples and each copy"
                 )
             standard = [standard_noise(tuple(shape), (self.seed, number, step, draw), live.device) for draw in draws]
             noise = self.mean[number] + self.std[number] * torch.stack(standard).unsqueeze(1)
-            feature = self.feature if number == 0 else live.reshape(len(draws), self.rows, *shape)
-            return open_bottleneck(feature, noise, lam).flatten(0, 1)
+            feature = self.feature if number == 0 else live.reshape(sides, len(draws), self.rows, *shape)
+            return open_bottleneck(feature, noise, lam).flatten(0, 2)
 
-        output = self.passes.run(len(draws), replaced)
-        target = _expand_target(self.target, len(draws), expansion_type=ExpansionTypes.repeat)
-        losses = row_losses(self.loss, output, target)
-        shape = (len(draws), self.rows)
-        return losses.reshape(shape), probability(self.loss, losses).reshape(shape)
+        output = self.passes.run(copies, replaced)
+        target = _expand_target(self.target, copies, expansion_type=ExpansionTypes.repeat)
+        return row_losses(self.loss, output, target).reshape(sides, len(draws), self.rows)
 
 
 def optimize_mask(
@@ -83,7 +87,7 @@ def optimize_mask(
 
     Args:
         bottleneck (Bottleneck): What to minimise.
-        chosen (Settings): Steps, draws, beta, learning rate.
+        chosen (Settings): Steps, draws, beta, weight of the complement, learning rate.
         draws_per_pass (int): Draws of the noise that go through the model together.
         final_pass (bool): One more pass, with the mask that was found, for the trace.
         done (Callable): Called after every pass, with the number of its draws.
@@ -107,11 +111,14 @@ def optimize_mask(
         for first in range(0, chosen.n_samples, draws_per_pass):
             draws = range(first, min(first + draws_per_pass, chosen.n_samples))
             with torch.set_grad_enabled(updates):
-                losses, chances = bottleneck.losses(values, step, draws)
+                losses = bottleneck.losses(values, step, draws, chosen.sides)
+                total = losses[0].sum(0)
+                if chosen.complement:
+                    total = total + chosen.complement * losses_held_back(bottleneck.loss, losses[1]).sum(0)
                 if updates:
-                    gradient += _gradient(losses.sum() / chosen.n_samples, values)
-            loss += losses.detach().sum(0).to(loss) / chosen.n_samples
-            chance += chances.detach().sum(0).to(loss) / chosen.n_samples
+                    gradient += _gradient(total.sum() / chosen.n_samples, values)
+            loss += total.detach().to(loss) / chosen.n_samples
+            chance += probability(bottleneck.loss, losses[0].detach()).sum(0).to(loss) / chosen.n_samples
             done(len(draws))
         if not bool(loss.isfinite().all()):
             raise ValueError(

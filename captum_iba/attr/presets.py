@@ -35,6 +35,7 @@ class Settings:
         beta (float): Weight of the mean information per element, in nats, against the loss.
         n_steps (int): Updates of the mask.
         n_samples (int): Draws of the noise a step.
+        complement (float): Weight of what is held back against the loss: it must not suffice.
         learning_rate (float): Of Adam.
         own_input (bool): The noise of the published code: its mean is the layer's input, element by element, and
             its standard deviation is ``sqrt(1e-5)``.
@@ -44,6 +45,7 @@ class Settings:
     beta: float
     n_steps: int
     n_samples: int
+    complement: float = 0.0
     learning_rate: float = 1.0
     own_input: bool = False
 
@@ -51,6 +53,12 @@ class Settings:
         if self.granularity not in GRANULARITIES:
             raise ValueError(f"granularity is {self.granularity!r}, expected one of {', '.join(GRANULARITIES)}")
         _require(_is_number(self.beta) and self.beta >= 0, "beta", self.beta, "a number of at least 0")
+        _require(
+            _is_number(self.complement) and self.complement >= 0,
+            "complement",
+            self.complement,
+            "a number of at least 0",
+        )
         _require(_is_count(self.n_steps) and self.n_steps >= 0, "n_steps", self.n_steps, "an integer of at least 0")
         _require(
             _is_count(self.n_samples) and self.n_samples >= 1,
@@ -64,6 +72,11 @@ class Settings:
             self.learning_rate,
             "a positive number",
         )
+
+    @property
+    def sides(self) -> int:
+        """Rows a draw: what the mask lets through, and what it holds back if that counts."""
+        return 2 if self.complement else 1
 
 
 PRESETS = {

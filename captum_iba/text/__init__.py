@@ -12,7 +12,7 @@ from captum_iba.text.classifier import Classifier
 from captum_iba.text.embedded import demo_texts, embedded_model_path, embedded_statistics
 from captum_iba.text.encoding import EncodedText
 from captum_iba.text.explainer import TextExplainer
-from captum_iba.text.layers import Block, default_layer, find_blocks, find_layer
+from captum_iba.text.layers import Block, default_layer, find_blocks, find_layer, find_layers
 from captum_iba.text.result import TextAttribution, Token, Trace, Word
 from captum_iba.text.sweep import explain_layers
 
@@ -34,4 +34,5 @@ __all__ = [
     "explain_layers",
     "find_blocks",
     "find_layer",
+    "find_layers",
 ]

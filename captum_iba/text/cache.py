@@ -32,9 +32,9 @@ def cached_statistics(
     folder: str | os.PathLike[str] | None = None,
     show_progress: bool = False,
 ) -> tuple[Path, bool]:
-    """Give an explainer the statistics of its layer over texts, from the cache if they are there.
+    """Give an explainer the statistics of its layers over texts, from the cache if they are there.
 
-    They are found again for the same model (its name, or its folder with unchanged weights), layer, greatest
+    They are found again for the same model (its name, or its folder with unchanged weights), layers, greatest
     length and texts.
 
     Args:
@@ -44,25 +44,25 @@ def cached_statistics(
         show_progress (bool): A progress bar while they are estimated. Default: False.
 
     Returns:
-        tuple of Path and bool: the file, and whether it was there already.
+        tuple of Path and bool: the file (of several layers a folder of files), and whether it was there already.
     """
     digest = hashlib.sha256()
     for part in (
         *_model_identity(explainer),
-        explainer.layer.key,
+        *(block.key for block in explainer.layers),
         str(explainer.classifier.max_length),
         *texts,
     ):
         # With its length, so that ("ab", "c") and ("a", "bc") differ.
         digest.update(f"{len(part)}:{part}".encode("utf-8", "surrogatepass"))
-    path = Path(cache_folder() if folder is None else folder) / f"statistics-{digest.hexdigest()[:24]}.safetensors"
-    if path.is_file():
-        try:
-            explainer.load_statistics(path)
-        except ValueError:
-            path.unlink()  # damaged: made anew below
-        else:
-            return path, True
+    suffix = ".safetensors" if len(explainer.layers) == 1 else ""
+    path = Path(cache_folder() if folder is None else folder) / f"statistics-{digest.hexdigest()[:24]}{suffix}"
+    try:
+        explainer.load_statistics(path)
+    except (FileNotFoundError, ValueError):
+        pass  # not there, not all there, or damaged: made anew below
+    else:
+        return path, True
     explainer.estimate_statistics(texts, show_progress=show_progress)
     path.parent.mkdir(parents=True, exist_ok=True)
     explainer.save_statistics(path)

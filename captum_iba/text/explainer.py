@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, overload
+from urllib.parse import quote
 
 import torch
 from torch import Tensor
@@ -18,7 +19,7 @@ from captum_iba.attr.statistics import FeatureStatistics
 from captum_iba.text.classifier import Classifier, load_classifier
 from captum_iba.text.encoding import EncodedText, per_token
 from captum_iba.text.inputs import batches_by_length, check_texts
-from captum_iba.text.layers import find_layer, token_feature_required
+from captum_iba.text.layers import Block, find_layers, token_feature_required
 from captum_iba.text.result import TextAttribution, Token, Trace
 from captum_iba.text.targets import spread_targets
 
@@ -51,17 +52,17 @@ class _Call:
 class TextExplainer:
     """Says how many bits of each token, and word, a text classifier needs for its decision.
 
-    A bottleneck of noise goes behind one block of the model and closes wherever the decision does not suffer;
+    A bottleneck of noise goes behind the blocks of the model and closes wherever the decision does not suffer;
     what it must let through is counted (:class:`captum_iba.InformationBottleneckAttribution`).
 
     Args:
         model (PreTrainedModel): A sequence classifier of ``transformers``. It is left as it was.
         tokenizer (PreTrainedTokenizerBase): Its tokenizer, a fast one.
-        layer (int, str or None): Block number from 1, or a module's name; None takes
-            :func:`captum_iba.text.default_layer`. Default: None.
-        statistics (FeatureStatistics, path or None): Mean and standard deviation of the layer over a data
-            set, or the file of them. Without, each text's own stand in, which is less faithful;
-            :meth:`estimate_statistics` mends it. Default: None.
+        layer (int, str, sequence of them, or None): Block number from 1, or a module's name. Several layers share
+            one mask, and information is counted at the first of them. None takes every block. Default: None.
+        statistics (FeatureStatistics, sequence of them, path or None): Mean and standard deviation of each layer
+            over a data set, or where :meth:`save_statistics` wrote them. Without, each text's own stand in,
+            which is less faithful; :meth:`estimate_statistics` mends it. Default: None.
         max_length (int or None): Where texts are cut, in tokens; None takes what model and tokenizer allow.
             Default: None.
 
@@ -80,38 +81,42 @@ class TextExplainer:
         self,
         model: Any,
         tokenizer: Any,
-        layer: int | str | None = None,
-        statistics: FeatureStatistics | str | os.PathLike[str] | None = None,
+        layer: int | str | Sequence[int | str] | None = None,
+        statistics: FeatureStatistics | Sequence[FeatureStatistics] | str | os.PathLike[str] | None = None,
         max_length: int | None = None,
     ) -> None:
         self.classifier = Classifier(model, tokenizer, max_length)
-        self.layer = find_layer(model, layer)
-        if statistics is None or isinstance(statistics, FeatureStatistics):
-            self.statistics = statistics
-        else:
+        self.layers = find_layers(model, layer)
+        if isinstance(statistics, (str, os.PathLike)):
             self.load_statistics(statistics)
+        else:
+            self.statistics = statistics
 
     @property
-    def statistics(self) -> FeatureStatistics | None:
-        """What the bottleneck's noise is like: mean and standard deviation of the layer over a data set."""
+    def statistics(self) -> tuple[FeatureStatistics, ...] | None:
+        """What the bottleneck's noise is like: mean and standard deviation of each layer over a data set."""
         return self._statistics
 
     @statistics.setter
-    def statistics(self, statistics: FeatureStatistics | None) -> None:
-        if statistics is not None and statistics.layer not in (None, self.layer.key):
-            raise ValueError(f"statistics: they are of layer {statistics.layer!r}, expected {self.layer.key!r}.")
-        self._statistics = statistics
+    def statistics(self, statistics: FeatureStatistics | Sequence[FeatureStatistics] | None) -> None:
+        given = (statistics,) if isinstance(statistics, FeatureStatistics) else statistics
+        if given is not None and len(given) != len(self.layers):
+            raise ValueError(f"statistics: expected those of {len(self.layers)} layers, got {len(given)}.")
+        for one, block in zip(given or (), self.layers, strict=False):
+            if one.layer not in (None, block.key):
+                raise ValueError(f"statistics: they are of layer {one.layer!r}, expected {block.key!r}.")
+        self._statistics = None if given is None else tuple(given)
         # One object for all calls, because it says once what is amiss.
         self._attribution = InformationBottleneckAttribution(
-            self.classifier.logits, self.layer.module, statistics=statistics
+            self.classifier.logits, [block.module for block in self.layers], statistics=self._statistics
         )
 
     @classmethod
     def from_pretrained(
         cls,
         name_or_path: str | os.PathLike[str],
-        layer: int | str | None = None,
-        statistics: FeatureStatistics | str | os.PathLike[str] | None = None,
+        layer: int | str | Sequence[int | str] | None = None,
+        statistics: FeatureStatistics | Sequence[FeatureStatistics] | str | os.PathLike[str] | None = None,
         device: str | torch.device | None = None,
         dtype: torch.dtype = torch.float32,
         max_length: int | None = None,
@@ -151,6 +156,7 @@ class TextExplainer:
         beta: float | None = None,
         n_steps: int | None = None,
         n_samples: int | None = None,
+        complement: float | None = None,
         learning_rate: float | None = None,
         seed: int = 0,
         batch_size: int = 8,
@@ -171,8 +177,8 @@ class TextExplainer:
                 ``"word"`` (its tokens together), or nothing (``"feature"``). Default: the preset's.
             preset (str): ``"default"``, ``"paper"`` or ``"as_released"``; the last also puts noise into
                 special tokens. Default: ``"default"``.
-            beta, n_steps, n_samples, learning_rate: As for ``InformationBottleneckAttribution.attribute``.
-                Default: the preset's.
+            beta, n_steps, n_samples, complement, learning_rate: As for
+                ``InformationBottleneckAttribution.attribute``. Default: the preset's.
             seed (int): Of the noise. Default: 0.
             batch_size (int): Texts at a time. Default: 8.
             internal_batch_size (int or None): The most rows (texts times noise draws) of one pass; None: no
@@ -197,6 +203,7 @@ class TextExplainer:
             beta=beta,
             n_steps=n_steps,
             n_samples=n_samples,
+            complement=complement,
             learning_rate=learning_rate,
         )
         targets = spread_targets(target, len(each), self.classifier.labels)
@@ -221,8 +228,8 @@ class TextExplainer:
         pairs: Sequence[str] | None = None,
         batch_size: int = 32,
         show_progress: bool = False,
-    ) -> FeatureStatistics:
-        """Gather the layer's statistics over texts like those to be explained, and use them from now on.
+    ) -> tuple[FeatureStatistics, ...]:
+        """Gather the statistics of the layers over texts like those to be explained, and use them from now on.
 
         A few hundred texts do. Padding does not count; special tokens do, as in the paper.
 
@@ -233,7 +240,7 @@ class TextExplainer:
             show_progress (bool): A progress bar. Default: False.
 
         Returns:
-            FeatureStatistics: also in ``explainer.statistics``.
+            tuple of FeatureStatistics: one a layer; also in ``explainer.statistics``.
         """
         if isinstance(texts, str):
             raise TypeError("texts: expected several texts, got one string.")
@@ -244,42 +251,60 @@ class TextExplainer:
             for batch in batches_by_length([len(item) for item in encoded], batch_size)
         ]
         with self.classifier.padding_known():
-            statistics: FeatureStatistics = FeatureStatistics.estimate(
+            statistics: list[FeatureStatistics] = FeatureStatistics.estimate(
                 self.classifier.model,
-                self.layer.module,
+                [block.module for block in self.layers],
                 batches,
-                layer_call=self.layer.call,
+                layer_call=[block.call for block in self.layers],
                 show_progress=show_progress,
             )
-        statistics.layer = self.layer.key  # with the call, where one module runs several times
-        self.statistics = statistics
-        return statistics
+        for one, block in zip(statistics, self.layers, strict=True):
+            one.layer = block.key  # with the call, where one module runs several times
+        self.statistics = tuple(statistics)
+        return tuple(statistics)
 
     def save_statistics(self, path: str | os.PathLike[str]) -> None:
-        """Write the statistics to a safetensors file, whole or not at all; ValueError if there are none."""
-        if self.statistics is None:
-            raise ValueError("there are no statistics to save; call estimate_statistics first.")
-        self.statistics.save(path)
+        """Write the statistics as safetensors: of one layer to the file ``path``, of several to files in the folder.
 
-    def load_statistics(self, path: str | os.PathLike[str]) -> FeatureStatistics:
-        """Use the statistics of a file from now on.
+        Each file is written whole or not at all.
 
         Raises:
-            FileNotFoundError: There is no such file.
+            ValueError: There are none.
+        """
+        if self.statistics is None:
+            raise ValueError("there are no statistics to save; call estimate_statistics first.")
+        if len(self.layers) > 1:
+            Path(path).mkdir(parents=True, exist_ok=True)
+        for file, one in zip(self._files(path), self.statistics, strict=True):
+            one.save(file)
+
+    def load_statistics(self, path: str | os.PathLike[str]) -> tuple[FeatureStatistics, ...]:
+        """Use statistics that :meth:`save_statistics` wrote from now on.
+
+        Raises:
+            FileNotFoundError: There is no such file, or a layer's is not in the folder.
             ValueError: Not a file of statistics, or of another layer.
         """
-        if not Path(path).is_file():
-            raise FileNotFoundError(f"statistics: there is no file {os.fspath(path)}.")
-        statistics = FeatureStatistics.load(path, layer=self.layer.key)
+        files = self._files(path)
+        for file in files:
+            if not file.is_file():
+                raise FileNotFoundError(f"statistics: there is no file {file}.")
+        layers = zip(files, self.layers, strict=True)
+        statistics = tuple(FeatureStatistics.load(file, layer=block.key) for file, block in layers)
         self.statistics = statistics
         return statistics
+
+    def _files(self, path: str | os.PathLike[str]) -> list[Path]:
+        if len(self.layers) == 1 and not Path(path).is_dir():
+            return [Path(path)]
+        return [Path(path) / f"{quote(block.key, safe='')}.safetensors" for block in self.layers]
 
     def _explain_batch(
         self, encoded: list[EncodedText], targets: list[int | None], call: _Call, show_progress: bool
     ) -> list[TextAttribution]:
         with self.classifier.padding_known():
             inputs = self.classifier.tensors(encoded)
-            with token_feature_required(self.layer, inputs["input_ids"].shape):
+            with token_feature_required(self.layers, inputs["input_ids"].shape):
                 probabilities = self.classifier.probabilities(inputs)
             predicted = probabilities.argmax(-1).tolist()
             chosen = [best if wanted is None else wanted for wanted, best in zip(targets, predicted, strict=True)]
@@ -322,10 +347,12 @@ class TextExplainer:
             beta=used.beta,
             n_steps=used.n_steps,
             n_samples=used.n_samples,
+            complement=used.complement,
             learning_rate=used.learning_rate,
             loss="nll" if self.classifier.multi_label else "cross_entropy",
             seed=call.seed,
-            layer_call=self.layer.call,
+            share_mask=True,
+            layer_call=[block.call for block in self.layers],
             internal_batch_size=call.internal_batch_size,
             show_progress=show_progress,
             return_trace=call.return_trace,
@@ -372,8 +399,8 @@ class TextExplainer:
             predicted=predicted,
             predicted_label=labels[predicted],
             predicted_probability=probabilities[predicted],
-            layer=self.layer.key,
-            layer_index=self.layer.index,
+            layer=_describe(self.layers),
+            layer_index=self.layers[0].index if len(self.layers) == 1 else None,
             method="iba",
             preset=call.preset,
             granularity=call.granularity,
@@ -388,7 +415,13 @@ class TextExplainer:
             return "the layer's own input (as released)"
         if self.statistics is None:
             return "this text only"
-        return f"a data set of {self.statistics.count} positions"
+        return f"a data set of {self.statistics[0].count} positions"
+
+
+def _describe(layers: tuple[Block, ...]) -> str:
+    if len(layers) == 1:
+        return layers[0].key
+    return f"{len(layers)} layers with one mask, {layers[0].key} to {layers[-1].key}"
 
 
 def _groups(encoded: EncodedText) -> list[int]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -127,6 +127,29 @@ def find_layer(model: nn.Module, layer: int | str | None = None) -> Block:
     return blocks[layer - 1]
 
 
+def find_layers(model: nn.Module, layer: int | str | Sequence[int | str] | None = None) -> tuple[Block, ...]:
+    """The layers that a bottleneck goes behind; several share one mask.
+
+    Args:
+        model (nn.Module): A model of ``transformers``.
+        layer (int, str, sequence of them, or None): As for :func:`find_layer`; None takes every block.
+
+    Returns:
+        tuple of Block: at least one.
+
+    Raises:
+        ValueError: No layer, the same one twice, or what :func:`find_layer` raises.
+    """
+    if layer is None:
+        return find_blocks(model)
+    if isinstance(layer, (int, str)):
+        return (find_layer(model, layer),)
+    layers = tuple(find_layer(model, one) for one in layer)
+    if len({block.key for block in layers}) != len(layers) or not layers:
+        raise ValueError(f"layer: expected one or more different layers, got {list(layer)!r}.")
+    return layers
+
+
 def _named_layer(model: nn.Module, name: str) -> Block:
     modules = dict(model.named_modules())
     if not name or name not in modules:
@@ -147,28 +170,28 @@ def _describe(blocks: tuple[Block, ...]) -> str:
 
 
 @contextmanager
-def token_feature_required(block: Block, shape: torch.Size) -> Iterator[None]:
-    """Look at the layer in the passes to come.
+def token_feature_required(blocks: Sequence[Block], shape: torch.Size) -> Iterator[None]:
+    """Look at the layers in the passes to come.
 
     Args:
-        block (Block): The layer.
+        blocks (sequence of Block): The layers.
         shape (torch.Size): Of the token ids, (B, T).
 
     Raises:
-        ValueError: In a pass, the layer gives something else than a feature of shape (B, T, D).
+        ValueError: In a pass, a layer gives something else than a feature of shape (B, T, D).
     """
+    names = {block.module: block.name for block in blocks}
 
     def check(layer: nn.Module, args: Any, output: Any) -> None:
         found = split_feature(output)
         if found is None or found[0].ndim != 3 or found[0].shape[:2] != shape:
             given = "no tensor" if found is None else f"a feature of shape {tuple(found[0].shape)}"
             raise ValueError(
-                f"layer: {block.name} gives {given}, expected one row a token, ({shape[0]}, {shape[1]}, features); "
+                f"layer: {names[layer]} gives {given}, expected one row a token, ({shape[0]}, {shape[1]}, features); "
                 "choose a block instead."
             )
 
-    handle = block.module.register_forward_hook(check)
-    try:
+    with ExitStack() as hooks:
+        for module in names:
+            hooks.callback(module.register_forward_hook(check).remove)
         yield
-    finally:
-        handle.remove()

@@ -16,7 +16,7 @@ def test_statistics_are_estimated_once(make, tmp_path):
     path, found = cached_statistics(first, TEXTS, tmp_path / "new")
     assert not found and path.parent == tmp_path / "new"
     assert cached_statistics(second, TEXTS, tmp_path / "new") == (path, True)
-    assert torch.equal(first.statistics.mean, second.statistics.mean)
+    assert torch.equal(first.statistics[0].mean, second.statistics[0].mean)
 
 
 def test_the_key_holds_all_that_matters(make, tmp_path):

@@ -165,9 +165,9 @@ def test_statistics_are_kept_checked_and_said(explainer, bert, wordpiece, tmp_pa
     path = tmp_path / "layer-02.safetensors"
     explainer.save_statistics(path)
     again = TextExplainer(bert, wordpiece, layer=2, statistics=path)
-    assert torch.equal(again.statistics.mean, explainer.statistics.mean)
+    assert torch.equal(again.statistics[0].mean, explainer.statistics[0].mean)
     text = explainer.explain("good", **QUICK)
-    assert text.statistics == f"a data set of {explainer.statistics.count} positions"
+    assert text.statistics == f"a data set of {explainer.statistics[0].count} positions"
     assert (again.explain("good", **QUICK).bits == text.bits).all()
     with pytest.raises(ValueError, match="layer"):
         TextExplainer(bert, wordpiece, layer=3, statistics=path)
@@ -177,9 +177,34 @@ def test_statistics_are_kept_checked_and_said(explainer, bert, wordpiece, tmp_pa
         TextExplainer(bert, wordpiece, statistics=tmp_path / "nowhere")
 
 
+def test_layers_with_one_mask(bert, wordpiece, tmp_path):
+    explainer = TextExplainer(bert, wordpiece, layer=[1, 3])
+    first, third = explainer.estimate_statistics(TEXTS)
+    assert (first.layer, third.layer) == ("bert.encoder.layer.0", "bert.encoder.layer.2")
+    result = explainer.explain(TEXTS[0], **QUICK)
+    assert result.layer == "2 layers with one mask, bert.encoder.layer.0 to bert.encoder.layer.2"
+    assert result.layer_index is None and result.layer_label == result.layer
+    # The information is that of the first layer, where both masks are open.
+    alone = TextExplainer(bert, wordpiece, layer=1, statistics=first)
+    bare = {**QUICK, "n_steps": 0}
+    assert np.allclose(explainer.explain(TEXTS[0], **bare).bits, alone.explain(TEXTS[0], **bare).bits)
+    assert not np.allclose(result.bits, alone.explain(TEXTS[0], **QUICK).bits)
+    explainer.save_statistics(tmp_path / "folder")
+    again = TextExplainer(bert, wordpiece, layer=[1, 3], statistics=tmp_path / "folder")
+    assert (again.explain(TEXTS[0], **QUICK).bits == result.bits).all()
+    assert TextExplainer(bert, wordpiece, layer=3, statistics=tmp_path / "folder").statistics[0].layer == third.layer
+    with pytest.raises(FileNotFoundError, match=r"bert\.encoder\.layer\.1\.safetensors"):
+        TextExplainer(bert, wordpiece, layer=2, statistics=tmp_path / "folder")
+    with pytest.raises(ValueError, match="expected those of 2 layers, got 1"):
+        TextExplainer(bert, wordpiece, layer=[1, 3], statistics=first)
+    for layers in ([], [1, "bert.encoder.layer.0"]):
+        with pytest.raises(ValueError, match="layer: expected one or more different layers"):
+            TextExplainer(bert, wordpiece, layer=layers)
+
+
 def test_statistics_do_not_depend_on_batches(explainer):
-    one = explainer.estimate_statistics(TEXTS, batch_size=1)
-    all_at_once = explainer.estimate_statistics(TEXTS, batch_size=4)
+    (one,) = explainer.estimate_statistics(TEXTS, batch_size=1)
+    (all_at_once,) = explainer.estimate_statistics(TEXTS, batch_size=4)
     assert one.count == all_at_once.count
     assert torch.allclose(one.mean, all_at_once.mean, atol=1e-5)
     assert isinstance(one, FeatureStatistics)
@@ -243,10 +268,11 @@ FAMILIES = ["bert", "roberta", "electra", "distilbert", "albert", "modernbert", 
 
 
 @pytest.mark.filterwarnings("ignore:.*not replayed")
+@pytest.mark.parametrize("layer", [3, None], ids=["one layer", "all layers"])
 @pytest.mark.parametrize("name", [*FAMILIES, "qwen3", "gpt_neox", "t5", "umt5"])
-def test_families(name, wordpiece):
-    explainer = TextExplainer(build(family(name)), wordpiece, layer=3)
-    assert explainer.layer.index == 3
+def test_families(name, layer, wordpiece):
+    explainer = TextExplainer(build(family(name)), wordpiece, layer=layer)
+    assert [block.index for block in explainer.layers] == ([3] if layer else [1, 2, 3, 4])
     explainer.estimate_statistics(TEXTS)
     together = explainer.explain(TEXTS[:2], **QUICK)
     alone = explainer.explain(TEXTS[1], **QUICK)
@@ -262,7 +288,7 @@ def test_blocks_of_a_shared_module_differ(wordpiece):
         explainer = TextExplainer(model, wordpiece, layer=layer)
         explainer.estimate_statistics(TEXTS)
         found.append(explainer)
-    assert not torch.allclose(found[0].statistics.mean, found[1].statistics.mean)
+    assert not torch.allclose(found[0].statistics[0].mean, found[1].statistics[0].mean)
     with pytest.raises(ValueError, match="#0"):
         found[1].statistics = found[0].statistics
     bits = [explainer.explain(TEXTS[0], n_steps=0).bits for explainer in found]
