@@ -161,9 +161,9 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
             n_steps (int, optional): Updates of the mask. 0 gives the information in the layer as it is, before
                         anything is closed.
             n_samples (int, optional): Draws of the noise a step.
-            complement (float, optional): Weight of the complement against the loss. The complement is what the mask holds
-                        back, :math:`(1 - \lambda) X + \lambda \varepsilon`, and it must not suffice for the
-                        prediction: its own loss is :math:`-\log(1 - p)` (minus the loss, where that knows no
+            complement (float, optional): Weight of the complement against the loss. The complement is what the mask
+                        holds back, :math:`(1 - \lambda) X + \lambda \varepsilon`, and it must not suffice for
+                        the prediction: its own loss is :math:`-\log(1 - p)` (minus the loss, where that knows no
                         probability). So the mask keeps all that the prediction could rest on, not only
                         enough of it. Takes a second row for every draw. 0 leaves it out.
             learning_rate (float, optional): Of Adam, for the mask before the sigmoid.
@@ -179,8 +179,8 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
             layer_call (int or list of int, optional): Which call of a layer that runs several times in a pass (as in
                         ALBERT), from 0; negative ones count from the last.
                         Default: -1, as other layer methods do
-            internal_batch_size (int, optional): At most so many rows, examples times draws (twice, with a complement), in
-                        one pass.
+            internal_batch_size (int, optional): At most so many rows, examples times draws (twice, with a
+                        complement), in one pass.
                         Default: all examples at once; on a CPU as many draws as keep the feature under 2 MiB
             attribute_to_layer_input (bool, optional): The bottleneck sits on the layer's input.
                         Default: False
