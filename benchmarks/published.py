@@ -107,7 +107,7 @@ def published_attribution(
         inputs (mapping): The keyword arguments of the model for one text, tensors of shape (1, T).
         target (int): The class to explain.
         beta (float): Weight of the mean information (nats) in the loss. Default: 1e-5.
-        n_steps (int): Updates of the mask. Default: 10.
+        n_steps (int): Passes, at least 1, each with an update of the mask. Default: 10.
         n_samples (int): Noise draws an update. Default: 10.
         learning_rate (float): Of Adam. Default: 1.0.
         on_step (Callable, optional): Called with the loss of every step.
@@ -123,9 +123,11 @@ def published_attribution(
         for _ in range(n_steps):
             optimizer.zero_grad()
             loss = F.cross_entropy(model(**batch).logits, targets) + beta * bottleneck.loss
+            # Read off the pass, so the last update counts for nothing.
+            information = bottleneck.information(bottleneck.features)[0].detach()
             loss.backward()
             optimizer.step()
             if on_step is not None:
                 on_step(loss.item())
     model.zero_grad(set_to_none=True)
-    return bottleneck.information(bottleneck.features)[0].detach() / math.log(2)
+    return information / math.log(2)

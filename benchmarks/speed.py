@@ -11,6 +11,7 @@ for every step and draw, the part after the layer, forward and backward to the l
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import platform
@@ -41,7 +42,7 @@ class Timing:
     length: int
     layer: int
     n_steps: int
-    n_samples: int
+    rows: int
     operations: int | None
     operations_floor: int
     seconds: list[float] = field(default_factory=list)
@@ -62,10 +63,10 @@ def measure(model: Any, layer: int, length: int, repeats: int) -> list[Timing]:
     """Time every procedure ``repeats`` times, in turns, each between two readings of the machine's rate."""
     shape = Shape.of(model.config)
     todo = procedures(model, layer, length)
-    timings = [start_timing(procedure, shape, layer, length) for procedure in todo]
+    timings = [start_timing(procedure, shape, length) for procedure in todo]
     for _ in range(repeats):
         for procedure, timing in zip(todo, timings, strict=True):
-            rows = procedure.n_samples * length
+            rows = procedure.rows * length
             before = matrix_product_rate(shape, rows)
             wall, processor = time.perf_counter(), time.process_time()
             procedure.run()
@@ -77,11 +78,11 @@ def measure(model: Any, layer: int, length: int, repeats: int) -> list[Timing]:
     return timings
 
 
-def start_timing(procedure: Procedure, shape: Shape, layer: int, length: int) -> Timing:
+def start_timing(procedure: Procedure, shape: Shape, length: int) -> Timing:
     """The entry of a procedure, its operations counted; counting also warms it up."""
     counted = None if procedure.name == PUBLISHED else count_operations(procedure.run)
-    least = floor(shape, layer, length, procedure.n_steps, procedure.n_samples)
-    return Timing(procedure.name, length, layer, procedure.n_steps, procedure.n_samples, counted, least)
+    least = floor(shape, procedure.layer, length, procedure.n_steps, procedure.rows)
+    return Timing(procedure.name, length, procedure.layer, procedure.n_steps, procedure.rows, counted, least)
 
 
 def machine() -> dict[str, Any]:
@@ -123,7 +124,7 @@ def spread(values: list[float], digits: int) -> str:
 def table(timings: list[Timing]) -> str:
     """The timings as a markdown table: median over the rounds, and the smallest and largest in brackets."""
     lines = [
-        "| tokens | layer | procedure | steps x draws | seconds | times less than published "
+        "| tokens | layer | procedure | steps x rows | seconds | times less than published "
         "| the same, processor time | operations needed (run), 1e9 | share of the matrix-product rate "
         "| peak memory, MiB |",
         "|---|---|---|---|---|---|---|---|---|---|",
@@ -134,7 +135,7 @@ def table(timings: list[Timing]) -> str:
             str(timing.length),
             str(timing.layer),
             timing.name,
-            f"{timing.n_steps} x {timing.n_samples}",
+            f"{timing.n_steps} x {timing.rows}",
             spread(timing.seconds, 2),
             spread(timing.times_less, 2),
             spread(timing.processor_times_less, 2),
@@ -187,15 +188,13 @@ def main(arguments: list[str] | None = None) -> None:
         torch.set_num_threads(options.threads)
     about = machine()
     model = load_model(options.model)
-    timings = [
-        timing
-        for length in options.lengths
-        for layer in options.layers
-        for timing in measure(model, layer, length, options.repeats)
-    ]
-    if options.memory:
-        for timing in timings:
-            timing.peak_mib = peak_memory(options.model, timing.layer, timing.length, timing.name)
+    timings: list[Timing] = []
+    for length, layer in itertools.product(options.lengths, options.layers):
+        found = measure(model, layer, length, options.repeats)
+        if options.memory:
+            for timing in found:
+                timing.peak_mib = peak_memory(options.model, layer, length, timing.name)
+        timings += found
     command = " ".join(["python -m benchmarks.speed", *(sys.argv[1:] if arguments is None else arguments)])
     text = report(about, command, timings)
     print(text)

@@ -45,10 +45,6 @@ def test_agrees_with_our_preset_as_released(model, inputs):
         target=1,
         additional_forward_args=(inputs["attention_mask"],),
         preset="as_released",
-        n_steps=10,
-        n_samples=10,
-        beta=1e-5,
-        learning_rate=1.0,
     )
     theirs = published(model, inputs)
     assert theirs.shape == ours[0].shape
