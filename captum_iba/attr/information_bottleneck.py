@@ -166,6 +166,7 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
                         the prediction: its own loss is :math:`-\log(1 - p)` (minus the loss, where that knows no
                         probability). So the mask keeps all that the prediction could rest on, not only
                         enough of it. Takes a second row for every draw. 0 leaves it out.
+                        Default: the preset's; 0 for a ``loss`` function, which may have no bound to rise to
             learning_rate (float, optional): Of Adam, for the mask before the sigmoid.
             loss (str or Callable, optional): What must stay low. ``"cross_entropy"`` of logits (..., C);
                         ``"nll"``, for outputs that are log-probabilities; ``"negative_output"``, minus the
@@ -222,7 +223,7 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
             beta=beta,
             n_steps=n_steps,
             n_samples=n_samples,
-            complement=complement,
+            complement=0.0 if complement is None and callable(loss) else complement,
             learning_rate=learning_rate,
         )
         if internal_batch_size is not None and not internal_batch_size >= 1:

@@ -80,8 +80,8 @@ class Settings:
 
 
 PRESETS = {
-    # One mask value a token and statistics of a data set: docs/settings has the measurements.
-    "default": Settings("token", beta=1.0, n_steps=10, n_samples=4),
+    # One mask value a token, statistics of a data set, and the complement: docs/settings has the measurements.
+    "default": Settings("token", beta=10.0, n_steps=10, n_samples=4, complement=1.0),
     # Jiang et al. (2020), sections 3 and 4.1.
     "paper": Settings("feature", beta=1e-5, n_steps=10, n_samples=10),
     # The published code reads the information off its tenth pass, so its tenth update counts for nothing.

@@ -111,23 +111,27 @@ def test_without_steps_the_information_is_that_of_the_open_mask(iba, reader, sta
     torch.testing.assert_close(iba.attribute(ids, target=1, n_steps=0), expected.detach())
 
 
-def test_one_step_by_hand(iba, reader, statistics):
+@pytest.mark.parametrize("complement", [0.0, 2.0])
+def test_one_step_by_hand(iba, reader, statistics, complement):
     """Adam's first step is the sign of the gradient, here worked out without any of our machinery."""
     ids, _ = planted(1)
     a = torch.full((1, LENGTH, 1), 5.0, requires_grad=True)
     lam, x = torch.sigmoid(a), reader.table(ids).detach()
     from captum_iba.attr.bottleneck import standard_noise
 
-    losses = []
+    losses, held_back = [], []
     for draw in range(3):
         noise = statistics.mean + statistics.std * standard_noise((LENGTH, WIDTH), (7, 0, 0, draw), x.device)
         losses.append(nn.functional.cross_entropy(reader.head((lam * x + (1 - lam) * noise).sum(1)), torch.tensor([1])))
+        other = reader.head(((1 - lam) * x + lam * noise).sum(1)).softmax(-1)[0, 1]
+        held_back.append(-torch.log(1 - other))
     squares = ((x - statistics.mean) / statistics.std).square()
     kl = information(a, squares).mean()
-    loss = torch.stack(losses).mean() + 0.3 * kl
+    loss = torch.stack(losses).mean() + complement * torch.stack(held_back).mean() + 0.3 * kl
     loss.backward()
     alpha = 5.0 - a.grad / (a.grad.abs() + 1e-8)
-    bits, trace = iba.attribute(ids, target=1, n_steps=1, n_samples=3, beta=0.3, seed=7, return_trace=True)
+    settings = {"n_steps": 1, "n_samples": 3, "beta": 0.3, "seed": 7, "complement": complement}
+    bits, trace = iba.attribute(ids, target=1, return_trace=True, **settings)
     torch.testing.assert_close(bits, information(alpha, squares).detach() / NATS_PER_BIT, rtol=1e-4, atol=1e-5)
     assert float(trace.loss[0, 0]) == pytest.approx(loss.item(), rel=1e-5)
     assert float(trace.information[0, 0]) == pytest.approx(kl.item() * LENGTH * WIDTH / NATS_PER_BIT, rel=1e-5)
