@@ -1,0 +1,113 @@
+"""Methods that follow gradients to the word embeddings; Captum computes them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from captum.attr import GradientShap, InputXGradient, IntegratedGradients, Saliency
+from torch import Tensor
+
+from captum_iba.text.encoding import EncodedText
+from captum_iba.text.methods.checks import check_count
+from captum_iba.text.methods.embeddings import EmbeddedTexts, by_embeddings
+from captum_iba.text.methods.randomness import plant, seed_of
+from captum_iba.text.methods.task import FloatArray, Task
+
+
+def integrated_gradients(
+    task: Task, n_steps: int = 50, baseline: str = "pad", output: str = "logit"
+) -> list[FloatArray]:
+    """Gradients on the way from an empty text to this one, times the way (Layer Integrated Gradients).
+
+    Sundararajan et al., "Axiomatic Attribution for Deep Networks", ICML 2017, https://arxiv.org/abs/1703.01365.
+
+    Args:
+        task (Task): The texts.
+        n_steps (int): Points on the way. Default: 50.
+        baseline (str): What stands for every ordinary token of the empty text, ``"pad"`` or ``"mask"``; special
+            tokens stay. Default: ``"pad"``.
+        output (str): What the gradients are of: the ``"logit"`` of the target, or its ``"probability"``.
+            Default: ``"logit"``.
+
+    Returns:
+        list of array: (T,); with many steps their sum is the difference of the output between text and empty text.
+    """
+    check_count("n_steps", n_steps)
+    if output not in ("logit", "probability"):
+        raise ValueError(f"output: expected 'logit' or 'probability', got {output!r}.")
+
+    def attribute(texts: EmbeddedTexts) -> Tensor:
+        forward = texts.forward if output == "logit" else texts.probabilities
+        scores: Tensor = IntegratedGradients(forward).attribute(
+            texts.embeddings,
+            baselines=texts.baseline(baseline),
+            n_steps=n_steps,
+            internal_batch_size=max(task.batch_size, len(texts.encoded)),
+            **texts.arguments,
+        )
+        return scores.sum(-1)
+
+    return by_embeddings(task, n_steps, attribute)
+
+
+def gradient_x_activation(task: Task) -> list[FloatArray]:
+    """The gradient of the target's logit times the embedding (Layer Gradient X Activation), (T,) a text."""
+
+    def attribute(texts: EmbeddedTexts) -> Tensor:
+        scores: Tensor = InputXGradient(texts.forward).attribute(texts.leaves(), **texts.arguments)
+        return scores.sum(-1)
+
+    return by_embeddings(task, 1, attribute)
+
+
+def saliency(task: Task) -> list[FloatArray]:
+    """The length of the gradient of the target's logit at each embedding, (T,) a text."""
+
+    def attribute(texts: EmbeddedTexts) -> Tensor:
+        gradients = Saliency(texts.forward).attribute(texts.leaves(), **texts.arguments)
+        lengths: Tensor = gradients.norm(dim=-1)
+        return lengths
+
+    return by_embeddings(task, 1, attribute)
+
+
+def gradient_shap(task: Task, n_samples: int = 50) -> list[FloatArray]:
+    """Gradients at random points on the ways from two empty texts, times the way: expected gradients.
+
+    The empty texts are of padding tokens and of [MASK] tokens. Lundberg and Lee, "A Unified Approach to
+    Interpreting Model Predictions", NeurIPS 2017, https://arxiv.org/abs/1705.07874.
+
+    Args:
+        task (Task): The texts.
+        n_samples (int): Points. Default: 50.
+
+    Returns:
+        list of array: (T,), one a text.
+    """
+    check_count("n_samples", n_samples)
+    return [
+        _expected_gradients(task, encoded, target, n_samples)
+        for encoded, target in zip(task.encoded, task.targets, strict=True)
+    ]
+
+
+def _expected_gradients(task: Task, encoded: EncodedText, target: int, n_samples: int) -> FloatArray:
+    # One text at a time, because Captum draws for all texts of a call from one source.
+    texts = EmbeddedTexts.of(task.classifier, [encoded], [target])
+    baselines = torch.cat([texts.baseline("pad"), texts.baseline("mask")])
+    plant(seed_of(task.seed, encoded))
+    total = torch.zeros_like(texts.embeddings)
+    # Captum runs all points of a call in one pass.
+    for first in range(0, n_samples, task.batch_size):
+        count = min(task.batch_size, n_samples - first)
+        total += count * GradientShap(texts.forward).attribute(
+            texts.embeddings, baselines=baselines, n_samples=count, **texts.arguments
+        )
+    scores: FloatArray = (total / n_samples)[0].sum(-1).double().cpu().numpy()
+    return scores
+
+
+def ig_as_released(task: Task) -> list[FloatArray]:
+    """Integrated gradients as the paper's code computes them: of class 0 whatever the target, in 10 steps."""
+    return integrated_gradients(replace(task, targets=[0] * len(task.targets)), 10, "pad", "probability")
