@@ -58,8 +58,8 @@ A BERT classifier of film reviews (`negative`, `positive`): {layers} layers, {wi
 Made by `recipes/train_demo_model.py` (seed {seed}, {epochs} epoch(s), on a CPU) on {trained}
 reviews of the IMDB train file (Maas et al., 2011). Its WordPiece pieces, and the principal components of the
 word embeddings that it starts from, are those of `sentence-transformers/all-MiniLM-L6-v2` (Apache-2.0).
-Up to block {words_until}, the states of [CLS] and [SEP] were trained to be the same for every review, so that what it reads
-stays in the words until there. It holds no text of the data set.
+Up to block {words_until}, the states of [CLS] and [SEP] were trained to be the same for every review, so that what it
+reads stays in the words until there. It holds no text of the data set.
 
 Meant for demonstrations and tests. It knows film reviews and nothing else; its opinion of other texts, or of
 people, means nothing.
@@ -261,8 +261,9 @@ def main() -> None:
             schedule.step()
             seen = 0.98 * seen + 0.02 * float(loss.detach()) if step else float(loss.detach())
             if step % 50 == 0:
+                losses = f"loss {seen:.3f} told {float(told):.4f}"
                 minutes = (time.monotonic() - began) / 60
-                print(f"epoch {epoch} step {step}/{per_epoch} loss {seen:.3f} told {float(told):.4f} {minutes:.1f} min", flush=True)
+                print(f"epoch {epoch} step {step}/{per_epoch} {losses} {minutes:.1f} min", flush=True)
         held = evidence(model, held_ids, pad)
         print(f"epoch {epoch}: accuracy {accuracy(held, labels[held_out]):.4f} on {len(held_out)} reviews held out")
 

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -149,7 +150,8 @@ def test_a_file_that_is_no_text():
 def test_version_and_help():
     assert run("--version").stdout == f"captum-iba {__version__}\n"
     assert "--statistics-from" in run("explain", "--help").stdout
-    assert "demo" in run("--help").stdout
+    assert "--statistics-from" in run("compare", "--help").stdout
+    assert all(command in run("--help").stdout for command in ("explain", "compare", "report", "demo"))
 
 
 def test_demo_writes_all_layers():
@@ -161,6 +163,96 @@ def test_demo_writes_all_layers():
     assert page.count("<section>") == 5 and page.count('scope="row"') == 5 * 12
     assert page.count('data-head="before"') == page.count('data-head="after"') == 60
     assert "<script" not in page and "n/a" not in page
+
+
+def lines(path, *rows):
+    Path(path).write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+REVIEWS = [{"text": GOOD, "label": 1}, {"text": DULL, "label": "negative"}, {"text": "Wonderful.", "label": 1}]
+
+
+def test_compare_and_report(tmp_path):
+    asked = ["compare", "--data", lines("reviews.jsonl", *REVIEWS), "--methods", "iba,saliency,random", "--out", "out"]
+    done = run(*asked)
+    assert done.exit_code == 0, done.output
+    assert "3 of 3 examples, 7 runs" in done.stderr and f"wrote {tmp_path / 'out' / 'table.md'}" in done.stderr
+    findings = done.stdout.splitlines()
+    assert findings[0].startswith("drop at 1/9: ") and findings[-1] == f"The report is at {tmp_path}/out/report.html"
+    before = Path("out/report.html").read_bytes()
+    Path("out/report.html").unlink()
+    drawn = run("report", "out", "--quiet")
+    assert (drawn.exit_code, drawn.stdout, drawn.stderr) == (0, done.stdout, "")
+    assert Path("out/report.html").read_bytes() == before
+    again = run(*asked, "-q")
+    assert (again.exit_code, again.stdout) == (0, done.stdout)
+    other = run(*asked, "--seed", "1")
+    assert other.exit_code == 1 and "seed: was 0, is 1" in other.stderr
+
+
+def test_compare_variants_of_iba():
+    options = ["--layers", "1,9", "--betas", "0.1,1", "--methods", "iba", "--target", "predicted", "--max-length", "16"]
+    done = run("compare", "--data", lines("reviews.jsonl", *REVIEWS[:1]), *options, "--out", "out")
+    assert done.exit_code == 0, done.output
+    rows = [line for line in Path("out/table.md").read_text("utf-8").splitlines() if "| " in line][2:]
+    assert ["iba@layer=1,beta=0.1" in rows[0], "iba@layer=9,beta=1 " in rows[3], len(rows)] == [True, True, 4]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["compare"], 2, "--data"),
+        (["compare", "--data", "good.jsonl"], 2, "--out"),
+        (["compare", "--data", "good.jsonl", "--out", "o", "--examples", "0"], 2, "--examples"),
+        (["compare", "--data", "good.jsonl", "--out", "o", "--preset", "best"], 2, "best"),
+        (["compare", "--data", "good.jsonl", "--out", "o", "--methods", "magic"], 1, "no 'magic'; the methods are iba"),
+        (["compare", "--data", "good.jsonl", "--out", "o", "--methods", "ig", "--layers", "1"], 1, "of the method iba"),
+        (["compare", "--data", "good.jsonl", "--out", "o", "--text-column", "body"], 1, "the columns are 'text'"),
+        (["compare", "--data", "good.jsonl", "--out", "o", "--model", "./o"], 1, "no folder ./o"),
+        (["compare", "--data", "good.jsonl", "--out", "o", "--model", "."], 1, "config.json"),
+        (["compare", "--data", "good.jsonl", "--out", "good.jsonl"], 1, "holds no comparison"),
+        (["compare", "--data", "label.jsonl", "--out", "o"], 1, "label 2 in the column 'label', which the model does"),
+        (["compare", "--data", "broken.jsonl", "--out", "o"], 1, "line 2 is not JSON"),
+        (["compare", "--data", "empty.jsonl", "--out", "o"], 1, "empty.jsonl is empty"),
+        (["compare", "--data", "nowhere.jsonl", "--out", "o"], 1, "no file nowhere.jsonl"),
+        (["report", "."], 1, "holds no comparison"),
+        (["report"], 2, "DIR"),
+    ],
+)
+def test_compare_errors_are_one_line(arguments, code, says, capsys):
+    lines("good.jsonl", *REVIEWS)
+    lines("label.jsonl", *REVIEWS, {"text": "Odd.", "label": 2})
+    Path("broken.jsonl").write_text('{"text": "a", "label": 0}\n{"text": "b",\n')
+    Path("empty.jsonl").touch()
+    with pytest.raises(SystemExit) as left:
+        cli.main(arguments)
+    said = capsys.readouterr().err.strip().splitlines()
+    assert left.value.code == code
+    assert said[-1].startswith("captum-iba: error: ") and says in said[-1]
+    assert not Path("o").exists()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such signals")
+def test_compare_after_ctrl_c(tmp_path):
+    data = lines("reviews.jsonl", *REVIEWS)
+    asked = ["-m", "captum_iba", "compare", "--data", data, "--methods", "random,iba@n_steps=100000", "--out", "out"]
+    process = start(*asked, folder=tmp_path)
+    first = tmp_path / "out" / "records" / "random@seed=4" / "00000.parquet"
+    while not first.is_file() and process.poll() is None:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=400)
+    assert (process.returncode, out) == (130, "")
+    assert err.strip().splitlines()[-1].endswith("the same command goes on where it stopped")
+    assert len(list((tmp_path / "out").rglob("0*.parquet"))) == 5
+
+
+@pytest.mark.parametrize("name", ["datasets", "pyarrow", "scipy"])
+def test_compare_without_its_extra(name, monkeypatch):
+    monkeypatch.setitem(sys.modules, name, None)
+    done = run("report", ".")
+    assert done.exit_code == 1 and f'{name} is not installed; run: pip install "captum-iba[benchmark]"' in done.stderr
 
 
 def test_as_a_process(tmp_path):

@@ -32,6 +32,7 @@ class Classifier:
     Attributes:
         labels (list of str): The names of the classes, in the order of the outputs.
         max_length (int): Where texts are cut.
+        pad_id (int): The token that fills up shorter texts.
         multi_label (bool): Whether every class has a probability of its own (sigmoid), and not one in
             competition with the others (softmax).
 
@@ -46,7 +47,7 @@ class Classifier:
         self.labels = _labels(model)
         self.max_length = _greatest_length(model, tokenizer, max_length)
         self.multi_label = getattr(model.config, "problem_type", None) == "multi_label_classification"
-        self._pad_id = _padding_id(model, tokenizer)
+        self.pad_id = _padding_id(model, tokenizer)
         self._names = _input_names(model, tokenizer)
 
     @property
@@ -79,7 +80,7 @@ class Classifier:
 
     def tensors(self, encoded: Sequence[EncodedText]) -> dict[str, Tensor]:
         """The model's inputs, padded on the right, ``input_ids`` first."""
-        return pad(encoded, self._pad_id, self.device)
+        return pad(encoded, self.pad_id, self.device)
 
     def logits(self, input_ids: Tensor, *others: Tensor) -> Tensor:
         """The model's output for the values of :meth:`tensors`; log-probabilities if :attr:`multi_label`.
@@ -110,7 +111,7 @@ class Classifier:
         """Decoders refuse batches, of noise draws too, unless their configuration names the padding token."""
         config = self.model.config.get_text_config()
         before = config.pad_token_id
-        config.pad_token_id = self._pad_id
+        config.pad_token_id = self.pad_id
         try:
             yield
         finally:

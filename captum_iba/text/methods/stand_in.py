@@ -25,7 +25,7 @@ def stand_in(classifier: Classifier, name: str = "mask") -> int:
         for number in (classifier.tokenizer.mask_token_id, classifier.tokenizer.unk_token_id):
             if isinstance(number, int):
                 return number
-    return classifier._pad_id
+    return classifier.pad_id
 
 
 def empty_text(classifier: Classifier, encoded: list[EncodedText], ids: Tensor, name: str = "mask") -> Tensor:

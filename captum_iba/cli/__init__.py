@@ -1,0 +1,71 @@
+"""The command line: ``captum-iba explain``, ``captum-iba compare``, ``captum-iba demo``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
+from typing import Annotated
+
+from captum_iba._version import __version__
+
+try:
+    import typer
+
+    for _name in ("rich", "jinja2", "transformers"):
+        if find_spec(_name) is None:  # found out here, but imported only when needed: it takes seconds
+            raise ModuleNotFoundError(name=_name)
+except ModuleNotFoundError as missing:
+    sys.exit(
+        f"captum-iba: error: the command line needs {str(missing.name).partition('.')[0]}, which is not installed; "
+        'run: pip install "captum-iba[text]"'
+    )
+
+from captum_iba.cli.common import complain
+from captum_iba.cli.compare import compare, report
+from captum_iba.cli.demo import demo
+from captum_iba.cli.explain import explain
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+for _command in (explain, compare, report, demo):
+    app.command()(_command)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and leave the process: 0 if all went well, 1 for a failure, 2 for bad usage, 130 for Ctrl-C.
+
+    Args:
+        arguments (sequence of str or None): Without the program's name; None takes the process's own.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal or pipe that is not UTF-8 shows "?" rather than ending the program.
+        getattr(stream, "reconfigure", lambda **_: None)(errors="replace")
+    command = typer.main.get_command(app)
+    try:
+        given = None if arguments is None else list(arguments)
+        sys.exit(command.main(given, prog_name="captum-iba", standalone_mode=False) or 0)
+    except KeyboardInterrupt:
+        complain("interrupted")
+        sys.exit(130)
+    except Exception as failure:
+        # A usage error, of whichever parser this version of typer comes with.
+        message = getattr(failure, "format_message", None)
+        if message is None:
+            raise
+        complain(f"{message()} (captum-iba --help says more)")
+        sys.exit(getattr(failure, "exit_code", 2))
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"captum-iba {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """How many bits of each word a text classifier needs, by information bottlenecks."""

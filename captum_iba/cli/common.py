@@ -1,0 +1,81 @@
+"""What the commands share: messages, a bar, errors in one line."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import typer
+
+
+def read_lines(source: str) -> list[str]:
+    """The lines of a file that hold something."""
+    try:
+        raw = sys.stdin.buffer.read() if source == "-" else Path(source).read_bytes()
+        # Only line ends split: str.splitlines would also split at form feeds and the like.
+        lines = raw.decode("utf-8-sig").replace("\r\n", "\n").split("\n")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{source} is not a UTF-8 text file ({error.reason} at byte {error.start}).") from error
+    return [line for line in lines if line.strip()]
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """For the embedded model: its matrices are so small that a second thread waits more than it works."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def note(message: str, quiet: bool) -> None:
+    """A line on standard error, unless quiet."""
+    if not quiet:
+        typer.echo(f"captum-iba: {message}", err=True)
+
+
+def complain(message: str) -> None:
+    """An error, in one line on standard error."""
+    line = " ".join(str(message).split())
+    typer.echo(f"captum-iba: error: {line}", err=True)
+
+
+@contextmanager
+def plain_errors(quiet: bool, interrupted: str = "interrupted") -> Iterator[None]:
+    """What goes wrong is one line on standard error, without a traceback; ``interrupted`` is what Ctrl-C shows."""
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+
+    def show(message: Any, *_: Any, **__: Any) -> None:
+        note(f"note: {message}", quiet)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("once", UserWarning)
+        # Without statistics, what stands in for them has been said already.
+        warnings.filterwarnings("ignore", "no statistics given")
+        warnings.showwarning = show
+        try:
+            yield
+        except KeyboardInterrupt:
+            complain(interrupted)
+            raise typer.Exit(130) from None
+        except (typer.Exit, typer.BadParameter, BrokenPipeError):
+            raise
+        except Exception as error:
+            if os.environ.get("CAPTUM_IBA_TRACEBACK"):
+                raise
+            expected = isinstance(error, (ValueError, TypeError, OSError, RuntimeError, ImportError, AssertionError))
+            text = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+            complain(text if expected else f"{type(error).__name__}: {text} (CAPTUM_IBA_TRACEBACK=1 shows more)")
+            raise typer.Exit(1) from None

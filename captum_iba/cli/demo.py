@@ -1,0 +1,63 @@
+"""``captum-iba demo``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from captum_iba.cli.common import note, one_thread, plain_errors
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="Where the page goes.")] = Path("captum-iba-demo.html"),
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only the path of the page.")] = False,
+) -> None:
+    """Explain a few film reviews at all 12 layers of the embedded model, and write a page."""
+    with plain_errors(quiet):
+        from captum_iba.text import (
+            TextExplainer,
+            demo_texts,
+            embedded_model_path,
+            embedded_statistics,
+            explain_layers,
+            find_blocks,
+        )
+        from captum_iba.text._files import write_text
+        from captum_iba.text.classifier import load_classifier
+        from captum_iba.visualization import layer_page
+
+        note("loading the embedded model", quiet)
+        model, tokenizer = load_classifier(embedded_model_path())
+        depth = len(find_blocks(model))
+        with one_thread(), _bar(quiet) as bar:
+            task = bar.add_task("layers", total=depth)
+            rows = explain_layers(
+                (TextExplainer(model, tokenizer, layer, embedded_statistics(layer)) for layer in range(1, depth + 1)),
+                demo_texts(),
+                on_layer=lambda: bar.advance(task),
+                beta=1.0,  # less strict than the default, so that more of a text is coloured
+            )
+        page = layer_page(
+            rows,
+            title="Where the words are needed: five film reviews, layer by layer",
+            introduction="A 12-layer BERT for film reviews, embedded in captum_iba, decided on each text below. It "
+            "keeps what it reads in the words up to layer 8; then it gathers the decision in [CLS], which passes "
+            "untouched.",
+        )
+        typer.echo(f"{'' if quiet else 'The report is at '}{write_text(out, page)}")
+
+
+def _bar(quiet: bool) -> Progress:
+    console = Console(stderr=True)
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        disable=quiet or not console.is_terminal,
+    )

@@ -1,0 +1,195 @@
+"""``captum-iba explain``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from captum_iba.cli.common import note, plain_errors, read_lines
+
+if TYPE_CHECKING:
+    from captum_iba.text import TextAttribution, TextExplainer
+
+
+class Method(str, Enum):
+    """What computes the bits."""
+
+    iba = "iba"
+
+
+class Preset(str, Enum):
+    """Settings that belong together."""
+
+    default = "default"
+    paper = "paper"
+    as_released = "as_released"
+
+
+class Granularity(str, Enum):
+    """What shares one value of the mask."""
+
+    token = "token"
+    word = "word"
+    feature = "feature"
+
+
+def explain(
+    texts: Annotated[list[str] | None, typer.Argument(metavar="[TEXT]...", help="Texts to explain.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Folder or hub name of a classifier.", show_default="the embedded one")
+    ] = None,
+    pair: Annotated[list[str] | None, typer.Option(help="The second text of a pair; once for each text.")] = None,
+    file: Annotated[str | None, typer.Option(help="Texts from a file, one a line; - is standard input.")] = None,
+    layer: Annotated[
+        str | None,
+        typer.Option(
+            help="Block from 1, or a module's name; 1,2,3: with one mask.", show_default="all blocks, one mask"
+        ),
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option(help="Class to explain: label or number.", show_default="the predicted one")
+    ] = None,
+    method: Annotated[Method, typer.Option(help="What computes the bits.")] = Method.iba,
+    preset: Annotated[Preset, typer.Option(help="Settings that belong together.")] = Preset.default,
+    granularity: Annotated[
+        Granularity | None, typer.Option(help="What opens and closes as one.", show_default="the preset's")
+    ] = None,
+    beta: Annotated[
+        float | None, typer.Option(min=0, help="Weight of the information.", show_default="the preset's")
+    ] = None,
+    steps: Annotated[int | None, typer.Option(min=0, help="Updates of the mask.", show_default="the preset's")] = None,
+    draws: Annotated[int | None, typer.Option(min=1, help="Noise draws a step.", show_default="the preset's")] = None,
+    complement: Annotated[
+        float | None, typer.Option(min=0, help="Weight of what is held back.", show_default="the preset's")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the noise.")] = 0,
+    statistics: Annotated[
+        Path | None, typer.Option(help="Statistics of the layer: a file, or a folder with one a layer.")
+    ] = None,
+    statistics_from: Annotated[
+        Path | None, typer.Option(help="Texts, one a line, to estimate the statistics from; kept in a cache.")
+    ] = None,
+    html: Annotated[Path | None, typer.Option(help="Write a page with the coloured texts.")] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write a list of results as JSON; - is standard output.")
+    ] = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="Texts at a time.")] = 8,
+    device: Annotated[
+        str | None, typer.Option(help="Where the model runs, for example cuda.", show_default="the CPU")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only results and errors.")] = False,
+) -> None:
+    """Explain texts: the words in colour, and how many bits the classifier needs of each."""
+    with plain_errors(quiet):
+        given = _texts(texts, file)
+        if pair and len(pair) != len(given):
+            raise typer.BadParameter(f"--pair: expected one for each of the {len(given)} texts, got {len(pair)}.")
+        if statistics is not None and statistics_from is not None:
+            raise typer.BadParameter("--statistics and --statistics-from: expected one of them, got both.")
+        explainer = _load(model, layer, statistics, device)
+        if statistics is None and preset is not Preset.as_released:
+            _find_statistics(explainer, model, statistics_from, quiet)
+        results = explainer.explain(
+            given,
+            pair or None,
+            target=_target(target, explainer.classifier.labels),
+            granularity=None if granularity is None else granularity.value,
+            preset=preset.value,
+            beta=beta,
+            n_steps=steps,
+            n_samples=draws,
+            complement=complement,
+            seed=seed,
+            batch_size=batch_size,
+            show_progress=not quiet and sys.stderr.isatty(),
+        )
+        _deliver(results, html, json_file, quiet)
+
+
+def _texts(arguments: list[str] | None, file: str | None) -> list[str]:
+    if arguments and file is not None:
+        raise typer.BadParameter("TEXT and --file: expected one of them, got both.")
+    if arguments:
+        return arguments
+    if file is None and sys.stdin.isatty():
+        raise typer.BadParameter("no text: expected TEXT, --file, or texts on standard input.")
+    source = "-" if file is None else file
+    texts = read_lines(source)
+    if not texts:
+        raise typer.BadParameter(f"no text in {'standard input' if source == '-' else source}.")
+    return texts
+
+
+def _load(model: str | None, layer: str | None, statistics: Path | None, device: str | None) -> TextExplainer:
+    from captum_iba.text import TextExplainer, embedded_model_path
+
+    return TextExplainer.from_pretrained(
+        embedded_model_path() if model is None else model,
+        layer=_layer(layer),
+        statistics=statistics,
+        device=device,
+    )
+
+
+def _layer(layer: str | None) -> list[int | str] | None:
+    if layer is None:
+        return None
+    pieces = [piece.strip() for piece in layer.split(",")]
+    return [int(piece) if piece.lstrip("-").isdecimal() else piece for piece in pieces]
+
+
+def _target(target: str | None, labels: Sequence[str]) -> int | str | None:
+    """A number is a class's number, unless a label is called so."""
+    if target is None or target in labels or not target.lstrip("-").isdecimal():
+        return target
+    return int(target)
+
+
+def _find_statistics(explainer: TextExplainer, model: str | None, source: Path | None, quiet: bool) -> None:
+    from captum_iba.text import cached_statistics, embedded_statistics
+
+    if source is not None:
+        path, found = cached_statistics(
+            explainer, read_lines(str(source)), show_progress=not quiet and sys.stderr.isatty()
+        )
+        note(f"statistics of {source} {'found' if found else 'estimated and kept'} at {path}", quiet)
+    elif model is None and all(block.index is not None for block in explainer.layers):
+        explainer.statistics = tuple(embedded_statistics(block.index or 0) for block in explainer.layers)
+        note("statistics: those of the embedded model, over film reviews", quiet)
+    else:
+        note(
+            "no statistics: each text's own stand in, which is less faithful; "
+            "--statistics-from FILE estimates them from texts",
+            quiet,
+        )
+
+
+def _deliver(results: list[TextAttribution], html: Path | None, json_file: Path | None, quiet: bool) -> None:
+    from captum_iba.text._files import write_text
+    from captum_iba.visualization import terminal_text, token_page
+
+    content = None
+    if json_file is not None:
+        content = json.dumps([result.to_dict() for result in results], ensure_ascii=False, allow_nan=False, indent=1)
+    if str(json_file) == "-":
+        typer.echo(content)
+    else:
+        console = Console(highlight=False)
+        for number, result in enumerate(results):
+            if number:
+                typer.echo()
+            if console.is_terminal:
+                console.print(terminal_text(result))
+            else:  # never wrapped, never coloured
+                typer.echo(str(result))
+        if json_file is not None and content is not None:
+            note(f"wrote {write_text(json_file, content + chr(10))}", quiet)
+    if html is not None:
+        note(f"wrote {write_text(html, token_page(results))}", quiet)

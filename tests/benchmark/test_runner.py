@@ -1,0 +1,235 @@
+import time
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+import torch
+
+from captum_iba.attr import FeatureStatistics
+from captum_iba.benchmark import prepare, read_results, write_report
+from captum_iba.benchmark.records import chunk_path, read_records, read_texts
+from captum_iba.benchmark.results import read_scores
+from captum_iba.metrics import Delete, degradation
+from captum_iba.text import Classifier, find_layer
+from captum_iba.text.classifier import load_classifier
+from captum_iba.text.methods import attribute, register, registry
+from tests.benchmark.conftest import write_lines
+
+RUNS = ["iba", "leave_one_out", "random@seed=0", "random@seed=1"]
+
+
+def all_records(folder, seconds=False):
+    """Every file of records by its name, with or without the times."""
+    return {
+        path.relative_to(folder): [
+            {name: value for name, value in vars(record).items() if seconds or name != "seconds"}
+            for record in read_records(path)
+        ]
+        for path in sorted((folder / "records").rglob("*.parquet"))
+    }
+
+
+@pytest.fixture
+def own_method():
+    """Registers methods for one test."""
+    added = []
+
+    def add(name, function):
+        register(name, function, signed=True, description="Of a test.")
+        added.append(name)
+
+    yield add
+    for name in added:
+        del registry._methods[name]
+
+
+def by_length(task):
+    return [np.array([len(token) for token in encoded.tokens], dtype=float) for encoded in task.encoded]
+
+
+def test_records_say_what_method_and_test_give(request_of, tmp_path, model_folder):
+    steps = list(prepare(request_of(), tmp_path).go())
+    assert [step.run for step in steps] == RUNS * 3 and not any(step.failed for step in steps)
+    classifier = Classifier(*load_classifier(model_folder))
+    texts = {row["example"]: row for row in read_texts(tmp_path / "texts.parquet")}
+    assert len(texts) == 6
+    records = [record for k in range(3) for record in read_records(chunk_path(tmp_path, "leave_one_out", k))]
+    assert sorted(record.example for record in records) == sorted(texts)
+    for record in records:
+        row = texts[record.example]
+        assert record.target == record.gold == row["gold"] == record.example % 3
+        scores = attribute("leave_one_out", classifier, row["text"], target=record.target)[0]
+        np.testing.assert_allclose(record.scores, scores.tokens, atol=1e-5)
+        assert row["tokens"] == list(scores.encoded.tokens)
+        ids, *others = classifier.tensors([scores.encoded]).values()
+        for order in ("morf", "lerf"):
+            expected = degradation(
+                classifier.logits,
+                ids,
+                torch.tensor([record.scores]),
+                target=record.target,
+                additional_forward_args=tuple(others),
+                removable_mask=~torch.tensor([scores.encoded.special]),
+                operator=Delete(0),
+                order=order,
+            )
+            np.testing.assert_allclose(getattr(record, f"{order}_probability"), expected.probability[0], atol=1e-5)
+            np.testing.assert_allclose(getattr(record, f"{order}_logit"), expected.logit[0], atol=1e-4)
+            assert getattr(record, f"{order}_decision") == expected.decision[0].tolist()
+            np.testing.assert_allclose(record.share, expected.share[0], atol=1e-6)
+        assert record.seconds > 0 and record.error is None
+
+
+def test_the_longest_come_first_and_chunks_are_full(request_of, tmp_path):
+    comparison = prepare(request_of(examples=7, chunk_size=3), tmp_path)
+    lengths = [[item.length for item in chunk] for chunk in comparison.chunks]
+    assert [len(chunk) for chunk in lengths] == [3, 3, 1]
+    flat = [length for chunk in lengths for length in chunk]
+    assert flat == sorted(flat, reverse=True)
+    assert comparison.tokens == sum(flat)
+
+
+def test_nothing_is_computed_twice(request_of, tmp_path):
+    prepared = prepare(request_of(), tmp_path)
+    first = [next(iter(prepared.go())) for _ in range(2)]
+    assert first[0].seconds is not None and first[1].seconds is None
+    before = all_records(tmp_path, seconds=True)
+    steps = list(prepare(request_of(), tmp_path).go())
+    assert [step.seconds is None for step in steps] == [True] + [False] * 11
+    for path, rows in before.items():
+        assert all_records(tmp_path, seconds=True)[path] == rows
+    assert all(step.seconds is None for step in prepare(request_of(), tmp_path).go())
+
+
+def test_a_damaged_file_is_computed_anew(request_of, tmp_path):
+    list(prepare(request_of(), tmp_path).go())
+    before = all_records(tmp_path)
+    path = chunk_path(tmp_path, "iba", 1)
+    path.write_bytes(path.read_bytes()[:-20])
+    assert sum(step.seconds is not None for step in prepare(request_of(), tmp_path).go()) == 1
+    assert all_records(tmp_path) == before
+
+
+def test_predicted_targets(request_of, tmp_path):
+    list(prepare(request_of(methods="saliency", target="predicted"), tmp_path).go())
+    records = [record for rows in all_records(tmp_path).values() for record in rows]
+    assert len(records) == 6 and all(record["target"] == record["morf_decision"][0] for record in records)
+
+
+def test_a_failing_example_is_recorded_and_the_run_goes_on(request_of, tmp_path, own_method):
+    def picky(task):
+        if any("unbelievable" in encoded.text for encoded in task.encoded):
+            raise RuntimeError("cannot\n  believe it")
+        return by_length(task)
+
+    own_method("picky", picky)
+    rows = [{"text": text, "label": 0} for text in ("the film", "not unbelievable", "a plot was good", "dull plot")]
+    data = write_lines(tmp_path / "data.jsonl", [*rows, {"text": " ", "label": 1}, {"text": "[SEP]", "label": 1}])
+    out = tmp_path / "out"
+    request = request_of(data=str(data), methods="picky,random@seed=0", examples=None, chunk_size=6)
+    steps = list(prepare(request, out).go())
+    assert [step.failed for step in steps] == [3, 2]
+    assert "RuntimeError: cannot believe it" in [record.error for record in read_records(chunk_path(out, "picky", 0))]
+    results = read_results(out)
+    assert results.common == [0, 2, 3]
+    assert [(row.name, row.failed) for row in results.rows] == [("picky", 3), ("random@seed=0", 2)]
+    assert sorted(read_scores(out, "picky", range(6))) == [0, 2, 3]
+    lines = write_report(out).lines
+    assert any(line.startswith("picky failed on 3 of 6 examples") for line in lines)
+    assert "picky failed on 3 of 6 examples, which count for no method" in (out / "table.md").read_text("utf-8")
+
+
+def test_a_method_that_always_fails_does_not_spoil_the_rest(request_of, tmp_path, own_method):
+    own_method("hopeless", lambda task: [])
+    list(prepare(request_of(methods="hopeless,random"), tmp_path).go())
+    results = read_results(tmp_path)
+    assert len(results.common) == 6 and results.rows[0].outcomes == ()
+    write_report(tmp_path)
+    assert "| hopeless | failed |" in (tmp_path / "table.md").read_text("utf-8")
+    assert "failed" in (tmp_path / "report.html").read_text("utf-8")
+
+
+def test_nothing_left_is_an_error(request_of, tmp_path, own_method):
+    own_method("hopeless", lambda task: [])
+    list(prepare(request_of(methods="hopeless"), tmp_path).go())
+    with pytest.raises(ValueError, match="no example is left .*gave scores of 0 texts"):
+        write_report(tmp_path)
+
+
+def test_time_for_statistics_is_not_the_methods(request_of, tmp_path, own_method):
+    def asks(task):
+        block = find_layer(task.classifier.model, 2)
+        start = time.perf_counter()
+        task.statistics(block)
+        spent.append(time.perf_counter() - start)
+        return by_length(task)
+
+    spent = []
+    own_method("asks", asks)
+    list(prepare(request_of(methods="asks", chunk_size=6), tmp_path).go())
+    (records,) = all_records(tmp_path, seconds=True).values()
+    assert 0 < 6 * records[0]["seconds"] < spent[0]
+    assert len(list((tmp_path / "statistics").iterdir())) == 4  # those of all blocks come in one pass
+
+
+def test_statistics_from_rows_outside_the_sample_or_another_file(request_of, tmp_path, data_file):
+    with pytest.raises(RuntimeError, match="all rows of the data are in the sample"):
+        list(prepare(request_of(methods="iba", examples=None), tmp_path / "none").go())
+    outside = request_of(methods="iba", examples=4)
+    other = request_of(methods="iba", examples=4, statistics_from=str(data_file))
+    list(prepare(outside, tmp_path / "outside").go())
+    list(prepare(other, tmp_path / "other").go())
+    a, b = (next(iter(all_records(tmp_path / name).values())) for name in ("outside", "other"))
+    assert [row["example"] for row in a] == [row["example"] for row in b] and a[0]["scores"] != b[0]["scores"]
+
+
+def test_statistics_that_are_damaged_are_made_anew(request_of, tmp_path):
+    list(prepare(request_of(methods="iba"), tmp_path).go())
+    before = all_records(tmp_path)
+    file = min((tmp_path / "statistics").iterdir())
+    file.write_bytes(b"nonsense")
+    chunk_path(tmp_path, "iba", 0).unlink()
+    list(prepare(request_of(methods="iba"), tmp_path).go())
+    assert all_records(tmp_path) == before and len(FeatureStatistics.load(file).mean) == 16
+
+
+def test_pairs(request_of, tmp_path):
+    rows = [{"premise": "the film was good", "hypothesis": text, "label": 0} for text in ("a film", "dull", "bad")]
+    data = str(write_lines(tmp_path / "data.jsonl", rows))
+    out = tmp_path / "out"
+    list(prepare(request_of(data=data, methods="iba,random", examples=2), out).go())
+    write_report(out)
+    page = (out / "report.html").read_text("utf-8")
+    assert page.count('<div class="map" dir="auto">') == 2 * 2 and 'good</span></div><div class="map"' in page
+
+
+@contextmanager
+def full_disk():
+    """Meanwhile no file can grow beyond 100 bytes."""
+    resource = pytest.importorskip("resource")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+@pytest.mark.parametrize(
+    ("methods", "says"),
+    [
+        ("leave_one_out,random", "00000.parquet cannot be written.*too large; what was finished before is kept"),
+        ("leave_one_out,iba", "statistics cannot be written.*too large"),  # which is no failure of the examples
+    ],
+)
+def test_a_full_disk_loses_nothing(request_of, tmp_path, methods, says):
+    whole, out = tmp_path / "whole", tmp_path / "out"
+    request = request_of(methods=methods)
+    list(prepare(request, whole).go())
+    steps = prepare(request, out).go()
+    next(steps)
+    with full_disk(), pytest.raises((OSError, RuntimeError), match=says):
+        list(steps)
+    assert len(all_records(out)) == 1 and not list(out.rglob("*.tmp"))
+    list(prepare(request, out).go())
+    assert all_records(out) == all_records(whole)
