@@ -26,6 +26,7 @@ TEXT = [
 ]
 BENCHMARK = [
     "datasets>=4",
+    "matplotlib>=3.8",
     "pyarrow>=15",
     "scipy>=1.11",
 ]
