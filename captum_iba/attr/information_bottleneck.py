@@ -322,6 +322,8 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
             carries = _rows_of(job.bottleneck_mask, first, rows, job.batch.rows)
             layout = MaskLayout.of(feature, chosen.granularity, groups, carries)
             _require_finite(feature, layout, first)
+            for sighting in sightings[1:]:
+                layout.require_fit(sighting.feature, _describe(sites[sighting.number]))
             noise = [self._noise(sighting, numbers, layout, chosen) for sighting in sightings]
             mean, std = noise[0]
             meter = InformationMeter(layout, (feature.to(mean.dtype) - mean) / std)

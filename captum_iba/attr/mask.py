@@ -59,6 +59,15 @@ class MaskLayout:
         values, groups = torch.unique(aligned, return_inverse=True)
         return cls(torch.Size((shape[0], *aligned.shape[1:])), carries, groups.flatten(1), len(values))
 
+    def require_fit(self, feature: Tensor, name: str) -> None:
+        """Raise ValueError unless the mask fits the feature of another layer, too, which is called ``name``."""
+        for mask in (self.shape, self.carries.shape):
+            if len(mask) != feature.ndim or any(m not in (1, n) for m, n in zip(mask, feature.shape, strict=True)):
+                raise ValueError(
+                    f"share_mask is True, but {name} has the shape {tuple(feature.shape)}, which the mask of the first "
+                    f"layer, {tuple(mask)}, does not fit"
+                )
+
     def start(self, value: float, dtype: torch.dtype) -> Tensor:
         """The values to optimise, one row an example."""
         size = self.shape if self.groups is None else (self.shape[0], self.n_groups)

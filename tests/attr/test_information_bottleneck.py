@@ -259,6 +259,18 @@ def test_layers_one_by_one_or_with_one_mask():
     torch.testing.assert_close(turned.attribute(x, target=1, share_mask=True), shared)
 
 
+def test_one_mask_for_layers_of_different_widths():
+    """A mask a token fits every width, a mask an element only its own."""
+    net = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 4), nn.Flatten(), nn.Linear(20, 2)).eval()
+    x = torch.randn(3, 5, 6, generator=torch.Generator().manual_seed(0))
+    statistics = FeatureStatistics.estimate(net, [net[0], net[1]], [x])
+    iba = InformationBottleneckAttribution(net, [net[0], net[1]], statistics=statistics)
+    assert iba.attribute(x, target=1, share_mask=True).shape == (3, 5, 8)
+    expected = r"share_mask is True, but Linear \(output\) has the shape \(3, 5, 4\), .* \(3, 5, 8\), does not fit"
+    with pytest.raises(ValueError, match=expected):
+        iba.attribute(x, target=1, share_mask=True, granularity="feature")
+
+
 def test_progress_counts_every_draw(iba, capsys):
     ids, _ = planted(3)
     iba.attribute(ids, target=1, n_steps=5, n_samples=4, internal_batch_size=2, show_progress=True)
