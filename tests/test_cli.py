@@ -207,6 +207,8 @@ def test_compare_variants_of_iba():
         (["compare", "--data", "good.jsonl", "--out", "o", "--examples", "0"], 2, "--examples"),
         (["compare", "--data", "good.jsonl", "--out", "o", "--preset", "best"], 2, "best"),
         (["compare", "--data", "good.jsonl", "--out", "o", "--methods", "magic"], 1, "no 'magic'; the methods are iba"),
+        (["compare", "--data", "good.jsonl", "--out", "o", "--methods", "iba@betta=1"], 1, "no option 'betta'"),
+        (["compare", "--data", "good.jsonl", "--out", "o", "--methods", "iba", "--layers", "99"], 1, "from 1 to"),
         (["compare", "--data", "good.jsonl", "--out", "o", "--methods", "ig", "--layers", "1"], 1, "of the method iba"),
         (["compare", "--data", "good.jsonl", "--out", "o", "--text-column", "body"], 1, "the columns are 'text'"),
         (["compare", "--data", "good.jsonl", "--out", "o", "--model", "./o"], 1, "no folder ./o"),

@@ -9,10 +9,9 @@ from typing import Any
 
 import torch
 
-from captum_iba.benchmark.records import write_bytes
 from captum_iba.benchmark.results import Results
 from captum_iba.metrics import NINTHS, degraded_floor, mean_over_seeds, paired_bootstrap
-from captum_iba.text._files import write_text
+from captum_iba.text._files import write_bytes, write_text
 
 # Okabe and Ito's colours, told apart by colour-blind eyes too; without their yellow, which is too pale for a line.
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#777777")

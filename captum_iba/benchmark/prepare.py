@@ -81,8 +81,9 @@ def prepare(request: Request, out: Path, note: Callable[[str], None] = lambda me
         Comparison: what is left to compute of it is computed by :meth:`Comparison.go`.
 
     Raises:
-        ValueError: Unknown methods, columns, labels or settings; another comparison in the folder (names the
-            differences); a directory that is no model, data that cannot be read.
+        TypeError: An option that a method does not have.
+        ValueError: Unknown methods, columns, labels or settings, an option out of range; another comparison in the
+            folder (names the differences); a directory that is no model, data that cannot be read.
         OSError: There is no such model or file, or the folder cannot be written.
     """
     runs = _runs(request)
@@ -154,7 +155,8 @@ def _runs(request: Request) -> tuple[Run, ...]:
     methods = request.methods or (PAPER if request.preset else DEFAULT_METHODS)
     runs = parse_runs(methods, request.layers, request.betas, request.seed, request.random_seeds)
     for run in runs:
-        find(run.method)  # an unknown one is said before anything is loaded
+        # What is unknown is said before anything is loaded.
+        find(run.method).check_options(name for name, _ in run.options)
     return runs
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
-import uuid
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,6 +13,7 @@ from pyarrow import parquet
 
 from captum_iba.benchmark.data import Example
 from captum_iba.benchmark.runs import folder_name
+from captum_iba.text._files import write_bytes
 from captum_iba.text.encoding import EncodedText
 
 TEXTS = "texts.parquet"
@@ -168,21 +167,6 @@ def write_texts(path: Path, examples: Sequence[Example], encoded: Sequence[Encod
 def read_texts(path: Path) -> list[dict[str, Any]]:
     """The rows that :func:`write_texts` wrote, in their order; ValueError for another file."""
     return _read_rows(path, _TEXT)
-
-
-def write_bytes(path: Path, content: bytes) -> Path:
-    """Write a file by way of a temporary one beside it, so that nobody ever sees half of it; OSError says which."""
-    target = Path(os.path.realpath(path))
-    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
-    try:
-        temporary.write_bytes(content)
-        os.replace(temporary, target)
-    except OSError as error:
-        reason = f"{target} cannot be written: {error.strerror}; what was finished before is kept"
-        raise OSError(error.errno, reason) from error
-    finally:
-        temporary.unlink(missing_ok=True)
-    return target
 
 
 def _storable(text: str) -> str:

@@ -20,6 +20,8 @@ from captum_iba.benchmark.results import Results, read_results, read_scores
 from captum_iba.benchmark.summary import describe, failures, findings
 from captum_iba.benchmark.tables import MARKS, Table, make_table, notes, say, write_tables
 from captum_iba.text._files import write_text
+from captum_iba.text.methods import find
+from captum_iba.text.methods import names as method_names
 from captum_iba.visualization.colour import palette
 
 TEXTS_DRAWN = 20
@@ -114,12 +116,13 @@ def _texts(results: Results) -> list[dict[str, Any]]:
     usable = [row for row in results.rows if row.outcomes]
     runs = {row.name: results.configuration["methods"][row.name][0] for row in usable}
     scores = {name: read_scores(results.folder, run, numbers) for name, run in runs.items()}
+    alike = {name: _scores_words(run) for name, run in runs.items()}
     labels = results.configuration["labels"]
     texts = []
     for place, number in zip(places, numbers, strict=True):
         row, curve = rows[number], usable[0].outcomes[0].morf
         words = _words(row)
-        by_method = [_word_scores(row, len(words), scores[name][number]) for name in runs]
+        by_method = [_word_scores(row, len(words), scores[name][number], alike[name]) for name in runs]
         texts.append(
             {
                 "number": number,
@@ -158,13 +161,20 @@ def _words(row: dict[str, Any]) -> list[_Word]:
     ]
 
 
-def _word_scores(row: dict[str, Any], count: int, scores: Sequence[float]) -> list[float]:
-    """The sums over the tokens of each word."""
-    sums = [0.0] * count
+def _scores_words(run: str) -> bool:
+    """Whether the method of a run gives all tokens of a word the word's score; an own method may be unknown by now."""
+    method = run.partition("@")[0]
+    return method.partition(":")[0] in method_names() and find(method).of_words
+
+
+def _word_scores(row: dict[str, Any], count: int, scores: Sequence[float], alike: bool) -> list[float]:
+    """The sums over the tokens of each word, or their common score if they are ``alike``."""
+    sums, tokens = [0.0] * count, [0] * count
     for word, score in zip(row["words"], scores, strict=True):
         if word is not None:
             sums[word] += score
-    return sums
+            tokens[word] += 1
+    return [total / number for total, number in zip(sums, tokens, strict=True)] if alike else sums
 
 
 def _top(scores: Sequence[float]) -> list[int]:

@@ -71,7 +71,7 @@ class Comparison:
 
     Raises:
         ValueError: A target that is neither, gold targets without gold labels, or a classifier whose classes do not
-            compete (which has no probability to lose).
+            compete (which has no probability to lose); a layer, or an option of a method, out of range.
     """
 
     def __init__(
@@ -97,6 +97,8 @@ class Comparison:
         self.folder = folder
         self.target = target
         self.batch_size = batch_size
+        for run in runs:
+            self._check(run)
         items = [_Item(example, self._encode(example)) for example in examples]
         # Longest first: if memory runs out, it does so at once.
         self.chunks = [[items[i] for i in chunk] for chunk in batches_by_length([i.length for i in items], chunk_size)]
@@ -131,6 +133,16 @@ class Comparison:
                 write_records(path, records)
                 errors = [record.error for record in records if record.error is not None]
                 yield Step(run.name, tokens, len(errors), next(iter(errors), None), time.perf_counter() - start)
+
+    def _check(self, run: Run) -> None:
+        """A method without texts says what is wrong with its options, and computes nothing."""
+        task = Task(self.classifier, [], [], run.seed, self.batch_size, run.layer)
+        if run.layer is None and not run.options:
+            return
+        try:
+            scores_of(run.method, task, **dict(run.options))
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"methods: {run.row}: {error}") from error
 
     def _encode(self, example: Example) -> EncodedText | str:
         try:
@@ -171,6 +183,8 @@ class Comparison:
         scores = scores_of(run.method, task, **dict(run.options))
         elsewhere = (self.statistics.seconds - before) / len(items)
         morf, lerf = self._degrade(run, scores)
+        if not (morf.probability.isfinite().all() and lerf.probability.isfinite().all()):
+            raise ValueError("the model gives NaN or infinite logits for the text or a part of it")
         return [
             Record(
                 example.number,

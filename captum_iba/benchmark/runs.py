@@ -25,7 +25,8 @@ class Run:
         row (str): The row of the tables; runs that differ only in the seed share one, which is their mean.
         name (str): Of this run.
         method (str): Name of the method, as :func:`captum_iba.text.methods.names` has it.
-        layer (int, str or None): Block or module that it looks at, where it looks at one; None: its default.
+        layer (int, str, tuple of them, or None): Block or module that it looks at, where it looks at one; several have
+            one mask; None: its default.
         seed (int): Of its random numbers.
         counting (str): How the degradation test counts tokens, ``"removable"`` or ``"as_released"``.
         options (tuple of pairs): Further settings of the method.
@@ -34,7 +35,7 @@ class Run:
     row: str
     name: str
     method: str
-    layer: int | str | None
+    layer: int | str | tuple[int | str, ...] | None
     seed: int
     counting: str
     options: tuple[tuple[str, Any], ...]
@@ -55,13 +56,14 @@ def parse_runs(
     """Read a list of methods.
 
     A method is ``NAME``, ``NAME:abs`` or either with settings: ``NAME@key=value,key=value``. The settings ``layer``,
-    ``seed`` and ``counting`` are for any method, all others are its own. Methods whose name ends in
+    ``seed`` and ``counting`` are for any method, all others are its own; ``layer=1+3`` is several layers with one
+    mask, for ``iba``. Methods whose name ends in
     ``_as_released`` are counted as in the published code, all others fairly, unless ``counting`` says otherwise.
 
     Args:
         methods (str): Methods, with commas between them.
-        layers (str or None): Blocks such as ``"1..12"`` or ``"all,1,3,9"``; ``iba`` runs once for each, and for
-            ``all`` as it does without layers, with all of them. Default: None.
+        layers (str or None): Blocks such as ``"1..12"`` or ``"all,1,3,6+9"``; ``iba`` runs once for each, with one
+            mask for those with a plus between them, and for ``all`` as it does without layers. Default: None.
         betas (str or None): Numbers with commas between them; ``iba`` runs once for each, and layer. Default: None.
         seed (int): For methods whose settings name none. Default: 0.
         random_seeds (int): How many times ``random`` runs, with ``seed`` and the numbers after it. Default: 5.
@@ -80,8 +82,8 @@ def parse_runs(
     if random_seeds < 1:
         raise ValueError(f"random_seeds: expected at least 1, got {random_seeds}.")
     names = [name for given in _split(methods) for name in _variants(given, _layers(layers), _numbers(betas))]
-    if (layers or betas) and not any(name.startswith("iba@") for name in names):
-        raise ValueError(f"layers and betas are of the method iba, which is not among {methods!r}.")
+    if (layers or betas) and "iba" not in _split(methods):
+        raise ValueError(f"layers and betas are of the method iba without settings, which is not among {methods!r}.")
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(f"methods: {', '.join(twice)} is there more than once.")
     return tuple(run for name in names for run in _runs(name, seed, random_seeds))
@@ -128,7 +130,8 @@ def _runs(name: str, seed: int, random_seeds: int) -> list[Run]:
         setting = _SETTING.fullmatch(piece)
         if setting is None or setting["key"] in settings:
             raise ValueError(f"methods: {piece!r} in {name!r} is no setting of the form key=value, or is there twice.")
-        settings[setting["key"]] = _value(setting["value"])
+        read = _layer if setting["key"] == "layer" else _value
+        settings[setting["key"]] = read(setting["value"])
     method = match["method"]
     layer = settings.pop("layer", None)
     counting = settings.pop("counting", "as_released" if method.endswith("_as_released") else "removable")
@@ -147,7 +150,14 @@ def _runs(name: str, seed: int, random_seeds: int) -> list[Run]:
     return [Run(name, name, method, layer, seed if own_seed is None else own_seed, counting, options)]
 
 
-def _value(text: str) -> int | float | str:
+def _layer(text: str) -> int | str | tuple[int | str, ...]:
+    layers = tuple(int(piece) if piece.lstrip("-").isdecimal() else piece for piece in text.split("+"))
+    return layers if len(layers) > 1 else layers[0]
+
+
+def _value(text: str) -> bool | int | float | str:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
     for kind in (int, float):
         try:
             return kind(text)
@@ -164,9 +174,14 @@ def _layers(given: str | None) -> list[str | None]:
         if piece == "all":
             found.append(None)
             continue
+        if "+" in piece and all(part.isdecimal() for part in piece.split("+")):
+            found.append(piece)
+            continue
         first, dots, last = piece.partition("..")
         if not first.isdecimal() or (dots and not last.isdecimal()) or (dots and int(first) > int(last)):
-            raise ValueError(f"layers: {piece!r} is neither a block's number, nor a range such as 1..12, nor all.")
+            raise ValueError(
+                f"layers: {piece!r} is neither a block's number, a range such as 1..12, several as 1+3, nor all."
+            )
         found += [str(number) for number in range(int(first), int(last or first) + 1)]
     return found
 

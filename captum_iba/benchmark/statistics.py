@@ -95,6 +95,17 @@ class LayerStatistics:
             )
         classifier = self._classifier
         explainer = TextExplainer(classifier.model, classifier.tokenizer, layer, max_length=classifier.max_length)
-        pairs = [text.pair for text in self._texts if text.pair is not None]
-        explainer.estimate_statistics([text.text for text in self._texts], pairs or None, batch_size=self._batch_size)
+        texts = [text for text in self._texts if self._has_tokens(text)]
+        if not texts:
+            raise StatisticsError("statistics: none of the texts to estimate them from has a token but special ones.")
+        pairs = [text.pair for text in texts if text.pair is not None]
+        explainer.estimate_statistics([text.text for text in texts], pairs or None, batch_size=self._batch_size)
         return explainer
+
+    def _has_tokens(self, text: Example) -> bool:
+        """Not so of a text of control characters, say; among the examples it would be one that fails."""
+        try:
+            self._classifier.encode([text.text], [text.pair])
+        except ValueError:
+            return False
+        return True

@@ -74,7 +74,7 @@ def _cell(measure: Measure, values: Tensor, reference_values: Tensor | None) -> 
         return Cell(interval, None, "")
     difference = paired_bootstrap(reference_values, values)
     mark = ""
-    if difference.excludes_zero:
+    if difference.excludes_zero and len(values) > 1:  # of one example nothing is known for sure
         mark = "worse" if (difference.low > 0) == measure.higher_is_better else "better"
     return Cell(interval, difference, mark)
 

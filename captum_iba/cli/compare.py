@@ -51,7 +51,7 @@ def compare(
         Preset | None, typer.Option(help="The rows of the paper's table, fair and as released.", show_default=False)
     ] = None,
     layers: Annotated[
-        str | None, typer.Option(help="Blocks, all,1..12 or 1,3,9: iba at each of them.", show_default=False)
+        str | None, typer.Option(help="Blocks, 1..12 or 1,3 or all: iba at each; 1+3: one mask.", show_default=False)
     ] = None,
     betas: Annotated[
         str | None, typer.Option(help="Numbers with commas between them: iba with each of them.", show_default=False)

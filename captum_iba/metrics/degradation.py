@@ -28,7 +28,8 @@ class Degradation(NamedTuple):
     """What became of each example, all (B, S + 1) on the CPU; column 0: nothing removed.
 
     Args:
-        probability (Tensor): Of the target, softmax over the classes, float32 (float64 for a float64 model).
+        probability (Tensor): Of the target, softmax over the classes, float32 (float64 for a float64 model). Classes
+            must compete; for one with a probability of its own (sigmoid) see :func:`degradation`.
         logit (Tensor): Of the target, likewise.
         decision (Tensor): The most probable class, int64.
         share (Tensor): Of the removable features (or groups), really removed, float32; 0 where there are none.
@@ -68,6 +69,10 @@ def degradation(
     Examples and steps run together, a step of a short text that removes no more than the one before only once,
     sorted by length where the operator deletes, so that little padding is computed. :func:`degradation_both` does both
     orders at once.
+
+    Probabilities are by softmax. Where each class has one of its own (sigmoid, several labels), let ``forward_func``
+    give the logits of yes or no, ``torch.stack([torch.zeros_like(z), z], -1)`` for the logit ``z`` of the class, and
+    explain target 1.
 
     The test is that of Samek et al., "Evaluating the Visualization of What a Deep Neural Network Has Learned", 2017,
     and, with deleted tokens, that of Jiang et al., Findings of EMNLP 2020, https://arxiv.org/abs/2012.13838.

@@ -130,7 +130,9 @@ def counts_of_shares(shares: Sequence[float], available: Tensor) -> Tensor:
 
     A share of ``n`` features is ``share * n`` rounded, halves up; at least 1 for a share above 0 (if there is one).
     """
-    rows = [[_half_up(share * n) if share == 0 else max(1, _half_up(share * n)) for share in shares] for n in available]
+    # As numbers of Python: a tensor's product with one is float32, in which 0.65 * 90 is below 58.5.
+    sizes = available.tolist()
+    rows = [[_half_up(share * n) if share == 0 else max(1, _half_up(share * n)) for share in shares] for n in sizes]
     return _with_nothing(rows, len(shares)).minimum(available[:, None])
 
 

@@ -16,6 +16,26 @@ def write_text(path: str | os.PathLike[str], content: str) -> Path:
 
     Returns:
         Path: where it lies, without links.
+
+    Raises:
+        OSError: As :func:`write_bytes`.
+    """
+    # A lone surrogate, as a command line in another encoding gives, must not lose the whole file.
+    return write_bytes(path, content.encode("utf-8", "replace"))
+
+
+def write_bytes(path: str | os.PathLike[str], content: bytes) -> Path:
+    """The same of bytes.
+
+    Args:
+        path (path): Where to; an older file there is replaced, its folder must exist.
+        content (bytes): The whole content.
+
+    Returns:
+        Path: where it lies, without links.
+
+    Raises:
+        OSError: The disk is full, or the folder cannot be written; says which file, and nothing there is lost.
     """
     target = Path(os.path.realpath(path))
     if not target.parent.is_dir():
@@ -24,9 +44,11 @@ def write_text(path: str | os.PathLike[str], content: str) -> Path:
         raise IsADirectoryError(f"{target} is a folder, a file was expected.")
     temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
     try:
-        # A lone surrogate, as a command line in another encoding gives, must not lose the whole file.
-        temporary.write_text(content, encoding="utf-8", errors="replace")
+        temporary.write_bytes(content)
         os.replace(temporary, target)
+    except OSError as error:
+        reason = f"{target} cannot be written: {error.strerror or error}; what was finished before is kept"
+        raise OSError(error.errno, reason) from error
     finally:
         temporary.unlink(missing_ok=True)
     return target

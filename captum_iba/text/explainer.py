@@ -49,6 +49,21 @@ class _Call:
         return {**kept, "seed": self.seed}
 
 
+def read_settings(preset: str, granularity: str | None, **changes: Any) -> Settings:
+    """The settings of a preset with changes, where words may share a value, too (by a feature mask, not by settings).
+
+    Args:
+        preset, granularity: As for :meth:`TextExplainer.explain`.
+        **changes: Other settings; None leaves the preset's.
+
+    Raises:
+        ValueError: An unknown granularity or preset, or a value out of range.
+    """
+    if granularity not in (None, *GRANULARITIES):
+        raise ValueError(f"granularity: expected one of {', '.join(GRANULARITIES)}, got {granularity!r}.")
+    return settings(preset, granularity=None if granularity == "word" else granularity, **changes)
+
+
 class TextExplainer:
     """Says how many bits of each token, and word, a text classifier needs for its decision.
 
@@ -195,11 +210,9 @@ class TextExplainer:
                 number, an unknown label, class, granularity or preset, or a setting out of range.
         """
         each, others = check_texts(texts, pairs)
-        if granularity not in (None, *GRANULARITIES):
-            raise ValueError(f"granularity: expected one of {', '.join(GRANULARITIES)}, got {granularity!r}.")
-        used = settings(
+        used = read_settings(
             preset,
-            granularity=None if granularity == "word" else granularity,
+            granularity,
             beta=beta,
             n_steps=n_steps,
             n_samples=n_samples,

@@ -6,6 +6,7 @@ import shutil
 import pytest
 
 from captum_iba.benchmark import prepare, write_report
+from captum_iba.benchmark.results import read_scores
 from tests.benchmark.conftest import WORDS, write_lines
 
 FILES = ["table.md", "table.csv", "table.tex", "curves.svg", "curves.png", "report.html"]
@@ -42,6 +43,19 @@ def test_texts_are_shown_whole_and_coloured_by_every_method(finished):
     assert max(abs(depth) for depth in depths) == 1  # leave_one_out: relative to the largest, signs kept
     assert all(0 < float(depth) <= 1 for depth in re.findall(r"--m0:(-?[\d.]+)", page))
     assert article.count("<dt>") == 4
+
+
+def test_a_word_of_several_tokens_has_the_score_that_its_method_gave_the_word(request_of, tmp_path):
+    data = write_lines(tmp_path / "data.jsonl", [{"text": "not unbelievable film", "label": 0}])
+    out = tmp_path / "out"
+    list(prepare(request_of(data=str(data), methods="captum_lime@n_samples=40", examples=None), out).go())
+    write_report(out)
+    (scores,) = read_scores(out, "captum_lime@n_samples=40", [0]).values()
+    words = [scores[1], scores[2], scores[5]]  # un ##believ ##able share one
+    assert scores[2] == scores[3] == scores[4] != 0
+    page = (out / "report.html").read_text("utf-8").split("<article>")[1]
+    most = max(map(abs, words))
+    assert re.findall(r"--m0:(-?[\d.]+)", page) == [f"{word / most:.2f}" for word in words]
 
 
 def test_nothing_in_a_text_becomes_markup(request_of, tmp_path):

@@ -10,7 +10,7 @@ from captum_iba.benchmark import prepare, read_results, write_report
 from captum_iba.benchmark.records import chunk_path, read_records, read_texts
 from captum_iba.benchmark.results import read_scores
 from captum_iba.metrics import Delete, degradation
-from captum_iba.text import Classifier, find_layer
+from captum_iba.text import Classifier, TextExplainer, find_layer
 from captum_iba.text.classifier import load_classifier
 from captum_iba.text.methods import attribute, register, registry
 from tests.benchmark.conftest import write_lines
@@ -78,6 +78,85 @@ def test_records_say_what_method_and_test_give(request_of, tmp_path, model_folde
             assert getattr(record, f"{order}_decision") == expected.decision[0].tolist()
             np.testing.assert_allclose(record.share, expected.share[0], atol=1e-6)
         assert record.seconds > 0 and record.error is None
+
+
+@pytest.mark.parametrize(
+    ("methods", "error", "says"),
+    [
+        ("iba@betta=1", TypeError, "method: 'iba' has no option 'betta'; its options are preset, .*, beta, n_steps, "),
+        ("iba_paper@return_trace=1", TypeError, "no option 'return_trace'"),
+        ("ig:abs@steps=3", TypeError, "'ig:abs' has no option 'steps'; its options are n_steps, baseline, output"),
+        ("random@n=3", TypeError, "'random' has no option 'n'; it has none"),
+        ("iba@beta=-1", ValueError, "methods: iba@beta=-1: beta is -1, expected a number of at least 0"),
+        ("iba@beta=nan", ValueError, "beta is nan"),
+        ("iba@n_steps=1.5", ValueError, "n_steps is 1.5"),
+        ("iba@granularity=letter", ValueError, "granularity: expected one of token, word, feature"),
+        ("iba@layer=5", ValueError, "methods: iba@layer=5: layer: expected a block from 1 to 4, got 5"),
+        ("iba@layer=1+1", ValueError, "one or more different layers"),
+        ("grad_cam@layer=1+2", ValueError, "only iba takes several"),
+        ("conductance@baseline=zero", ValueError, "baseline: expected 'mask' or 'pad', got 'zero'"),
+        ("ig:abs@baseline=zero", ValueError, "baseline: expected 'mask' or 'pad', got 'zero'"),
+        ("lime@n_samples=0", ValueError, "methods: lime@n_samples=0: n_samples: expected an integer of at least 1"),
+        ("lime@bow=perhaps", ValueError, "bow: expected True or False, got 'perhaps'"),
+        ("lime@kernel_width=0", ValueError, "kernel_width: expected a number above 0, got 0"),
+        ("kernel_shap@n_samples=many", ValueError, "n_samples"),
+        ("occlusion@window=0", ValueError, "window"),
+    ],
+)
+def test_options_are_refused_before_anything_is_computed(request_of, tmp_path, methods, error, says):
+    with pytest.raises(error, match=says):
+        prepare(request_of(methods=f"saliency,{methods}"), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_own_method_that_takes_any_option_is_let_do_so(request_of, tmp_path, own_method):
+    own_method("liberal", lambda task, **options: by_length(task))
+    (step,) = prepare(request_of(methods="liberal@anything=1", examples=2), tmp_path).go()
+    assert not step.failed
+
+
+def test_several_layers_with_one_mask(request_of, tmp_path, model_folder):
+    list(prepare(request_of(methods="iba@layer=1+3,n_steps=2", examples=2), tmp_path).go())
+    (found,) = all_records(tmp_path).values()
+    explainer = TextExplainer(*load_classifier(model_folder), layer=[1, 3])
+    explainer.load_statistics(tmp_path / "statistics")
+    texts = {row["example"]: row["text"] for row in read_texts(tmp_path / "texts.parquet")}
+    for record in found:
+        bits = explainer.explain(texts[record["example"]], target=record["target"], n_steps=2).bits
+        np.testing.assert_allclose(record["scores"][1:-1], bits[1:-1], rtol=1e-3, atol=1e-4)
+
+
+def test_a_model_of_several_labels_is_refused(request_of, tmp_path, model_folder):
+    model, tokenizer = load_classifier(model_folder)
+    model.config.problem_type = "multi_label_classification"
+    model.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    with pytest.raises(ValueError, match="one whose classes compete is needed"):
+        prepare(request_of(model=str(tmp_path / "model")), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_probability_that_is_no_number_is_a_failure_of_the_example(request_of, tmp_path):
+    comparison = prepare(request_of(methods="leave_one_out,random@seed=0"), tmp_path)
+    embedding = comparison.classifier.model.get_input_embeddings()
+    (unlucky,) = comparison.classifier.tokenizer("unlike", add_special_tokens=False)["input_ids"][:1]
+    with torch.no_grad():
+        embedding.weight[unlucky] = float("nan")
+    assert sum(step.failed for step in comparison.go()) > 0
+    results = read_results(tmp_path)
+    failed = {text["example"] for text in results.texts if "unbelievable" in text["text"]}
+    assert failed and failed == {text["example"] for text in results.texts} - set(results.common)
+    assert "NaN or infinite logits" in results.rows[0].error
+    write_report(tmp_path)
+
+
+def test_texts_without_tokens_give_no_statistics(request_of, tmp_path):
+    other = write_lines(tmp_path / "other.jsonl", [{"text": "[SEP]"}, {"text": "the film was good"}])
+    steps = list(prepare(request_of(methods="iba", statistics_from=str(other)), tmp_path / "out").go())
+    assert not any(step.failed for step in steps)
+    none = write_lines(tmp_path / "none.jsonl", [{"text": "[SEP]"}])
+    with pytest.raises(RuntimeError, match="none of the texts to estimate them from has a token"):
+        list(prepare(request_of(methods="iba", statistics_from=str(none)), tmp_path / "no").go())
 
 
 def test_the_longest_come_first_and_chunks_are_full(request_of, tmp_path):

@@ -16,7 +16,25 @@ def test_commas_between_methods_and_between_settings():
     assert [run.options for run in runs] == [(("beta", 0.1),), (), (("n_samples", 100),)]
 
 
+def test_several_layers_with_one_mask():
+    runs = parse_runs("iba@layer=1+3+6,beta=1e+2,iba@layer=bert.pooler+2", layers=None)
+    assert [(run.name, run.layer) for run in runs] == [
+        ("iba@layer=1+3+6,beta=1e+2", (1, 3, 6)),
+        ("iba@layer=bert.pooler+2", ("bert.pooler", 2)),
+    ]
+    assert runs[0].options == (("beta", 100.0),)
+    assert names("iba", layers="2,1+3") == ["iba@layer=2", "iba@layer=1+3"]
+
+
+def test_yes_and_no():
+    assert [parse_runs(f"lime@bow={value}")[0].options for value in ("False", "true")] == [
+        (("bow", False),),
+        (("bow", True),),
+    ]
+
+
 def test_variants_of_iba():
+    assert names("iba", layers="all") == ["iba"]
     assert names("iba,ig", layers="1..3") == ["iba@layer=1", "iba@layer=2", "iba@layer=3", "ig"]
     assert names("iba", layers="all,2") == ["iba", "iba@layer=2"]
     assert names("ig,iba", layers="1,3", betas="0.1,1e-5") == [
@@ -67,7 +85,9 @@ def test_reference(rows, found):
         ("ig@counting=best", {}, "counting"),
         ("ig@seed=x", {}, "seed"),
         ("ig", {"layers": "1"}, "which is not among 'ig'"),
+        ("iba@n_steps=3", {"layers": "1"}, "which is not among 'iba@n_steps=3'"),
         ("iba", {"layers": "3..1"}, "'3..1' is neither"),
+        ("iba", {"layers": "1+"}, "'1\\+' is neither"),
         ("iba", {"layers": "one"}, "'one' is neither"),
         ("iba", {"betas": "much"}, "'much' is not a number"),
         ("random", {"random_seeds": 0}, "at least 1, got 0"),

@@ -175,3 +175,9 @@ def test_curves_without_a_scale_are_plain_means():
     assert not curves.normalised
     assert curves.lines[0].middle == pytest.approx([0.925 - 0.005 * k for k in range(10)], abs=1e-5)
     assert draw_curves(curves)[1].get_ylabel() == "mean probability"
+
+
+def test_one_example_marks_nothing():
+    one = make_table(made({"iba": [[[0.9] + 9 * [0.1]]], "ig": [[[0.9] + 9 * [0.5]]]}))
+    assert one.rows["ig"][0].difference.mean == pytest.approx(0.4)
+    assert [cell.mark for cell in one.rows["ig"]] == len(MEASURES) * [""]

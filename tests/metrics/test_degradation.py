@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from captum_iba.metrics import NINTHS, BaselineValue, Delete, MaskOut, ReplaceToken, degradation, degradation_both
+from captum_iba.metrics.ranking import counts_of_shares
 from tests.metrics.bag import CLS, MASK, PAD, SEP, WORTH, bag
 
 # [CLS] 10 20 30 40 [SEP]: worth 1, 2, 3, 4.
@@ -55,6 +56,13 @@ def test_default_target_is_the_most_probable_class_of_the_whole():
 def test_shares_are_rounded_half_up_and_at_least_one(share, count):
     # 4 removable features; 0.375 of them are 1.5, 0.625 are 2.5.
     assert degrade(shares=[share]).share.tolist() == [[0, count / 4]]
+
+
+def test_decimal_half_is_rounded_up_of_any_length():
+    lengths = torch.arange(1, 400)
+    counts = counts_of_shares([0.05, 0.35, 0.65, 0.85], lengths)[:, 1:]
+    expected = [[max(1, (2 * twentieths * n + 20) // 40) for twentieths in (1, 7, 13, 17)] for n in lengths.tolist()]
+    assert counts.tolist() == expected
 
 
 def test_decimal_half_is_rounded_up_in_spite_of_floating_point():
@@ -386,3 +394,9 @@ def test_bad_inputs(inputs, error):
 def test_delete_refuses_masks_of_pairs():
     with pytest.raises(ValueError, match=r"Delete: an argument has the shape \(1, 6, 6\)"):
         degradation(bag, IDS, SCORES, 1, torch.ones(1, 6, 6), operator=Delete(PAD))
+
+
+def test_a_class_with_a_probability_of_its_own_is_a_question_of_yes_or_no():
+    # As the docstring says: zero and the logit of the class.
+    result = degradation(bag, IDS, SCORES, 1, operator=Delete(PAD), counts=[2])
+    torch.testing.assert_close(result.probability, result.logit.sigmoid())

@@ -306,7 +306,7 @@ def test_an_own_method_that_gives_something_else(own, classifier, function, says
         ("ig", {"n_steps": 0}, ValueError, "n_steps"),
         ("ig", {"baseline": "zero"}, ValueError, "baseline: expected 'mask' or 'pad', got 'zero'"),
         ("ig", {"output": "loss"}, ValueError, "output: expected 'logit' or 'probability', got 'loss'"),
-        ("ig", {"steps": 3}, TypeError, "steps"),
+        ("ig", {"steps": 3}, TypeError, "'ig' has no option 'steps'; its options are n_steps, baseline, output"),
         ("lime", {"n_samples": 1.5}, ValueError, "n_samples"),
         ("gradient_shap", {"n_samples": True}, ValueError, "n_samples"),
         ("kernel_shap", {"n_samples": -1}, ValueError, "n_samples"),

@@ -7,6 +7,7 @@ import pytest
 from captum.attr import visualization
 
 from captum_iba.text import TextAttribution, Token, Trace
+from captum_iba.text._files import write_text
 
 
 def attribution(bits=(1.0, 2.0, 0.5), text="so <b>good</b>", **changes):
@@ -137,3 +138,17 @@ def test_draws_itself(tmp_path):
     assert attribution()._repr_html_().startswith('<div class="iba">')
     page = attribution().save_html(tmp_path / "page.html").read_text(encoding="utf-8")
     assert page.startswith("<!DOCTYPE html>") and "&lt;b&gt;good" in page
+
+
+def test_a_file_that_cannot_be_written_is_named_and_the_old_one_stays(tmp_path):
+    resource = pytest.importorskip("resource")
+    path = tmp_path / "page.html"
+    path.write_text("old")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+    try:
+        with pytest.raises(OSError, match=r"page.html cannot be written: .*large; what was finished before is kept"):
+            write_text(path, 101 * "x")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert [file.name for file in tmp_path.iterdir()] == ["page.html"] and path.read_text() == "old"

@@ -90,14 +90,15 @@ def scores_of(name: str, task: Task, **options: Any) -> list[Scores]:
 
     Args:
         name (str): As for :func:`attribute`.
-        task (Task): The texts and their targets.
+        task (Task): The texts and their targets; without texts, only the options are checked.
         **options: The method's own.
 
     Returns:
         list of Scores: one a text, in their order.
 
     Raises:
-        ValueError: No such method, or one that gives something else than one number a token.
+        ValueError: No such method, an option out of range, or a method that gives something else than one number a
+            token.
         TypeError: An option that the method does not have.
     """
     method = find(name)
@@ -112,7 +113,7 @@ def scores_of(name: str, task: Task, **options: Any) -> list[Scores]:
     ):
         for module in classifier.model.modules():
             guard.take(module)
-        found = method(task, **options) if task.encoded else []
+        found = method(task, **options)
     seconds = (time.perf_counter() - start) / max(len(task.encoded), 1)
     if len(found) != len(task.encoded):
         raise ValueError(f"method: {name!r} gave scores of {len(found)} texts, expected {len(task.encoded)}.")

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from captum_iba.attr.presets import settings
-from captum_iba.text.explainer import TextExplainer
+from captum_iba.text.explainer import TextExplainer, read_settings
 from captum_iba.text.layers import find_blocks, find_layers
 from captum_iba.text.methods.task import FloatArray, Task
 
@@ -17,8 +16,12 @@ def information_bottleneck(
     task: Task,
     preset: str = "default",
     layer: int | str | Sequence[int | str] | None = None,
+    granularity: str | None = None,
+    beta: float | None = None,
+    n_steps: int | None = None,
     n_samples: int | None = None,
-    **options: Any,
+    complement: float | None = None,
+    learning_rate: float | None = None,
 ) -> list[FloatArray]:
     """Bits of every token (:class:`captum_iba.InformationBottleneckAttribution`).
 
@@ -28,19 +31,26 @@ def information_bottleneck(
         layer (int, str, sequence of them, or None): Block number from 1, or a module's name; None takes the task's, and
             if that is None too, all blocks with one mask, but for the published settings one block at three
             quarters of the depth: 9 of 12. Default: None.
-        n_samples (int or None): Draws of the noise a step. Default: the preset's.
-        **options: As for :meth:`captum_iba.text.TextExplainer.explain`: ``beta``, ``n_steps``,
-            ``complement``, ``learning_rate``, ``granularity``.
+        granularity, beta, n_steps, n_samples, complement, learning_rate: As for
+            :meth:`captum_iba.text.TextExplainer.explain`. Default: the preset's.
 
     Returns:
         list of array: bits, (T,), one a text.
     """
+    changes: dict[str, Any] = {
+        "granularity": granularity,
+        "beta": beta,
+        "n_steps": n_steps,
+        "n_samples": n_samples,
+        "complement": complement,
+        "learning_rate": learning_rate,
+    }
+    used = read_settings(preset, **changes)
     classifier = task.classifier
     layer = task.layer if layer is None else layer
     if layer is None and preset != "default":
         layer = max(1, round(len(find_blocks(classifier.model)) * 3 / 4))
     blocks = find_layers(classifier.model, layer)
-    used = settings(preset, n_samples=n_samples, complement=options.get("complement"))
     found = [task.statistics(block) for block in blocks] if not used.own_input else [None]
     explainer = TextExplainer(
         classifier.model,
@@ -61,11 +71,10 @@ def information_bottleneck(
             [encoded.pair or "" for encoded in texts] if paired else None,
             [task.targets[i] for i in rows],
             preset=preset,
-            n_samples=n_samples,
             seed=task.seed,
             batch_size=max(1, task.batch_size // rows_of_text),
             internal_batch_size=task.batch_size,
-            **options,
+            **changes,
         )
         scores.update((i, np.asarray(result.bits)) for i, result in zip(rows, results, strict=True))
     return [scores[i] for i in range(len(task.encoded))]

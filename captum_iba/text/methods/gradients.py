@@ -12,6 +12,7 @@ from captum_iba.text.encoding import EncodedText
 from captum_iba.text.methods.checks import check_count
 from captum_iba.text.methods.embeddings import EmbeddedTexts, by_embeddings
 from captum_iba.text.methods.randomness import plant, seed_of
+from captum_iba.text.methods.stand_in import stand_in
 from captum_iba.text.methods.task import FloatArray, Task
 
 
@@ -36,6 +37,7 @@ def integrated_gradients(
     check_count("n_steps", n_steps)
     if output not in ("logit", "probability"):
         raise ValueError(f"output: expected 'logit' or 'probability', got {output!r}.")
+    stand_in(task.classifier, baseline)  # another one is said before anything runs
 
     def attribute(texts: EmbeddedTexts) -> Tensor:
         forward = texts.forward if output == "logit" else texts.probabilities

@@ -12,6 +12,7 @@ from captum_iba.attr.nested import split_feature
 from captum_iba.text.layers import Block, find_layer
 from captum_iba.text.methods.checks import check_count
 from captum_iba.text.methods.embeddings import EmbeddedTexts, by_embeddings
+from captum_iba.text.methods.stand_in import stand_in
 from captum_iba.text.methods.task import FloatArray, Task
 
 
@@ -33,6 +34,7 @@ def conductance(
         list of array: (T,), one a text.
     """
     check_count("n_steps", n_steps)
+    stand_in(task.classifier, baseline)  # another one is said before anything runs
     block = _layer(task, layer)
 
     def attribute(texts: EmbeddedTexts) -> Tensor:

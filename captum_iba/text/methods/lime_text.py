@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from captum_iba.text.encoding import EncodedText, encode
-from captum_iba.text.methods.checks import check_count
+from captum_iba.text.methods.checks import check_count, check_flag, check_positive
 from captum_iba.text.methods.randomness import seed_of
 from captum_iba.text.methods.rows import keep_words, run
 from captum_iba.text.methods.task import FloatArray, Task
@@ -39,6 +39,8 @@ def lime(task: Task, n_samples: int = 1000, bow: bool = False, kernel_width: flo
         list of array: for each token the weight of its word, (T,).
     """
     check_count("n_samples", n_samples)
+    check_flag("bow", bow)
+    check_positive("kernel_width", kernel_width)
     return [
         _explain(task, encoded, target, n_samples, bow, kernel_width)
         for encoded, target in zip(task.encoded, task.targets, strict=True)

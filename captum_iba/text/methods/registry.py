@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -38,8 +40,24 @@ class Method:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __call__(self, task: Task, **options: Any) -> list[FloatArray]:
-        """Run it."""
+        """Run it; TypeError as :meth:`check_options`."""
+        self.check_options(options)
         return self.function(task, **{**self.options, **options})
+
+    def check_options(self, names: Iterable[str]) -> None:
+        """Whether the function takes options of these names; one that takes ``**options`` takes any.
+
+        Raises:
+            TypeError: It does not; names the first of them, and those that there are.
+        """
+        _, *taken = inspect.signature(self.function).parameters.values()
+        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken):
+            return
+        known = [parameter.name for parameter in taken]
+        for name in names:
+            if name not in known:
+                listed = f"its options are {', '.join(known)}" if known else "it has none"
+                raise TypeError(f"method: {self.name!r} has no option {name!r}; {listed}.")
 
 
 _methods: dict[str, Method] = {}
@@ -53,7 +71,8 @@ def register(
     Args:
         name (str): Letters, digits and underscores.
         function (callable): ``function(task, **options)``; gets a :class:`Task` and gives, for each of its texts,
-            one number a token. What it says of special tokens is not used.
+            one number a token. What it says of special tokens is not used. Before it looks at texts it should check
+            its options: a comparison lets it do so on a task without any, of which it gives an empty list.
         signed (bool): Whether negative scores mean something. The scores of such a method can also be read by
             magnitude, as ``"name:abs"``.
         description (str): One line for users.
@@ -112,6 +131,7 @@ def find(name: str) -> Method:
 
 
 def _magnitudes(function: MethodFunction) -> MethodFunction:
+    @functools.wraps(function)  # its options are to be seen
     def by_magnitude(task: Task, **options: Any) -> list[FloatArray]:
         return [np.abs(scores) for scores in function(task, **options)]
 
