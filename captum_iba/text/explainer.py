@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, overload
-from urllib.parse import quote
 
 import torch
 from torch import Tensor
@@ -16,6 +14,7 @@ from captum_iba._compat import progress
 from captum_iba.attr.information_bottleneck import InformationBottleneckAttribution
 from captum_iba.attr.presets import Settings, settings
 from captum_iba.attr.statistics import FeatureStatistics
+from captum_iba.text import layer_statistics
 from captum_iba.text.classifier import Classifier, load_classifier
 from captum_iba.text.encoding import EncodedText, per_token
 from captum_iba.text.inputs import batches_by_length, check_texts
@@ -259,22 +258,9 @@ class TextExplainer:
             raise TypeError("texts: expected several texts, got one string.")
         each, others = check_texts(texts, pairs)
         encoded = self.classifier.encode(each, others)
-        batches = [
-            self.classifier.tensors([encoded[i] for i in batch])
-            for batch in batches_by_length([len(item) for item in encoded], batch_size)
-        ]
-        with self.classifier.padding_known():
-            statistics: list[FeatureStatistics] = FeatureStatistics.estimate(
-                self.classifier.model,
-                [block.module for block in self.layers],
-                batches,
-                layer_call=[block.call for block in self.layers],
-                show_progress=show_progress,
-            )
-        for one, block in zip(statistics, self.layers, strict=True):
-            one.layer = block.key  # with the call, where one module runs several times
-        self.statistics = tuple(statistics)
-        return tuple(statistics)
+        found = layer_statistics.estimate(self.classifier, self.layers, encoded, batch_size, show_progress)
+        self.statistics = found
+        return found
 
     def save_statistics(self, path: str | os.PathLike[str]) -> None:
         """Write the statistics as safetensors: of one layer to the file ``path``, of several to files in the folder.
@@ -286,10 +272,7 @@ class TextExplainer:
         """
         if self.statistics is None:
             raise ValueError("there are no statistics to save; call estimate_statistics first.")
-        if len(self.layers) > 1:
-            Path(path).mkdir(parents=True, exist_ok=True)
-        for file, one in zip(self._files(path), self.statistics, strict=True):
-            one.save(file)
+        layer_statistics.save(path, self.layers, self.statistics)
 
     def load_statistics(self, path: str | os.PathLike[str]) -> tuple[FeatureStatistics, ...]:
         """Use statistics that :meth:`save_statistics` wrote from now on.
@@ -298,19 +281,9 @@ class TextExplainer:
             FileNotFoundError: There is no such file, or a layer's is not in the folder.
             ValueError: Not a file of statistics, or of another layer.
         """
-        files = self._files(path)
-        for file in files:
-            if not file.is_file():
-                raise FileNotFoundError(f"statistics: there is no file {file}.")
-        layers = zip(files, self.layers, strict=True)
-        statistics = tuple(FeatureStatistics.load(file, layer=block.key) for file, block in layers)
-        self.statistics = statistics
-        return statistics
-
-    def _files(self, path: str | os.PathLike[str]) -> list[Path]:
-        if len(self.layers) == 1 and not Path(path).is_dir():
-            return [Path(path)]
-        return [Path(path) / f"{quote(block.key, safe='')}.safetensors" for block in self.layers]
+        found = layer_statistics.load(path, self.layers)
+        self.statistics = found
+        return found
 
     def _explain_batch(
         self, encoded: list[EncodedText], targets: list[int | None], call: _Call, show_progress: bool

@@ -1,0 +1,78 @@
+"""Statistics of a classifier's layers over texts: gathered, and kept in files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import quote
+
+from captum_iba.attr.statistics import FeatureStatistics
+from captum_iba.text.classifier import Classifier
+from captum_iba.text.encoding import EncodedText
+from captum_iba.text.inputs import batches_by_length
+from captum_iba.text.layers import Block
+
+
+def estimate(
+    classifier: Classifier,
+    layers: Sequence[Block],
+    encoded: Sequence[EncodedText],
+    batch_size: int,
+    show_progress: bool,
+) -> tuple[FeatureStatistics, ...]:
+    """Gather the statistics of layers, all in the same passes; padding does not count.
+
+    Args:
+        classifier (Classifier): The model and its tokenizer.
+        layers (sequence of Block): Its layers.
+        encoded (sequence of EncodedText): The texts.
+        batch_size (int): Texts a pass.
+        show_progress (bool): A progress bar.
+
+    Returns:
+        tuple of FeatureStatistics: one a layer.
+    """
+    batches = [
+        classifier.tensors([encoded[i] for i in batch])
+        for batch in batches_by_length([len(item) for item in encoded], batch_size)
+    ]
+    with classifier.padding_known():
+        statistics: list[FeatureStatistics] = FeatureStatistics.estimate(
+            classifier.model,
+            [block.module for block in layers],
+            batches,
+            layer_call=[block.call for block in layers],
+            show_progress=show_progress,
+        )
+    for one, block in zip(statistics, layers, strict=True):
+        one.layer = block.key  # with the call, where one module runs several times
+    return tuple(statistics)
+
+
+def save(path: str | os.PathLike[str], layers: Sequence[Block], statistics: Sequence[FeatureStatistics]) -> None:
+    """Write those of one layer to the file ``path``, of several to files in the folder ``path``."""
+    if len(layers) > 1:
+        Path(path).mkdir(parents=True, exist_ok=True)
+    for file, one in zip(_files(path, layers), statistics, strict=True):
+        one.save(file)
+
+
+def load(path: str | os.PathLike[str], layers: Sequence[Block]) -> tuple[FeatureStatistics, ...]:
+    """Read what :func:`save` wrote.
+
+    Raises:
+        FileNotFoundError: There is no such file, or a layer's is not in the folder.
+        ValueError: Not a file of statistics, or of another layer.
+    """
+    files = _files(path, layers)
+    for file in files:
+        if not file.is_file():
+            raise FileNotFoundError(f"statistics: there is no file {file}.")
+    return tuple(FeatureStatistics.load(file, layer=block.key) for file, block in zip(files, layers, strict=True))
+
+
+def _files(path: str | os.PathLike[str], layers: Sequence[Block]) -> list[Path]:
+    if len(layers) == 1 and not Path(path).is_dir():
+        return [Path(path)]
+    return [Path(path) / f"{quote(block.key, safe='')}.safetensors" for block in layers]
