@@ -82,7 +82,8 @@ def test_noise_tunnel(net, x, kind):
     found = tunnel.attribute(x, nt_type=kind, nt_samples=3, stdevs=0.1, target=[0, 1, 2, 0], **QUICK)
     assert found.shape == (ROWS, HIDDEN)
     assert found.isfinite().all()
-    assert (found >= 0).all()
+    # Captum takes the variance as the difference of two means, which rounding may take below 0.
+    assert (found >= -1e-4).all()
 
 
 def test_noise_tunnel_without_noise_changes_nothing(net, x, bits):
