@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -22,6 +21,7 @@ from captum_iba._compat import (
 )
 from captum_iba.attr.batch import Batch
 from captum_iba.attr.bottleneck import NATS_PER_BIT
+from captum_iba.attr.job import Job
 from captum_iba.attr.losses import LossFunction, resolve_loss, row_losses
 from captum_iba.attr.mask import InformationMeter, MaskLayout
 from captum_iba.attr.nested import tensors_in
@@ -31,10 +31,6 @@ from captum_iba.attr.presets import Settings, settings
 from captum_iba.attr.replay import CallSequence, Passes, Sighting
 from captum_iba.attr.sites import Site
 from captum_iba.attr.statistics import FeatureStatistics
-
-# On a CPU, passes with larger features are slower a row: what one operation writes no longer lies in the cache when
-# the next one reads it, and fresh memory is fetched from the system for every pass.
-_BYTES_A_PASS = 2 * 2**20
 
 
 class BottleneckTrace(NamedTuple):
@@ -234,7 +230,7 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
         sites = [Site(layer, call, attribute_to_layer_input) for layer, call in zip(self._layers, calls, strict=True)]
         numbers = range(len(sites))
         bottlenecks = [list(numbers)] if share_mask else [[number] for number in numbers]
-        job = _Job(
+        job = Job(
             Batch.of(inputs, additional_forward_args, target),
             feature_mask,
             bottleneck_mask,
@@ -268,7 +264,7 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
     def _layers(self) -> list[Module]:
         return [self.layer] if isinstance(self.layer, Module) else list(self.layer)
 
-    def _attribute(self, job: _Job, sites: list[Site], shared: list[int], bar: Any) -> Any:
+    def _attribute(self, job: Job, sites: list[Site], shared: list[int], bar: Any) -> Any:
         """One attribution, and its trace: one layer's, or that of several with one mask."""
         parts = []
         for first in range(0, job.batch.rows, job.examples_per_pass):
@@ -284,7 +280,7 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
         return _format_output(len(tensors) > 1, tuple(tensors)), trace
 
     def _attribute_part(
-        self, job: _Job, part: Batch, first: int, sites: list[Site], numbers: list[int], bar: Any
+        self, job: Job, part: Batch, first: int, sites: list[Site], numbers: list[int], bar: Any
     ) -> _Part:
         chosen, rows = job.chosen, part.rows
         forward_func = _on_one_device(self.forward_func)
@@ -377,42 +373,6 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
         if what not in self._warned:
             self._warned.add(what)
             warnings.warn(message, UserWarning, stacklevel=2)
-
-
-@dataclass(frozen=True)
-class _Job:
-    """One call of ``attribute``."""
-
-    batch: Batch
-    feature_mask: Tensor | None
-    bottleneck_mask: Tensor | None
-    chosen: Settings
-    loss: str | LossFunction | None
-    seed: int
-    internal_batch_size: int | None
-    replay: bool
-    return_trace: bool
-
-    @property
-    def examples_per_pass(self) -> int:
-        if self.internal_batch_size is None:
-            return self.batch.rows
-        return max(1, self.internal_batch_size // (self.chosen.n_samples * self.chosen.sides))
-
-    def draws_per_pass(self, feature: Tensor) -> int:
-        """Draws of the noise that go through the model together."""
-        draws = self.chosen.n_samples
-        if self.internal_batch_size is not None:
-            return min(draws, max(1, self.internal_batch_size // self.chosen.sides))
-        if feature.device.type != "cpu":
-            return draws
-        return min(draws, max(1, _BYTES_A_PASS // (self.chosen.sides * feature.nbytes)))
-
-    @property
-    def n_draws(self) -> int:
-        """How many draws go through the model for one bottleneck."""
-        steps = self.chosen.n_steps + self.return_trace
-        return steps * self.chosen.n_samples * -(-self.batch.rows // self.examples_per_pass)
 
 
 class _Part(NamedTuple):

@@ -34,7 +34,9 @@ class Block:
 
 
 def default_layer(depth: int) -> int:
-    """The block that is explained when none is named, from 1.
+    """The block that methods of a single layer look at when none is named, from 1.
+
+    The bottleneck itself takes every block (:func:`find_layers`).
 
     Args:
         depth (int): How many blocks the model has.
@@ -42,8 +44,6 @@ def default_layer(depth: int) -> int:
     Returns:
         int: the middle one, rounded as Python rounds, never less than 1.
     """
-    # A guess between the early layers that suit single sentences and the later ones that suit pairs: the
-    # comparison of layers on several data sets is to settle this rule, and nothing else depends on it.
     return max(1, round(depth / 2))
 
 
