@@ -1,9 +1,11 @@
 import json
+import warnings
 
 import pytest
 import torch
 from transformers import BertConfig, BertForSequenceClassification
 
+from benchmarks import counts
 from benchmarks.arithmetic import Shape, count_operations, floor, matrix_product_rate
 from benchmarks.procedures import PUBLISHED
 from benchmarks.published import published_attribution
@@ -126,3 +128,28 @@ def test_command_writes_table_and_figures(model, tmp_path, capsys):
     # Ours never runs less than has to be run, and replay keeps it near that.
     for timing in timings[1:]:
         assert 1 <= timing["operations"] / timing["operations_floor"] < 1.2
+
+
+def test_nothing_costs_more_than_it_did():
+    """Passes, rows, operations and bytes; ``python -m benchmarks.counts --keep`` keeps a change that is meant."""
+    found = counts.count_all()
+    assert counts.regressions(found, json.loads(counts.KEPT.read_text(encoding="utf-8"))) == []
+    dearer = {name: {what: number - 1 for what, number in case.items()} for name, case in found.items()}
+    assert len(counts.regressions(found, dearer)) == sum(len(case) - ("peak bytes" in case) for case in found.values())
+    assert len(counts.regressions(found, {})) == sum(map(len, found.values()))
+
+
+@pytest.mark.parametrize("rows_a_pass", [4, 8])
+def test_memory_grows_with_the_rows_of_a_pass_and_not_with_the_texts(rows_a_pass):
+    model = counts.load_model()
+    blocks = list(model.base_model.encoder.layer)
+    iba = InformationBottleneckAttribution(lambda ids: model(input_ids=ids).logits, blocks)
+    ids = torch.randint(0, 200, (16, 24), generator=torch.Generator().manual_seed(0))
+    held = {}
+    for texts in (4, 16):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # no statistics
+            with counts.PeakBytes() as peak:
+                bits = iba.attribute(ids[:texts], target=1, share_mask=True, internal_batch_size=rows_a_pass)
+        held[texts] = peak.peak - sum(p.nbytes for p in model.parameters()) - 2 * bits.nbytes
+    assert held[16] < 1.1 * held[4]

@@ -21,7 +21,7 @@ from captum_iba._compat import (
 )
 from captum_iba.attr.batch import Batch
 from captum_iba.attr.bottleneck import NATS_PER_BIT
-from captum_iba.attr.job import Job
+from captum_iba.attr.job import Job, out_of_memory
 from captum_iba.attr.losses import LossFunction, resolve_loss, row_losses
 from captum_iba.attr.mask import InformationMeter, MaskLayout
 from captum_iba.attr.nested import tensors_in
@@ -116,6 +116,7 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
         n_samples: int | None = None,
         complement: float | None = None,
         learning_rate: float | None = None,
+        antithetic: bool | None = None,
         loss: str | LossFunction | None = None,
         seed: int = 0,
         share_mask: bool = False,
@@ -147,7 +148,7 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
             preset (str, optional): ``"default"``; ``"paper"``, the equations and settings of Jiang et al.;
                         ``"as_released"``, their code, whose noise comes from the example itself (mean: the
                         layer's input; standard deviation: sqrt(1e-5)), whatever ``statistics`` are there.
-                        The arguments up to ``learning_rate`` change single settings of a preset.
+                        The arguments up to ``antithetic`` change single settings of a preset.
                         Default: "default"
             granularity (str, optional): What shares a mask value: ``"token"``, all features of a position (of a
                         token in (B, T, D), of a pixel in (B, C, H, W)); ``"feature"``, nothing;
@@ -164,6 +165,8 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
                         enough of it. Takes a second row for every draw. 0 leaves it out.
                         Default: the preset's; 0 for a ``loss`` function, which may have no bound to rise to
             learning_rate (float, optional): Of Adam, for the mask before the sigmoid.
+            antithetic (bool, optional): The draws of a step come in pairs, the noise of the second that of the first
+                        turned round its mean, so that fewer are needed.
             loss (str or Callable, optional): What must stay low. ``"cross_entropy"`` of logits (..., C);
                         ``"nll"``, for outputs that are log-probabilities; ``"negative_output"``, minus the
                         selected output; or a function of output and target that gives one value a row.
@@ -178,6 +181,7 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
                         Default: -1, as other layer methods do
             internal_batch_size (int, optional): At most so many rows, examples times draws (twice, with a
                         complement), in one pass.
+                        If memory runs out, the examples at hand are done again with half the rows, and so on.
                         Default: all examples at once; on a CPU as many draws as keep the feature under 2 MiB
             attribute_to_layer_input (bool, optional): The bottleneck sits on the layer's input.
                         Default: False
@@ -221,6 +225,7 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
             n_samples=n_samples,
             complement=0.0 if complement is None and callable(loss) else complement,
             learning_rate=learning_rate,
+            antithetic=antithetic,
         )
         if internal_batch_size is not None and not internal_batch_size >= 1:
             raise ValueError(f"internal_batch_size is {internal_batch_size!r}, expected at least 1")
@@ -242,7 +247,7 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
             return_trace,
         )
         bar = (
-            progress(total=len(bottlenecks) * job.n_draws, desc=f"{self.get_name()} attribution")
+            progress(total=len(bottlenecks) * job.n_rows, desc=f"{self.get_name()} attribution")
             if show_progress
             else None
         )
@@ -266,10 +271,26 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
 
     def _attribute(self, job: Job, sites: list[Site], shared: list[int], bar: Any) -> Any:
         """One attribution, and its trace: one layer's, or that of several with one mask."""
-        parts = []
-        for first in range(0, job.batch.rows, job.examples_per_pass):
+        parts: list[_Part] = []
+        first = 0
+        while first < job.batch.rows:
             part = job.batch.examples(first, first + job.examples_per_pass)
-            parts.append(self._attribute_part(job, part, first, [sites[n] for n in shared], shared, bar))
+            smaller = None
+            shown = 0 if bar is None else bar.n
+            try:
+                parts.append(self._attribute_part(job, part, first, [sites[n] for n in shared], shared, bar))
+                first += part.rows
+            except (MemoryError, RuntimeError) as error:
+                smaller = job.halved() if out_of_memory(error) else None
+                if smaller is None:
+                    raise
+            if smaller is not None:
+                # Here, where the exception and with it all that the pass held is gone.
+                job = smaller
+                if bar is not None:
+                    bar.update(shown - bar.n)
+                if torch.cuda.is_available():
+                    torch.cuda.empty_cache()
         tensors = [
             torch.cat(pieces) if pieces[0].shape[0] == parts[0].rows else pieces[0]
             for pieces in zip(*(part.attributions for part in parts), strict=True)
@@ -333,13 +354,14 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
                 loss,
                 part.target,
                 job.seed,
+                chosen.antithetic,
             )
             values, history = optimize_mask(
                 bottleneck,
                 chosen,
                 job.draws_per_pass(feature),
                 job.return_trace,
-                bar.update if bar else lambda draws: None,
+                lambda draws: bar.update(draws * rows) if bar else None,
             )
             bits = meter.of_elements(values) / NATS_PER_BIT
         trace = None

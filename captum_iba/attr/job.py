@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 from captum_iba.attr.batch import Batch
@@ -34,7 +35,7 @@ class Job:
         """Examples that are optimised together."""
         if self.internal_batch_size is None:
             return self.batch.rows
-        return max(1, self.internal_batch_size // (self.chosen.n_samples * self.chosen.sides))
+        return max(1, min(self.batch.rows, self.internal_batch_size // (self.chosen.n_samples * self.chosen.sides)))
 
     def draws_per_pass(self, feature: Tensor) -> int:
         """Draws of the noise that go through the model together."""
@@ -46,7 +47,23 @@ class Job:
         return min(draws, max(1, _BYTES_A_PASS // (self.chosen.sides * feature.nbytes)))
 
     @property
-    def n_draws(self) -> int:
-        """How many draws go through the model for one bottleneck."""
-        steps = self.chosen.n_steps + self.return_trace
-        return steps * self.chosen.n_samples * -(-self.batch.rows // self.examples_per_pass)
+    def n_rows(self) -> int:
+        """How many rows go through the model for one bottleneck, each draw of an example counted as one."""
+        return (self.chosen.n_steps + self.return_trace) * self.chosen.n_samples * self.batch.rows
+
+    def halved(self) -> Job | None:
+        """The same with half the rows a pass; None where a pass has one example and one draw already."""
+        most = self.chosen.n_samples * self.chosen.sides
+        rows = self.batch.rows * most if self.internal_batch_size is None else self.internal_batch_size
+        rows = min(rows, self.batch.rows * most)
+        if rows <= self.chosen.sides:
+            return None
+        return replace(self, internal_batch_size=rows // 2)
+
+
+def out_of_memory(error: Exception) -> bool:
+    """Whether an exception says that memory ran out, on a CPU or an accelerator."""
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    # A CPU's allocator has no exception of its own.
+    return isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)

@@ -29,6 +29,7 @@ class Bottleneck:
         loss (str or Callable): One value a row.
         target (TargetType): Of the examples.
         seed (int): Of the noise.
+        antithetic (bool): Every second draw is the one before it, turned round.
     """
 
     passes: Passes
@@ -40,6 +41,7 @@ class Bottleneck:
     loss: str | LossFunction
     target: TargetType
     seed: int
+    antithetic: bool
 
     @property
     def rows(self) -> int:
@@ -63,14 +65,21 @@ class Bottleneck:
                     f"a layer has the shape {tuple(live.shape)} in a pass of {copies} copies, expected one row for "
                     f"each of {self.rows} examples and each copy"
                 )
-            standard = [standard_noise(tuple(shape), (self.seed, number, step, draw), live.device) for draw in draws]
-            noise = self.mean[number] + self.std[number] * torch.stack(standard).unsqueeze(1)
+            standard = torch.stack([self._standard_noise(tuple(shape), number, step, draw, live) for draw in draws])
+            noise = self.mean[number] + self.std[number] * standard.unsqueeze(1)
             feature = self.feature if number == 0 else live.reshape(sides, len(draws), self.rows, *shape)
             return open_bottleneck(feature, noise, lam).flatten(0, 2)
 
         output = self.passes.run(copies, replaced)
         target = _expand_target(self.target, copies, expansion_type=ExpansionTypes.repeat)
         return row_losses(self.loss, output, target).reshape(sides, len(draws), self.rows)
+
+    def _standard_noise(self, shape: tuple[int, ...], number: int, step: int, draw: int, like: Tensor) -> Tensor:
+        # Of what the two draws of a pair do to the loss, all that is odd in the noise cancels: half the
+        # draws are as good.
+        turned = self.antithetic and draw % 2
+        noise = standard_noise(shape, (self.seed, number, step, draw - turned), like.device)
+        return -noise if turned else noise
 
 
 def optimize_mask(

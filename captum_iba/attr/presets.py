@@ -37,6 +37,7 @@ class Settings:
         n_samples (int): Draws of the noise a step.
         complement (float): Weight of what is held back against the loss: it must not suffice.
         learning_rate (float): Of Adam.
+        antithetic (bool): Draws come in pairs, the second with the noise of the first turned round.
         own_input (bool): The noise of the published code: its mean is the layer's input, element by element, and
             its standard deviation is ``sqrt(1e-5)``.
     """
@@ -47,6 +48,7 @@ class Settings:
     n_samples: int
     complement: float = 0.0
     learning_rate: float = 1.0
+    antithetic: bool = False
     own_input: bool = False
 
     def __post_init__(self) -> None:
@@ -72,6 +74,7 @@ class Settings:
             self.learning_rate,
             "a positive number",
         )
+        _require(isinstance(self.antithetic, bool), "antithetic", self.antithetic, "True or False")
 
     @property
     def sides(self) -> int:
@@ -81,7 +84,9 @@ class Settings:
 
 PRESETS = {
     # One mask value a token, statistics of a data set, and the complement: docs/settings has the measurements.
-    "default": Settings("token", beta=10.0, n_steps=10, n_samples=4, complement=1.0),
+    "default": Settings(
+        "token", beta=10.0, n_steps=20, n_samples=2, complement=1.0, learning_rate=0.5, antithetic=True
+    ),
     # Jiang et al. (2020), sections 3 and 4.1.
     "paper": Settings("feature", beta=1e-5, n_steps=10, n_samples=10),
     # The published code reads the information off its tenth pass, so its tenth update counts for nothing.

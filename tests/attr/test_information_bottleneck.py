@@ -112,7 +112,8 @@ def test_without_steps_the_information_is_that_of_the_open_mask(iba, reader, sta
 
 
 @pytest.mark.parametrize("complement", [0.0, 2.0])
-def test_one_step_by_hand(iba, reader, statistics, complement):
+@pytest.mark.parametrize("antithetic", [False, True])
+def test_one_step_by_hand(iba, reader, statistics, complement, antithetic):
     """Adam's first step is the sign of the gradient, here worked out without any of our machinery."""
     ids, _ = planted(1)
     a = torch.full((1, LENGTH, 1), 5.0, requires_grad=True)
@@ -121,7 +122,8 @@ def test_one_step_by_hand(iba, reader, statistics, complement):
 
     losses, held_back = [], []
     for draw in range(3):
-        noise = statistics.mean + statistics.std * standard_noise((LENGTH, WIDTH), (7, 0, 0, draw), x.device)
+        pair, sign = (0, -1) if antithetic and draw == 1 else (draw, 1)
+        noise = statistics.mean + statistics.std * sign * standard_noise((LENGTH, WIDTH), (7, 0, 0, pair), x.device)
         losses.append(nn.functional.cross_entropy(reader.head((lam * x + (1 - lam) * noise).sum(1)), torch.tensor([1])))
         other = reader.head(((1 - lam) * x + lam * noise).sum(1)).softmax(-1)[0, 1]
         held_back.append(-torch.log(1 - other))
@@ -129,9 +131,11 @@ def test_one_step_by_hand(iba, reader, statistics, complement):
     kl = information(a, squares).mean()
     loss = torch.stack(losses).mean() + complement * torch.stack(held_back).mean() + 0.3 * kl
     loss.backward()
-    alpha = 5.0 - a.grad / (a.grad.abs() + 1e-8)
-    settings = {"n_steps": 1, "n_samples": 3, "beta": 0.3, "seed": 7, "complement": complement}
-    bits, trace = iba.attribute(ids, target=1, return_trace=True, **settings)
+    alpha = 5.0 - 0.7 * a.grad / (a.grad.abs() + 1e-8)
+    settings = {"n_steps": 1, "n_samples": 3, "beta": 0.3, "learning_rate": 0.7, "seed": 7}
+    bits, trace = iba.attribute(
+        ids, target=1, return_trace=True, complement=complement, antithetic=antithetic, **settings
+    )
     torch.testing.assert_close(bits, information(alpha, squares).detach() / NATS_PER_BIT, rtol=1e-4, atol=1e-5)
     assert float(trace.loss[0, 0]) == pytest.approx(loss.item(), rel=1e-5)
     assert float(trace.information[0, 0]) == pytest.approx(kl.item() * LENGTH * WIDTH / NATS_PER_BIT, rel=1e-5)
@@ -252,7 +256,7 @@ def test_layers_one_by_one_or_with_one_mask():
         alone = InformationBottleneckAttribution(net, layer, statistics=known).attribute(x, target=1)
         torch.testing.assert_close(one, alone)
     shared, trace = iba.attribute(x, target=1, share_mask=True, return_trace=True)
-    assert shared.shape == (2, 5, 6) and trace.loss.shape == (2, 11)
+    assert shared.shape == (2, 5, 6) and trace.loss.shape == (2, 21)
     assert not torch.allclose(shared, both[0])
     # Whichever way they are named, the layer that runs first counts the information.
     turned = InformationBottleneckAttribution(net, layers[::-1], statistics=statistics[::-1])
