@@ -7,13 +7,12 @@ import json
 import platform
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from captum_iba._version import __version__
+from captum_iba.engines.versions import versions
 from captum_iba.text._files import write_text
 
 FILE = "config.json"
@@ -21,16 +20,6 @@ _FORMAT = "captum_iba.benchmark/1"
 
 # The same model or data elsewhere is no change (their fingerprints tell), and neither is another machine.
 _MAY_DIFFER = ("model", "data", "environment")
-
-
-def _versions() -> dict[str, str]:
-    found = {"captum_iba": __version__}
-    for name in ("torch", "captum", "transformers", "tokenizers", "lime", "numpy", "scikit-learn"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
 
 
 def _environment() -> dict[str, Any]:
@@ -87,7 +76,7 @@ class Configuration:
     chunk_size: int
     batch_size: int
     statistics: str
-    versions: dict[str, str] = field(default_factory=_versions)
+    versions: dict[str, str] = field(default_factory=versions)
     environment: dict[str, Any] = field(default_factory=_environment)
 
 

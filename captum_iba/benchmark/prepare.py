@@ -6,12 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import torch
+
 from captum_iba.attr.statistics import FeatureStatistics
 from captum_iba.benchmark.configuration import Configuration, claim_folder, model_fingerprint
 from captum_iba.benchmark.data import Data, Example, fingerprint, load_data
 from captum_iba.benchmark.runner import Comparison
 from captum_iba.benchmark.runs import PAPER, Run, parse_runs
 from captum_iba.benchmark.statistics import LayerStatistics
+from captum_iba.engines import Engine
 from captum_iba.metrics import NINTHS
 from captum_iba.text.classifier import Classifier, load_classifier
 from captum_iba.text.embedded import embedded_model_path, embedded_statistics
@@ -45,6 +48,7 @@ class Request:
         batch_size (int): Rows of one pass of the model. Default: 32.
         max_length (int or None): Where texts are cut, in tokens; None takes what the model allows. Default: None.
         device (str or None): Where the model runs; None is the CPU. Default: None.
+        dtype (str): Precision of the model, by its name in torch. Default: ``"float32"``.
     """
 
     data: str
@@ -67,15 +71,23 @@ class Request:
     batch_size: int = 32
     max_length: int | None = None
     device: str | None = None
+    dtype: str = "float32"
 
 
-def prepare(request: Request, out: Path, note: Callable[[str], None] = lambda message: None) -> Comparison:
+def prepare(
+    request: Request,
+    out: Path,
+    note: Callable[[str], None] = lambda message: None,
+    engine: Engine | None = None,
+) -> Comparison:
     """Load model and data, and claim the folder.
 
     Args:
         request (Request): What to compare.
         out (Path): The folder of the comparison: new, empty, or with the same comparison begun.
         note (callable): Gets lines about what happens. Default: nobody.
+        engine (Engine or None): Where the work is done (:mod:`captum_iba.engines`); None does it here. Which one it is
+            changes no record, so a comparison can go on by another. Default: None.
 
     Returns:
         Comparison: what is left to compute of it is computed by :meth:`Comparison.go`.
@@ -88,7 +100,9 @@ def prepare(request: Request, out: Path, note: Callable[[str], None] = lambda me
     """
     runs = _runs(request)
     note("loading the model" if request.model else "loading the embedded model")
-    model, tokenizer = load_classifier(request.model or embedded_model_path(), request.device)
+    # Workers elsewhere have devices of their own; here the model then only reads texts.
+    here = None if engine is not None and engine.apart else request.device
+    model, tokenizer = load_classifier(request.model or embedded_model_path(), here, getattr(torch, request.dtype))
     classifier = Classifier(model, tokenizer, request.max_length)
     data = load_data(
         request.data,
@@ -113,6 +127,8 @@ def prepare(request: Request, out: Path, note: Callable[[str], None] = lambda me
         target,
         request.chunk_size,
         request.batch_size,
+        engine,
+        request.device,
     )
     # Last, so that a mistake above leaves no folder behind.
     resumed = claim_folder(out, _configuration(request, comparison, data, origin))
@@ -127,7 +143,7 @@ def _configuration(request: Request, comparison: Comparison, data: Data, statist
         model_fingerprint=model_fingerprint(classifier.model),
         labels=classifier.labels,
         max_length=classifier.max_length,
-        device=str(classifier.device),
+        device=_device(comparison),
         dtype=str(next(classifier.model.parameters()).dtype).removeprefix("torch."),
         data=request.data,
         split=data.split,
@@ -145,6 +161,14 @@ def _configuration(request: Request, comparison: Comparison, data: Data, statist
         batch_size=request.batch_size,
         statistics=statistics,
     )
+
+
+def _device(comparison: Comparison) -> str:
+    """Where the records are computed; each worker elsewhere sees one accelerator, the first."""
+    if not comparison.engine.apart or comparison.device is None:
+        return str(comparison.classifier.device)
+    kind = torch.device(comparison.device).type
+    return kind if kind == "cpu" else f"{kind}:0"
 
 
 def _runs(request: Request) -> tuple[Run, ...]:

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from urllib.parse import quote
 
 from captum_iba.attr.statistics import FeatureStatistics
 from captum_iba.benchmark.data import Example
+from captum_iba.text import layer_statistics
 from captum_iba.text.classifier import Classifier
 from captum_iba.text.explainer import TextExplainer
-from captum_iba.text.layers import Block
+from captum_iba.text.inputs import batches_by_length
+from captum_iba.text.layers import Block, find_layers
+
+Parts = Callable[[Sequence[tuple[str | None, Sequence[Example]]]], Sequence[tuple[FeatureStatistics, ...]]]
+"""Calls :meth:`LayerStatistics.part` for each of several arguments, wherever, and gives the results in their order."""
 
 
 class StatisticsError(RuntimeError):
@@ -23,7 +30,7 @@ class LayerStatistics:
 
     Args:
         classifier (Classifier): The model.
-        folder (Path): Where they are kept, one file a layer.
+        folder (Path or None): Where they are kept, one file a layer; None keeps them in memory alone.
         texts (sequence of Example): What they are estimated from.
         known (callable or None): Gives those of a block by its number from 1, where they are known beforehand (of the
             embedded model). Default: None.
@@ -39,7 +46,7 @@ class LayerStatistics:
     def __init__(
         self,
         classifier: Classifier,
-        folder: Path,
+        folder: Path | None,
         texts: Sequence[Example],
         known: Callable[[int], FeatureStatistics] | None = None,
         batch_size: int = 32,
@@ -54,53 +61,108 @@ class LayerStatistics:
 
     def __call__(self, block: Block) -> FeatureStatistics:
         """The statistics of a block, from memory, from the folder, or estimated."""
+        return self._get(block, self._estimate)
+
+    def gather(self, block: Block, parts: Parts) -> FeatureStatistics:
+        """The statistics of a block; where they have to be estimated, from parts that may be estimated elsewhere.
+
+        A part is a batch of the texts, and the parts are merged in their order. That is what an estimate in one
+        piece does with its batches, so both are the same to the last bit.
+
+        Args:
+            block (Block): Of the classifier.
+            parts (callable): Has the parts estimated.
+        """
+
+        def estimate(layer: str | None) -> tuple[FeatureStatistics, ...]:
+            texts = self._usable()
+            lengths = [len(self._classifier.encode([text.text], [text.pair])[0]) for text in texts]
+            batches = batches_by_length(lengths, self._batch_size)
+            found = parts([(layer, [texts[i] for i in batch]) for batch in batches])
+            return tuple(reduce(FeatureStatistics.merge, of_layer) for of_layer in zip(*found, strict=True))
+
+        return self._get(block, estimate)
+
+    def part(self, layer: str | None, texts: Sequence[Example]) -> tuple[FeatureStatistics, ...]:
+        """The statistics over one batch of texts, on the CPU.
+
+        Args:
+            layer (str or None): A module's name; None takes every block.
+            texts (sequence of Example): At most as many as a pass takes.
+
+        Returns:
+            tuple of FeatureStatistics: one a layer.
+        """
+        classifier = self._classifier
+        encoded = [classifier.encode([text.text], [text.pair])[0] for text in texts]
+        layers = find_layers(classifier.model, layer)
+        found = layer_statistics.estimate(classifier, layers, encoded, len(encoded), False)
+        with TemporaryDirectory() as folder:  # files are of no device
+            path = Path(folder) / "part"
+            return tuple(_by_way_of(path, statistics) for statistics in found)
+
+    def take(self, statistics: Mapping[str, FeatureStatistics]) -> None:
+        """Use statistics, by the keys of their layers, that were gathered elsewhere."""
+        self._found.update(statistics)
+
+    def without_folder(self) -> LayerStatistics:
+        """The same for another process, which has no part in the folder."""
+        return LayerStatistics(self._classifier, None, self._texts, self._known, self._batch_size)
+
+    def _get(self, block: Block, estimate: Callable[[str | None], Sequence[FeatureStatistics]]) -> FeatureStatistics:
         start = time.perf_counter()
         if block.key not in self._found:
             try:
-                self._found[block.key] = self._find(block)
+                self._found[block.key] = self._find(block, estimate)
             except OSError as error:
                 raise StatisticsError(f"statistics: {self._folder} cannot be written or read: {error}") from error
         self.seconds += time.perf_counter() - start
         return self._found[block.key]
 
-    def _find(self, block: Block) -> FeatureStatistics:
+    def _find(self, block: Block, estimate: Callable[[str | None], Sequence[FeatureStatistics]]) -> FeatureStatistics:
         if self._known is not None and block.index is not None:
             return self._known(block.index)
         if (found := self._load(block)) is not None:
             return found
         # One pass through the texts is enough for all blocks, and a method that asks for one may ask for more.
-        layers = None if block.index is not None else block.name
-        explainer = self._estimate(layers)
-        self._folder.mkdir(parents=True, exist_ok=True)
-        for one, statistics in zip(explainer.layers, explainer.statistics or (), strict=True):
-            statistics.save(self._path(one))
+        layer = None if block.index is not None else block.name
+        estimated = estimate(layer)
+        for one, statistics in zip(find_layers(self._classifier.model, layer), estimated, strict=True):
+            if self._folder is not None:
+                self._folder.mkdir(parents=True, exist_ok=True)
+                statistics.save(self._path(self._folder, one))
             self._found[one.key] = statistics
         return self._found[block.key]
 
-    def _path(self, block: Block) -> Path:
-        return self._folder / f"{quote(block.key, safe='')}.safetensors"
+    def _path(self, folder: Path, block: Block) -> Path:
+        return folder / f"{quote(block.key, safe='')}.safetensors"
 
     def _load(self, block: Block) -> FeatureStatistics | None:
         """From the folder; None where there are none, or damaged ones."""
+        if self._folder is None:
+            return None
         try:
-            return FeatureStatistics.load(self._path(block), layer=block.key)
+            return FeatureStatistics.load(self._path(self._folder, block), layer=block.key)
         except (FileNotFoundError, ValueError):
             return None
 
-    def _estimate(self, layer: str | None) -> TextExplainer:
+    def _estimate(self, layer: str | None) -> tuple[FeatureStatistics, ...]:
+        classifier = self._classifier
+        texts = self._usable()
+        explainer = TextExplainer(classifier.model, classifier.tokenizer, layer, max_length=classifier.max_length)
+        pairs = [text.pair for text in texts if text.pair is not None]
+        return explainer.estimate_statistics([text.text for text in texts], pairs or None, batch_size=self._batch_size)
+
+    def _usable(self) -> list[Example]:
         if not self._texts:
             raise StatisticsError(
                 "statistics: the method needs the statistics of a layer, and all rows of the data are in the sample; "
                 "take a smaller sample, or name a file of other texts for them."
             )
-        classifier = self._classifier
-        explainer = TextExplainer(classifier.model, classifier.tokenizer, layer, max_length=classifier.max_length)
         texts = [text for text in self._texts if self._has_tokens(text)]
         if not texts:
             raise StatisticsError("statistics: none of the texts to estimate them from has a token but special ones.")
-        pairs = [text.pair for text in texts if text.pair is not None]
-        explainer.estimate_statistics([text.text for text in texts], pairs or None, batch_size=self._batch_size)
-        return explainer
+        return texts
 
     def _has_tokens(self, text: Example) -> bool:
         """Not so of a text of control characters, say; among the examples it would be one that fails."""
@@ -109,3 +171,8 @@ class LayerStatistics:
         except ValueError:
             return False
         return True
+
+
+def _by_way_of(path: Path, statistics: FeatureStatistics) -> FeatureStatistics:
+    statistics.save(path)
+    return FeatureStatistics.load(path)

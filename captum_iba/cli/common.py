@@ -7,10 +7,23 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
+
+
+class Precision(str, Enum):
+    """Of a model's weights."""
+
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+
+
+PrecisionOption = Annotated[
+    Precision, typer.Option("--dtype", help="Precision of the model; bfloat16 is faster where the processor has it.")
+]
 
 
 def read_lines(source: str) -> list[str]:

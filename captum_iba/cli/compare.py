@@ -11,7 +11,8 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-from captum_iba.cli.common import note, plain_errors
+from captum_iba.cli.common import Precision, PrecisionOption, note, plain_errors
+from captum_iba.cli.engines import AddressOption, EngineName, EngineOption, WorkersOption, find_engine
 
 if TYPE_CHECKING:
     from captum_iba.benchmark import Comparison, Summary
@@ -88,6 +89,10 @@ def compare(
     device: Annotated[
         str | None, typer.Option(help="Where the model runs, for example cuda.", show_default="the CPU")
     ] = None,
+    dtype: PrecisionOption = Precision.float32,
+    engine: EngineOption = EngineName.local,
+    address: AddressOption = None,
+    workers: WorkersOption = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only the findings and errors.")] = False,
 ) -> None:
     """Compare methods on a data set: tables, curves and a report. Stopped, it goes on where it was."""
@@ -95,6 +100,7 @@ def compare(
         _require_extra()
         from captum_iba.benchmark import Request, prepare, write_report
 
+        where = find_engine(engine, address, workers)
         request = Request(
             data=data,
             model=model,
@@ -115,8 +121,9 @@ def compare(
             batch_size=batch_size,
             max_length=max_length,
             device=device,
+            dtype=dtype.value,
         )
-        _go(prepare(request, out, lambda message: note(message, quiet)), quiet)
+        _go(prepare(request, out, lambda message: note(message, quiet), where), quiet)
         _deliver(write_report(out), quiet)
 
 
@@ -147,7 +154,10 @@ def _go(comparison: Comparison, quiet: bool) -> None:
         task = bar.add_task("", total=comparison.tokens * len(comparison.runs), left="")
         for step in comparison.go():
             left.add(step)
-            bar.update(task, advance=step.tokens, description=step.run, left=_duration(left.seconds()))
+            seconds = left.seconds()
+            if seconds is not None and comparison.engine.workers:
+                seconds /= comparison.engine.workers
+            bar.update(task, advance=step.tokens, description=step.run, left=_duration(seconds))
             if step.error is not None and step.run not in failing:
                 failing.add(step.run)
                 note(f"{step.run} fails on examples, which is recorded; the first time with {step.error}", quiet)

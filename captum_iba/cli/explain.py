@@ -6,13 +6,15 @@ import json
 import sys
 from collections.abc import Sequence
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
-from captum_iba.cli.common import note, plain_errors, read_lines
+from captum_iba.cli.common import Precision, PrecisionOption, note, plain_errors, read_lines
+from captum_iba.cli.engines import AddressOption, EngineName, EngineOption, WorkersOption, find_engine
 
 if TYPE_CHECKING:
     from captum_iba.text import TextAttribution, TextExplainer
@@ -84,6 +86,10 @@ def explain(
     device: Annotated[
         str | None, typer.Option(help="Where the model runs, for example cuda.", show_default="the CPU")
     ] = None,
+    dtype: PrecisionOption = Precision.float32,
+    engine: EngineOption = EngineName.local,
+    address: AddressOption = None,
+    workers: WorkersOption = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only results and errors.")] = False,
 ) -> None:
     """Explain texts: the words in colour, and how many bits the classifier needs of each."""
@@ -93,10 +99,15 @@ def explain(
             raise typer.BadParameter(f"--pair: expected one for each of the {len(given)} texts, got {len(pair)}.")
         if statistics is not None and statistics_from is not None:
             raise typer.BadParameter("--statistics and --statistics-from: expected one of them, got both.")
-        explainer = _load(model, layer, statistics, device)
+        from captum_iba.engines.texts import explain_texts
+
+        where = find_engine(engine, address, workers)
+        # Workers elsewhere have devices of their own.
+        explainer = _load(model, layer, statistics, None if where.apart else device, dtype)
         if statistics is None and preset is not Preset.as_released:
             _find_statistics(explainer, model, statistics_from, quiet)
-        results = explainer.explain(
+        found = partial(explain_texts, where, explainer, device=device) if where.apart else explainer.explain
+        results = found(
             given,
             pair or None,
             target=_target(target, explainer.classifier.labels),
@@ -127,7 +138,11 @@ def _texts(arguments: list[str] | None, file: str | None) -> list[str]:
     return texts
 
 
-def _load(model: str | None, layer: str | None, statistics: Path | None, device: str | None) -> TextExplainer:
+def _load(
+    model: str | None, layer: str | None, statistics: Path | None, device: str | None, dtype: Precision
+) -> TextExplainer:
+    import torch
+
     from captum_iba.text import TextExplainer, embedded_model_path
 
     return TextExplainer.from_pretrained(
@@ -135,6 +150,7 @@ def _load(model: str | None, layer: str | None, statistics: Path | None, device:
         layer=_layer(layer),
         statistics=statistics,
         device=device,
+        dtype=getattr(torch, dtype.value),
     )
 
 

@@ -1,0 +1,220 @@
+"""Whoever does the work, the records are the same."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+from typer.testing import CliRunner
+
+from captum_iba import cli
+from captum_iba.benchmark import prepare
+from captum_iba.benchmark.statistics import LayerStatistics
+from captum_iba.engines import EngineError, Local, Ray, in_order, on_ray
+from captum_iba.engines.texts import explain_texts
+from captum_iba.text import TextExplainer, find_layer
+from captum_iba.text.classifier import load_classifier
+from tests.benchmark.test_runner import all_records, by_length, own_method  # noqa: F401
+
+METHODS = "iba@n_steps=3,leave_one_out,random"
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """Ray with two CPUs, for all tests of this file."""
+    ray = pytest.importorskip("ray")
+    os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_worker_niceness="0")
+    for attempt in range(3):  # on a busy machine it may not start in the time that it allows itself
+        try:
+            ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+            break
+        except Exception:
+            ray.shutdown()
+            if attempt == 2:
+                raise
+    yield ray
+    ray.shutdown()
+
+
+@pytest.fixture
+def whole(request_of, tmp_path):
+    """Runs a comparison here, and gives its folder."""
+
+    def make(**changes):
+        folder = tmp_path / "whole"
+        list(prepare(request_of(**{"methods": METHODS, **changes}), folder).go())
+        return folder
+
+    return make
+
+
+def statistics_of(folder):
+    files = sorted((folder / "statistics").iterdir())
+    return {path.name: {name: tensor.tolist() for name, tensor in load_file(path).items()} for path in files}
+
+
+class Doubling:
+    def twice(self, number):
+        return 2 * number
+
+
+def test_results_come_in_order():
+    with Local().open(Doubling()) as pool:
+        assert list(in_order(pool, "twice", [(i,) for i in range(5)])) == [0, 2, 4, 6, 8]
+        assert len(pool) == 0 and list(in_order(pool, "twice", [])) == []
+
+
+class Backwards:
+    """A pool whose last job is done first."""
+
+    full = property(lambda self: len(self.jobs) == 3)
+
+    def __init__(self):
+        self.jobs = []
+
+    def submit(self, tag, method, *arguments):
+        self.jobs.append((tag, 2 * arguments[0]))
+
+    def next(self):
+        return self.jobs.pop()
+
+
+def test_results_come_in_order_whoever_is_first():
+    assert list(in_order(Backwards(), "twice", [(i,) for i in range(8)])) == [2 * i for i in range(8)]
+
+
+@pytest.mark.parametrize("layer", [2, "bert.embeddings"])
+def test_statistics_of_parts_are_those_of_the_whole(request_of, tmp_path, layer):
+    comparison = prepare(request_of(batch_size=5), tmp_path / "out")
+    (texts, batch_size) = (comparison.statistics._texts, comparison.batch_size)
+    assert len(texts) > 4 * batch_size
+    block = find_layer(comparison.classifier.model, layer)
+    for name in ("whole", "parts"):
+        statistics = LayerStatistics(comparison.classifier, tmp_path / name / "statistics", texts, None, batch_size)
+        if name == "whole":
+            statistics(block)
+        else:
+            statistics.gather(block, lambda calls, own=statistics: [own.part(*call) for call in calls])
+    assert statistics_of(tmp_path / "parts") == statistics_of(tmp_path / "whole")  # float64, every bit
+
+
+def test_two_workers_give_the_records_of_one_process(cluster, request_of, whole, tmp_path, own_method):  # noqa: F811
+    def picky(task):
+        if any("unbelievable" in encoded.text for encoded in task.encoded):
+            raise RuntimeError("cannot believe it")
+        return by_length(task)
+
+    own_method("picky", picky)  # nobody but this process knows it
+    methods = f"{METHODS},picky:abs"
+    expected = whole(methods=methods)
+    engine = Ray()
+    steps = list(prepare(request_of(methods=methods), tmp_path / "ray", engine=engine).go())
+    assert engine.workers == 2 and len(steps) == 3 * 5
+    assert sum(step.failed for step in steps if step.run == "picky:abs") > 0
+    assert all_records(tmp_path / "ray") == all_records(expected)
+    assert statistics_of(tmp_path / "ray") == statistics_of(expected)
+    for name in ("config.json", "texts.parquet"):
+        assert (tmp_path / "ray" / name).read_bytes() == (expected / name).read_bytes()
+
+
+def test_either_goes_on_where_the_other_stopped(cluster, request_of, whole, tmp_path):
+    request, expected, out = request_of(methods=METHODS), whole(), tmp_path / "out"
+
+    def go_on(engine, steps):
+        """Until so many are there; gives which were there already."""
+        work = prepare(request, out, engine=engine).go()
+        found = [next(work).seconds is None for _ in range(steps)]
+        work.close()
+        return found
+
+    assert go_on(None, 3) == [False] * 3
+    before = all_records(out, seconds=True)
+    assert go_on(Ray(workers=2), 6) == [True] * 3 + [False] * 3
+    assert sum(go_on(None, 12)) == 6
+    after = all_records(out, seconds=True)
+    assert {path: after[path] for path in before} == before
+    assert all_records(out) == all_records(expected)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such signal")
+def test_a_worker_killed_in_the_middle(cluster, request_of, whole, tmp_path, own_method):  # noqa: F811
+    killed = tmp_path / "killed"
+
+    def mortal(task):
+        if task.encoded and not killed.exists():
+            killed.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return by_length(task)
+
+    own_method("mortal", mortal)
+    killed.touch()
+    expected = whole(methods="random,mortal")
+    comparison = prepare(request_of(methods="random,mortal"), tmp_path / "ray", engine=Ray(workers=2))
+    killed.unlink()
+    with pytest.warns(UserWarning, match=r"a worker died; chunk \d of mortal is done again"):
+        steps = list(comparison.go())
+    assert killed.exists() and len(steps) == 9
+    assert all_records(tmp_path / "ray") == all_records(expected)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such signal")
+@pytest.mark.filterwarnings("ignore:a worker died")
+def test_a_chunk_that_nobody_survives(cluster, request_of, tmp_path, own_method, monkeypatch):  # noqa: F811
+    here = os.getpid()
+
+    def deadly(task):
+        if task.encoded and os.getpid() != here:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return by_length(task)
+
+    own_method("deadly", deadly)
+    monkeypatch.setattr(on_ray, "RETRIES", 0)
+    request = request_of(methods="deadly", examples=2)
+    with pytest.raises(EngineError, match="chunk 0 of deadly: its worker died, 1 times in all"):
+        list(prepare(request, tmp_path, engine=Ray(workers=1)).go())
+    assert [step.failed for step in prepare(request, tmp_path).go()] == [0]
+
+
+def test_what_a_worker_raises_is_raised_here(cluster, model_folder):
+    explainer = TextExplainer(*load_classifier(model_folder))
+    with pytest.raises(ValueError, match="^preset is .best., expected one of"):
+        explain_texts(Ray(workers=1), explainer, ["a film"], preset="best")
+
+
+def test_texts_without_any_for_the_statistics(cluster, request_of, tmp_path):
+    request = request_of(methods="iba", examples=None)
+    with pytest.raises(RuntimeError, match="^statistics: .* all rows of the data are in the sample"):
+        list(prepare(request, tmp_path, engine=Ray(workers=1)).go())
+
+
+def test_a_device_is_not_a_number(request_of, tmp_path):
+    pytest.importorskip("ray")
+    with pytest.raises(ValueError, match="Ray chooses among the GPUs; expected cpu or cuda, got 'cuda:1'"):
+        next(prepare(request_of(device="cuda:1"), tmp_path, engine=Ray(workers=1)).go())
+    with pytest.raises(ValueError, match="workers: expected at least 1, got 0"):
+        Ray(workers=0)
+
+
+@pytest.mark.parametrize("command", [["compare", "--data", "x", "--out", "o"], ["explain", "A film."]])
+def test_the_options(command, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    for option in (["--address", "auto"], ["--workers", "2"]):
+        done = CliRunner().invoke(cli.app, [*command, *option])
+        assert done.exit_code == 2 and f"{option[0]} is for --engine ray" in done.stderr
+    monkeypatch.setitem(sys.modules, "ray", None)
+    done = CliRunner().invoke(cli.app, [*command, "--engine", "ray"])
+    assert done.exit_code == 1 and 'ray is not installed; run: pip install "captum-iba[ray]"' in done.stderr
+    assert not Path("o").exists()
+
+
+def test_explain_from_the_command_line(cluster, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    Path("texts.txt").write_text("A wonderful film.\nDull.\n\nNot even funny, and far too long.\n", encoding="utf-8")
+    command = ["explain", "--file", "texts.txt", "--steps", "2", "--draws", "1", "--batch-size", "1", "--json", "-"]
+    here, there = (
+        CliRunner().invoke(cli.app, [*command, *options]) for options in ([], ["--engine", "ray", "--workers", "2"])
+    )
+    assert there.exit_code == 0, there.output
+    assert there.stdout == here.stdout and "wonderful" in here.stdout
