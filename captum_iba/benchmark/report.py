@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import math
 import re
 from collections.abc import Sequence
@@ -14,7 +12,7 @@ from typing import Any
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from captum_iba.benchmark.curves import Curves, draw_curves, make_curves, svg, write_curves
+from captum_iba.benchmark.curves import Curves, draw_curves, make_curves, write_curves
 from captum_iba.benchmark.measures import MEASURES
 from captum_iba.benchmark.results import Results, read_results, read_scores
 from captum_iba.benchmark.summary import describe, failures, findings
@@ -22,7 +20,9 @@ from captum_iba.benchmark.tables import MARKS, Table, make_table, notes, say, wr
 from captum_iba.text._files import write_text
 from captum_iba.text.methods import find
 from captum_iba.text.methods import names as method_names
-from captum_iba.visualization.colour import palette
+from captum_iba.visualization.figures import svg
+from captum_iba.visualization.html import colour_rules, sorting
+from captum_iba.visualization.pieces import say_score
 
 TEXTS_DRAWN = 20
 _TOP_WORDS = 6
@@ -72,11 +72,9 @@ def _page(results: Results, table: Table, curves: Curves, drawing: str) -> str:
         lstrip_blocks=True,
     )
     environment.filters["breakable"] = _breakable
-    assert environment.loader is not None
-    script = environment.loader.get_source(environment, "sort.js")[0]
+    texts = _texts(results)
     return environment.get_template("report.html.jinja").render(
-        light=palette(),
-        dark=palette("dark"),
+        colour_rules=colour_rules,
         title="Which words decide? Methods compared",
         description=describe(results),
         findings=findings(table, results),
@@ -90,10 +88,10 @@ def _page(results: Results, table: Table, curves: Curves, drawing: str) -> str:
         curves=Markup(drawing),
         normalised=curves.normalised,
         methods=_methods(results),
-        texts=_texts(results),
+        texts=texts,
+        strange=any(piece.get("strange") for text in texts for piece in text["pieces"]),
         configuration=results.configuration,
-        script=Markup(script),
-        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        sorting=sorting(),
     )
 
 
@@ -131,7 +129,7 @@ def _texts(results: Results) -> list[dict[str, Any]]:
                 "predicted": labels[int(curve.decision[place, 0])],
                 "gold": None if row["gold"] is None else labels[row["gold"]],
                 "cut": row["cut"],
-                "pieces": _pieces(row, words, by_method),
+                "pieces": _pieces(row, words, dict(zip(runs, by_method, strict=True))),
                 "tops": [
                     (name, [words[i].text for i in _top(found)]) for name, found in zip(runs, by_method, strict=True)
                 ],
@@ -182,9 +180,9 @@ def _top(scores: Sequence[float]) -> list[int]:
     return sorted(finite, key=lambda i: -scores[i])[:_TOP_WORDS]
 
 
-def _pieces(row: dict[str, Any], words: Sequence[_Word], by_method: Sequence[Sequence[float]]) -> list[dict[str, str]]:
+def _pieces(row: dict[str, Any], words: Sequence[_Word], by_method: dict[str, list[float]]) -> list[dict[str, str]]:
     """Words with the depth of their colour by each method, and what is between them."""
-    most = [max((abs(score) for score in scores if math.isfinite(score)), default=0.0) for scores in by_method]
+    most = [max((abs(score) for score in scores if math.isfinite(score)), default=0.0) for scores in by_method.values()]
     pieces = []
     ends = {0: 0, 1: 0}
     for i, word in enumerate(words):
@@ -195,9 +193,19 @@ def _pieces(row: dict[str, Any], words: Sequence[_Word], by_method: Sequence[Seq
         if gap := source[max(0, ends[word.sequence]) : word.start]:
             pieces.append({"kind": "gap", "text": gap})
         ends[word.sequence] = max(ends[word.sequence], word.end)
-        depths = [_depth(scores[i], top) for scores, top in zip(by_method, most, strict=True)]
-        style = ";".join(f"--m{method}:{depth:.2f}" for method, depth in enumerate(depths) if abs(depth) >= 0.005)
-        pieces.append({"kind": "word", "text": word.text, "style": style})
+        scores = [of_words[i] for of_words in by_method.values()]
+        depths = [_depth(score, top) for score, top in zip(scores, most, strict=True)]
+        pieces.append(
+            {
+                "kind": "word",
+                "text": word.text,
+                "style": ";".join(f"--m{k}:{depth:.2f}" for k, depth in enumerate(depths) if abs(depth) >= 0.005),
+                "strange": "".join(f" x{k}" for k, score in enumerate(scores) if not math.isfinite(score)),
+                "title": "\n".join(
+                    f"{name}: {say_score(score)}" for name, score in zip(by_method, scores, strict=True)
+                ),
+            }
+        )
     return pieces
 
 

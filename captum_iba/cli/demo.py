@@ -11,14 +11,17 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from captum_iba.cli.common import note, one_thread, plain_errors
 
+_METHODS = ("iba", "ig", "lime", "leave_one_out")
+
 
 def demo(
     out: Annotated[Path, typer.Option(help="Where the page goes.")] = Path("captum-iba-demo.html"),
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only the path of the page.")] = False,
 ) -> None:
-    """Explain a few film reviews at all 12 layers of the embedded model, and write a page."""
+    """Explain a few film reviews at all 12 layers of the embedded model, beside other methods, and write a page."""
     with plain_errors(quiet):
         from captum_iba.text import (
+            Classifier,
             TextExplainer,
             demo_texts,
             embedded_model_path,
@@ -28,25 +31,36 @@ def demo(
         )
         from captum_iba.text._files import write_text
         from captum_iba.text.classifier import load_classifier
+        from captum_iba.text.methods import attribute
         from captum_iba.visualization import layer_page
 
         note("loading the embedded model", quiet)
         model, tokenizer = load_classifier(embedded_model_path())
         depth = len(find_blocks(model))
+        texts = demo_texts()
         with one_thread(), _bar(quiet) as bar:
-            task = bar.add_task("layers", total=depth)
+            task = bar.add_task("layers and methods", total=depth + len(_METHODS))
             rows = explain_layers(
                 (TextExplainer(model, tokenizer, layer, embedded_statistics(layer)) for layer in range(1, depth + 1)),
-                demo_texts(),
+                texts,
                 on_layer=lambda: bar.advance(task),
                 beta=1.0,  # less strict than the default, so that more of a text is coloured
             )
+            columns = []
+            classifier = Classifier(model, tokenizer)
+            for name in _METHODS:
+                columns.append(
+                    attribute(name, classifier, texts, statistics=lambda block: embedded_statistics(block.index))
+                )
+                bar.advance(task)
         page = layer_page(
             rows,
             title="Where the words are needed: five film reviews, layer by layer",
             introduction="A 12-layer BERT for film reviews, embedded in captum_iba, decided on each text below. It "
             "keeps what it reads in the words up to layer 8; then it gathers the decision in [CLS], which passes "
-            "untouched.",
+            "untouched. Below the layers of each text stand the bits over all layers at once (iba), and what other "
+            "methods say of it.",
+            methods=list(zip(*columns, strict=True)),
         )
         typer.echo(f"{'' if quiet else 'The report is at '}{write_text(out, page)}")
 

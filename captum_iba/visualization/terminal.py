@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.console import Group
-from rich.text import Text
-
 from captum_iba.visualization.colour import LEVELS, palette
-from captum_iba.visualization.pieces import draw, full_colour
+from captum_iba.visualization.pieces import draw, scale_of
 
 if TYPE_CHECKING:
+    from rich.console import Group
+
     from captum_iba.text import TextAttribution
 
 _FAINT = LEVELS // 10  # so few bits get no colour
@@ -25,11 +24,15 @@ def terminal_text(attribution: TextAttribution) -> Group:
     Returns:
         rich.console.Group: for ``rich.console.Console.print``.
     """
+    # Not at the top: figures do without rich.
+    from rich.console import Group
+    from rich.text import Text
+
     from captum_iba.text.result import printable
 
     colours = palette("terminal")
     line = Text()
-    for piece in draw(attribution, full_colour([attribution])).pieces:
+    for piece in draw(attribution, scale_of(attribution)).pieces:
         if piece.kind == "break":
             line.append("\n")
         elif piece.kind == "gap":

@@ -80,3 +80,15 @@ def test_what_is_not_finished_is_not_drawn(request_of, tmp_path):
     with pytest.raises(ValueError, match="not finished, 22 of 24 records are missing"):
         write_report(tmp_path)
     assert not (tmp_path / "report.html").exists()
+
+
+def test_scores_that_are_no_numbers_are_hatched(finished):
+    from captum_iba.benchmark import report
+
+    words = [report._Word("good", 0, 0, 4), report._Word("film", 0, 5, 9)]
+    row = {"text": "good film", "pair": None}
+    good, _, film = report._pieces(row, words, {"iba": [float("nan"), 2.0], "ig": [-4.0, 0.0]})
+    assert (good["strange"], good["style"], good["title"]) == (" x0", "--m1:-1.00", "iba: n/a\nig: -4")
+    assert (film["strange"], film["style"], film["title"]) == ("", "--m0:1.00", "iba: 2\nig: 0")
+    page = (finished / "report.html").read_text("utf-8")
+    assert ".x0 { background: var(--hatch)" in page and "no number" not in page

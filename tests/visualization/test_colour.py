@@ -3,7 +3,7 @@ from itertools import pairwise
 
 import pytest
 
-from captum_iba.visualization.colour import LEVELS, _luminance, _rgb, contrast, level, palette, ticks
+from captum_iba.visualization.colour import LEVELS, Scale, _luminance, _rgb, colours, contrast, level, palette, ticks
 
 
 @pytest.mark.parametrize(
@@ -44,3 +44,24 @@ def test_more_bits_are_further_from_the_page(background, direction):
 def test_contrast_after_wcag():
     assert contrast((0, 0, 0), (255, 255, 255)) == pytest.approx(21)
     assert contrast((9, 9, 9), (9, 9, 9)) == 1
+
+
+@pytest.mark.parametrize("background", ["light", "dark"])
+def test_the_signed_scale_is_palest_in_the_middle(background):
+    pairs = colours(Scale(1.0, signed=True), background)
+    assert len(pairs) == 2 * LEVELS + 1
+    assert all(contrast(_rgb(colour), _rgb(ink)) >= 4.5 for colour, ink in pairs)
+    shades = [_luminance(_rgb(colour)) for colour, _ in pairs]
+    sides = (shades[LEVELS::-1], shades[LEVELS:])
+    direction = -1 if background == "light" else 1
+    assert all(direction * (after - before) > 0 for side in sides for before, after in pairwise(side))
+
+
+def test_scores_are_on_a_linear_scale():
+    scale = Scale(4.0, signed=True, unit="score")
+    assert [scale.level(value) for value in (-4.0, -2.0, 0.0, 1.0, 9.0, math.nan, -math.inf)] == [
+        *(-LEVELS, -LEVELS // 2, 0, LEVELS // 4, LEVELS),
+        *(None, None),
+    ]
+    assert scale.ticks() == [(-4.0, 0.0), (0.0, 0.5), (4.0, 1.0)]
+    assert Scale(4.0, unit="score").level(-1.0) == 0

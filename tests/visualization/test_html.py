@@ -1,3 +1,6 @@
+import base64
+import dataclasses
+import hashlib
 import math
 import re
 from html.parser import HTMLParser
@@ -5,9 +8,10 @@ from html.parser import HTMLParser
 import pytest
 from rich.console import Console
 
-from captum_iba.text import TextAttribution, Token
-from captum_iba.visualization import layer_page, terminal_text, token_map, token_page
+from captum_iba.text import TextAttribution
+from captum_iba.visualization import layer_page, method_map, method_page, terminal_text, token_map, token_page
 from captum_iba.visualization.pieces import say_short
+from tests.visualization.examples import attribution, scores
 
 VOID = {"meta", "br", "input", "link", "img", "hr"}
 
@@ -32,41 +36,13 @@ class Page(HTMLParser):
         assert self._open.pop() == tag
 
     def handle_data(self, data):
-        if self._open[-1:] != ["style"]:
+        if self._open[-1:] not in (["style"], ["script"]):
             self.text += data
-
-
-def attribution(text, bits=None, pair=None, layer=1, **changes):
-    """One token a word, words parted by single spaces, [CLS] before."""
-    tokens = [Token("[CLS]", 0.0, 0, 0, None, True, None)]
-    for sequence, source in enumerate((text, pair)):
-        start = 0
-        for word in (source or "").split(" "):
-            if source is not None:
-                number = len(tokens) - 1
-                value = float(number) if bits is None else bits[number]
-                tokens.append(Token(word, value, start, start + len(word), sequence, False, number))
-            start += len(word) + 1
-    values = {
-        "target": 1,
-        "target_label": "positive",
-        "target_probability": 0.75,
-        "predicted": 1,
-        "predicted_label": "positive",
-        "predicted_probability": 0.75,
-        "layer": f"encoder.{layer - 1}",
-        "layer_index": layer,
-        "method": "iba",
-        "preset": "default",
-        "granularity": "token",
-        "statistics": "a data set of 10 positions",
-    }
-    return TextAttribution(text=text, pair=pair, tokens=tuple(tokens), **{**values, **changes})
 
 
 def pages(one):
     """Everything that can be drawn of one attribution."""
-    return [token_map(one), token_page([one]), layer_page([[(one, one)]])]
+    return [token_map(one), token_page([one]), token_page([one, one]), layer_page([[(one, one)]])]
 
 
 HOSTILE = [
@@ -101,8 +77,11 @@ def test_any_script_comes_out_as_it_is(text):
 def test_pages_need_nothing_from_elsewhere():
     for page in pages(attribution("a film"))[1:]:
         assert page.startswith("<!DOCTYPE html>") and page.rstrip().endswith("</html>")
-        assert not re.search(r"(src=|href=|url\(|@import|<script)", page)
-        assert "default-src 'none'" in page
+        assert not re.search(r"(src=|href=.(?!#)|url\(|@import)", page)
+        scripts = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
+        assert len(scripts) == page.count("<script") <= 1
+        allowed = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
+        assert "default-src 'none'" in page and re.findall(r"script-src 'sha256-([^']*)'", page) == allowed
 
 
 def test_words_are_coloured_by_their_bits():
@@ -153,16 +132,16 @@ def test_spaces_between_words_stay():
 
 def test_pairs_and_cuts_are_shown():
     one = attribution("first text", pair="second text", tokens_cut=3)
-    for page in pages(one):
+    for page, maps in zip(pages(one), (2, 2, 4, 4), strict=True):
         seen = Page(page)
         assert "second" in seen.text and "3 tokens at the end were cut off" in seen.text
-        # Each text runs in its own direction; the page of layers draws both twice.
-        assert page.count('class="map" dir="auto"') == (4 if "data-head" in page else 2)
+        # Each text runs in its own direction; the table has two rows, and the page of layers draws both twice.
+        assert page.count('class="map" dir="auto"') == maps
 
 
 def test_another_class_than_the_predicted_one_is_said():
     one = attribution("film", target=0, target_label="negative", target_probability=0.25)
-    for page in pages(one):
+    for page in [token_map(one), token_page([one]), layer_page([[(one, one)]])]:
         assert re.search(r"explained: +negative +\(0.250\), predicted: +positive", " ".join(Page(page).text.split()))
 
 
@@ -172,7 +151,7 @@ def test_layers_are_rows_with_before_and_after():
         for n in (1, 2, 3)
     ]
     page = layer_page([layers, layers[:2]])
-    assert page.count("<section>") == 2
+    assert page.count("<section ") == 2
     assert page.count('data-head="before"') == page.count('data-head="after"') == 5
     assert "1.0% of before" in page
     assert page.count('scope="row"') == 5
@@ -184,6 +163,96 @@ def test_nothing_to_draw_is_an_error():
     for texts in ([], [[]]):
         with pytest.raises(ValueError, match="texts"):
             layer_page(texts)
+
+
+def test_many_texts_are_a_table_on_one_scale():
+    rows = [
+        attribution("weak film", bits=[0.0, 9.0]),
+        attribution("strong film", bits=[0.0, 99.0], target=0, target_label="negative", target_probability=0.25),
+    ]
+    page = token_page(rows)
+    assert page.count('class="scale"') == 1 and page.count('<tr>\n<td class="text"') == 2
+    assert [int(found) for found in re.findall(r'class="w q(\d+)"', page)] == [0, 10, 0, 20]
+    for value in ("negative", "positive", "0.25", "0.75", "99.0", "9.0"):
+        assert f'data-value="{value}"' in page
+    assert page.count("encoder.0") == 1  # what is the same for all is said once
+    other = token_page([rows[0], attribution("a film", layer=2)])
+    assert other.count("encoder.0") == other.count("encoder.1") == 1
+
+
+def test_the_table_of_layers_sums_up():
+    layers = [
+        (attribution("a b c d", bits=[9.0] * 4), attribution("a b c d", [0.1, 4.0, 2.0, after])) for after in (1, 9)
+    ]
+    page = layer_page([layers])
+    assert "<bdi>d</bdi>, <bdi>b</bdi>, <bdi>c</bdi></td>" in page  # a has less than a bit
+    assert re.findall(r'<i style="height:([\d.]+)%" title="layer 1', page) == ["75.3", "100.0"]
+    nothing = layer_page([[(attribution("a"), attribution("a", bits=[math.nan]))]])
+    assert ">none</td>" in nothing and 'title="layer 1: n/a bits"' in nothing
+
+
+def test_layers_beside_methods():
+    layers = [[(attribution("a film"), attribution("a film"))]]
+    page = layer_page(layers, methods=[[scores("a film", [1.0, -1.0], method="ig")]])
+    assert "The same text by other methods" in page and page.count('type="checkbox"') == 1
+    for methods in ([[scores("other", [1.0])]], [[]], []):
+        with pytest.raises(ValueError, match="methods"):
+            layer_page(layers, methods=methods)
+
+
+def test_signed_scores_have_0_in_the_middle():
+    page = method_map([scores("for none against", [2.0, 0.0, -1.0], method="ig")])
+    assert re.findall(r'class="w (\w+)"', page) == ["p20", "p0", "n10"]
+    assert 'title="against: -1"' in page and "0 in the middle" in page
+    assert page._repr_html_() == page
+    unsigned = token_map(scores("most half", [2.0, 1.0], method="saliency", signed=False))
+    assert re.findall(r'class="w (\w+)"', unsigned) == ["q20", "q10"] and "in the middle" not in unsigned
+
+
+def test_sub_words_are_joined_and_special_tokens_dimmed():
+    page = token_map(scores("unbelievable film", [3.0, 1.0], pieces=[["un", "##believable"], ["film"]]))
+    assert "##" not in page and re.findall(r'title="([^"]*)"', page)[:2] == ["[CLS]: 0", "unbelievable: 3"]
+    assert page.count('<bdi class="s"') == 1
+
+
+def test_strange_scores_are_drawn_as_such():
+    page = method_map([scores("what is this", [math.nan, -math.inf, 2.0])])
+    assert re.findall(r'class="w (\w+)"', page) == ["na", "na", "p20"] and "hatched" in page
+    nothing = method_map([scores("no scores here", [0.0, 0.0, 0.0])])
+    assert set(re.findall(r'class="w (\w+)"', nothing)) == {"p0"} and "all scores are 0" in nothing
+
+
+def test_special_tokens_without_a_number_are_hatched():
+    one = attribution("a film")
+    tokens = (dataclasses.replace(one.tokens[0], bits=math.nan), *one.tokens[1:])
+    assert '<bdi class="s na"' in token_map(dataclasses.replace(one, tokens=tokens))
+
+
+def test_methods_can_be_chosen():
+    texts = [
+        [scores(text, [1.0, -1.0], method="ig"), scores(text, [1.0, 0.5], method="saliency", signed=False)]
+        for text in ("a film", "the plot")
+    ]
+    page = method_page(texts, labels=["negative", "positive"])
+    assert page.count('type="checkbox"') == 2 and page.count('class="scale"') == 2 and "<script" not in page
+    assert page.count('class="method m0"') == page.count('class="method m1"') == 2
+    assert page.count("<bdi>positive</bdi>") == 2
+    for wrong in ([], [[]], [[texts[0][0], texts[1][0]]]):
+        with pytest.raises(ValueError, match="texts"):
+            method_page(wrong)
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_texts_and_methods_never_become_markup(text):
+    def made(words, name):
+        one = scores(words, [1.0] * len(words.split(" ")), method=name)
+        return [method_map([one], labels={1: name}), method_page([[one]], name, name), token_map(one)]
+
+    for page, harmless in zip(made(text, text), made("a film", "ig"), strict=True):
+        seen = Page(page)
+        assert set(seen.tags) == set(Page(harmless).tags)
+        assert not any(name.startswith("on") or name == "src" for name, _ in seen.attributes)
+        assert all(word in seen.text for word in text.split(" "))
 
 
 def shown(one, **settings):

@@ -1,0 +1,275 @@
+"""Curves: degradation, a sweep over a setting, and how an optimisation went (needs ``captum-iba[plot]``)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from captum_iba.metrics import Degradation, Interval, paired_bootstrap
+from captum_iba.visualization.figures import axes_on, plain_axes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure, SubFigure
+
+    from captum_iba.attr import BottleneckTrace
+    from captum_iba.text import Trace
+
+# Okabe and Ito's colours, told apart by colour-blind eyes too; without their yellow, which is too pale for a line.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#777777")
+_MARKERS = "osv^DPX<>*"
+_LINES = ("-", "--", ":", "-.")
+_RESAMPLES = 999  # for the eye
+_MOST_TICKS = 16
+
+
+class Band(NamedTuple):
+    """A line with its interval.
+
+    Args:
+        x (list of float): Where.
+        middle (list of float): The means.
+        low (list of float): Lower ends of the 95 % intervals.
+        high (list of float): Upper ends.
+    """
+
+    x: list[float]
+    middle: list[float]
+    low: list[float]
+    high: list[float]
+
+
+def degradation_bands(curves: Mapping[str, Degradation | Tensor], normalised: bool = False) -> dict[str, Band]:
+    """The means over the examples at every step with 95 % bootstrap intervals, as :func:`plot_degradation` draws them.
+
+    Args:
+        curves (mapping of str to Degradation or Tensor): Per name the degradation, or probabilities (B, S + 1)
+            at shares that are evenly spaced from 0 to 1.
+        normalised (bool): Whether 1 is the mean of the whole texts of the first curve, and 0 the lowest mean of fully
+            degraded ones among all. Both are held fixed for the intervals. Default: False.
+
+    Returns:
+        dict of str to Band: in the same order.
+
+    Raises:
+        ValueError: No curves; of a wrong shape or not finite; or whole texts that are no more probable than
+            degraded ones, which leaves nothing to normalise by.
+    """
+    if not curves:
+        raise ValueError("curves: expected at least one, got none.")
+    probabilities = {name: _probabilities(name, curve) for name, curve in curves.items()}
+    floor = min(float(values[:, -1].mean()) for values in probabilities.values())
+    span = float(next(iter(probabilities.values()))[:, 0].mean()) - floor
+    if normalised and span <= 0:
+        raise ValueError(
+            f"normalised: the mean of the whole texts is {floor + span:.3g} and the floor {floor:.3g}, expected "
+            "a fall; draw these curves with normalised=False."
+        )
+    bands = {}
+    for name, values in probabilities.items():
+        intervals = torch.tensor(
+            [paired_bootstrap(step, n_resamples=_RESAMPLES) for step in values.T], dtype=torch.float64
+        )
+        scaled = (intervals - floor) / span if normalised else intervals
+        bands[name] = Band(_shares(curves[name]), *scaled.T.tolist())
+    return bands
+
+
+def plot_degradation(
+    curves: Mapping[str, Degradation | Tensor], ax: Axes | None = None, normalised: bool = False
+) -> tuple[Figure | SubFigure, Axes]:
+    """Degradation curves: the mean probability of the target as features are removed, with 95 % intervals.
+
+    Intervals are by bootstrap over the examples (:func:`captum_iba.metrics.paired_bootstrap`). That two bands overlap
+    does not say that methods are alike: for that, take the interval of their paired difference.
+
+    Args:
+        curves (mapping of str to Degradation or Tensor): Per name what :func:`captum_iba.metrics.degradation` gives,
+            drawn at the mean share that was removed, or probabilities (B, S + 1) at evenly spaced shares.
+        ax (matplotlib Axes, optional): Where to draw. Default: None, a new figure.
+        normalised (bool): Whether 1 is the mean of the whole texts and 0 the lowest mean of fully degraded ones, as
+            in the paper's figures. Default: False.
+
+    Returns:
+        tuple: the figure and its axes.
+
+    Raises:
+        ValueError: As :func:`degradation_bands`.
+        ModuleNotFoundError: matplotlib or scipy is missing.
+
+    Examples::
+
+        >>> fig, ax = plot_degradation({"iba": degraded_by_iba, "ig": degraded_by_ig}, normalised=True)
+    """
+    bands = degradation_bands(curves, normalised)
+    per_row = 2
+    own = ax is None
+    figure, ax = axes_on(ax, 4.8, 3.3 + 0.2 * -(-len(bands) // per_row))
+    for number, (name, band) in enumerate(bands.items()):
+        _draw_band(ax, band, name, number)
+    steps = len(next(iter(bands.values())).x) - 1
+    if steps == 9:
+        ax.set_xticks([k / 9 for k in range(10)], ["0", *(f"{k}/9" for k in range(1, 9)), "1"])
+    ax.set_xlim(0, max(band.x[-1] for band in bands.values()))
+    ax.axhline(0, color="#888888", linewidth=0.8)
+    ax.set_xlabel("share of the tokens removed, most relevant first")
+    ax.set_ylabel("normalised probability" if normalised else "mean probability")
+    plain_axes(ax)
+    _legend(figure, ax, own, min(per_row, len(bands)))
+    return figure, ax
+
+
+def plot_sweep(
+    points: Mapping[float, Tensor | Sequence[float]],
+    xlabel: str,
+    ax: Axes | None = None,
+    log: bool = False,
+    ylabel: str = "drop at 1/9",
+    reference: Mapping[str, Tensor | Sequence[float]] | None = None,
+) -> tuple[Figure | SubFigure, Axes]:
+    """A metric over the values of a setting, such as layer or beta: means and 95 % intervals.
+
+    Args:
+        points (mapping of float to Tensor): Per value of the setting one number an example, (B,).
+        xlabel (str): Name of the setting.
+        ax (matplotlib Axes, optional): Where to draw. Default: None, a new figure.
+        log (bool): Whether the setting is on a logarithmic axis. Default: False.
+        ylabel (str): Name of the metric. Default: ``"drop at 1/9"``.
+        reference (mapping of str to Tensor, optional): Methods without the setting, (B,) each: horizontal lines
+            with their intervals. Default: None.
+
+    Returns:
+        tuple: the figure and its axes.
+
+    Raises:
+        ValueError: No points, numbers that are not finite, or values not above 0 on a logarithmic axis.
+        ModuleNotFoundError: matplotlib or scipy is missing.
+
+    Examples::
+
+        >>> fig, ax = plot_sweep({layer: probability_drop(results[layer]) for layer in range(1, 13)}, "layer")
+    """
+    if not points:
+        raise ValueError("points: expected at least one, got none.")
+    places = sorted(points)
+    if log and places[0] <= 0:
+        raise ValueError(f"points: {places[0]} has no place on a logarithmic axis, expected values above 0.")
+    others = {name: _interval(values) for name, values in (reference or {}).items()}
+    found = [_interval(points[place]) for place in places]
+    own = ax is None
+    figure, ax = axes_on(ax, 4.8, 3.3 + 0.2 * len(others))
+    _draw_band(ax, Band(list(map(float, places)), *(list(column) for column in zip(*found, strict=True))), "", 0)
+    for number, (name, (mean, low, high)) in enumerate(others.items(), 1):
+        colour = COLOURS[number % len(COLOURS)]
+        ax.axhspan(low, high, color=colour, alpha=0.1, linewidth=0)
+        ax.axhline(mean, color=colour, linestyle=_LINES[1 + (number - 1) % 3], linewidth=1.4, label=name)
+    if log:
+        ax.set_xscale("log")
+    if len(places) <= _MOST_TICKS and (log or all(float(place).is_integer() for place in places)):
+        ax.set_xticks(places, [f"{place:g}" for place in places])
+        ax.set_xticks([], minor=True)
+    ax.set_xlabel(xlabel, parse_math=False)
+    ax.set_ylabel(ylabel, parse_math=False)
+    plain_axes(ax)
+    if others:
+        _legend(figure, ax, own, 2)
+    return figure, ax
+
+
+def plot_trace(trace: Trace | BottleneckTrace, ax: Axes | None = None) -> tuple[Figure | SubFigure, Axes]:
+    """How the optimisation of a mask went: information in bits and the target's probability against the step.
+
+    Args:
+        trace (Trace or BottleneckTrace): Of one example, n_steps + 1 values each: a :class:`captum_iba.text.Trace`, or
+            one row of a :class:`captum_iba.BottleneckTrace` (``BottleneckTrace(*(part[0] for part in trace))``).
+        ax (matplotlib Axes, optional): Where to draw. Default: None, a new figure.
+
+    Returns:
+        tuple: the figure and the axes of the information; the probability is on the right, on a twin of them.
+
+    Raises:
+        ValueError: The trace is of several examples.
+        ModuleNotFoundError: matplotlib is missing.
+
+    Examples::
+
+        >>> result = explainer.explain("A wonderful film.", return_trace=True)
+        >>> fig, ax = plot_trace(result.trace)
+    """
+    lines = [
+        torch.as_tensor(part, dtype=torch.float64).detach().cpu() for part in (trace.information, trace.probability)
+    ]
+    if any(line.ndim == 2 and len(line) == 1 for line in lines):
+        lines = [line.reshape(-1) for line in lines]
+    if any(line.ndim != 1 for line in lines):
+        raise ValueError(
+            f"trace: expected that of one example, got values of shape {tuple(lines[0].shape)}; "
+            "choose a row: BottleneckTrace(*(part[0] for part in trace))."
+        )
+    figure, ax = axes_on(ax, 4.8, 3.2)
+    from matplotlib.ticker import MaxNLocator
+
+    right = ax.twinx()
+    for axes, line, label, number in ((ax, lines[0], "information (bits)", 0), (right, lines[1], "probability", 1)):
+        axes.plot(
+            range(len(line)),
+            line.tolist(),
+            color=COLOURS[number],
+            marker=_MARKERS[number],
+            markersize=4,
+            linewidth=1.6,
+            clip_on=False,
+        )
+        axes.set_ylabel(label, color=COLOURS[number])
+    ax.set_xlabel("step")
+    most = float(lines[0].max())
+    ax.set_ylim(0, 1.05 * most if most > 0 else 1)
+    right.set_ylim(0, 1.02)
+    plain_axes(ax)
+    right.spines["top"].set_visible(False)
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.yaxis.set_major_formatter("{x:,g}")
+    return figure, ax
+
+
+def _draw_band(ax: Axes, band: Band, label: str, number: int) -> None:
+    colour = COLOURS[number % len(COLOURS)]
+    ax.fill_between(band.x, band.low, band.high, color=colour, alpha=0.12, linewidth=0)
+    ax.plot(
+        band.x,
+        band.middle,
+        color=colour,
+        linestyle=_LINES[number // len(COLOURS) % len(_LINES)],
+        marker=_MARKERS[number % len(_MARKERS)],
+        markersize=4.5,
+        linewidth=1.6,
+        clip_on=False,
+        label=label,
+    )
+
+
+def _legend(figure: Any, ax: Axes, own: bool, columns: int) -> None:
+    """Below the axes in a figure of ours; inside axes that were given, whose figure is not ours to arrange."""
+    place = figure.legend(loc="outside lower center", ncols=columns, frameon=False) if own else ax.legend(frameon=False)
+    for text in place.get_texts():
+        text.set_parse_math(False)
+
+
+def _interval(values: Tensor | Sequence[float]) -> Interval:
+    return paired_bootstrap(values, n_resamples=_RESAMPLES)
+
+
+def _probabilities(name: str, curve: Degradation | Tensor) -> Tensor:
+    values = torch.as_tensor(curve.probability if isinstance(curve, Degradation) else curve).detach()
+    if values.ndim != 2 or values.shape[0] < 1 or values.shape[1] < 2:
+        raise ValueError(f"curves: {name!r} has the shape {tuple(values.shape)}, expected (examples, steps + 1).")
+    return values.double().cpu()
+
+
+def _shares(curve: Degradation | Tensor) -> list[float]:
+    if isinstance(curve, Degradation):
+        return [float(share) for share in curve.share.double().mean(0)]
+    return [k / (curve.shape[1] - 1) for k in range(curve.shape[1])]
