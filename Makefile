@@ -13,7 +13,7 @@ export PIP_CONSTRAINT := constraints.txt
 export PIP_BUILD_CONSTRAINT := constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench build clean
+.PHONY: help demo test docs bench build clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
@@ -27,6 +27,10 @@ test: $(VENV)/.dev  ## ruff, mypy --strict and pytest
 	$(BIN)/mypy --strict captum_iba
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
 
+docs: $(VENV)/.docs  ## the documentation as HTML, in docs/_build/html; a warning is an error
+	HF_HUB_OFFLINE=1 $(BIN)/sphinx-build -q -W --keep-going docs docs/_build/html
+	@echo "The start page is $(CURDIR)/docs/_build/html/index.html"
+
 bench: $(VENV)/.text  ## time attribution against the published procedure (BENCH_ARGS="--lengths 128 512")
 	$(BIN)/python -m benchmarks.speed $(BENCH_ARGS)
 
@@ -35,7 +39,7 @@ build: $(VENV)/.dev  ## wheel and sdist, in dist/
 	$(BIN)/python -m build
 
 clean:  ## remove the environment, build outputs and caches
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist docs/_build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Stamps: an environment is made once, and an extra installed again only when the metadata changes.
@@ -48,5 +52,9 @@ $(VENV)/.text: $(METADATA) | $(BIN)/python
 	@touch $@
 
 $(VENV)/.dev: $(METADATA) | $(BIN)/python
-	$(INSTALL) --editable '.[text,benchmark,dev]'
+	$(INSTALL) --editable '.[text,benchmark,ray,dev]'
+	@touch $@ $(VENV)/.text
+
+$(VENV)/.docs: $(METADATA) | $(BIN)/python
+	$(INSTALL) --editable '.[text,benchmark,docs]'
 	@touch $@ $(VENV)/.text

@@ -24,11 +24,17 @@ TEXT = [
     "rich>=13",
     "typer>=0.12",
 ]
-BENCHMARK = [
-    "datasets>=4",
+PLOT = [
     "matplotlib>=3.8",
+    "scipy>=1.11",  # intervals of curves
+]
+BENCHMARK = [
+    *PLOT,
+    "datasets>=4",
     "pyarrow>=15",
-    "scipy>=1.11",
+]
+RAY = [
+    "ray>=2.48",
 ]
 DOCS = [
     "sphinx>=7.4",
@@ -39,6 +45,7 @@ DEV = [
     "build>=1.2",
     "hypothesis>=6.100",
     "mypy>=1.15",
+    "playwright>=1.50",
     "pytest>=8",
     "pytest-timeout>=2.3",
     "ruff>=0.9",
@@ -86,10 +93,12 @@ setup(
     ],
     extras_require={
         "text": TEXT,
+        "plot": PLOT,
         "benchmark": TEXT + BENCHMARK,
+        "ray": TEXT + RAY,
         "docs": DOCS,
         "dev": DEV,
-        "all": TEXT + BENCHMARK + DOCS + DEV,
+        "all": TEXT + BENCHMARK + RAY + DOCS + DEV,
     },
     entry_points={"console_scripts": ["captum-iba = captum_iba.cli:main"]},
 )

@@ -1,0 +1,94 @@
+"""The pages' examples run, their links lead somewhere, and the names in them exist."""
+
+import doctest
+import importlib
+import math
+import re
+import warnings
+from pathlib import Path
+
+import pytest
+
+import captum_iba.text.methods.registry as registry
+
+ROOT = Path(__file__).parents[1]
+PAGES = [page for page in sorted((ROOT / "docs").rglob("*.md")) if not {"_build", "tutorials"} & set(page.parts)]
+TEXTS = [*PAGES, *(ROOT / name for name in ("README.md", "CHANGELOG.md", "benchmarks/README.md"))]
+NUMBER = re.compile(r"-?\d+\.?\d*(?:e[+-]?\d+)?")
+
+
+def named(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+class Roughly(doctest.OutputChecker):
+    """Numbers may differ in what the arithmetic of another machine does: by a hundredth."""
+
+    def check_output(self, want: str, got: str, optionflags: int) -> bool:
+        if super().check_output(want, got, optionflags):
+            return True
+        wanted, found = (NUMBER.findall(text) for text in (want, got))
+        return NUMBER.sub("", want).split() == NUMBER.sub("", got).split() and all(
+            math.isclose(float(a), float(b), rel_tol=0.01) for a, b in zip(wanted, found, strict=True)
+        )
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if ">>>" in page.read_text(encoding="utf-8")], ids=named)
+def test_examples_run(page, monkeypatch):
+    monkeypatch.setattr(registry, "_methods", dict(registry._methods))  # pages register methods of their own
+    blocks = re.findall(r"^( *)```pycon\n(.*?)^\1```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    examples = doctest.DocTestParser().get_doctest("\n".join(code for _, code in blocks), {}, named(page), None, 0)
+    said: list[str] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        result = doctest.DocTestRunner(Roughly()).run(examples, out=said.append)
+    assert result.attempted > 0
+    assert result.failed == 0, "".join(said)
+
+
+@pytest.mark.parametrize("page", TEXTS, ids=named)
+def test_links_lead_to_files(page):
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    links = re.findall(r"\]\(([^)#\s]*)[^)]*\)", text)
+    missing = [link for link in links if link and ":" not in link and not (page.parent / link).exists()]
+    assert missing == []
+
+
+@pytest.mark.parametrize("page", TEXTS, ids=named)
+def test_full_names_exist(page):
+    unknown = []
+    for name in set(re.findall(r"`(captum_iba(?:\.\w+)+)(?:\(\))?`", page.read_text(encoding="utf-8"))):
+        *above, last = name.split(".")
+        try:
+            importlib.import_module(name)
+        except ModuleNotFoundError:
+            owner = _found(above)
+            if owner is None or not hasattr(owner, last):
+                unknown.append(name)
+    assert unknown == []
+
+
+def _found(parts: list[str]) -> object:
+    """What a dotted name means: a module, or something in one."""
+    for cut in range(len(parts), 0, -1):
+        try:
+            found: object = importlib.import_module(".".join(parts[:cut]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[cut:]:
+            found = getattr(found, part, None)
+        return found
+    return None
+
+
+def test_every_method_is_in_the_table_of_algorithms():
+    page = (ROOT / "docs" / "algorithms.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| `(\w+)` \|", page.partition("\n## ")[0], re.MULTILINE)
+    module = importlib.import_module("captum_iba.text.methods")
+    assert sorted(listed) == sorted(module.names())
+
+
+def test_every_public_package_has_a_page():
+    pages = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "api").glob("*.md"))
+    packages = ["captum_iba", *(f"captum_iba.{name}" for name in ("text", "text.methods", "metrics", "visualization"))]
+    assert [name for name in packages if f"automodule:: {name}\n" not in pages] == []
