@@ -1,0 +1,100 @@
+"""How near cheap settings come to a long optimisation: rank correlation of the tokens' bits, text by text.
+
+    python -m benchmarks.convergence --model DIR --data test.jsonl.gz --columns premise hypothesis --examples 8
+
+The long one takes 50 steps of 100 draws. Beside each setting stand the rows that it puts through the model: steps
+times draws, twice with a complement.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.stats import spearmanr
+
+from benchmarks.degradation import read_texts
+from benchmarks.speed import RESULTS, machine, write_whole
+from captum_iba.attr.presets import settings
+from captum_iba.text import TextExplainer, embedded_model_path
+
+LONG = {"n_steps": 50, "n_samples": 100}
+CHEAP: dict[str, dict[str, Any]] = {
+    "default": {},
+    "another seed": {"seed": 1},
+    "one draw": {"n_samples": 1},
+    "independent draws": {"antithetic": False},
+    "two pairs of draws": {"n_samples": 4},
+    "10 steps of 1, 4 independent draws": {"n_steps": 10, "n_samples": 4, "learning_rate": 1.0, "antithetic": False},
+    "10 steps": {"n_steps": 10},
+    "40 steps": {"n_steps": 40},
+}
+
+
+def correlations(explainer: TextExplainer, texts: list[str], pairs: list[str] | None) -> dict[str, list[float]]:
+    """For every setting Spearman's rank correlation with the long optimisation, one number a text."""
+
+    def bits(**changes: Any) -> list[Any]:
+        return [result.bits for result in explainer.explain(texts, pairs, internal_batch_size=64, **changes)]
+
+    special = [[token.special for token in result.tokens] for result in explainer.explain(texts, pairs, n_steps=0)]
+    reference = bits(**LONG)
+    found = {}
+    for name, changes in CHEAP.items():
+        found[name] = [
+            float(spearmanr(one[~np.array(gone)], other[~np.array(gone)]).statistic)
+            for one, other, gone in zip(bits(**changes), reference, special, strict=True)
+        ]
+    return found
+
+
+def table(found: dict[str, list[float]]) -> str:
+    """The correlations as a markdown table: the mean over the texts, and the lowest."""
+    lines = ["| setting | rows | rank correlation, mean | lowest |", "|---|---|---|---|"]
+    for name, values in found.items():
+        chosen = settings(**{key: value for key, value in CHEAP[name].items() if key != "seed"})
+        rows = chosen.n_steps * chosen.n_samples * chosen.sides
+        lines.append(f"| {name} | {rows} | {np.mean(values):.3f} | {min(values):.3f} |")
+    return "\n".join(lines)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Measure, print the table, and write it with the raw figures."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.convergence", description=__doc__.split("\n")[0])
+    parser.add_argument("--model", help="folder of a classifier (default: the embedded one)")
+    parser.add_argument("--data", type=Path, required=True, help="JSON lines, gzipped or not")
+    parser.add_argument("--columns", nargs="+", default=["text"], help="of the text, and of the second text of a pair")
+    parser.add_argument("--examples", type=int, default=8, help="how many, from the top of the file")
+    parser.add_argument("--max-length", type=int, help="where texts are cut, in tokens (default: what the model takes)")
+    parser.add_argument("--statistics", type=int, default=200, help="texts after those, for the noise")
+    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
+    parser.add_argument("--out", type=Path, default=RESULTS / "convergence", help="without suffix: .json and .md")
+    options = parser.parse_args(arguments)
+    path = options.model or embedded_model_path()
+    explainer = TextExplainer.from_pretrained(path, max_length=options.max_length, dtype=getattr(torch, options.dtype))
+    texts, others = read_texts(options.data, options.examples + options.statistics, options.columns)
+    pairs = [other or "" for other in others] if len(options.columns) > 1 else None
+    first, rest = slice(options.examples), slice(options.examples, None)
+    explainer.estimate_statistics(texts[rest], None if pairs is None else pairs[rest])
+    found = correlations(explainer, texts[first], None if pairs is None else pairs[first])
+    about = machine()
+    command = " ".join(["python -m benchmarks.convergence", *(sys.argv[1:] if arguments is None else arguments)])
+    facts = ", ".join(f"{name} {value}" for name, value in about.items())
+    text = (
+        f"# How near to a long optimisation\n\n`{command}`\n\n{facts}\n\n"
+        f"Spearman's rank correlation of the bits with those of 50 steps of 100 draws.\n\n{table(found)}\n"
+    )
+    print(text)
+    raw = {"machine": about, "command": command, "correlations": found}
+    write_whole(options.out.with_suffix(".json"), json.dumps(raw, indent=1) + "\n")
+    write_whole(options.out.with_suffix(".md"), text)
+    print(f"written: {options.out.with_suffix('.json')}, {options.out.with_suffix('.md')}")
+
+
+if __name__ == "__main__":
+    main()
