@@ -121,7 +121,7 @@ def _interval(values: Tensor, confidence: float, n_resamples: int, seed: int, me
         from scipy import stats
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            "paired_bootstrap needs scipy: pip install 'captum-iba[benchmark]'", name=error.name
+            "paired_bootstrap needs scipy: pip install 'captum-iba[plot]'", name=error.name
         ) from error
     settings: dict[str, Any] = {"confidence_level": confidence, "n_resamples": n_resamples, "method": method}
     # Resamples are drawn in parts: all at once they are n_resamples times B numbers.
