@@ -4,7 +4,7 @@
     python -m benchmarks.counts --keep     # keep the new counts, after a change that is meant to change them
 
 A small BERT with random weights. Passes and rows are those that its first and its last block run; operations
-are of matrix products, forward and backward; bytes are the most that tensors hold at one time, weights included.
+are of matrix products, forward and backward; bytes are the most that results of operations hold at one time.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Counts = dict[str, int]
 
 
 class PeakBytes(TorchDispatchMode):
-    """The most bytes that tensors made or touched inside hold at one time."""
+    """The most bytes that the results of operations inside hold at one time."""
 
     def __init__(self) -> None:
         super().__init__()

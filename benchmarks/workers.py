@@ -1,7 +1,8 @@
 """How much faster several workers of Ray are than one: ``python -m benchmarks.workers --data FILE``.
 
-Counted are tokens a second from the first finished chunk of every worker to the last chunk, so neither Ray's start
-nor the loading of models. Set ``OMP_NUM_THREADS=1``, so that each worker has one thread.
+Counted are tokens a second from when as many chunks are finished as there are workers to the last chunk, so that
+neither Ray's start nor, if the workers load alike, the loading of models counts. Set ``OMP_NUM_THREADS=1``, so that
+each worker has one thread.
 """
 
 import argparse

@@ -21,9 +21,10 @@ from captum_iba._compat import (
 )
 from captum_iba.attr.batch import Batch
 from captum_iba.attr.bottleneck import NATS_PER_BIT
-from captum_iba.attr.job import Job, out_of_memory
+from captum_iba.attr.job import Job
 from captum_iba.attr.losses import LossFunction, resolve_loss, row_losses
 from captum_iba.attr.mask import InformationMeter, MaskLayout
+from captum_iba.attr.memory import out_of_memory
 from captum_iba.attr.nested import tensors_in
 from captum_iba.attr.noise import noise_as_released, noise_of_data_set, noise_of_example
 from captum_iba.attr.optimization import Bottleneck, optimize_mask
@@ -181,7 +182,8 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
                         Default: -1, as other layer methods do
             internal_batch_size (int, optional): At most so many rows, examples times draws (twice, with a
                         complement), in one pass.
-                        If memory runs out, the examples at hand are done again with half the rows, and so on.
+                        A draw of one example, which takes two with a complement, always goes. If memory runs out, the
+                        examples at hand are done again with half the rows, and so on.
                         Default: all examples at once; on a CPU as many draws as keep the feature under 2 MiB
             attribute_to_layer_input (bool, optional): The bottleneck sits on the layer's input.
                         Default: False

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import torch
 from torch import Tensor
 
 from captum_iba.attr.batch import Batch
@@ -29,6 +28,7 @@ class Job:
     internal_batch_size: int | None
     replay: bool
     return_trace: bool
+    tried_again: bool = False
 
     @property
     def examples_per_pass(self) -> int:
@@ -41,8 +41,8 @@ class Job:
         """Draws of the noise that go through the model together."""
         draws = self.chosen.n_samples
         if self.internal_batch_size is not None:
-            return min(draws, max(1, self.internal_batch_size // self.chosen.sides))
-        if feature.device.type != "cpu":
+            draws = min(draws, max(1, self.internal_batch_size // self.chosen.sides))
+        if feature.device.type != "cpu" or (self.internal_batch_size is not None and not self.tried_again):
             return draws
         return min(draws, max(1, _BYTES_A_PASS // (self.chosen.sides * feature.nbytes)))
 
@@ -52,18 +52,10 @@ class Job:
         return (self.chosen.n_steps + self.return_trace) * self.chosen.n_samples * self.batch.rows
 
     def halved(self) -> Job | None:
-        """The same with half the rows a pass; None where a pass has one example and one draw already."""
+        """The same with at most half the rows; None where a pass has one example and one draw already."""
         most = self.chosen.n_samples * self.chosen.sides
         rows = self.batch.rows * most if self.internal_batch_size is None else self.internal_batch_size
         rows = min(rows, self.batch.rows * most)
         if rows <= self.chosen.sides:
             return None
-        return replace(self, internal_batch_size=rows // 2)
-
-
-def out_of_memory(error: Exception) -> bool:
-    """Whether an exception says that memory ran out, on a CPU or an accelerator."""
-    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
-        return True
-    # A CPU's allocator has no exception of its own.
-    return isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
+        return replace(self, internal_batch_size=rows // 2, tried_again=True)

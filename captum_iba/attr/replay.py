@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from captum_iba.attr.guard import ModuleGuard
+from captum_iba.attr.memory import out_of_memory
 from captum_iba.attr.nested import map_tensors, split_feature, tile
 from captum_iba.attr.sites import Site, feature_of, hooked
 from captum_iba.attr.trace import Call, CallTrace, Cut
@@ -200,6 +201,8 @@ class Passes:
                 other = first.feature.lerp(first.feature.roll(1, -1), 0.5)
                 expected[1] = self.run(1, lambda number, feature: other.clone() if number == 0 else feature)
             except Exception as error:
+                if out_of_memory(error):
+                    raise
                 self.reason = f"a pass with another feature fails with {type(error).__name__}: {error}"
                 return
 
@@ -224,6 +227,10 @@ class Passes:
             difference = _difference(self.run(len(features), given), expected)
             self.reason = f"a replayed pass gives another output (relative difference {difference:.2g})"
         except Exception as error:
+            if out_of_memory(error):
+                self._recorded = None
+                calls.remove()
+                raise
             difference = float("inf")
             self.reason = f"a replayed pass fails with {type(error).__name__}: {error}"
         except BaseException:

@@ -151,7 +151,7 @@ def _runs(name: str, seed: int, random_seeds: int) -> list[Run]:
 
 
 def _layer(text: str) -> int | str | tuple[int | str, ...]:
-    layers = tuple(int(piece) if piece.lstrip("-").isdecimal() else piece for piece in text.split("+"))
+    layers = tuple(int(piece) if re.fullmatch(r"-?\d+", piece) else piece for piece in text.split("+"))
     return layers if len(layers) > 1 else layers[0]
 
 

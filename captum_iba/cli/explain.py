@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Sequence
 from enum import Enum
@@ -18,6 +19,9 @@ from captum_iba.cli.engines import AddressOption, EngineName, EngineOption, Work
 
 if TYPE_CHECKING:
     from captum_iba.text import TextAttribution, TextExplainer
+
+
+_NUMBER = re.compile(r"-?\d+")
 
 
 class Method(str, Enum):
@@ -99,6 +103,9 @@ def explain(
             raise typer.BadParameter(f"--pair: expected one for each of the {len(given)} texts, got {len(pair)}.")
         if statistics is not None and statistics_from is not None:
             raise typer.BadParameter("--statistics and --statistics-from: expected one of them, got both.")
+        for option, path in (("--html", html), ("--json", json_file)):
+            if path is not None and not path.absolute().parent.is_dir():
+                raise typer.BadParameter(f"{option}: there is no folder {path.parent}.")
         from captum_iba.engines.texts import explain_texts
 
         where = find_engine(engine, address, workers)
@@ -158,12 +165,12 @@ def _layer(layer: str | None) -> list[int | str] | None:
     if layer is None:
         return None
     pieces = [piece.strip() for piece in layer.split(",")]
-    return [int(piece) if piece.lstrip("-").isdecimal() else piece for piece in pieces]
+    return [int(piece) if _NUMBER.fullmatch(piece) else piece for piece in pieces]
 
 
 def _target(target: str | None, labels: Sequence[str]) -> int | str | None:
     """A number is a class's number, unless a label is called so."""
-    if target is None or target in labels or not target.lstrip("-").isdecimal():
+    if target is None or target in labels or not _NUMBER.fullmatch(target):
         return target
     return int(target)
 

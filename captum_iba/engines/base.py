@@ -42,6 +42,9 @@ class Pool(Protocol):
             Exception: What the method raised.
         """
 
+    def forget(self) -> None:
+        """Drop the jobs given so far: none is begun any more, and no result of theirs is taken."""
+
 
 class Engine(Protocol):
     """Where the jobs are done.
@@ -78,11 +81,15 @@ def in_order(pool: Pool, method: str, calls: Sequence[tuple[Any, ...]]) -> Itera
     """
     waiting: dict[int, Any] = {}
     given = 0
-    for number in range(len(calls)):
-        while number not in waiting:
-            while given < len(calls) and not pool.full:
-                pool.submit(given, method, *calls[given])
-                given += 1
-            tag, result = pool.next()
-            waiting[tag] = result
-        yield waiting.pop(number)
+    try:
+        for number in range(len(calls)):
+            while number not in waiting:
+                while given < len(calls) and not pool.full:
+                    pool.submit(given, method, *calls[given])
+                    given += 1
+                tag, result = pool.next()
+                waiting[tag] = result
+            yield waiting.pop(number)
+    except Exception:
+        pool.forget()  # no result of this call may come back to the next one
+        raise

@@ -40,6 +40,9 @@ class _LocalPool:
     def submit(self, tag: Hashable, method: str, *arguments: Any) -> None:
         self._jobs.append((tag, method, arguments))
 
+    def forget(self) -> None:
+        self._jobs.clear()
+
     def next(self) -> tuple[Any, Any]:
         tag, method, arguments = self._jobs.popleft()
         return tag, getattr(self._worker, method)(*arguments)

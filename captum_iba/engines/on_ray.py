@@ -31,8 +31,8 @@ class Ray:
 
     Args:
         address (str or None): Of a running cluster: ``"auto"`` for the one that this machine belongs to, or
-            ``"host:6379"``; None starts Ray on this machine alone, or takes the Ray that runs in this process already.
-            Default: None.
+            ``"host:6379"``; None starts Ray on this machine alone. Where this process is connected to a Ray already, it
+            is that one. Default: None.
         workers (int or None): How many; None is as many as the GPUs or CPUs allow. Default: None.
 
     Raises:
@@ -76,6 +76,7 @@ class _Job:
     method: str
     arguments: tuple[Any, ...]
     deaths: int = 0
+    forgotten: bool = False
 
 
 class _Actor:
@@ -113,7 +114,7 @@ class _RayPool:
         self._failed_starts = 0
 
     def __len__(self) -> int:
-        return len(self._waiting) + len(self._busy)
+        return len(self._waiting) + sum(not job.forgotten for _, job in self._busy.values())
 
     @property
     def full(self) -> bool:
@@ -132,6 +133,8 @@ class _RayPool:
     def next(self) -> tuple[Any, Any]:
         while True:
             self._hand_out()
+            if not self._busy and not self._starting:
+                raise EngineError("engine: no worker is left.")
             (promise,), _ = self._ray.wait([*self._busy, *self._starting], num_returns=1)
             if promise in self._starting:
                 self._arrived(promise)
@@ -142,10 +145,22 @@ class _RayPool:
             except self._ray.exceptions.RayError as error:
                 self._lost(actor, job, error)
                 continue
+            except Exception:  # the job's own, which the worker survives
+                self._free.append(actor)
+                if job.forgotten:
+                    continue
+                raise
             self._free.append(actor)
+            if job.forgotten:
+                continue
             for message, category in said:
                 warnings.warn(message, category, stacklevel=3)
             return job.tag, result
+
+    def forget(self) -> None:
+        self._waiting.clear()
+        for _, job in self._busy.values():
+            job.forgotten = True
 
     def close(self) -> None:
         """Ends the actors, and Ray if it was started here."""
@@ -161,7 +176,7 @@ class _RayPool:
         if self._begun:
             return
         address, workers = self._engine.address, self._engine.workers
-        if address is not None or not self._ray.is_initialized():
+        if not self._ray.is_initialized():
             # Ray reports its use to its makers, unless told not to.
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
             here: dict[str, Any] = {"include_dashboard": False}
@@ -176,8 +191,9 @@ class _RayPool:
             self._ours = True
             self._hush(True)
         self._begun = True
+        room = self._room()  # raises where there is none at all, for which Ray would wait
         if workers is None:
-            workers = self._engine.workers = self._room()
+            workers = self._engine.workers = room
         self._state = self._ray.put(self._worker)
         for _ in range(workers):
             self._launch()
@@ -227,6 +243,9 @@ class _RayPool:
 
     def _lost(self, actor: Any, job: _Job, error: Exception) -> None:
         self._ray.kill(actor)  # it may be alive, out of reach
+        if job.forgotten:
+            self._launch()
+            return
         job.deaths += 1
         if job.deaths > RETRIES:
             said = f"engine: {job.tag}: its worker died, {job.deaths} times in all, the last time with: {_line(error)}"

@@ -213,7 +213,10 @@ def plot_trace(trace: Trace | BottleneckTrace, ax: Axes | None = None) -> tuple[
     from matplotlib.ticker import MaxNLocator
 
     right = ax.twinx()
-    for axes, line, label, number in ((ax, lines[0], "information (bits)", 0), (right, lines[1], "probability", 1)):
+    # A loss that knows no probability gives the selected output in its place.
+    known = bool(((lines[1] >= 0) & (lines[1] <= 1)).all())
+    other = "probability" if known else "minus the loss"
+    for axes, line, label, number in ((ax, lines[0], "information (bits)", 0), (right, lines[1], other, 1)):
         axes.plot(
             range(len(line)),
             line.tolist(),
@@ -227,7 +230,8 @@ def plot_trace(trace: Trace | BottleneckTrace, ax: Axes | None = None) -> tuple[
     ax.set_xlabel("step")
     most = float(lines[0].max())
     ax.set_ylim(0, 1.05 * most if most > 0 else 1)
-    right.set_ylim(0, 1.02)
+    if known:
+        right.set_ylim(0, 1.02)
     plain_axes(ax)
     right.spines["top"].set_visible(False)
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -266,6 +270,8 @@ def _probabilities(name: str, curve: Degradation | Tensor) -> Tensor:
     values = torch.as_tensor(curve.probability if isinstance(curve, Degradation) else curve).detach()
     if values.ndim != 2 or values.shape[0] < 1 or values.shape[1] < 2:
         raise ValueError(f"curves: {name!r} has the shape {tuple(values.shape)}, expected (examples, steps + 1).")
+    if not bool(values.isfinite().all()):
+        raise ValueError(f"curves: {name!r} has NaN or infinite probabilities, expected finite ones.")
     return values.double().cpu()
 
 

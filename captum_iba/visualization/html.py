@@ -265,7 +265,7 @@ def method_page(
         str: an HTML document.
 
     Raises:
-        ValueError: No texts, one without scores, or scores of different texts in one entry.
+        ValueError: No texts, one without scores, or in one entry several texts or classes, or a method twice.
 
     Examples::
 
@@ -283,6 +283,13 @@ def _methods(texts: Sequence[Sequence[Scores]], labels: Labels | None) -> dict[s
     for scores in texts:
         if len({(one.encoded.text, one.encoded.pair) for one in scores}) != 1:
             raise ValueError("texts: expected the scores of one text in each entry, got those of several.")
+        if len({one.target for one in scores}) != 1:
+            explained = sorted({one.target for one in scores})
+            raise ValueError(
+                f"texts: expected scores that explain one class in each entry, got the classes {explained}."
+            )
+        if len({one.method for one in scores}) != len(scores):
+            raise ValueError(f"texts: expected each method once a text, got {[one.method for one in scores]}.")
     names = list(dict.fromkeys(one.method for scores in texts for one in scores))
     every = [one for scores in texts for one in scores]
     return {

@@ -61,3 +61,22 @@ def test_another_error_is_not_tried_again():
     with pytest.raises(RuntimeError, match="something else"):
         iba.attribute(x, target=1)
     assert len(model.rows) == 1
+
+
+def test_on_a_cpu_the_second_try_is_never_larger_than_the_first():
+    torch.manual_seed(0)
+    model = Hungry(7).eval()
+    model.layer, model.head = nn.Linear(6, 512), nn.Linear(512, 3)
+    x = torch.randn(8, 150, 6)  # 2.3 MiB of features: one draw a pass
+    with pytest.warns(UserWarning, match="no statistics"):
+        iba = InformationBottleneckAttribution(model, model.layer)
+        iba.attribute(x, target=1, preset="paper", n_steps=1, replay=False)
+    assert model.rows[0] == 8 and max(model.rows[1:]) <= 7
+
+
+def test_memory_that_runs_out_while_replay_is_checked():
+    model, x, iba = attribution(9)  # the check takes 10 rows, for 5 examples
+    whole = InformationBottleneckAttribution(model, model.layer, statistics=iba.statistics)
+    bits = iba.attribute(x, target=1, n_samples=1, complement=0.0)
+    expected = whole.attribute(x, target=1, n_samples=1, complement=0.0, replay=False)
+    torch.testing.assert_close(bits, expected, rtol=1e-4, atol=1e-4)

@@ -66,6 +66,26 @@ def test_results_come_in_order():
         assert len(pool) == 0 and list(in_order(pool, "twice", [])) == []
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_error_of_a_job_loses_no_worker_and_leaves_no_result(cluster, workers):
+    class Picky:  # in here, so that it travels by value
+        def take(self, number):
+            if number == 1:
+                raise ValueError("not one")
+            return number
+
+    with Ray(workers=workers).open(Picky()) as pool:
+        with pytest.raises(ValueError, match="not one"):
+            list(in_order(pool, "take", [(number,) for number in range(6)]))
+        assert len(pool) == 0
+        assert list(in_order(pool, "take", [(7,), (8,), (9,)])) == [7, 8, 9]
+
+
+def test_workers_that_cannot_be_placed(cluster):
+    with Ray(workers=1).open(Doubling(), "cuda") as pool, pytest.raises(EngineError, match="has a GPU"):
+        pool.submit(0, "twice", 1)
+
+
 class Backwards:
     """A pool whose last job is done first."""
 

@@ -98,7 +98,7 @@ def scores_of(name: str, task: Task, **options: Any) -> list[Scores]:
 
     Raises:
         ValueError: No such method, an option out of range, or a method that gives something else than one number a
-            token.
+            token, or negative ones though it has no sign.
         TypeError: An option that the method does not have.
     """
     method = find(name)
@@ -120,6 +120,8 @@ def scores_of(name: str, task: Task, **options: Any) -> list[Scores]:
     scores = []
     for encoded, target, values in zip(task.encoded, task.targets, found, strict=True):
         tokens = _of_ordinary(name, encoded, values)
+        if not method.signed and (tokens < 0).any():
+            raise ValueError(f"method: {name!r} gave negative scores, but is registered with signed=False.")
         scores.append(
             Scores(name, target, encoded, tokens, _of_words(encoded, tokens, method.of_words), method.signed, seconds)
         )

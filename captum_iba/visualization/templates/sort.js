@@ -6,9 +6,10 @@ for (const button of document.querySelectorAll("th button")) {
     for (const cell of row.cells) cell.removeAttribute("aria-sort");
     head.setAttribute("aria-sort", order);
     const value = line => line.cells[head.cellIndex].dataset.value;
+    const text = [...body.rows].some(line => isNaN(value(line)));
     const compare = (a, b) => {
       if (!value(a) || !value(b)) return !value(a) - !value(b);
-      const difference = isNaN(value(a)) ? value(a).localeCompare(value(b)) : value(a) - value(b);
+      const difference = text ? value(a).localeCompare(value(b)) : value(a) - value(b);
       return order === "ascending" ? difference : -difference;
     };
     body.append(...[...body.rows].sort(compare));
