@@ -13,7 +13,7 @@ export PIP_CONSTRAINT := constraints.txt
 export PIP_BUILD_CONSTRAINT := constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test docs bench build clean
+.PHONY: help demo test tutorials docs bench build clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
@@ -26,6 +26,10 @@ test: $(VENV)/.dev  ## ruff, mypy --strict and pytest
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict captum_iba
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
+
+tutorials: $(VENV)/.dev  ## run the notebooks from beginning to end; what is stored in them stays as it is
+	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest --nbmake --nbmake-timeout=600 --timeout=1800 \
+	    --durations=0 tutorials
 
 docs: $(VENV)/.docs  ## the documentation as HTML, in docs/_build/html; a warning is an error
 	HF_HUB_OFFLINE=1 $(BIN)/sphinx-build -q -W --keep-going docs docs/_build/html
