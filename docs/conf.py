@@ -1,6 +1,7 @@
 """Settings of Sphinx; `make docs` builds docs/_build/html, with warnings as errors."""
 
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -78,6 +79,18 @@ class LinkNames(SphinxPostTransform):
                 LOG.warning("there is no %s in the API", text, location=literal)
 
 
+class LinkNotebooks(SphinxPostTransform):
+    """`docs/tutorials` is a symbolic link, which Sphinx follows; links to notebooks stay in these pages."""
+
+    default_priority = 8  # before MyST looks for the page
+
+    def run(self, **kwargs: object) -> None:
+        for link in self.document.findall(addnodes.pending_xref):
+            target = Path(link["reftarget"])
+            if target.parent == HERE.resolve().parent / "tutorials":
+                link["reftarget"] = f"tutorials/{target.name}"
+
+
 def link_to(app: Sphinx, page: str, name: str, shown: nodes.Node) -> nodes.reference | None:
     """A link to the object of a full or short name; of several, to the one nearest to the package."""
     python = app.env.domains["py"]
@@ -136,11 +149,30 @@ def draw_first_map(app: Sphinx) -> None:
     path.write_text(result._repr_html_(), encoding="utf-8")
 
 
+def copy_tutorials(app: Sphinx, config: object) -> None:
+    """The notebooks lie beside docs/, and Sphinx reads only what is in it."""
+    folder = HERE / "tutorials"
+    folder.mkdir(exist_ok=True)
+    for old in folder.glob("*.ipynb"):
+        if not (HERE.parent / "tutorials" / old.name).is_file():
+            old.unlink()
+    for notebook in (HERE.parent / "tutorials").glob("*.ipynb"):
+        shutil.copy2(notebook, folder)
+
+
+def mend_links(app: Sphinx, page: str, source: list[str]) -> None:
+    """Links that are right in the repository, between docs/ and tutorials/, as they must be where the copies lie."""
+    source[0] = source[0].replace("](../docs/", "](../").replace("../tutorials/", "tutorials/")
+
+
 def setup(app: Sphinx) -> None:
     """Sphinx calls this."""
     app.add_html_math_renderer("mathml", inline_renderers=(inline_math, None), block_renderers=(block_math, None))
+    app.add_post_transform(LinkNotebooks)
     app.add_post_transform(LinkNames)
     app.connect("autodoc-process-docstring", tidy_docstring, priority=400)
     app.connect("autodoc-skip-member", skip_fields)
     app.connect("missing-reference", find_elsewhere)
+    app.connect("config-inited", copy_tutorials)
+    app.connect("source-read", mend_links)
     app.connect("builder-inited", draw_first_map)
