@@ -79,18 +79,6 @@ class LinkNames(SphinxPostTransform):
                 LOG.warning("there is no %s in the API", text, location=literal)
 
 
-class LinkNotebooks(SphinxPostTransform):
-    """`docs/tutorials` is a symbolic link, which Sphinx follows; links to notebooks stay in these pages."""
-
-    default_priority = 8  # before MyST looks for the page
-
-    def run(self, **kwargs: object) -> None:
-        for link in self.document.findall(addnodes.pending_xref):
-            target = Path(link["reftarget"])
-            if target.parent == HERE.resolve().parent / "tutorials":
-                link["reftarget"] = f"tutorials/{target.name}"
-
-
 def link_to(app: Sphinx, page: str, name: str, shown: nodes.Node) -> nodes.reference | None:
     """A link to the object of a full or short name; of several, to the one nearest to the package."""
     python = app.env.domains["py"]
@@ -168,7 +156,6 @@ def mend_links(app: Sphinx, page: str, source: list[str]) -> None:
 def setup(app: Sphinx) -> None:
     """Sphinx calls this."""
     app.add_html_math_renderer("mathml", inline_renderers=(inline_math, None), block_renderers=(block_math, None))
-    app.add_post_transform(LinkNotebooks)
     app.add_post_transform(LinkNames)
     app.connect("autodoc-process-docstring", tidy_docstring, priority=400)
     app.connect("autodoc-skip-member", skip_fields)
