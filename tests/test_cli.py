@@ -122,13 +122,14 @@ def test_another_model_without_statistics_says_what_it_did():
         (["explain", "--layer", "bert.nowhere", GOOD], 1, "bert.nowhere"),
         (["explain", "--target", "great", GOOD], 1, "0 (negative), 1 (positive)"),
         (["explain", "--target", "7", GOOD], 1, "expected 0 to 1, got 7"),
+        (["explain", "--target=--1", GOOD], 1, "--1"),
         (["explain", " "], 1, "texts[0] is empty"),
         (["explain", "[SEP]"], 1, "nothing to attribute"),
         (["explain", "--model", "./nowhere", GOOD], 1, "no folder ./nowhere"),
         (["explain", "--file", "nowhere.txt"], 1, "nowhere.txt"),
         (["explain", "--statistics", "nowhere", GOOD], 1, "no file nowhere"),
         (["explain", "--device", "nonsense", GOOD], 1, "nonsense"),
-        (["explain", *QUICK, "--html", "no/folder.html", GOOD], 1, "does not exist"),
+        (["explain", *QUICK, "--html", "no/folder.html", GOOD], 2, "--html: there is no folder no"),
     ],
 )
 def test_errors_are_one_line(arguments, code, says, capsys, monkeypatch):
