@@ -9,7 +9,6 @@ times draws, twice with a complement.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ import torch
 from scipy.stats import spearmanr
 
 from benchmarks.degradation import read_texts
-from benchmarks.speed import RESULTS, machine, write_whole
+from benchmarks.speed import RESULTS, keep, machine
 from captum_iba.attr.presets import settings
 from captum_iba.text import TextExplainer, embedded_model_path
 
@@ -89,11 +88,7 @@ def main(arguments: list[str] | None = None) -> None:
         f"# How near to a long optimisation\n\n`{command}`\n\n{facts}\n\n"
         f"Spearman's rank correlation of the bits with those of 50 steps of 100 draws.\n\n{table(found)}\n"
     )
-    print(text)
-    raw = {"machine": about, "command": command, "correlations": found}
-    write_whole(options.out.with_suffix(".json"), json.dumps(raw, indent=1) + "\n")
-    write_whole(options.out.with_suffix(".md"), text)
-    print(f"written: {options.out.with_suffix('.json')}, {options.out.with_suffix('.md')}")
+    keep(options.out, text, {"machine": about, "command": command, "correlations": found})
 
 
 if __name__ == "__main__":

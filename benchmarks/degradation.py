@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.speed import RESULTS, machine, spread, write_whole
+from benchmarks.speed import RESULTS, keep, machine, spread
 from captum_iba.metrics import NINTHS, Delete, degradation
 from captum_iba.text import Classifier, embedded_model_path
 from captum_iba.text.classifier import load_classifier
@@ -183,11 +183,7 @@ def main(arguments: list[str] | None = None) -> None:
         "Most relevant first, nine steps, all texts in one call. "
         f"Figures: median (smallest to largest) over the rounds.\n\n{table(timings, len(batch.lengths))}\n"
     )
-    print(text)
-    raw = {"machine": about, "command": command, "timings": [asdict(timing) for timing in timings]}
-    write_whole(options.out.with_suffix(".json"), json.dumps(raw, indent=1) + "\n")
-    write_whole(options.out.with_suffix(".md"), text)
-    print(f"written: {options.out.with_suffix('.json')}, {options.out.with_suffix('.md')}")
+    keep(options.out, text, {"machine": about, "command": command, "timings": [asdict(timing) for timing in timings]})
 
 
 if __name__ == "__main__":

@@ -156,6 +156,14 @@ def write_whole(path: Path, text: str) -> None:
     os.replace(file.name, path)
 
 
+def keep(out: Path, text: str, raw: dict[str, Any]) -> None:
+    """Print a page, and write it beside the raw figures: ``out`` with the suffixes .md and .json."""
+    print(text)
+    write_whole(out.with_suffix(".json"), json.dumps(raw, indent=1) + "\n")
+    write_whole(out.with_suffix(".md"), text)
+    print(f"written: {out.with_suffix('.json')}, {out.with_suffix('.md')}")
+
+
 def report(about: dict[str, Any], command: str, timings: list[Timing]) -> str:
     """The page that is written beside the raw figures."""
     facts = ", ".join(f"{name} {value}" for name, value in about.items())
@@ -197,11 +205,7 @@ def main(arguments: list[str] | None = None) -> None:
         timings += found
     command = " ".join(["python -m benchmarks.speed", *(sys.argv[1:] if arguments is None else arguments)])
     text = report(about, command, timings)
-    print(text)
-    raw = {"machine": about, "command": command, "timings": [asdict(timing) for timing in timings]}
-    write_whole(options.out.with_suffix(".json"), json.dumps(raw, indent=1) + "\n")
-    write_whole(options.out.with_suffix(".md"), text)
-    print(f"written: {options.out.with_suffix('.json')}, {options.out.with_suffix('.md')}")
+    keep(options.out, text, {"machine": about, "command": command, "timings": [asdict(timing) for timing in timings]})
 
 
 if __name__ == "__main__":
