@@ -1,31 +1,31 @@
-"""Peak memory of a procedure, measured in a process of its own."""
+"""Peak memory of a piece of work, as the system counts it."""
 
 from __future__ import annotations
 
-import multiprocessing
-import resource
-import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
-from benchmarks.procedures import load_model, procedures
+_STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
-def peak_memory(model_path: str | None, layer: int, length: int, name: str | None) -> float:
-    """MiB of the largest resident set of a process that runs one procedure once.
+@contextmanager
+def peak_resident() -> Iterator[list[float]]:
+    """Gives a list that holds, after the context, MiB of memory at the peak above what was held before.
 
-    Args:
-        model_path (str, optional): As for :func:`benchmarks.procedures.load_model`.
-        layer (int): Layer with the bottleneck, from 1.
-        length (int): Tokens of the text.
-        name (str, optional): Of the procedure; None for the process that only loads the model.
+    It stays empty where the system does not let a process set its own peak back (only Linux does).
     """
-    # Not forked: a child would inherit the parent's memory, and torch's threads do not survive a fork.
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(_run, (model_path, layer, length, name))
+    found: list[float] = []
+    try:
+        _CLEAR.write_text("5")
+        before = _mib("VmRSS")
+    except OSError:
+        yield found
+        return
+    yield found
+    found.append(_mib("VmHWM") - before)
 
 
-def _run(model_path: str | None, layer: int, length: int, name: str | None) -> float:
-    for procedure in procedures(load_model(model_path), layer, length):
-        if procedure.name == name:
-            procedure.run()
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20
+def _mib(entry: str) -> float:
+    line = next(line for line in _STATUS.read_text().splitlines() if line.startswith(entry + ":"))
+    return int(line.split()[1]) / 1024

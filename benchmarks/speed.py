@@ -1,9 +1,10 @@
-"""How long one text takes, against the published procedure and against the arithmetic that remains.
+"""How long one text takes: ours, the published procedure, rivals, and the arithmetic that remains.
 
-    python -m benchmarks.speed --lengths 128 512 --layers 9
+    python -m benchmarks.speed --lengths 128 --layers 9                       # about 4 minutes on two cores
+    python -m benchmarks.speed --lengths 32 128 512 --layers 1 6 9 --texts 1 16 --rivals
 
 All procedures run in one process, in turns (A B C A B C ...), so that whatever else the machine does meets
-them alike; what counts is the ratio within a round. Beside each stands the share of the machine's own
+them alike; what counts is the ratio within a round. Beside each of ours stands the share of the machine's own
 matrix-product rate that it reaches, counting only the arithmetic that has to be done: one whole pass, then,
 for every step and draw, the part after the layer, forward and backward to the layer's output.
 """
@@ -11,7 +12,6 @@ for every step and draw, the part after the layer, forward and backward to the l
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import os
 import platform
@@ -27,62 +27,64 @@ from typing import Any
 
 import torch
 
-from benchmarks.arithmetic import Shape, count_operations, floor, matrix_product_rate
-from benchmarks.memory import peak_memory
-from benchmarks.procedures import PUBLISHED, Procedure, load_model, procedures
+from benchmarks.arithmetic import Shape, matrix_product_rate
+from benchmarks.memory import peak_resident
+from benchmarks.procedures import Procedure, load_model, procedures
 
 RESULTS = Path(__file__).parent / "results"
+MOST_ROWS = 4096
+"""Of the left factor when the rate is read: more takes long, and is no faster."""
 
 
 @dataclass
 class Timing:
-    """What was measured of one procedure at one length and layer; the lists have one entry a round."""
+    """What was measured of one procedure at one length; the lists have one entry a round, of one text."""
 
     name: str
     length: int
-    layer: int
-    n_steps: int
+    layer: int | None
+    texts: int
     rows: int
-    operations: int | None
-    operations_floor: int
+    operations_floor: int | None
     seconds: list[float] = field(default_factory=list)
     processor_seconds: list[float] = field(default_factory=list)
     times_less: list[float] = field(default_factory=list)
-    processor_times_less: list[float] = field(default_factory=list)
     rate: list[float] = field(default_factory=list)
-    peak_mib: float | None = None
+    peak_mib: list[float] = field(default_factory=list)
 
     @property
     def shares(self) -> list[float]:
         """Of the matrix-product rate, reached on the arithmetic that has to be done."""
+        if self.operations_floor is None:
+            return []
         pairs = zip(self.seconds, self.rate, strict=True)
         return [self.operations_floor / seconds / rate for seconds, rate in pairs]
 
 
-def measure(model: Any, layer: int, length: int, repeats: int) -> list[Timing]:
+def measure(todo: list[Procedure], shape: Shape, length: int, repeats: int) -> list[Timing]:
     """Time every procedure ``repeats`` times, in turns, each between two readings of the machine's rate."""
-    shape = Shape.of(model.config)
-    todo = procedures(model, layer, length)
-    timings = [start_timing(procedure, shape, length) for procedure in todo]
-    for _ in range(repeats):
+    timings = [Timing(p.name, length, p.layer, p.texts, p.rows, p.floor) for p in todo]
+    for number in range(repeats):
         for procedure, timing in zip(todo, timings, strict=True):
-            rows = procedure.rows * length
+            # The rows that a step of the paper's settings puts through the model together.
+            rows = min(MOST_ROWS, 10 * length * procedure.texts)
             before = matrix_product_rate(shape, rows)
-            wall, processor = time.perf_counter(), time.process_time()
-            procedure.run()
-            timing.seconds.append(time.perf_counter() - wall)
-            timing.processor_seconds.append(time.process_time() - processor)
+            with peak_resident() as peak:
+                wall, processor = time.perf_counter(), time.process_time()
+                procedure.run()
+                seconds, busy = time.perf_counter() - wall, time.process_time() - processor
+            timing.seconds.append(seconds / procedure.texts)
+            timing.processor_seconds.append(busy / procedure.texts)
             timing.rate.append((before + matrix_product_rate(shape, rows)) / 2)
             timing.times_less.append(timings[0].seconds[-1] / timing.seconds[-1])
-            timing.processor_times_less.append(timings[0].processor_seconds[-1] / timing.processor_seconds[-1])
+            timing.peak_mib += peak
+            print(
+                f"{length} tokens, round {number + 1} of {repeats}: {procedure.name}, {procedure.texts} at once, "
+                f"{timing.seconds[-1]:.2f} s a text",
+                file=sys.stderr,
+                flush=True,
+            )
     return timings
-
-
-def start_timing(procedure: Procedure, shape: Shape, length: int) -> Timing:
-    """The entry of a procedure, its operations counted; counting also warms it up."""
-    counted = None if procedure.name == PUBLISHED else count_operations(procedure.run)
-    least = floor(shape, procedure.layer, length, procedure.n_steps, procedure.rows)
-    return Timing(procedure.name, length, procedure.layer, procedure.n_steps, procedure.rows, counted, least)
 
 
 def machine() -> dict[str, Any]:
@@ -116,32 +118,34 @@ def installed_version(package: str) -> str:
 
 
 def spread(values: list[float], digits: int) -> str:
-    """Median and range, as text."""
+    """Median and range, as text; the one value alone, and nothing for none."""
+    if not values:
+        return ""
     median = statistics.median(values)
+    if len(values) == 1:
+        return f"{median:.{digits}f}"
     return f"{median:.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
 
 
 def table(timings: list[Timing]) -> str:
     """The timings as a markdown table: median over the rounds, and the smallest and largest in brackets."""
     lines = [
-        "| tokens | layer | procedure | steps x rows | seconds | times less than published "
-        "| the same, processor time | operations needed (run), 1e9 | share of the matrix-product rate "
-        "| peak memory, MiB |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| tokens | at once | layer | procedure | rows | seconds a text | times less than published "
+        "| operations needed, 1e9 | share of the matrix-product rate | peak memory, MiB |",
+        "|---" * 10 + "|",
     ]
     for timing in timings:
-        run = "" if timing.operations is None else f" ({timing.operations / 1e9:.0f})"
         cells = [
             str(timing.length),
-            str(timing.layer),
+            str(timing.texts),
+            "" if timing.layer is None else str(timing.layer),
             timing.name,
-            f"{timing.n_steps} x {timing.rows}",
+            str(timing.rows),
             spread(timing.seconds, 2),
             spread(timing.times_less, 2),
-            spread(timing.processor_times_less, 2),
-            f"{timing.operations_floor / 1e9:.0f}{run}",
+            "" if timing.operations_floor is None else f"{timing.operations_floor / 1e9:.0f}",
             spread(timing.shares, 2),
-            "" if timing.peak_mib is None else f"{timing.peak_mib:.0f}",
+            spread(timing.peak_mib, 0),
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -170,6 +174,8 @@ def report(about: dict[str, Any], command: str, timings: list[Timing]) -> str:
     rates = [rate / 1e9 for timing in timings for rate in timing.rate]
     return (
         f"# Time of one text\n\n`{command}`\n\n{facts}\n\n"
+        "Rows go through the model, or through the part after the layer, for one text. Peak memory is what a procedure "
+        "adds to what the process held before, weights and all.\n\n"
         f"Matrix products alone, float32: {spread(rates, 0)} 1e9 operations a second. "
         "Figures: median (smallest to largest) over the rounds.\n\n"
         f"{table(timings)}\n"
@@ -180,11 +186,12 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.speed", description=__doc__.split("\n")[0])
     parser.add_argument("--lengths", type=int, nargs="+", default=[128], help="tokens of the text")
-    parser.add_argument("--layers", type=int, nargs="+", default=[9], help="layer with the bottleneck, from 1")
+    parser.add_argument("--layers", type=int, nargs="+", default=[9], help="layers with the bottleneck, from 1")
+    parser.add_argument("--texts", type=int, nargs="+", default=[1], help="how many texts ours attributes at once")
+    parser.add_argument("--rivals", action="store_true", help="Integrated Gradients, LIME, leave one out, too")
     parser.add_argument("--repeats", type=int, default=3, help="rounds")
     parser.add_argument("--model", help="folder of a classifier of BERT's kind (default: BERT-base, random)")
     parser.add_argument("--threads", type=int, help="of torch (default: torch's own)")
-    parser.add_argument("--memory", action="store_true", help="measure peak memory, too, one process each")
     parser.add_argument("--out", type=Path, default=RESULTS / "speed", help="without suffix: .json and .md")
     return parser.parse_args(arguments)
 
@@ -196,16 +203,16 @@ def main(arguments: list[str] | None = None) -> None:
         torch.set_num_threads(options.threads)
     about = machine()
     model = load_model(options.model)
+    shape = Shape.of(model.config)
+    for warm in procedures(model, 16, options.layers, with_rivals=options.rivals)[1:]:
+        warm.run()
     timings: list[Timing] = []
-    for length, layer in itertools.product(options.lengths, options.layers):
-        found = measure(model, layer, length, options.repeats)
-        if options.memory:
-            for timing in found:
-                timing.peak_mib = peak_memory(options.model, layer, length, timing.name)
-        timings += found
     command = " ".join(["python -m benchmarks.speed", *(sys.argv[1:] if arguments is None else arguments)])
-    text = report(about, command, timings)
-    keep(options.out, text, {"machine": about, "command": command, "timings": [asdict(timing) for timing in timings]})
+    for length in options.lengths:
+        todo = procedures(model, length, options.layers, options.texts, options.rivals)
+        timings += measure(todo, shape, length, options.repeats)
+    raw = {"machine": about, "command": command, "timings": [asdict(timing) for timing in timings]}
+    keep(options.out, report(about, command, timings), raw)
 
 
 if __name__ == "__main__":
