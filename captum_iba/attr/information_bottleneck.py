@@ -21,6 +21,7 @@ from captum_iba._compat import (
 )
 from captum_iba.attr.batch import Batch
 from captum_iba.attr.bottleneck import NATS_PER_BIT
+from captum_iba.attr.guard import ModuleGuard
 from captum_iba.attr.job import Job
 from captum_iba.attr.losses import LossFunction, resolve_loss, row_losses
 from captum_iba.attr.mask import InformationMeter, MaskLayout
@@ -29,7 +30,8 @@ from captum_iba.attr.nested import tensors_in
 from captum_iba.attr.noise import noise_as_released, noise_of_data_set, noise_of_example
 from captum_iba.attr.optimization import Bottleneck, optimize_mask
 from captum_iba.attr.presets import Settings, settings
-from captum_iba.attr.replay import CallSequence, Passes, Sighting
+from captum_iba.attr.recording import Recording, Sighting, record
+from captum_iba.attr.replay import CallSequence, Passes
 from captum_iba.attr.sites import Site
 from captum_iba.attr.statistics import FeatureStatistics
 
@@ -257,7 +259,7 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
         # A model with randomness of its own draws from the global state: it is put back.
         with torch.random.fork_rng(devices), torch.inference_mode(False):
             try:
-                found = [self._attribute(job, sites, shared, bar) for shared in bottlenecks]
+                found = self._attribute(job, sites, bottlenecks, bar)
             finally:
                 if bar is not None:
                     bar.close()
@@ -271,16 +273,18 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
     def _layers(self) -> list[Module]:
         return [self.layer] if isinstance(self.layer, Module) else list(self.layer)
 
-    def _attribute(self, job: Job, sites: list[Site], shared: list[int], bar: Any) -> Any:
-        """One attribution, and its trace: one layer's, or that of several with one mask."""
-        parts: list[_Part] = []
+    def _attribute(
+        self, job: Job, sites: list[Site], bottlenecks: list[list[int]], bar: Any
+    ) -> list[tuple[Any, BottleneckTrace | None]]:
+        """For every bottleneck (at one site, or shared by several) the attribution, and its trace."""
+        parts: list[list[_Part]] = []
         first = 0
         while first < job.batch.rows:
             part = job.batch.examples(first, first + job.examples_per_pass)
             smaller = None
             shown = 0 if bar is None else bar.n
             try:
-                parts.append(self._attribute_part(job, part, first, [sites[n] for n in shared], shared, bar))
+                parts.append(self._attribute_part(job, part, first, sites, bottlenecks, bar))
                 first += part.rows
             except (MemoryError, RuntimeError) as error:
                 smaller = job.halved() if out_of_memory(error) else None
@@ -293,79 +297,95 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
                     bar.update(shown - bar.n)
                 if torch.cuda.is_available():
                     torch.cuda.empty_cache()
-        tensors = [
-            torch.cat(pieces) if pieces[0].shape[0] == parts[0].rows else pieces[0]
-            for pieces in zip(*(part.attributions for part in parts), strict=True)
-        ]
-        trace = None
-        if job.return_trace:
-            trace = BottleneckTrace(*(torch.cat(pieces) for pieces in zip(*(p.trace for p in parts), strict=True)))
-        return _format_output(len(tensors) > 1, tuple(tensors)), trace
+        return [_joined([part[number] for part in parts]) for number in range(len(bottlenecks))]
 
     def _attribute_part(
-        self, job: Job, part: Batch, first: int, sites: list[Site], numbers: list[int], bar: Any
-    ) -> _Part:
-        chosen, rows = job.chosen, part.rows
+        self, job: Job, part: Batch, first: int, sites: list[Site], bottlenecks: list[list[int]], bar: Any
+    ) -> list[_Part]:
+        """Some examples, at every bottleneck: all share one recorded pass."""
         forward_func = _on_one_device(self.forward_func)
-        passes_needed = chosen.n_steps > 0 or job.return_trace
 
         def forward(copies: int) -> Any:
             tiled = part.tiled(copies)
             return _run_forward(forward_func, tiled.inputs, None, tiled.arguments)
 
-        with Passes(forward, rows, sites, job.replay and passes_needed, self._checked) as passes:
-            output, sightings = passes.record()
-            where = sightings[0]
-            feature = where.feature
-            if feature.ndim < 2 or feature.shape[0] != rows:
+        with ModuleGuard() as guard:
+            recording = record(forward, sites, guard)
+            loss = self._require_sound(job, part, sites, recording)
+            found = []
+            for numbers in bottlenecks:
+                replay = job.replay and (job.chosen.n_steps > 0 or job.return_trace)
+                with Passes(forward, part.rows, sites, recording, numbers, replay, self._checked) as passes:
+                    if replay and not passes.replays:
+                        layer = _describe(sites[numbers[0]])
+                        self._warn_once("replay", f"{layer} is not replayed, every pass runs whole: {passes.reason}")
+                    found.append(self._optimize(job, part, first, sites, passes, loss, bar))
+        return found
+
+    @staticmethod
+    def _require_sound(job: Job, part: Batch, sites: list[Site], recording: Recording) -> str | LossFunction:
+        """The loss; ValueError where shapes or the recorded losses will not do."""
+        rows, output = part.rows, recording.output
+        for sighting in recording.sightings:
+            shape = tuple(sighting.feature.shape)
+            if len(shape) < 2 or shape[0] != rows:
                 raise ValueError(
-                    f"layer {_describe(sites[where.number])} has the shape {tuple(feature.shape)}, expected (B, ...) "
+                    f"layer {_describe(sites[sighting.number])} has the shape {shape}, expected (B, ...) "
                     f"with one row for each of {rows} examples"
                 )
-            if output.ndim == 0 or output.shape[0] != rows:
-                raise ValueError(
-                    f"forward_func gives the shape {tuple(output.shape)}, expected one row for each of {rows} examples"
-                )
-            loss = resolve_loss(job.loss, output)
-            recorded = row_losses(loss, output, part.target)
-            if not bool(recorded.isfinite().all()):
-                raise ValueError(
-                    f"forward_func gives NaN or infinity: the losses of the examples are {recorded.tolist()}"
-                )
-            if passes_needed and job.replay and not passes.replays:
-                self._warn_once(
-                    "replay", f"{_describe(sites[0])} is not replayed, every pass runs whole: {passes.reason}"
-                )
+        if output.ndim == 0 or output.shape[0] != rows:
+            raise ValueError(
+                f"forward_func gives the shape {tuple(output.shape)}, expected one row for each of {rows} examples"
+            )
+        loss = resolve_loss(job.loss, output)
+        recorded = row_losses(loss, output, part.target)
+        if not bool(recorded.isfinite().all()):
+            raise ValueError(f"forward_func gives NaN or infinity: the losses of the examples are {recorded.tolist()}")
+        return loss
 
-            groups = _rows_of(job.feature_mask, first, rows, job.batch.rows)
-            carries = _rows_of(job.bottleneck_mask, first, rows, job.batch.rows)
-            layout = MaskLayout.of(feature, chosen.granularity, groups, carries)
-            _require_finite(feature, layout, first)
-            for sighting in sightings[1:]:
-                layout.require_fit(sighting.feature, _describe(sites[sighting.number]))
-            noise = [self._noise(sighting, numbers, layout, chosen) for sighting in sightings]
-            mean, std = noise[0]
-            meter = InformationMeter(layout, (feature.to(mean.dtype) - mean) / std)
-            bottleneck = Bottleneck(
-                passes,
-                feature,
-                [m for m, _ in noise],
-                [s for _, s in noise],
-                layout,
-                meter,
-                loss,
-                part.target,
-                job.seed,
-                chosen.antithetic,
-            )
-            values, history = optimize_mask(
-                bottleneck,
-                chosen,
-                job.draws_per_pass(feature),
-                job.return_trace,
-                lambda draws: bar.update(draws * rows) if bar else None,
-            )
-            bits = meter.of_elements(values) / NATS_PER_BIT
+    def _optimize(
+        self,
+        job: Job,
+        part: Batch,
+        first: int,
+        sites: list[Site],
+        passes: Passes,
+        loss: str | LossFunction,
+        bar: Any,
+    ) -> _Part:
+        """One bottleneck in some examples."""
+        chosen, rows, sightings = job.chosen, part.rows, passes.sightings
+        where = sightings[0]
+        feature = where.feature
+        groups = _rows_of(job.feature_mask, first, rows, job.batch.rows)
+        carries = _rows_of(job.bottleneck_mask, first, rows, job.batch.rows)
+        layout = MaskLayout.of(feature, chosen.granularity, groups, carries)
+        _require_finite(feature, layout, first)
+        for sighting in sightings[1:]:
+            layout.require_fit(sighting.feature, _describe(sites[sighting.number]))
+        noise = [self._noise(sighting, layout, chosen) for sighting in sightings]
+        mean, std = noise[0]
+        meter = InformationMeter(layout, (feature.to(mean.dtype) - mean) / std)
+        bottleneck = Bottleneck(
+            passes,
+            feature,
+            [m for m, _ in noise],
+            [s for _, s in noise],
+            layout,
+            meter,
+            loss,
+            part.target,
+            job.seed,
+            chosen.antithetic,
+        )
+        values, history = optimize_mask(
+            bottleneck,
+            chosen,
+            job.draws_per_pass(feature),
+            job.return_trace,
+            lambda draws: bar.update(draws * rows) if bar else None,
+        )
+        bits = meter.of_elements(values) / NATS_PER_BIT
         trace = None
         if job.return_trace:
             objective, information, chance = (torch.stack(column, 1) for column in zip(*history, strict=True))
@@ -376,14 +396,12 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
         ]
         return _Part(rows, attributions, trace)
 
-    def _noise(
-        self, sighting: Sighting, numbers: list[int], layout: MaskLayout, chosen: Settings
-    ) -> tuple[Tensor, Tensor]:
+    def _noise(self, sighting: Sighting, layout: MaskLayout, chosen: Settings) -> tuple[Tensor, Tensor]:
         """Mean and standard deviation of the noise at a site, in the mask's precision."""
         feature = sighting.feature.to(torch.promote_types(sighting.feature.dtype, torch.float32))
         if chosen.own_input:
             return noise_as_released(feature, sighting.layer_input)
-        statistics = self.statistics[numbers[sighting.number]]
+        statistics = self.statistics[sighting.number]
         if statistics is not None:
             return noise_of_data_set(feature, statistics)
         self._warn_once(
@@ -404,7 +422,18 @@ class _Part(NamedTuple):
 
     rows: int
     attributions: list[Tensor]
-    trace: Any
+    trace: BottleneckTrace | None
+
+
+def _joined(parts: list[_Part]) -> tuple[Any, BottleneckTrace | None]:
+    """Attributions and trace of all examples."""
+    tensors = [
+        torch.cat(pieces) if pieces[0].shape[0] == parts[0].rows else pieces[0]
+        for pieces in zip(*(part.attributions for part in parts), strict=True)
+    ]
+    traces = [part.trace for part in parts if part.trace is not None]
+    trace = BottleneckTrace(*(torch.cat(pieces) for pieces in zip(*traces, strict=True))) if traces else None
+    return _format_output(len(tensors) > 1, tuple(tensors)), trace
 
 
 def _require_finite(feature: Tensor, layout: MaskLayout, first: int) -> None:

@@ -8,10 +8,9 @@ the documentation has the idea, the traps, and which models fall back to whole p
 from __future__ import annotations
 
 import threading
-from collections import Counter, defaultdict, deque
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
@@ -19,40 +18,11 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from captum_iba.attr.guard import ModuleGuard
 from captum_iba.attr.memory import out_of_memory
-from captum_iba.attr.nested import map_tensors, split_feature, tile
+from captum_iba.attr.nested import map_tensors, tile
+from captum_iba.attr.recording import Recording, Sighting
 from captum_iba.attr.sites import Site, feature_of, hooked
-from captum_iba.attr.trace import Call, CallTrace, Cut
-
-
-@dataclass(frozen=True)
-class Sighting:
-    """What a recorded pass saw at a site.
-
-    Args:
-        number (int): Of the site, as given.
-        feature (Tensor): The feature.
-        structure (Any): All that the layer gave (or took), the feature in it.
-        layer_input (Tensor or None): The feature that the layer took.
-        call (int): Which call of the layer this was, from 0.
-        cut (Cut): Which module calls had begun and finished by then.
-        versions (list of int): Of the feature and the input, at that moment.
-    """
-
-    number: int
-    feature: Tensor
-    structure: Any
-    layer_input: Tensor | None
-    call: int
-    cut: Cut
-    versions: list[int]
-
-    @property
-    def changed_in_place(self) -> bool:
-        """Whether the model wrote into the feature, or the layer's input, afterwards."""
-        return _versions(self.feature, self.layer_input) != self.versions
-
+from captum_iba.attr.trace import Call, Cut
 
 CallSequence = tuple[tuple[Module, bool, bool], ...]
 """The calls up to a site: module, whether it had finished, whether the model wrote into its output later."""
@@ -61,18 +31,23 @@ CallSequence = tuple[tuple[Module, bool, bool], ...]
 class Passes:
     """Passes through one model on the same inputs with other features at its sites.
 
-    A context: on leaving it, hooks, ``forward`` methods and all that :class:`ModuleGuard` looks after are as before.
+    They are replayed from the first site on if that gives the same output, which is tried on entering the context. On
+    leaving it, hooks and ``forward`` methods are as before.
 
     Args:
         forward (Callable): Takes a number of copies ``n`` and returns the output of the model, a tensor, for
             the inputs tiled ``n`` times.
         rows (int): Examples in the inputs.
-        sites (sequence of Site): Where features are read and replaced.
+        sites (sequence of Site): Those of the recording.
+        recording (Recording): A pass over the inputs. The :class:`ModuleGuard` of the recording is still entered.
+        numbers (sequence of int): Which sites get other features.
         replay (bool): False runs every pass whole. Default: True.
         checked (dict or None): What earlier passes through the same model have found out, by the sequence of module
             calls up to the first site; a sequence in it gets a shorter check. Default: None.
 
     Attributes:
+        sightings (list of Sighting): Those of the sites, in the order in which they were passed; :meth:`run` counts
+            the sites in that order too.
         reason (str): Why passes are not replayed, if so.
     """
 
@@ -81,21 +56,32 @@ class Passes:
         forward: Callable[[int], Tensor],
         rows: int,
         sites: Sequence[Site],
+        recording: Recording,
+        numbers: Sequence[int],
         replay: bool = True,
         checked: dict[CallSequence, bool] | None = None,
     ) -> None:
         self._forward = forward
         self._rows = rows
-        self._sites = tuple(sites)
+        self._sites = [sites[number] for number in numbers]
+        self._recording = recording
+        places = [place for place, sighting in enumerate(recording.sightings) if sighting.number in numbers]
+        self._changed = recording.changed[places[0]]
+        self.sightings = [recording.sightings[place] for place in places]
+        self._wanted = {
+            (sites[sighting.number].layer, sites[sighting.number].at_input, sighting.call): order
+            for order, sighting in enumerate(self.sightings)
+        }
         self._undo = ExitStack()
-        self._guard = self._undo.enter_context(ModuleGuard())
-        self._wanted: dict[tuple[Module, bool, int], int] = {}
         self._replay = replay
         self._checked = {} if checked is None else checked
         self._recorded: _RecordedCalls | None = None
         self.reason = ""
 
     def __enter__(self) -> Passes:
+        if self._replay:
+            with torch.no_grad():
+                self._try_replay(self._recording.output, self.sightings[0])
         return self
 
     def __exit__(
@@ -105,29 +91,8 @@ class Passes:
 
     @property
     def replays(self) -> bool:
-        """Whether passes run only from the first site on; known after :meth:`record`."""
+        """Whether passes run only from the first site on."""
         return self._recorded is not None
-
-    def record(self) -> tuple[Tensor, list[Sighting]]:
-        """One whole pass, without gradients; later ones are replayed if that gives the same output.
-
-        Returns:
-            tuple: the output of the model, and what was seen, in the order in which the sites were passed.
-            :meth:`run` counts the sites in that order too.
-
-        Raises:
-            ValueError: A layer did not run, or not as often as a site wants.
-            TypeError: A layer or the model gave no floating-point tensor.
-        """
-        with torch.no_grad():
-            output, sightings = self._observe(keep_copies=False)
-            changed = [call.finished and call.changed_in_place for call in sightings[0].cut.calls]
-            if any(changed) or sightings[0].changed_in_place:
-                # An in-place operation wrote into what was to be kept: once more, keeping copies.
-                output, sightings = self._observe(keep_copies=True)
-            if self._replay:
-                self._try_replay(output, sightings[0], changed)
-        return output, sightings
 
     def run(self, copies: int, replace: Callable[[int, Tensor], Tensor]) -> Tensor:
         """The output of the model for ``copies`` times the inputs, with other features at the sites.
@@ -153,44 +118,8 @@ class Passes:
         with hooked(self._sites, visit):
             return self._forward(copies)
 
-    def _observe(self, keep_copies: bool) -> tuple[Tensor, list[Sighting]]:
-        trace = CallTrace(keep_copies)
-        runs: Counter[tuple[Module, bool]] = Counter()
-        # For a call counted from the last, as many sightings as may still be the one.
-        seen: dict[Site, deque[tuple[int, Sighting]]] = {
-            site: deque(maxlen=-site.call if site.call < 0 else 1) for site in self._sites
-        }
-
-        def visit(layer: Module, at_input: bool, call: int, value: Any, layer_input: Any) -> None:
-            runs[layer, at_input] += 1
-            for number, site in enumerate(self._sites):
-                if site.layer is layer and site.at_input is at_input and (site.call < 0 or site.call == call):
-                    if keep_copies:
-                        value, layer_input = map_tensors(_copy, (value, layer_input))
-                    feature, _ = feature_of(value, layer)
-                    entered = split_feature(layer_input)
-                    source = None if entered is None else entered[0]
-                    moment, versions = trace.cut(), _versions(feature, source)
-                    sighting = Sighting(number, feature, value, source, call, moment, versions)
-                    seen[site].append((sum(runs.values()), sighting))
-
-        with self._guard.watching(), hooked(self._sites, visit), trace.following():
-            output = self._forward(1)
-        if not isinstance(output, Tensor):
-            raise TypeError(
-                f"forward_func must return a tensor, got {type(output).__name__}; "
-                "to take a tensor from a model output, wrap it: lambda *args: model(*args).logits"
-            )
-        for site in self._sites:
-            site.require(runs[site.layer, site.at_input])
-        passed = [sighting for _, sighting in sorted((seen[site][0] for site in self._sites), key=_order)]
-        self._wanted = {
-            (self._sites[sighting.number].layer, self._sites[sighting.number].at_input, sighting.call): order
-            for order, sighting in enumerate(passed)
-        }
-        return output, passed
-
-    def _try_replay(self, output: Tensor, first: Sighting, changed: list[bool]) -> None:
+    def _try_replay(self, output: Tensor, first: Sighting) -> None:
+        changed = self._changed
         calls = zip(first.cut.calls, changed, strict=True)
         sequence = tuple((call.module, call.finished, written) for call, written in calls)
         # Two copies, because a tensor tiled by mistake then shows itself. The recorded feature alone does not tell
@@ -248,12 +177,12 @@ class _RecordedCalls:
 
     Args:
         cut (Cut): The moment of the recorded pass up to which is replayed.
-        changed (list of bool): A call whose output the model writes into returns a fresh copy every time.
+        changed (sequence of bool): A call whose output the model writes into returns a fresh copy every time.
         rows (int): Examples in the recorded pass.
         unread (torch.Size or None): Outputs of this shape are not kept; not-a-number stands in for them.
     """
 
-    def __init__(self, cut: Cut, changed: list[bool], rows: int, unread: torch.Size | None) -> None:
+    def __init__(self, cut: Cut, changed: Sequence[bool], rows: int, unread: torch.Size | None) -> None:
         self._calls = cut.calls
         self._changed = changed
         self._rows = rows
@@ -329,16 +258,8 @@ def _restore_forward(module: Module, own: Any) -> None:
         module.__dict__["forward"] = own
 
 
-def _order(found: tuple[int, Sighting]) -> int:
-    return found[0]
-
-
 def _copy(tensor: Tensor) -> Tensor:
     return tensor.detach().clone()
-
-
-def _versions(*tensors: Tensor | None) -> list[int]:
-    return [tensor._version for tensor in tensors if tensor is not None]
 
 
 def _difference(replayed: Tensor, expected: list[Tensor]) -> float:
