@@ -57,7 +57,7 @@ def table(found: dict[str, list[float]]) -> str:
     lines = ["| setting | rows | rank correlation, mean | lowest |", "|---|---|---|---|"]
     for name, values in found.items():
         chosen = settings(**{key: value for key, value in CHEAP[name].items() if key != "seed"})
-        rows = chosen.n_steps * chosen.n_samples * chosen.sides
+        rows = chosen.n_steps * chosen.draws * chosen.sides
         lines.append(f"| {name} | {rows} | {np.mean(values):.3f} | {min(values):.3f} |")
     return "\n".join(lines)
 

@@ -93,7 +93,7 @@ def procedures(
         method = InformationBottleneckAttribution(
             forward, blocks[first - 1 : last], statistics=None if chosen.own_input else statistics[first - 1 : last]
         )
-        rows = chosen.n_samples * chosen.sides
+        rows = chosen.draws * chosen.sides
         return Procedure(
             name,
             first,

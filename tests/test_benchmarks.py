@@ -136,6 +136,7 @@ def test_nothing_costs_more_than_it_did():
     dearer = {name: {what: number - 1 for what, number in case.items()} for name, case in found.items()}
     assert len(counts.regressions(found, dearer)) == sum(len(case) - ("peak bytes" in case) for case in found.values())
     assert len(counts.regressions(found, {})) == sum(map(len, found.values()))
+    assert counts.regressions({}, found) == [f"{name}: kept, and not counted any more" for name in found]
 
 
 @pytest.mark.parametrize("rows_a_pass", [4, 8])

@@ -119,6 +119,7 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
         n_samples: int | None = None,
         complement: float | None = None,
         learning_rate: float | None = None,
+        momentum: float | None = None,
         antithetic: bool | None = None,
         loss: str | LossFunction | None = None,
         seed: int = 0,
@@ -160,7 +161,9 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
                         the elements with a bottleneck, it means the same for every length.
             n_steps (int, optional): Updates of the mask. 0 gives the information in the layer as it is, before
                         anything is closed.
-            n_samples (int, optional): Draws of the noise a step.
+            n_samples (int, optional): Draws of the noise a step. 0 draws none: the mean of what passes,
+                        :math:`\lambda X + (1 - \lambda) m`, goes on in one pass, which is cheaper and
+                        has no chance in it. The information counted is that of the noise, drawn or not.
             complement (float, optional): Weight of the complement against the loss. The complement is what the mask
                         holds back, :math:`(1 - \lambda) X + \lambda \varepsilon`, and it must not suffice for
                         the prediction: its own loss is :math:`-\log(1 - p)` (minus the loss, where that knows no
@@ -168,8 +171,9 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
                         enough of it. Takes a second row for every draw. 0 leaves it out.
                         Default: the preset's; 0 for a ``loss`` function, which may have no bound to rise to
             learning_rate (float, optional): Of Adam, for the mask before the sigmoid.
-            antithetic (bool, optional): The draws of a step come in pairs, the noise of the second that of the first
-                        turned round its mean, so that fewer are needed.
+            momentum (float, optional): Of Adam, by how much the mean of the gradients outlives a step, from 0 to 1.
+            antithetic (bool, optional): Draws come in pairs, within a step or over two, the noise of the second that
+                        of the first turned round its mean, so that fewer are needed.
             loss (str or Callable, optional): What must stay low. ``"cross_entropy"`` of logits (..., C);
                         ``"nll"``, for outputs that are log-probabilities; ``"negative_output"``, minus the
                         selected output; or a function of output and target that gives one value a row.
@@ -229,6 +233,7 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
             n_samples=n_samples,
             complement=0.0 if complement is None and callable(loss) else complement,
             learning_rate=learning_rate,
+            momentum=momentum,
             antithetic=antithetic,
         )
         if internal_batch_size is not None and not internal_batch_size >= 1:
@@ -376,6 +381,7 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
             loss,
             part.target,
             job.seed,
+            chosen.n_samples,
             chosen.antithetic,
         )
         values, history = optimize_mask(

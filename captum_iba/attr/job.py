@@ -35,11 +35,11 @@ class Job:
         """Examples that are optimised together."""
         if self.internal_batch_size is None:
             return self.batch.rows
-        return max(1, min(self.batch.rows, self.internal_batch_size // (self.chosen.n_samples * self.chosen.sides)))
+        return max(1, min(self.batch.rows, self.internal_batch_size // (self.chosen.draws * self.chosen.sides)))
 
     def draws_per_pass(self, feature: Tensor) -> int:
         """Draws of the noise that go through the model together."""
-        draws = self.chosen.n_samples
+        draws = self.chosen.draws
         if self.internal_batch_size is not None:
             draws = min(draws, max(1, self.internal_batch_size // self.chosen.sides))
         if feature.device.type != "cpu" or (self.internal_batch_size is not None and not self.tried_again):
@@ -49,11 +49,11 @@ class Job:
     @property
     def n_rows(self) -> int:
         """How many rows go through the model for one bottleneck, each draw of an example counted as one."""
-        return (self.chosen.n_steps + self.return_trace) * self.chosen.n_samples * self.batch.rows
+        return (self.chosen.n_steps + self.return_trace) * self.chosen.draws * self.batch.rows
 
     def halved(self) -> Job | None:
         """The same with at most half the rows; None where a pass has one example and one draw already."""
-        most = self.chosen.n_samples * self.chosen.sides
+        most = self.chosen.draws * self.chosen.sides
         rows = self.batch.rows * most if self.internal_batch_size is None else self.internal_batch_size
         rows = min(rows, self.batch.rows * most)
         if rows <= self.chosen.sides:

@@ -29,7 +29,8 @@ class Bottleneck:
         loss (str or Callable): One value a row.
         target (TargetType): Of the examples.
         seed (int): Of the noise.
-        antithetic (bool): Every second draw is the one before it, turned round.
+        n_samples (int): Draws of the noise a step; 0 puts its mean in the place of draws.
+        antithetic (bool): Every second draw, counted through all steps, is the one before it, turned round.
     """
 
     passes: Passes
@@ -41,6 +42,7 @@ class Bottleneck:
     loss: str | LossFunction
     target: TargetType
     seed: int
+    n_samples: int
     antithetic: bool
 
     @property
@@ -65,8 +67,10 @@ class Bottleneck:
                     f"a layer has the shape {tuple(live.shape)} in a pass of {copies} copies, expected one row for "
                     f"each of {self.rows} examples and each copy"
                 )
-            standard = torch.stack([self._standard_noise(tuple(shape), number, step, draw, live) for draw in draws])
-            noise = self.mean[number] + self.std[number] * standard.unsqueeze(1)
+            noise = self.mean[number]
+            if self.n_samples:
+                drawn = [self._standard_noise(tuple(shape), number, step, draw, live) for draw in draws]
+                noise = noise + self.std[number] * torch.stack(drawn).unsqueeze(1)
             feature = self.feature if number == 0 else live.reshape(sides, len(draws), self.rows, *shape)
             return open_bottleneck(feature, noise, lam).flatten(0, 2)
 
@@ -76,9 +80,11 @@ class Bottleneck:
 
     def _standard_noise(self, shape: tuple[int, ...], number: int, step: int, draw: int, like: Tensor) -> Tensor:
         # Of what the two draws of a pair do to the loss, all that is odd in the noise cancels: half the
-        # draws are as good.
-        turned = self.antithetic and draw % 2
-        noise = standard_noise(shape, (self.seed, number, step, draw - turned), like.device)
+        # draws are as good. A pair may fall into two steps, for Adam averages over those.
+        turned = self.antithetic and (step * self.n_samples + draw) % 2 == 1
+        if turned:
+            step, draw = divmod(step * self.n_samples + draw - 1, self.n_samples)
+        noise = standard_noise(shape, (self.seed, number, step, draw), like.device)
         return -noise if turned else noise
 
 
@@ -96,7 +102,7 @@ def optimize_mask(
 
     Args:
         bottleneck (Bottleneck): What to minimise.
-        chosen (Settings): Steps, draws, beta, weight of the complement, learning rate.
+        chosen (Settings): Steps, draws, beta, weight of the complement, learning rate, momentum.
         draws_per_pass (int): Draws of the noise that go through the model together.
         final_pass (bool): One more pass, with the mask that was found, for the trace.
         done (Callable): Called after every pass, with the number of its draws.
@@ -110,24 +116,24 @@ def optimize_mask(
     """
     dtype = torch.promote_types(bottleneck.feature.dtype, torch.float32)
     values = bottleneck.layout.start(OPEN, dtype)
-    adam = torch.optim.Adam([values], lr=chosen.learning_rate)
+    adam = torch.optim.Adam([values], lr=chosen.learning_rate, betas=(chosen.momentum, 0.999))
     history = []
     for step in range(chosen.n_steps + final_pass):
         updates = step < chosen.n_steps
         gradient = torch.zeros_like(values)
         loss = torch.zeros(bottleneck.rows, dtype=dtype, device=values.device)
         chance = torch.zeros_like(loss)
-        for first in range(0, chosen.n_samples, draws_per_pass):
-            draws = range(first, min(first + draws_per_pass, chosen.n_samples))
+        for first in range(0, chosen.draws, draws_per_pass):
+            draws = range(first, min(first + draws_per_pass, chosen.draws))
             with torch.set_grad_enabled(updates):
                 losses = bottleneck.losses(values, step, draws, chosen.sides)
                 total = losses[0].sum(0)
                 if chosen.complement:
                     total = total + chosen.complement * losses_held_back(bottleneck.loss, losses[1]).sum(0)
                 if updates:
-                    gradient += _gradient(total.sum() / chosen.n_samples, values)
-            loss += total.detach().to(loss) / chosen.n_samples
-            chance += probability(bottleneck.loss, losses[0].detach()).sum(0).to(loss) / chosen.n_samples
+                    gradient += _gradient(total.sum() / chosen.draws, values)
+            loss += total.detach().to(loss) / chosen.draws
+            chance += probability(bottleneck.loss, losses[0].detach()).sum(0).to(loss) / chosen.draws
             done(len(draws))
         if not bool(loss.isfinite().all()):
             raise ValueError(

@@ -34,9 +34,10 @@ class Settings:
             (nothing is shared) or ``"channel"`` (all positions of a feature).
         beta (float): Weight of the mean information per element, in nats, against the loss.
         n_steps (int): Updates of the mask.
-        n_samples (int): Draws of the noise a step.
+        n_samples (int): Draws of the noise a step; 0: its mean, once, in place of draws.
         complement (float): Weight of what is held back against the loss: it must not suffice.
         learning_rate (float): Of Adam.
+        momentum (float): Of Adam: by how much the mean of the gradients outlives a step.
         antithetic (bool): Draws come in pairs, the second with the noise of the first turned round.
         own_input (bool): The noise of the published code: its mean is the layer's input, element by element, and
             its standard deviation is ``sqrt(1e-5)``.
@@ -48,6 +49,7 @@ class Settings:
     n_samples: int
     complement: float = 0.0
     learning_rate: float = 1.0
+    momentum: float = 0.9
     antithetic: bool = False
     own_input: bool = False
 
@@ -63,10 +65,10 @@ class Settings:
         )
         _require(_is_count(self.n_steps) and self.n_steps >= 0, "n_steps", self.n_steps, "an integer of at least 0")
         _require(
-            _is_count(self.n_samples) and self.n_samples >= 1,
+            _is_count(self.n_samples) and self.n_samples >= 0,
             "n_samples",
             self.n_samples,
-            "an integer of at least 1",
+            "an integer of at least 0",
         )
         _require(
             _is_number(self.learning_rate) and self.learning_rate > 0,
@@ -74,7 +76,18 @@ class Settings:
             self.learning_rate,
             "a positive number",
         )
+        _require(
+            _is_number(self.momentum) and 0 <= self.momentum < 1,
+            "momentum",
+            self.momentum,
+            "a number of at least 0 and less than 1",
+        )
         _require(isinstance(self.antithetic, bool), "antithetic", self.antithetic, "True or False")
+
+    @property
+    def draws(self) -> int:
+        """Passes through the bottleneck a step: the mean of the noise is one, too."""
+        return max(1, self.n_samples)
 
     @property
     def sides(self) -> int:

@@ -71,7 +71,10 @@ def explain(
         float | None, typer.Option(min=0, help="Weight of the information.", show_default="the preset's")
     ] = None,
     steps: Annotated[int | None, typer.Option(min=0, help="Updates of the mask.", show_default="the preset's")] = None,
-    draws: Annotated[int | None, typer.Option(min=1, help="Noise draws a step.", show_default="the preset's")] = None,
+    draws: Annotated[
+        int | None,
+        typer.Option(min=0, help="Noise draws a step; 0: the mean of the noise.", show_default="the preset's"),
+    ] = None,
     complement: Annotated[
         float | None, typer.Option(min=0, help="Weight of what is held back.", show_default="the preset's")
     ] = None,

@@ -172,6 +172,7 @@ class TextExplainer:
         n_samples: int | None = None,
         complement: float | None = None,
         learning_rate: float | None = None,
+        momentum: float | None = None,
         antithetic: bool | None = None,
         seed: int = 0,
         batch_size: int = 8,
@@ -192,7 +193,7 @@ class TextExplainer:
                 ``"word"`` (its tokens together), or nothing (``"feature"``). Default: the preset's.
             preset (str): ``"default"``, ``"paper"`` or ``"as_released"``; the last also puts noise into
                 special tokens. Default: ``"default"``.
-            beta, n_steps, n_samples, complement, learning_rate, antithetic: As for
+            beta, n_steps, n_samples, complement, learning_rate, momentum, antithetic: As for
                 ``InformationBottleneckAttribution.attribute``. Default: the preset's.
             seed (int): Of the noise. Default: 0.
             batch_size (int): Texts at a time. Default: 8.
@@ -218,6 +219,7 @@ class TextExplainer:
             n_samples=n_samples,
             complement=complement,
             learning_rate=learning_rate,
+            momentum=momentum,
             antithetic=antithetic,
         )
         targets = spread_targets(target, len(each), self.classifier.labels)
@@ -337,6 +339,7 @@ class TextExplainer:
             n_samples=used.n_samples,
             complement=used.complement,
             learning_rate=used.learning_rate,
+            momentum=used.momentum,
             antithetic=used.antithetic,
             loss="nll" if self.classifier.multi_label else "cross_entropy",
             seed=call.seed,

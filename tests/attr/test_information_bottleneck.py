@@ -142,6 +142,43 @@ def test_one_step_by_hand(iba, reader, statistics, complement, antithetic):
     assert float(trace.probability[0, 0]) == pytest.approx(sum(math.exp(-one.item()) for one in losses) / 3, rel=1e-5)
 
 
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+def test_two_steps_without_draws_by_hand(iba, reader, statistics, momentum):
+    """The mean of the noise in place of draws, and Adam's second step written out."""
+    ids, _ = planted(1)
+    x = reader.table(ids).detach()
+    squares = ((x - statistics.mean) / statistics.std).square()
+    a = torch.full((1, LENGTH, 1), 5.0, requires_grad=True)
+    first, second = torch.zeros_like(a), torch.zeros_like(a)
+    for step in (1, 2):
+        lam = torch.sigmoid(a)
+        passed, held = lam * x + (1 - lam) * statistics.mean, (1 - lam) * x + lam * statistics.mean
+        loss = nn.functional.cross_entropy(reader.head(passed.sum(1)), torch.tensor([1]))
+        loss = loss - torch.log(1 - reader.head(held.sum(1)).softmax(-1)[0, 1]) + 0.3 * information(a, squares).mean()
+        (gradient,) = torch.autograd.grad(loss, a)
+        first = momentum * first + (1 - momentum) * gradient
+        second = 0.999 * second + 0.001 * gradient.square()
+        update = first / (1 - momentum**step) / ((second / (1 - 0.999**step)).sqrt() + 1e-8)
+        a = (a - 0.7 * update).detach().requires_grad_()
+    settings = {"n_steps": 2, "n_samples": 0, "beta": 0.3, "learning_rate": 0.7, "complement": 1.0}
+    bits = iba.attribute(ids, target=1, momentum=momentum, **settings)
+    torch.testing.assert_close(bits, information(a, squares).detach() / NATS_PER_BIT, rtol=1e-4, atol=1e-5)
+    assert torch.equal(bits, iba.attribute(ids, target=1, momentum=momentum, seed=1, **settings))
+
+
+def test_a_pair_of_draws_may_fall_into_two_steps(iba, monkeypatch):
+    from captum_iba.attr import optimization
+
+    keys = []
+    drawn = optimization.standard_noise
+    monkeypatch.setattr(
+        optimization, "standard_noise", lambda shape, key, device: keys.append(key) or drawn(shape, key, device)
+    )
+    ids, _ = planted(1)
+    iba.attribute(ids, target=1, n_steps=3, n_samples=3, antithetic=True)
+    assert [key[2:] for key in keys] == [(0, 0), (0, 0), (0, 2), (0, 2), (1, 1), (1, 1), (2, 0), (2, 0), (2, 2)]
+
+
 def test_trace(iba):
     ids, _ = planted(3)
     bits, trace = iba.attribute(ids, target=1, n_steps=6, return_trace=True)
@@ -288,7 +325,8 @@ def test_progress_counts_every_draw(iba, capsys):
         ({"beta": float("nan")}, "beta is nan, expected a number of at least 0"),
         ({"n_steps": -1}, "n_steps is -1, expected an integer of at least 0"),
         ({"n_steps": 2.5}, "n_steps is 2.5, expected an integer"),
-        ({"n_samples": 0}, "n_samples is 0, expected an integer of at least 1"),
+        ({"n_samples": -1}, "n_samples is -1, expected an integer of at least 0"),
+        ({"momentum": 1.0}, "momentum is 1.0, expected a number of at least 0 and less than 1"),
         ({"learning_rate": 0.0}, "learning_rate is 0.0, expected a positive number"),
         ({"preset": "fast"}, "preset is 'fast', expected one of default, paper, as_released"),
         ({"granularity": "word"}, "granularity is 'word', expected one of token, feature, channel"),

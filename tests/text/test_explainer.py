@@ -115,7 +115,7 @@ def test_bad_texts(explainer, texts, pairs, error, says):
         {"beta": -1.0},
         {"beta": float("nan")},
         {"n_steps": -1},
-        {"n_samples": 0},
+        {"n_samples": -1},
         {"learning_rate": 0.0},
         {"preset": "best"},
         {"granularity": "sentence"},

@@ -22,6 +22,7 @@ def information_bottleneck(
     n_samples: int | None = None,
     complement: float | None = None,
     learning_rate: float | None = None,
+    momentum: float | None = None,
     antithetic: bool | None = None,
 ) -> list[FloatArray]:
     """Bits of every token (:class:`captum_iba.InformationBottleneckAttribution`).
@@ -32,7 +33,7 @@ def information_bottleneck(
         layer (int, str, sequence of them, or None): Block number from 1, or a module's name; None takes the task's, and
             if that is None too, all blocks with one mask, but for the published settings one block at three
             quarters of the depth: 9 of 12. Default: None.
-        granularity, beta, n_steps, n_samples, complement, learning_rate, antithetic: As for
+        granularity, beta, n_steps, n_samples, complement, learning_rate, momentum, antithetic: As for
             :meth:`captum_iba.text.TextExplainer.explain`. Default: the preset's.
 
     Returns:
@@ -45,6 +46,7 @@ def information_bottleneck(
         "n_samples": n_samples,
         "complement": complement,
         "learning_rate": learning_rate,
+        "momentum": momentum,
         "antithetic": antithetic,
     }
     used = read_settings(preset, **changes)
@@ -61,7 +63,7 @@ def information_bottleneck(
         None if None in found else [one for one in found if one is not None],
         classifier.max_length,
     )
-    rows_of_text = used.n_samples * used.sides
+    rows_of_text = used.draws * used.sides
     scores: dict[int, FloatArray] = {}
     for paired in (False, True):
         rows = [i for i, encoded in enumerate(task.encoded) if (encoded.pair is not None) == paired]
