@@ -21,35 +21,38 @@ from benchmarks.degradation import read_texts
 from benchmarks.speed import RESULTS, keep, machine
 from captum_iba.attr.presets import settings
 from captum_iba.text import TextExplainer, embedded_model_path
+from captum_iba.text.methods.task import FloatArray
 
 LONG = {"n_steps": 50, "n_samples": 100, "seed": 100}
 CHEAP: dict[str, dict[str, Any]] = {
     "default": {},
     "another seed": {"seed": 1},
-    "one draw": {"n_samples": 1},
     "independent draws": {"antithetic": False},
-    "two pairs of draws": {"n_samples": 4},
-    "10 steps of 1, 4 independent draws": {"n_steps": 10, "n_samples": 4, "learning_rate": 1.0, "antithetic": False},
+    "no draws, the mean of the noise": {"n_samples": 0},
+    "two pairs of draws a step": {"n_samples": 4},
     "10 steps": {"n_steps": 10},
-    "40 steps": {"n_steps": 40},
+    "30 steps": {"n_steps": 30},
+    "momentum 0.9": {"momentum": 0.9},
 }
 
 
 def correlations(explainer: TextExplainer, texts: list[str], pairs: list[str] | None) -> dict[str, list[float]]:
     """For every setting Spearman's rank correlation with the long optimisation, one number a text."""
 
-    def bits(**changes: Any) -> list[Any]:
-        return [result.bits for result in explainer.explain(texts, pairs, internal_batch_size=64, **changes)]
-
-    special = [[token.special for token in result.tokens] for result in explainer.explain(texts, pairs, n_steps=0)]
-    reference = bits(**LONG)
-    found = {}
-    for name, changes in CHEAP.items():
-        found[name] = [
-            float(spearmanr(one[~np.array(gone)], other[~np.array(gone)]).statistic)
-            for one, other, gone in zip(bits(**changes), reference, special, strict=True)
+    def bits(show_progress: bool = False, **changes: Any) -> list[FloatArray]:
+        results = explainer.explain(
+            texts, pairs, batch_size=1, internal_batch_size=64, show_progress=show_progress, **changes
+        )
+        return [
+            np.array([bits for bits, token in zip(result.bits, result.tokens, strict=True) if not token.special])
+            for result in results
         ]
-    return found
+
+    reference = bits(show_progress=True, **LONG)
+    return {
+        name: [float(spearmanr(one, other).statistic) for one, other in zip(bits(**changes), reference, strict=True)]
+        for name, changes in CHEAP.items()
+    }
 
 
 def table(found: dict[str, list[float]]) -> str:
@@ -77,7 +80,7 @@ def main(arguments: list[str] | None = None) -> None:
     path = options.model or embedded_model_path()
     explainer = TextExplainer.from_pretrained(path, max_length=options.max_length, dtype=getattr(torch, options.dtype))
     texts, others = read_texts(options.data, options.examples + options.statistics, options.columns)
-    pairs = [other or "" for other in others] if len(options.columns) > 1 else None
+    pairs = None if None in others else [other for other in others if other is not None]
     first, rest = slice(options.examples), slice(options.examples, None)
     explainer.estimate_statistics(texts[rest], None if pairs is None else pairs[rest])
     found = correlations(explainer, texts[first], None if pairs is None else pairs[first])

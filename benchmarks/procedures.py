@@ -60,7 +60,7 @@ def procedures(
         model (Module): From :func:`load_model`.
         length (int): Tokens of a text; their ids are random.
         layers (sequence of int): Layers whose output carries the bottleneck, from 1. The published procedure and the
-            preset ``as_released`` are run at the last of them, ``paper`` at each.
+            preset ``as_released`` are run at the last of them, ``paper`` at each (several texts at once: at the last).
         texts (sequence of int): How many texts ours attributes at once. The published procedure takes one.
         with_rivals (bool): Captum's Integrated Gradients, LIME and leave one out, too. Default: False.
     """
@@ -119,7 +119,7 @@ def procedures(
     # The published code reads the result off its tenth pass, so nine updates give what it gives.
     found = [published(layers[-1]), ours("as_released", layers[-1], layers[-1], "as_released", 1)]
     for number in texts:
-        found += [ours("paper", layer, layer, "paper", number) for layer in layers]
+        found += [ours("paper", layer, layer, "paper", number) for layer in (layers if number == 1 else layers[-1:])]
         found.append(ours("default: all layers, and the complement", 1, len(blocks), "default", number))
     if with_rivals:
         gradients = LayerIntegratedGradients(forward, model.get_input_embeddings())

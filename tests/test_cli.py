@@ -113,7 +113,7 @@ def test_another_model_without_statistics_says_what_it_did():
         (["explain", "--preset", "best", GOOD], 2, "best"),
         (["explain", "--method", "lime", GOOD], 2, "lime"),
         (["explain", "--beta", "-1", GOOD], 2, "beta"),
-        (["explain", "--draws", "0", GOOD], 2, "draws"),
+        (["explain", "--draws", "-1", GOOD], 2, "draws"),
         (["explain", "--pair", "one", "--pair", "two", GOOD], 2, "--pair"),
         (["explain", "--statistics", "a", "--statistics-from", "b", GOOD], 2, "--statistics-from"),
         (["explain", "--nonsense", GOOD], 2, "nonsense"),
