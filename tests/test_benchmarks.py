@@ -5,7 +5,7 @@ import pytest
 import torch
 from transformers import BertConfig, BertForSequenceClassification
 
-from benchmarks import counts
+from benchmarks import counts, throughput
 from benchmarks.arithmetic import Shape, count_operations, floor, matrix_product_rate
 from benchmarks.procedures import PUBLISHED
 from benchmarks.published import published_attribution
@@ -127,6 +127,18 @@ def test_command_writes_table_and_figures(model, tmp_path, capsys):
     for timing in timings:
         assert len(timing["seconds"]) == 2
         assert timing["name"] in table
+
+
+def test_throughput_counts_every_text(model, tmp_path, capsys):
+    model.save_pretrained(tmp_path / "model")
+    rows = [json.dumps({"text": "word " * count}) for count in (3, 9, 20, 5, 14)]
+    (tmp_path / "data.jsonl").write_text("\n".join(rows), encoding="utf-8")
+    paths = [f"--model={tmp_path / 'model'}", f"--data={tmp_path / 'data.jsonl'}", f"--out={tmp_path / 'found'}"]
+    throughput.main([*paths, "--texts=5", "--batch=2", "--device=cpu"])
+    found = json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))
+    assert found["texts"] == 5 and found["seconds"] > 0
+    assert found["minutes"] == pytest.approx(25_000 * found["seconds"] / 5 / 60)
+    assert "5 texts of 15 tokens on average" in capsys.readouterr().out
 
 
 def test_nothing_costs_more_than_it_did():
