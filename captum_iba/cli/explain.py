@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -89,6 +89,10 @@ def explain(
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Write a list of results as JSON; - is standard output.")
     ] = None,
+    keep: Annotated[
+        Path | None,
+        typer.Option(help="Keep finished texts in this folder: the same command goes on where it stopped."),
+    ] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Texts at a time.")] = 8,
     device: Annotated[
         str | None, typer.Option(help="Where the model runs, for example cuda.", show_default="the CPU")
@@ -116,7 +120,9 @@ def explain(
         explainer = _load(model, layer, statistics, None if where.apart else device, dtype)
         if statistics is None and preset is not Preset.as_released:
             _find_statistics(explainer, model, statistics_from, quiet)
-        found = partial(explain_texts, where, explainer, device=device) if where.apart else explainer.explain
+        found: Callable[..., list[TextAttribution]] = explainer.explain
+        if where.apart or keep is not None:
+            found = partial(explain_texts, where, explainer, device=device, keep=keep)
         results = found(
             given,
             pair or None,

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from captum_iba._compat import progress
 from captum_iba.engines.base import Engine, in_order
+from captum_iba.engines.kept import KeptBatches
 from captum_iba.text.explainer import TextExplainer
 from captum_iba.text.inputs import batches_by_length, check_texts
 from captum_iba.text.result import TextAttribution
 from captum_iba.text.targets import spread_targets
+
+_Call = tuple[list[str], list[str] | None, list[int | None], dict[str, Any]]
+"""Texts, their pairs, targets, and settings."""
 
 
 class _Explaining:
@@ -42,6 +47,7 @@ def explain_texts(
     device: str | None = None,
     batch_size: int = 8,
     show_progress: bool = False,
+    keep: str | os.PathLike[str] | None = None,
     **settings: Any,
 ) -> list[TextAttribution]:
     """What :meth:`captum_iba.text.TextExplainer.explain` gives for several texts, by the workers of an engine.
@@ -55,6 +61,8 @@ def explain_texts(
         device (str or None): Where the models of workers elsewhere run; None is the CPU. Default: None.
         batch_size (int): Texts at a time. Default: 8.
         show_progress (bool): A progress bar over the batches. Default: False.
+        keep (path or None): A folder for finished batches: the same call with the same folder goes on where it
+            stopped, by any engine. Default: None.
         **settings: All else that ``explain`` takes.
 
     Returns:
@@ -63,6 +71,7 @@ def explain_texts(
     Raises:
         TypeError, ValueError: As ``explain``.
         EngineError: There are no workers, or they die over and over.
+        OSError: The folder cannot be written; what was kept before stays.
 
     Examples::
 
@@ -72,20 +81,46 @@ def explain_texts(
     targets = spread_targets(target, len(each), explainer.classifier.labels)
     encoded = explainer.classifier.encode(each, others)
     batches = batches_by_length([len(item) for item in encoded], batch_size)
-    calls = [
+    calls: list[_Call] = [
         (
             [each[i] for i in batch],
-            None if pairs is None else [others[i] for i in batch],
+            None if pairs is None else [other for i in batch if (other := others[i]) is not None],
             [targets[i] for i in batch],
             settings,
         )
         for batch in batches
     ]
+    kept = None if keep is None else KeptBatches(keep, explainer, device, settings)
     results: dict[int, TextAttribution] = {}
-    with engine.open(_Explaining(explainer), device) as pool:
-        found = in_order(pool, "explain", calls)
-        for batch, batch_results in zip(
-            progress(batches, desc="Texts") if show_progress else batches, found, strict=True
-        ):
-            results.update(zip(batch, batch_results, strict=True))
+    found = _explained(engine, explainer, device, calls, kept)
+    bar = progress(total=len(batches), desc="Texts") if show_progress else None
+    try:
+        for number, batch_results in found:
+            results.update(zip(batches[number], batch_results, strict=True))
+            if bar is not None:
+                bar.update(1)
+    finally:
+        if bar is not None:
+            bar.close()
     return [results[i] for i in range(len(each))]
+
+
+def _explained(
+    engine: Engine, explainer: TextExplainer, device: str | None, calls: list[_Call], kept: KeptBatches | None
+) -> Iterator[tuple[int, list[TextAttribution]]]:
+    """The number and the results of every batch, those that were kept first."""
+    missing = []
+    for number, call in enumerate(calls):
+        found = None if kept is None else kept.read(kept.path(*call[:3]), len(call[0]))
+        if found is None:
+            missing.append(number)
+        else:
+            yield number, found
+    if not missing:
+        return
+    with engine.open(_Explaining(explainer), device) as pool:
+        computed = in_order(pool, "explain", [calls[number] for number in missing])
+        for number, results in zip(missing, computed, strict=True):
+            if kept is not None:
+                kept.write(kept.path(*calls[number][:3]), results)
+            yield number, results

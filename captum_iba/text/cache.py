@@ -48,7 +48,7 @@ def cached_statistics(
     """
     digest = hashlib.sha256()
     for part in (
-        *_model_identity(explainer),
+        *model_identity(explainer),
         *(block.key for block in explainer.layers),
         str(explainer.classifier.max_length),
         *texts,
@@ -69,7 +69,8 @@ def cached_statistics(
     return path, False
 
 
-def _model_identity(explainer: TextExplainer) -> Iterator[str]:
+def model_identity(explainer: TextExplainer) -> Iterator[str]:
+    """What tells a classifier from others: its class, name or folder, files with age and size, and precision."""
     name, model = explainer.classifier.name, explainer.classifier.model
     yield type(model).__name__
     yield str(getattr(model.config, "_commit_hash", None))

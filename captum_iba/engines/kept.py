@@ -1,0 +1,76 @@
+"""Finished batches of texts on disk, so that a long run that was stopped goes on where it was."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from captum_iba.engines.versions import versions
+from captum_iba.text._files import write_text
+from captum_iba.text.cache import model_identity
+from captum_iba.text.explainer import TextExplainer
+from captum_iba.text.result import TextAttribution
+
+
+class KeptBatches:
+    """A folder with one file for every finished batch.
+
+    A file is named by the digest of all that its results depend on: model, layers, statistics, device, versions of
+    the libraries, settings, texts. What was computed with anything else is not found, so nothing ever mixes.
+
+    Args:
+        folder (path): It is made if it is not there.
+        explainer (TextExplainer): What explains.
+        device (str or None): Where its model runs; None: where it is.
+        settings (dict): Of :meth:`~captum_iba.text.TextExplainer.explain`.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        explainer: TextExplainer,
+        device: str | None,
+        settings: dict[str, Any],
+    ) -> None:
+        self.folder = Path(folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._same = hashlib.sha256()
+        parts = [
+            *model_identity(explainer),
+            *(block.key for block in explainer.layers),
+            str(explainer.classifier.max_length),
+            device or str(next(iter(explainer.classifier.model.parameters())).device),
+            json.dumps([versions(), settings], sort_keys=True, default=str),
+        ]
+        for part in parts:
+            _add(self._same, part)
+        for statistics in explainer.statistics or ():
+            for tensor in (statistics.mean, statistics.std):
+                self._same.update(tensor.cpu().contiguous().numpy().tobytes())
+
+    def path(self, texts: list[str], pairs: list[str] | None, targets: list[int | None]) -> Path:
+        """Where the results of a batch lie, or would."""
+        digest = self._same.copy()
+        for part in (json.dumps([pairs is None, targets]), *texts, *(pairs or ())):
+            _add(digest, part)
+        return self.folder / f"{digest.hexdigest()[:32]}.json"
+
+    def read(self, path: Path, count: int) -> list[TextAttribution] | None:
+        """The results of a batch of ``count`` texts; None where there are none, or a damaged file."""
+        try:
+            found = [TextAttribution.from_dict(one) for one in json.loads(path.read_text(encoding="utf-8"))]
+        except (FileNotFoundError, ValueError, TypeError):
+            return None
+        return found if len(found) == count else None
+
+    def write(self, path: Path, results: list[TextAttribution]) -> None:
+        """Keep the results of a batch."""
+        write_text(path, json.dumps([one.to_dict() for one in results], ensure_ascii=False, allow_nan=False))
+
+
+def _add(digest: Any, part: str) -> None:
+    # With its length, so that ("ab", "c") and ("a", "bc") differ.
+    digest.update(f"{len(part)}:{part}".encode("utf-8", "surrogatepass"))

@@ -1,0 +1,103 @@
+"""A run over many texts that was stopped goes on where it was."""
+
+import json
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from captum_iba import cli
+from captum_iba.engines import Local
+from captum_iba.engines.texts import explain_texts
+from captum_iba.text import TextExplainer, embedded_model_path, embedded_statistics
+
+TEXTS = ["good film", "a bad film", "dull", "not a good film at all", "what a joy it is", "fine"]
+QUICK = {"n_steps": 2, "batch_size": 2}
+
+
+@pytest.fixture
+def explainer():
+    return TextExplainer.from_pretrained(embedded_model_path(), 9, embedded_statistics(9))
+
+
+@pytest.fixture
+def batches(monkeypatch):
+    """Lists the batches that are computed."""
+    seen = []
+    real = TextExplainer.explain
+
+    def explain(self, texts, *rest, **settings):
+        seen.append(texts)
+        return real(self, texts, *rest, **settings)
+
+    monkeypatch.setattr(TextExplainer, "explain", explain)
+    return seen
+
+
+def test_what_was_stopped_goes_on(explainer, batches, tmp_path, monkeypatch):
+    expected = explainer.explain(TEXTS, return_trace=True, **QUICK)
+    counted, watched = TextExplainer.explain, batches
+
+    def stopped(self, *rest, **settings):
+        if len(watched) == 3:  # the whole run, and two batches
+            raise KeyboardInterrupt
+        return counted(self, *rest, **settings)
+
+    def again(**changes):
+        return explain_texts(Local(), explainer, TEXTS, keep=tmp_path / "kept", **{**QUICK, **changes})
+
+    monkeypatch.setattr(TextExplainer, "explain", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        again(return_trace=True)
+    assert len(list((tmp_path / "kept").iterdir())) == 2
+    monkeypatch.setattr(TextExplainer, "explain", counted)
+    watched.clear()
+    assert again(return_trace=True) == expected
+    assert len(watched) == 1
+    watched.clear()
+    assert again(return_trace=True) == expected
+    assert watched == []
+
+
+def test_nothing_of_other_settings_is_taken(explainer, batches, tmp_path):
+    def again(**changes):
+        batches.clear()
+        found = explain_texts(Local(), explainer, TEXTS[:2], **{**QUICK, "keep": tmp_path, **changes})
+        return len(batches), found
+
+    assert again()[0] == 1
+    assert again()[0] == 0
+    for changes in ({"seed": 1}, {"n_steps": 1}, {"target": 0}, {"pairs": ["a", "b"]}, {"preset": "paper"}):
+        assert again(**changes)[0] == 1, changes
+        assert again(**changes)[0] == 0, changes
+    explainer.estimate_statistics(TEXTS)
+    assert again()[0] == 1
+    explainer.classifier.model.to(torch.bfloat16)
+    assert again()[0] == 1
+
+
+@pytest.mark.parametrize("damage", ["", "[", "{}", '[{"format": "another"}]', "[1]"])
+def test_a_damaged_file_is_made_again(explainer, batches, tmp_path, damage):
+    def again():
+        return explain_texts(Local(), explainer, TEXTS[:2], keep=tmp_path, **QUICK)
+
+    expected = again()
+    (file,) = tmp_path.iterdir()
+    file.write_text(damage, encoding="utf-8")
+    assert again() == expected
+    assert len(batches) == 2
+    assert len(json.loads(file.read_text(encoding="utf-8"))) == 2
+
+
+def test_from_the_command_line(batches, tmp_path):
+    (tmp_path / "texts.txt").write_text("\n".join(TEXTS), encoding="utf-8")
+    command = ["explain", "--file", str(tmp_path / "texts.txt"), "--steps", "2", "--layer", "9", "--quiet"]
+    command += ["--keep", str(tmp_path / "kept"), "--batch-size", "4", "--json", "-"]
+    first = CliRunner().invoke(cli.app, command)
+    assert first.exit_code == 0 and len(batches) == 2, first.stderr
+    second = CliRunner().invoke(cli.app, command)
+    assert len(batches) == 2
+    assert json.loads(second.stdout) == json.loads(first.stdout)
+    (tmp_path / "file").touch()
+    refused = CliRunner().invoke(cli.app, [*command, "--keep", str(tmp_path / "file")])
+    assert refused.exit_code == 1 and "file" in refused.stderr and "Traceback" not in refused.stderr
