@@ -98,7 +98,7 @@ class Settings:
 PRESETS = {
     # One mask value a token, statistics of a data set, and the complement: docs/settings has the measurements.
     "default": Settings(
-        "token", beta=10.0, n_steps=20, n_samples=1, complement=1.0, learning_rate=1.0, momentum=0.5, antithetic=True
+        "token", beta=10.0, n_steps=15, n_samples=1, complement=1.0, learning_rate=1.0, momentum=0.5, antithetic=True
     ),
     # Jiang et al. (2020), sections 3 and 4.1.
     "paper": Settings("feature", beta=1e-5, n_steps=10, n_samples=10),
