@@ -39,9 +39,9 @@ def attribution(room):
 @pytest.mark.parametrize("room", [5, 7, 11])
 def test_fewer_rows_and_the_same_result(room, capsys):
     _, x, roomy = attribution(1000)
-    expected = roomy.attribute(x, target=1, n_samples=2, replay=False)
+    expected = roomy.attribute(x, target=1, n_steps=20, n_samples=2, replay=False)
     model, _, iba = attribution(room)
-    found = iba.attribute(x, target=1, n_samples=2, replay=False, show_progress=True)
+    found = iba.attribute(x, target=1, n_steps=20, n_samples=2, replay=False, show_progress=True)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
     assert sum(rows > room for rows in model.rows) <= 3  # found once, not for every example
     assert "200/200" in capsys.readouterr().err  # 5 examples, 20 steps, 2 draws
