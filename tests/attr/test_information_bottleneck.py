@@ -292,12 +292,12 @@ def test_layers_one_by_one_or_with_one_mask():
     for layer, one, known in zip(layers, both, statistics, strict=False):
         alone = InformationBottleneckAttribution(net, layer, statistics=known).attribute(x, target=1)
         torch.testing.assert_close(one, alone)
-    shared, trace = iba.attribute(x, target=1, share_mask=True, return_trace=True)
+    shared, trace = iba.attribute(x, target=1, share_mask=True, return_trace=True, n_steps=20)
     assert shared.shape == (2, 5, 6) and trace.loss.shape == (2, 21)
     assert not torch.allclose(shared, both[0])
     # Whichever way they are named, the layer that runs first counts the information.
     turned = InformationBottleneckAttribution(net, layers[::-1], statistics=statistics[::-1])
-    torch.testing.assert_close(turned.attribute(x, target=1, share_mask=True), shared)
+    torch.testing.assert_close(turned.attribute(x, target=1, share_mask=True, n_steps=20), shared)
 
 
 def test_one_mask_for_layers_of_different_widths():
