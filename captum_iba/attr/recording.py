@@ -50,12 +50,17 @@ class Recording:
     """One whole pass, without gradients.
 
     Args:
+        forward (Callable): What ran: takes a number of copies ``n`` and returns the output of the model, a tensor, for
+            the inputs tiled ``n`` times.
+        sites (sequence of Site): Where it was watched.
         output (Tensor): Of the model.
         sightings (tuple of Sighting): What was seen, in the order in which the sites were passed.
         changed (tuple): For each of them, and for every call up to it, whether the model wrote into what the call
             had returned.
     """
 
+    forward: Callable[[int], Tensor]
+    sites: Sequence[Site]
     output: Tensor
     sightings: tuple[Sighting, ...]
     changed: tuple[tuple[bool, ...], ...]
@@ -65,8 +70,7 @@ def record(forward: Callable[[int], Tensor], sites: Sequence[Site], guard: Modul
     """Run a model once.
 
     Args:
-        forward (Callable): Takes a number of copies, here 1, and returns the output of the model, a tensor.
-        sites (sequence of Site): Where features are read.
+        forward, sites: As for :class:`Recording`.
         guard (ModuleGuard): Takes the modules that run.
 
     Raises:
@@ -81,7 +85,7 @@ def record(forward: Callable[[int], Tensor], sites: Sequence[Site], guard: Modul
         if any(map(any, changed)) or any(sighting.changed_in_place for sighting in sightings):
             # An in-place operation wrote into what was to be kept: once more, keeping copies.
             output, sightings = _observe(forward, sites, guard, keep_copies=True)
-    return Recording(output, tuple(sightings), changed)
+    return Recording(forward, sites, output, tuple(sightings), changed)
 
 
 def _observe(

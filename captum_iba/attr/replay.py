@@ -20,8 +20,8 @@ from torch.nn import Module
 
 from captum_iba.attr.memory import out_of_memory
 from captum_iba.attr.nested import map_tensors, tile
-from captum_iba.attr.recording import Recording, Sighting
-from captum_iba.attr.sites import Site, feature_of, hooked
+from captum_iba.attr.recording import Recording
+from captum_iba.attr.sites import feature_of, hooked
 from captum_iba.attr.trace import Call, Cut
 
 CallSequence = tuple[tuple[Module, bool, bool], ...]
@@ -35,11 +35,8 @@ class Passes:
     leaving it, hooks and ``forward`` methods are as before.
 
     Args:
-        forward (Callable): Takes a number of copies ``n`` and returns the output of the model, a tensor, for
-            the inputs tiled ``n`` times.
+        recording (Recording): A pass over the inputs, whose :class:`ModuleGuard` is still entered.
         rows (int): Examples in the inputs.
-        sites (sequence of Site): Those of the recording.
-        recording (Recording): A pass over the inputs. The :class:`ModuleGuard` of the recording is still entered.
         numbers (sequence of int): Which sites get other features.
         replay (bool): False runs every pass whole. Default: True.
         checked (dict or None): What earlier passes through the same model have found out, by the sequence of module
@@ -53,18 +50,16 @@ class Passes:
 
     def __init__(
         self,
-        forward: Callable[[int], Tensor],
-        rows: int,
-        sites: Sequence[Site],
         recording: Recording,
+        rows: int,
         numbers: Sequence[int],
         replay: bool = True,
         checked: dict[CallSequence, bool] | None = None,
     ) -> None:
-        self._forward = forward
+        sites = recording.sites
+        self._recording = recording
         self._rows = rows
         self._sites = [sites[number] for number in numbers]
-        self._recording = recording
         places = [place for place, sighting in enumerate(recording.sightings) if sighting.number in numbers]
         self._changed = recording.changed[places[0]]
         self.sightings = [recording.sightings[place] for place in places]
@@ -81,7 +76,7 @@ class Passes:
     def __enter__(self) -> Passes:
         if self._replay:
             with torch.no_grad():
-                self._try_replay(self._recording.output, self.sightings[0])
+                self._try_replay()
         return self
 
     def __exit__(
@@ -116,10 +111,10 @@ class Passes:
         if self._recorded:
             self._recorded.restart(copies)
         with hooked(self._sites, visit):
-            return self._forward(copies)
+            return self._recording.forward(copies)
 
-    def _try_replay(self, output: Tensor, first: Sighting) -> None:
-        changed = self._changed
+    def _try_replay(self) -> None:
+        output, first, changed = self._recording.output, self.sightings[0], self._changed
         calls = zip(first.cut.calls, changed, strict=True)
         sequence = tuple((call.module, call.finished, written) for call, written in calls)
         # Two copies, because a tensor tiled by mistake then shows itself. The recorded feature alone does not tell

@@ -92,6 +92,9 @@ def test_a_huge_beta_closes_everything(iba):
     ids, _ = planted(4)
     bits = iba.attribute(ids, target=1, beta=1e8, n_steps=60)
     assert float(bits.sum()) < 1e-3 * float(iba.attribute(ids, target=1, n_steps=0).sum())
+    # More momentum runs on where the gradient has become small.
+    bits = iba.attribute(ids, target=1, beta=1e8, n_steps=30, momentum=0.9)
+    assert float(bits.max()) < 1e-3
     _, trace = iba.attribute(ids, target=1, beta=1e8, n_steps=60, n_samples=4, return_trace=True)
     # With nothing let through, the output is that of an average text: noise around even.
     assert bool((trace.probability[:, -1] < trace.probability[:, 0]).all())

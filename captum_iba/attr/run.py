@@ -1,0 +1,246 @@
+"""A call of ``attribute`` carried out: examples part by part, one recorded pass a part, every bottleneck optimised."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import DataParallel, Module
+
+from captum_iba._compat import _format_output, _run_forward
+from captum_iba.attr.batch import Batch
+from captum_iba.attr.bottleneck import NATS_PER_BIT
+from captum_iba.attr.guard import ModuleGuard
+from captum_iba.attr.job import Job
+from captum_iba.attr.losses import LossFunction, resolve_loss, row_losses
+from captum_iba.attr.mask import InformationMeter, MaskLayout
+from captum_iba.attr.memory import out_of_memory
+from captum_iba.attr.nested import tensors_in
+from captum_iba.attr.noise import noise_as_released, noise_of_data_set, noise_of_example
+from captum_iba.attr.optimization import Bottleneck, optimize_mask
+from captum_iba.attr.presets import Settings
+from captum_iba.attr.recording import Recording, Sighting, record
+from captum_iba.attr.replay import CallSequence, Passes
+from captum_iba.attr.sites import Site
+from captum_iba.attr.statistics import FeatureStatistics
+
+
+class BottleneckTrace(NamedTuple):
+    """How an attribution came about, per example and step; entry ``k`` is after ``k`` updates of the mask.
+
+    Args:
+        loss (Tensor): What is minimised: mean over the draws, plus ``beta`` times the mean information an element,
+            in nats, and ``complement`` times the loss of the complement, (B, n_steps + 1).
+        information (Tensor): All that the mask lets through, in bits, (B, n_steps + 1).
+        probability (Tensor): Of the target through the bottleneck, mean over the draws, (B, n_steps + 1). Minus
+            the loss where the loss knows no probability.
+    """
+
+    loss: Tensor
+    information: Tensor
+    probability: Tensor
+
+
+@dataclass(frozen=True)
+class Run:
+    """One call of ``attribute`` on a model.
+
+    Args:
+        job (Job): What was asked for.
+        forward_func (Callable): The model.
+        sites (sequence of Site): Where bottlenecks sit.
+        statistics (sequence of FeatureStatistics or None): Of each site; None takes the examples' own.
+        checked (dict): What earlier runs found out about replay; is added to.
+        warn_once (Callable): Takes the name of a warning, and its text.
+        bar (Any): A progress bar over rows, or None.
+    """
+
+    job: Job
+    forward_func: Callable[..., Any]
+    sites: Sequence[Site]
+    statistics: Sequence[FeatureStatistics | None]
+    checked: dict[CallSequence, bool]
+    warn_once: Callable[[str, str], None]
+    bar: Any
+
+    def attributions(self, bottlenecks: Sequence[Sequence[int]]) -> list[tuple[Any, BottleneckTrace | None]]:
+        """For every bottleneck (at one site, or shared by several) the attribution, and its trace."""
+        job, bar = self.job, self.bar
+        parts: list[list[_Part]] = []
+        first = 0
+        while first < job.batch.rows:
+            part = job.batch.examples(first, first + job.examples_per_pass)
+            smaller = None
+            shown = 0 if bar is None else bar.n
+            try:
+                parts.append(self._part(job, part, first, bottlenecks))
+                first += part.rows
+            except (MemoryError, RuntimeError) as error:
+                smaller = job.halved() if out_of_memory(error) else None
+                if smaller is None:
+                    raise
+            if smaller is not None:
+                # Here, where the exception and with it all that the pass held is gone.
+                job = smaller
+                if bar is not None:
+                    bar.update(shown - bar.n)
+                if torch.cuda.is_available():
+                    torch.cuda.empty_cache()
+        return [_joined([part[number] for part in parts]) for number in range(len(bottlenecks))]
+
+    def _part(self, job: Job, part: Batch, first: int, bottlenecks: Sequence[Sequence[int]]) -> list[_Part]:
+        """Some examples, at every bottleneck: all share one recorded pass."""
+        forward_func = _on_one_device(self.forward_func)
+
+        def forward(copies: int) -> Any:
+            tiled = part.tiled(copies)
+            return _run_forward(forward_func, tiled.inputs, None, tiled.arguments)
+
+        with ModuleGuard() as guard:
+            recording = record(forward, self.sites, guard)
+            loss = self._require_sound(part, recording)
+            found = []
+            for numbers in bottlenecks:
+                replay = job.replay and (job.chosen.n_steps > 0 or job.return_trace)
+                with Passes(recording, part.rows, numbers, replay, self.checked) as passes:
+                    if replay and not passes.replays:
+                        layer = _describe(self.sites[numbers[0]])
+                        self.warn_once("replay", f"{layer} is not replayed, every pass runs whole: {passes.reason}")
+                    found.append(self._optimize(job, part, first, passes, loss))
+        return found
+
+    def _require_sound(self, part: Batch, recording: Recording) -> str | LossFunction:
+        """The loss; ValueError where shapes or the recorded losses will not do."""
+        rows, output = part.rows, recording.output
+        for sighting in recording.sightings:
+            shape = tuple(sighting.feature.shape)
+            if len(shape) < 2 or shape[0] != rows:
+                raise ValueError(
+                    f"layer {_describe(self.sites[sighting.number])} has the shape {shape}, expected (B, ...) "
+                    f"with one row for each of {rows} examples"
+                )
+        if output.ndim == 0 or output.shape[0] != rows:
+            raise ValueError(
+                f"forward_func gives the shape {tuple(output.shape)}, expected one row for each of {rows} examples"
+            )
+        loss = resolve_loss(self.job.loss, output)
+        recorded = row_losses(loss, output, part.target)
+        if not bool(recorded.isfinite().all()):
+            raise ValueError(f"forward_func gives NaN or infinity: the losses of the examples are {recorded.tolist()}")
+        return loss
+
+    def _optimize(self, job: Job, part: Batch, first: int, passes: Passes, loss: str | LossFunction) -> _Part:
+        """One bottleneck in some examples."""
+        chosen, rows, sightings = job.chosen, part.rows, passes.sightings
+        where = sightings[0]
+        feature = where.feature
+        groups = _rows_of(job.feature_mask, first, rows, job.batch.rows)
+        carries = _rows_of(job.bottleneck_mask, first, rows, job.batch.rows)
+        layout = MaskLayout.of(feature, chosen.granularity, groups, carries)
+        _require_finite(feature, layout, first)
+        for sighting in sightings[1:]:
+            layout.require_fit(sighting.feature, _describe(self.sites[sighting.number]))
+        noise = [self._noise(sighting, layout, chosen) for sighting in sightings]
+        mean, std = noise[0]
+        meter = InformationMeter(layout, (feature.to(mean.dtype) - mean) / std)
+        bottleneck = Bottleneck(
+            passes,
+            feature,
+            [m for m, _ in noise],
+            [s for _, s in noise],
+            layout,
+            meter,
+            loss,
+            part.target,
+            job.seed,
+            chosen.n_samples,
+            chosen.antithetic,
+        )
+        values, history = optimize_mask(
+            bottleneck,
+            chosen,
+            job.draws_per_pass(feature),
+            job.return_trace,
+            lambda draws: self.bar.update(draws * rows) if self.bar else None,
+        )
+        bits = meter.of_elements(values) / NATS_PER_BIT
+        trace = None
+        if job.return_trace:
+            objective, information, chance = (torch.stack(column, 1) for column in zip(*history, strict=True))
+            trace = BottleneckTrace(objective, information / NATS_PER_BIT, chance)
+        attributions = [
+            bits if tensor is feature else torch.zeros(tensor.shape, dtype=bits.dtype, device=tensor.device)
+            for tensor in _tensors_at(where, self.sites[0].at_input)
+        ]
+        return _Part(rows, attributions, trace)
+
+    def _noise(self, sighting: Sighting, layout: MaskLayout, chosen: Settings) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation of the noise at a site, in the mask's precision."""
+        feature = sighting.feature.to(torch.promote_types(sighting.feature.dtype, torch.float32))
+        if chosen.own_input:
+            return noise_as_released(feature, sighting.layer_input)
+        statistics = self.statistics[sighting.number]
+        if statistics is not None:
+            return noise_of_data_set(feature, statistics)
+        self.warn_once(
+            "statistics",
+            "no statistics given: the noise takes those of each example itself, and attributions are less "
+            "faithful; pass statistics=FeatureStatistics.estimate(model, layer, batches)",
+        )
+        return noise_of_example(feature, layout)
+
+
+class _Part(NamedTuple):
+    """Results for some examples."""
+
+    rows: int
+    attributions: list[Tensor]
+    trace: BottleneckTrace | None
+
+
+def _joined(parts: list[_Part]) -> tuple[Any, BottleneckTrace | None]:
+    """Attributions and trace of all examples."""
+    tensors = [
+        torch.cat(pieces) if pieces[0].shape[0] == parts[0].rows else pieces[0]
+        for pieces in zip(*(part.attributions for part in parts), strict=True)
+    ]
+    traces = [part.trace for part in parts if part.trace is not None]
+    trace = BottleneckTrace(*(torch.cat(pieces) for pieces in zip(*traces, strict=True))) if traces else None
+    return _format_output(len(tensors) > 1, tuple(tensors)), trace
+
+
+def _require_finite(feature: Tensor, layout: MaskLayout, first: int) -> None:
+    broken = (layout.carries & ~feature.isfinite()).flatten(1).any(1)
+    if bool(broken.any()):
+        raise ValueError(
+            f"the layer holds NaN or infinity in example {first + int(broken.nonzero()[0, 0])}, where a bottleneck is"
+        )
+
+
+def _rows_of(mask: Tensor | None, first: int, rows: int, all_rows: int) -> Tensor | None:
+    """The rows of a mask that go with some examples; a mask of one row goes with all."""
+    if mask is None or mask.ndim == 0 or mask.shape[0] == 1 or mask.shape[0] != all_rows:
+        return mask
+    return mask[first : first + rows]
+
+
+def _tensors_at(sighting: Sighting, at_input: bool) -> list[Tensor]:
+    """What other layer methods return: the tensors of the layer's output, or of its positional arguments."""
+    tensors = tensors_in(sighting.structure[0] if at_input else sighting.structure)
+    return tensors if any(tensor is sighting.feature for tensor in tensors) else [sighting.feature]
+
+
+def _on_one_device(forward_func: Callable[..., Any]) -> Callable[..., Any]:
+    # Replicas run on threads of their own, each with a share of the rows: there is nothing to gain from them that
+    # one process a device does not give, with less to go wrong.
+    if isinstance(forward_func, DataParallel) and len(forward_func.device_ids) > 1:
+        module: Module = forward_func.module
+        return module
+    return forward_func
+
+
+def _describe(site: Site) -> str:
+    return f"{type(site.layer).__name__} ({'input' if site.at_input else 'output'})"
