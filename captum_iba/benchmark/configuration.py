@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import platform
 from collections.abc import Iterator
@@ -32,7 +31,7 @@ class Configuration:
 
     Attributes:
         model (str): Folder or name of the classifier.
-        model_fingerprint (str): SHA-256 of its weights (:func:`model_fingerprint`).
+        model_fingerprint (str): SHA-256 of its weights (:func:`captum_iba.text.identity.model_fingerprint`).
         labels (list of str): Its classes.
         max_length (int): Where texts are cut, in tokens.
         device, dtype (str): Where it runs and in which precision.
@@ -148,12 +147,3 @@ def _short(value: Any) -> str:
     if isinstance(value, list):
         return ",".join(map(_short, value))
     return str(value) if not isinstance(value, float) else f"{value:.4g}"
-
-
-def model_fingerprint(model: torch.nn.Module) -> str:
-    """SHA-256 of the names, shapes, types and values of a model's weights and buffers, as hexadecimal digits."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
-        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype};".encode())
-        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()

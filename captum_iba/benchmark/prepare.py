@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from captum_iba.attr.statistics import FeatureStatistics
-from captum_iba.benchmark.configuration import Configuration, claim_folder, model_fingerprint
+from captum_iba.benchmark.configuration import Configuration, claim_folder
 from captum_iba.benchmark.data import Data, Example, fingerprint, load_data
 from captum_iba.benchmark.runner import Comparison
 from captum_iba.benchmark.runs import PAPER, Run, parse_runs
@@ -18,6 +18,7 @@ from captum_iba.engines import Engine
 from captum_iba.metrics import NINTHS
 from captum_iba.text.classifier import Classifier, load_classifier
 from captum_iba.text.embedded import embedded_model_path, embedded_statistics
+from captum_iba.text.identity import model_fingerprint
 from captum_iba.text.methods import find
 
 DEFAULT_METHODS = "iba,ig,lime,random"

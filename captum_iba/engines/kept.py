@@ -10,8 +10,8 @@ from typing import Any
 
 from captum_iba.engines.versions import versions
 from captum_iba.text._files import write_text
-from captum_iba.text.cache import model_identity
 from captum_iba.text.explainer import TextExplainer
+from captum_iba.text.identity import model_fingerprint, model_identity
 from captum_iba.text.result import TextAttribution
 
 
@@ -40,6 +40,7 @@ class KeptBatches:
         self._same = hashlib.sha256()
         parts = [
             *model_identity(explainer),
+            model_fingerprint(explainer.classifier.model),  # weights may have changed since they were loaded
             *(block.key for block in explainer.layers),
             str(explainer.classifier.max_length),
             device or str(next(iter(explainer.classifier.model.parameters())).device),

@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from captum_iba.text.identity import model_identity
 
 if TYPE_CHECKING:
     from captum_iba.text.explainer import TextExplainer
@@ -67,20 +69,3 @@ def cached_statistics(
     path.parent.mkdir(parents=True, exist_ok=True)
     explainer.save_statistics(path)
     return path, False
-
-
-def model_identity(explainer: TextExplainer) -> Iterator[str]:
-    """What tells a classifier from others: its class, name or folder, files with age and size, and precision."""
-    name, model = explainer.classifier.name, explainer.classifier.model
-    yield type(model).__name__
-    yield str(getattr(model.config, "_commit_hash", None))
-    yield str(next(iter(model.parameters())).dtype)
-    if not Path(name).is_dir():
-        yield name
-        return
-    yield str(Path(name).resolve())
-    for file in sorted(Path(name).iterdir()):
-        if file.is_file():
-            # Weights may be gigabytes, so their age and size stand for them.
-            state = file.stat()
-            yield f"{file.name} {state.st_size} {state.st_mtime_ns}"

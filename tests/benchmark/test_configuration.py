@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from captum_iba.benchmark import prepare
-from captum_iba.benchmark.configuration import differences, model_fingerprint, read_configuration
+from captum_iba.benchmark.configuration import differences, read_configuration
+from captum_iba.text.identity import model_fingerprint
 from tests.benchmark.conftest import rows_of_texts, write_lines
 
 

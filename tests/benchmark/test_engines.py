@@ -203,6 +203,18 @@ def test_what_a_worker_raises_is_raised_here(cluster, model_folder):
         explain_texts(Ray(workers=1), explainer, ["a film"], preset="best")
 
 
+@pytest.mark.filterwarnings("ignore:no statistics given")
+def test_kept_texts_go_on_by_another_engine(cluster, model_folder, tmp_path):
+    explainer = TextExplainer(*load_classifier(model_folder))
+    texts = ["a film", "a good film", "bad", "not a good film at all"]
+    expected = explain_texts(Local(), explainer, texts, batch_size=1)
+    explain_texts(Local(), explainer, texts[:2], batch_size=1, keep=tmp_path)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    assert explain_texts(Ray(workers=2), explainer, texts, batch_size=1, keep=tmp_path) == expected
+    assert len(before) == 2 and len(list(tmp_path.iterdir())) == 4
+    assert all(path.stat().st_mtime_ns == when for path, when in before.items())
+
+
 def test_texts_without_any_for_the_statistics(cluster, request_of, tmp_path):
     request = request_of(methods="iba", examples=None)
     with pytest.raises(RuntimeError, match="^statistics: .* all rows of the data are in the sample"):

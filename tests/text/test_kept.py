@@ -72,6 +72,9 @@ def test_nothing_of_other_settings_is_taken(explainer, batches, tmp_path):
         assert again(**changes)[0] == 0, changes
     explainer.estimate_statistics(TEXTS)
     assert again()[0] == 1
+    with torch.no_grad():
+        explainer.classifier.model.classifier.bias += 1
+    assert again()[0] == 1
     explainer.classifier.model.to(torch.bfloat16)
     assert again()[0] == 1
 
