@@ -9,7 +9,6 @@ times draws, twice with a complement.
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ import torch
 from scipy.stats import spearmanr
 
 from benchmarks.degradation import read_texts
-from benchmarks.speed import RESULTS, keep, machine
+from benchmarks.page import RESULTS, keep, machine
 from captum_iba.attr.presets import settings
 from captum_iba.text import TextExplainer, embedded_model_path
 from captum_iba.text.methods.task import FloatArray
@@ -84,14 +83,9 @@ def main(arguments: list[str] | None = None) -> None:
     first, rest = slice(options.examples), slice(options.examples, None)
     explainer.estimate_statistics(texts[rest], None if pairs is None else pairs[rest])
     found = correlations(explainer, texts[first], None if pairs is None else pairs[first])
-    about = machine()
-    command = " ".join(["python -m benchmarks.convergence", *(sys.argv[1:] if arguments is None else arguments)])
-    facts = ", ".join(f"{name} {value}" for name, value in about.items())
-    text = (
-        f"# How near to a long optimisation\n\n`{command}`\n\n{facts}\n\n"
-        f"Spearman's rank correlation of the bits with those of 50 steps of 100 draws.\n\n{table(found)}\n"
-    )
-    keep(options.out, text, {"machine": about, "command": command, "correlations": found})
+    body = f"Spearman's rank correlation of the bits with those of 50 steps of 100 draws.\n\n{table(found)}"
+    title = "How near to a long optimisation"
+    keep(options.out, "convergence", arguments, title, machine(), body, correlations=found)
 
 
 if __name__ == "__main__":

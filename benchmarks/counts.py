@@ -24,7 +24,7 @@ from torch.utils._pytree import tree_leaves
 from transformers import BertConfig, BertForSequenceClassification
 
 from benchmarks.arithmetic import Shape, count_operations, floor
-from benchmarks.speed import write_whole
+from benchmarks.page import write_whole
 from captum_iba import FeatureStatistics, InformationBottleneckAttribution
 from captum_iba.attr.presets import settings
 from captum_iba.metrics import Delete, degradation_both

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
@@ -23,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.speed import RESULTS, keep, machine, spread
+from benchmarks.page import RESULTS, keep, machine, spread
 from captum_iba.metrics import NINTHS, Delete, degradation
 from captum_iba.text import Classifier, embedded_model_path
 from captum_iba.text.classifier import load_classifier
@@ -176,14 +175,12 @@ def main(arguments: list[str] | None = None) -> None:
     about["texts"] = len(batch.lengths)
     about["tokens a text"] = round(sum(batch.lengths) / len(batch.lengths), 1)
     timings = measure(batch, [None, *options.rows], options.repeats)
-    command = " ".join(["python -m benchmarks.degradation", *(sys.argv[1:] if arguments is None else arguments)])
-    facts = ", ".join(f"{name} {value}" for name, value in about.items())
-    text = (
-        f"# Time of the degradation test\n\n`{command}`\n\n{facts}\n\n"
+    body = (
         "Most relevant first, nine steps, all texts in one call. "
-        f"Figures: median (smallest to largest) over the rounds.\n\n{table(timings, len(batch.lengths))}\n"
+        f"Figures: median (smallest to largest) over the rounds.\n\n{table(timings, len(batch.lengths))}"
     )
-    keep(options.out, text, {"machine": about, "command": command, "timings": [asdict(timing) for timing in timings]})
+    figures = [asdict(timing) for timing in timings]
+    keep(options.out, "degradation", arguments, "Time of the degradation test", about, body, timings=figures)
 
 
 if __name__ == "__main__":

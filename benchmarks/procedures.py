@@ -19,7 +19,7 @@ from captum_iba.attr.presets import settings
 PUBLISHED = "published procedure"
 TARGET = 1
 ROWS_A_PASS = 16
-"""Of the rivals, which Captum batches: as many as suit this processor's cache best."""
+"""Of the rivals, which Captum batches."""
 
 
 @dataclass(frozen=True)

@@ -12,26 +12,18 @@ for every step and draw, the part after the layer, forward and backward to the l
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import platform
-import statistics
 import sys
-import tempfile
 import time
 from dataclasses import asdict, dataclass, field
-from datetime import datetime, timezone
-from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from benchmarks.arithmetic import Shape, matrix_product_rate
 from benchmarks.memory import peak_resident
+from benchmarks.page import RESULTS, keep, machine, spread
 from benchmarks.procedures import Procedure, load_model, procedures
 
-RESULTS = Path(__file__).parent / "results"
 MOST_ROWS = 4096
 """Of the left factor when the rate is read: more takes long, and is no faster."""
 
@@ -87,46 +79,6 @@ def measure(todo: list[Procedure], shape: Shape, length: int, repeats: int) -> l
     return timings
 
 
-def machine() -> dict[str, Any]:
-    """What the figures depend on: date, processor, threads, load, versions."""
-    packages = ["captum-iba", "torch", "captum", "transformers"]
-    return {
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "processor": processor_name(),
-        "threads": torch.get_num_threads(),
-        "load_before": round(os.getloadavg()[0], 2),
-        "python": platform.python_version(),
-        **{name: installed_version(name) for name in packages},
-    }
-
-
-def processor_name() -> str:
-    """The processor's name, as the system gives it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    return next((line.split(": ")[1] for line in lines if line.startswith("model name")), platform.machine())
-
-
-def installed_version(package: str) -> str:
-    """Version of an installed package, or "not installed"."""
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "not installed"
-
-
-def spread(values: list[float], digits: int) -> str:
-    """Median and range, as text; the one value alone, and nothing for none."""
-    if not values:
-        return ""
-    median = statistics.median(values)
-    if len(values) == 1:
-        return f"{median:.{digits}f}"
-    return f"{median:.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
-
-
 def table(timings: list[Timing]) -> str:
     """The timings as a markdown table: median over the rounds, and the smallest and largest in brackets."""
     lines = [
@@ -151,34 +103,15 @@ def table(timings: list[Timing]) -> str:
     return "\n".join(lines)
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a file, or leave what was there."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
-        file.write(text)
-    os.chmod(file.name, 0o644)
-    os.replace(file.name, path)
-
-
-def keep(out: Path, text: str, raw: dict[str, Any]) -> None:
-    """Print a page, and write it beside the raw figures: ``out`` with the suffixes .md and .json."""
-    print(text)
-    write_whole(out.with_suffix(".json"), json.dumps(raw, indent=1) + "\n")
-    write_whole(out.with_suffix(".md"), text)
-    print(f"written: {out.with_suffix('.json')}, {out.with_suffix('.md')}")
-
-
-def report(about: dict[str, Any], command: str, timings: list[Timing]) -> str:
-    """The page that is written beside the raw figures."""
-    facts = ", ".join(f"{name} {value}" for name, value in about.items())
+def body(timings: list[Timing]) -> str:
+    """What stands on the page that is written beside the raw figures."""
     rates = [rate / 1e9 for timing in timings for rate in timing.rate]
     return (
-        f"# Time of one text\n\n`{command}`\n\n{facts}\n\n"
         "Rows go through the model, or through the part after the layer, for one text. Peak memory is what a procedure "
         "adds to what the process held before, weights and all.\n\n"
         f"Matrix products alone, float32: {spread(rates, 0)} 1e9 operations a second. "
         "Figures: median (smallest to largest) over the rounds.\n\n"
-        f"{table(timings)}\n"
+        f"{table(timings)}"
     )
 
 
@@ -207,12 +140,11 @@ def main(arguments: list[str] | None = None) -> None:
     for warm in procedures(model, 16, options.layers, with_rivals=options.rivals)[1:]:
         warm.run()
     timings: list[Timing] = []
-    command = " ".join(["python -m benchmarks.speed", *(sys.argv[1:] if arguments is None else arguments)])
     for length in options.lengths:
         todo = procedures(model, length, options.layers, options.texts, options.rivals)
         timings += measure(todo, shape, length, options.repeats)
-    raw = {"machine": about, "command": command, "timings": [asdict(timing) for timing in timings]}
-    keep(options.out, report(about, command, timings), raw)
+    figures = [asdict(timing) for timing in timings]
+    keep(options.out, "speed", arguments, "Time of one text", about, body(timings), timings=figures)
 
 
 if __name__ == "__main__":

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.degradation import read_texts
+from benchmarks.page import RESULTS, keep, machine
 from benchmarks.procedures import TARGET, load_model
-from benchmarks.speed import RESULTS, keep, machine
 from captum_iba import FeatureStatistics, InformationBottleneckAttribution
 from captum_iba.text.inputs import batches_by_length
 
@@ -95,17 +95,13 @@ def main(arguments: list[str] | None = None) -> None:
     texts = len(lengths)
     minutes = BAR * seconds / texts / 60
     peak = torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else None
-    command = " ".join(["python -m benchmarks.throughput", *(sys.argv[1:] if arguments is None else arguments)])
-    facts = ", ".join(f"{name} {value}" for name, value in about.items())
-    text = (
-        f"# Texts an hour\n\n`{command}`\n\n{facts}\n\n"
+    body = (
         f"{texts} texts of {sum(lengths) / texts:.0f} tokens on average in {seconds:.1f} s: "
         f"{texts / seconds:.2f} texts a second, and {BAR} in {minutes:.1f} minutes."
         + ("" if peak is None else f" Peak memory {peak:.1f} GiB.")
-        + "\n"
     )
-    raw = {"machine": about, "command": command, "texts": texts, "seconds": seconds, "minutes": minutes, "gib": peak}
-    keep(options.out, text, raw)
+    figures = {"texts": texts, "seconds": seconds, "minutes": minutes, "gib": peak}
+    keep(options.out, "throughput", arguments, "Texts an hour", about, body, **figures)
 
 
 if __name__ == "__main__":

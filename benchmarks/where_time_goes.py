@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -23,9 +22,10 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.arithmetic import Shape, matrix_product_rate
+from benchmarks.page import RESULTS, keep, machine, spread
 from benchmarks.procedures import load_model, procedures
-from benchmarks.speed import RESULTS, keep, machine, spread
 
+# The first kind whose part is in the name of an operation: "addmm" is a product, not a sum.
 KINDS = {
     "matrix products": ("mm", "bmm", "linear"),
     "attention": ("attention",),
@@ -55,9 +55,6 @@ def kinds_of_time(run: Callable[[], object]) -> dict[str, float]:
     for event in found.key_averages():
         name = event.key.removeprefix("aten::")
         kind = next((kind for kind, parts in KINDS.items() if any(part in name for part in parts)), "all else")
-        # "add" is in "addmm", which is a product.
-        kind = "matrix products" if name in ("addmm", "addbmm", "baddbmm") else kind
-        kind = "attention" if "attention" in name else kind
         seconds[kind] += event.self_cpu_time_total / 1e6
     return dict(seconds.most_common())
 
@@ -91,11 +88,10 @@ def compare_compiled(model: Any, layer: int, length: int, rows: list[int], repea
     return found
 
 
-def report(about: dict[str, Any], command: str, kinds: dict[str, float], timings: list[Compiled]) -> str:
-    """Both tables as a page."""
-    facts = ", ".join(f"{name} {value}" for name, value in about.items())
+def body(kinds: dict[str, float], timings: list[Compiled]) -> str:
+    """Both tables."""
     total = sum(kinds.values())
-    lines = [f"# Where the time goes\n\n`{command}`\n\n{facts}\n", "| operations | seconds | share |", "|---|---|---|"]
+    lines = ["| operations | seconds | share |", "|---|---|---|"]
     lines += [f"| {kind} | {seconds:.2f} | {seconds / total:.0%} |" for kind, seconds in kinds.items()]
     lines += [
         "\n## Compiled blocks\n",
@@ -111,7 +107,7 @@ def report(about: dict[str, Any], command: str, kinds: dict[str, float], timings
         ]
         cells = [str(timing.rows), spread(timing.eager, 2), spread(timing.compiled, 2), spread(ratios, 2), *shares]
         lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -131,9 +127,9 @@ def main(arguments: list[str] | None = None) -> None:
     paper.run()
     kinds = kinds_of_time(paper.run)
     timings = compare_compiled(model, options.layer, options.length, options.rows, options.repeats)
-    command = " ".join(["python -m benchmarks.where_time_goes", *(sys.argv[1:] if arguments is None else arguments)])
-    raw = {"machine": about, "command": command, "kinds": kinds, "compiled": [asdict(timing) for timing in timings]}
-    keep(options.out, report(about, command, kinds, timings), raw)
+    compiled = [asdict(timing) for timing in timings]
+    page = body(kinds, timings)
+    keep(options.out, "where_time_goes", arguments, "Where the time goes", about, page, kinds=kinds, compiled=compiled)
 
 
 if __name__ == "__main__":
