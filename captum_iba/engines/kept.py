@@ -26,6 +26,9 @@ class KeptBatches:
         explainer (TextExplainer): What explains.
         device (str or None): Where its model runs; None: where it is.
         settings (dict): Of :meth:`~captum_iba.text.TextExplainer.explain`.
+
+    Raises:
+        NotADirectoryError: A file lies where the folder is wanted.
     """
 
     def __init__(
@@ -36,6 +39,8 @@ class KeptBatches:
         settings: dict[str, Any],
     ) -> None:
         self.folder = Path(folder)
+        if self.folder.exists() and not self.folder.is_dir():
+            raise NotADirectoryError(f"keep: {self.folder} is a file, expected a folder.")
         self.folder.mkdir(parents=True, exist_ok=True)
         self._same = hashlib.sha256()
         parts = [
