@@ -90,6 +90,7 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
         learning_rate: float | None = None,
         momentum: float | None = None,
         antithetic: bool | None = None,
+        alternate: bool | None = None,
         loss: str | LossFunction | None = None,
         seed: int = 0,
         share_mask: bool = False,
@@ -121,7 +122,7 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
             preset (str, optional): ``"default"``; ``"paper"``, the equations and settings of Jiang et al.;
                         ``"as_released"``, their code, whose noise comes from the example itself (mean: the
                         layer's input; standard deviation: sqrt(1e-5)), whatever ``statistics`` are there.
-                        The arguments up to ``antithetic`` change single settings of a preset.
+                        The arguments up to ``alternate`` change single settings of a preset.
                         Default: "default"
             granularity (str, optional): What shares a mask value: ``"token"``, all features of a position (of a
                         token in (B, T, D), of a pixel in (B, C, H, W)); ``"feature"``, nothing;
@@ -137,12 +138,15 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
                         holds back, :math:`(1 - \lambda) X + \lambda \varepsilon`, and it must not suffice for
                         the prediction: its own loss is :math:`-\log(1 - p)` (minus the loss, where that knows no
                         probability). So the mask keeps all that the prediction could rest on, not only
-                        enough of it. Takes a second row for every draw. 0 leaves it out.
+                        enough of it. Takes a second row for every draw, unless steps ``alternate``. 0 leaves it out.
                         Default: the preset's; 0 for a ``loss`` function, which may have no bound to rise to
             learning_rate (float, optional): Of Adam, for the mask before the sigmoid.
             momentum (float, optional): Of Adam, by how much the mean of the gradients outlives a step, from 0 to 1.
             antithetic (bool, optional): Draws come in pairs, within a step or over two, the noise of the second that
                         of the first turned round its mean, so that fewer are needed.
+            alternate (bool, optional): With a complement, steps take turns: one looks at what the mask lets through,
+                        the next, with the same noise, at what it holds back. Each counts twice. So a step takes
+                        half the rows, and :math:`2 k` of them do the work of :math:`k`, or more.
             loss (str or Callable, optional): What must stay low. ``"cross_entropy"`` of logits (..., C);
                         ``"nll"``, for outputs that are log-probabilities; ``"negative_output"``, minus the
                         selected output; or a function of output and target that gives one value a row.
@@ -156,8 +160,8 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
                         ALBERT), from 0; negative ones count from the last.
                         Default: -1, as other layer methods do
             internal_batch_size (int, optional): At most so many rows, examples times draws (twice, with a
-                        complement), in one pass.
-                        A draw of one example, which takes two with a complement, always goes. If memory runs out, the
+                        complement that does not ``alternate``), in one pass.
+                        A draw of one example, with its complement, always goes. If memory runs out, the
                         examples at hand are done again with half the rows, and so on.
                         Default: all examples at once; on a CPU as many draws as keep the feature under 2 MiB
             attribute_to_layer_input (bool, optional): The bottleneck sits on the layer's input.
@@ -204,6 +208,7 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
             learning_rate=learning_rate,
             momentum=momentum,
             antithetic=antithetic,
+            alternate=alternate,
         )
         if internal_batch_size is not None and not internal_batch_size >= 1:
             raise ValueError(f"internal_batch_size is {internal_batch_size!r}, expected at least 1")

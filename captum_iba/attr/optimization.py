@@ -50,15 +50,14 @@ class Bottleneck:
         """How many examples there are."""
         return self.feature.shape[0]
 
-    def losses(self, values: Tensor, step: int, draws: range, sides: int) -> Tensor:
+    def losses(self, values: Tensor, step: int, draws: range, sides: Sequence[int]) -> Tensor:
         """The loss for some draws of the noise of a step, (sides, draws, B).
 
         Side 0 is what the mask lets through; side 1 is its complement, what the mask holds back, with the
         same noise.
         """
-        masks = [values, -values][:sides]
-        lam = torch.stack([self.layout.openness(mask) for mask in masks]).unsqueeze(1)
-        copies = sides * len(draws)
+        lam = torch.stack([self.layout.openness(-values if side else values) for side in sides]).unsqueeze(1)
+        copies = len(sides) * len(draws)
 
         def replaced(number: int, live: Tensor) -> Tensor:
             shape = live.shape[1:]
@@ -71,12 +70,12 @@ class Bottleneck:
             if self.n_samples:
                 drawn = [self._standard_noise(tuple(shape), number, step, draw, live) for draw in draws]
                 noise = noise + self.std[number] * torch.stack(drawn).unsqueeze(1)
-            feature = self.feature if number == 0 else live.reshape(sides, len(draws), self.rows, *shape)
+            feature = self.feature if number == 0 else live.reshape(len(sides), len(draws), self.rows, *shape)
             return open_bottleneck(feature, noise, lam).flatten(0, 2)
 
         output = self.passes.run(copies, replaced)
         target = _expand_target(self.target, copies, expansion_type=ExpansionTypes.repeat)
-        return row_losses(self.loss, output, target).reshape(sides, len(draws), self.rows)
+        return row_losses(self.loss, output, target).reshape(len(sides), len(draws), self.rows)
 
     def _standard_noise(self, shape: tuple[int, ...], number: int, step: int, draw: int, like: Tensor) -> Tensor:
         # Of what the two draws of a pair do to the loss, all that is odd in the noise cancels: half the
@@ -92,7 +91,7 @@ def optimize_mask(
     bottleneck: Bottleneck,
     chosen: Settings,
     draws_per_pass: int,
-    final_pass: bool,
+    traced: bool,
     done: Callable[[int], object],
 ) -> tuple[Tensor, list[tuple[Tensor, Tensor, Tensor]]]:
     """Adam on the mask, from open, with fresh noise every step.
@@ -102,13 +101,15 @@ def optimize_mask(
 
     Args:
         bottleneck (Bottleneck): What to minimise.
-        chosen (Settings): Steps, draws, beta, weight of the complement, learning rate, momentum.
+        chosen (Settings): Steps and whether they take turns, draws, beta, weight of the complement, learning rate,
+            momentum.
         draws_per_pass (int): Draws of the noise that go through the model together.
-        final_pass (bool): One more pass, with the mask that was found, for the trace.
-        done (Callable): Called after every pass, with the number of its draws.
+        traced (bool): The history is wanted: what does not count in a step runs too, and there is one more pass,
+            with the mask that was found.
+        done (Callable): Called after every pass that counts, with the number of its draws.
 
     Returns:
-        tuple: the values of the mask, and for every step (and the final pass) loss, information (nats) and
+        tuple: the values of the mask, and if ``traced`` for every step and the final pass loss, information (nats) and
         probability of each example, (B,).
 
     Raises:
@@ -118,23 +119,27 @@ def optimize_mask(
     values = bottleneck.layout.start(OPEN, dtype)
     adam = torch.optim.Adam([values], lr=chosen.learning_rate, betas=(chosen.momentum, 0.999))
     history = []
-    for step in range(chosen.n_steps + final_pass):
+    for step in range(chosen.n_steps + traced):
         updates = step < chosen.n_steps
         gradient = torch.zeros_like(values)
         loss = torch.zeros(bottleneck.rows, dtype=dtype, device=values.device)
         chance = torch.zeros_like(loss)
-        for first in range(0, chosen.draws, draws_per_pass):
-            draws = range(first, min(first + draws_per_pass, chosen.draws))
-            with torch.set_grad_enabled(updates):
-                losses = bottleneck.losses(values, step, draws, chosen.sides)
-                total = losses[0].sum(0)
-                if chosen.complement:
-                    total = total + chosen.complement * losses_held_back(bottleneck.loss, losses[1]).sum(0)
-                if updates:
-                    gradient += _gradient(total.sum() / chosen.draws, values)
-            loss += total.detach().to(loss) / chosen.draws
-            chance += probability(bottleneck.loss, losses[0].detach()).sum(0).to(loss) / chosen.draws
-            done(len(draws))
+        for turn, (sides, weight) in enumerate(chosen.turns(step)):
+            counts = updates and weight > 0
+            if not (counts or traced):
+                continue
+            for first in range(0, chosen.draws, draws_per_pass):
+                draws = range(first, min(first + draws_per_pass, chosen.draws))
+                with torch.set_grad_enabled(counts):
+                    losses = bottleneck.losses(values, step // 2 if chosen.alternates else step, draws, sides)
+                    total = _objective(losses, sides, bottleneck.loss, chosen.complement)
+                    if counts:
+                        gradient += weight * _gradient(total.sum() / chosen.draws, values)
+                loss += total.detach().to(loss) / chosen.draws
+                if 0 in sides:
+                    chance += probability(bottleneck.loss, losses[0].detach()).sum(0).to(loss) / chosen.draws
+                if turn == 0:
+                    done(len(draws))
         if not bool(loss.isfinite().all()):
             raise ValueError(
                 f"the loss is not finite at step {step}: {loss.tolist()}; "
@@ -145,11 +150,22 @@ def optimize_mask(
             if updates:
                 gradient += _gradient(chosen.beta * mean.sum(), values)
         mean = mean.detach()
-        history.append((loss + chosen.beta * mean, mean * bottleneck.meter.elements, chance))
+        if traced:
+            history.append((loss + chosen.beta * mean, mean * bottleneck.meter.elements, chance))
         if updates:
             values.grad = gradient
             adam.step()
     return values.detach(), history
+
+
+def _objective(losses: Tensor, sides: Sequence[int], loss: str | LossFunction, complement: float) -> Tensor:
+    """What is to be small, summed over the draws, (B,): of what is held back, that it does not suffice."""
+    return torch.stack(
+        [
+            complement * losses_held_back(loss, one).sum(0) if side else one.sum(0)
+            for side, one in zip(sides, losses, strict=True)
+        ]
+    ).sum(0)
 
 
 def _gradient(loss: Tensor, values: Tensor) -> Tensor:

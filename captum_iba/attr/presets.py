@@ -39,6 +39,8 @@ class Settings:
         learning_rate (float): Of Adam.
         momentum (float): Of Adam: by how much the mean of the gradients outlives a step.
         antithetic (bool): Draws come in pairs, the second with the noise of the first turned round.
+        alternate (bool): Steps take turns where there is a complement: one looks at what the mask lets through, the
+            next, with the same noise, at what it holds back.
         own_input (bool): The noise of the published code: its mean is the layer's input, element by element, and
             its standard deviation is ``sqrt(1e-5)``.
     """
@@ -51,6 +53,7 @@ class Settings:
     learning_rate: float = 1.0
     momentum: float = 0.9
     antithetic: bool = False
+    alternate: bool = False
     own_input: bool = False
 
     def __post_init__(self) -> None:
@@ -83,6 +86,7 @@ class Settings:
             "a number of at least 0 and less than 1",
         )
         _require(isinstance(self.antithetic, bool), "antithetic", self.antithetic, "True or False")
+        _require(isinstance(self.alternate, bool), "alternate", self.alternate, "True or False")
 
     @property
     def draws(self) -> int:
@@ -90,15 +94,40 @@ class Settings:
         return max(1, self.n_samples)
 
     @property
+    def alternates(self) -> bool:
+        """Whether steps take turns."""
+        return self.alternate and self.complement > 0
+
+    @property
     def sides(self) -> int:
-        """Rows a draw: what the mask lets through, and what it holds back if that counts."""
-        return 2 if self.complement else 1
+        """Rows a draw: what the mask lets through, and in the same pass what it holds back, if that counts."""
+        return 2 if self.complement and not self.alternate else 1
+
+    def turns(self, step: int) -> list[tuple[tuple[int, ...], float]]:
+        """What goes through the model in a step: sides (0: let through, 1: held back), and what they weigh.
+
+        Those that go together stand together; what weighs nothing is of use for a trace only.
+        """
+        if not self.complement:
+            return [((0,), 1.0)]
+        if not self.alternate:
+            return [((0, 1), 1.0)]
+        # Every second step each: twice the weight makes the sum of two steps that of both sides.
+        return [((step % 2,), 2.0), ((1 - step % 2,), 0.0)]
 
 
 PRESETS = {
     # One mask value a token, statistics of a data set, and the complement: docs/settings has the measurements.
     "default": Settings(
-        "token", beta=10.0, n_steps=15, n_samples=1, complement=1.0, learning_rate=1.0, momentum=0.5, antithetic=True
+        "token",
+        beta=10.0,
+        n_steps=16,
+        n_samples=1,
+        complement=1.0,
+        learning_rate=1.0,
+        momentum=0.5,
+        antithetic=True,
+        alternate=True,
     ),
     # Jiang et al. (2020), sections 3 and 4.1.
     "paper": Settings("feature", beta=1e-5, n_steps=10, n_samples=10),

@@ -174,6 +174,7 @@ class TextExplainer:
         learning_rate: float | None = None,
         momentum: float | None = None,
         antithetic: bool | None = None,
+        alternate: bool | None = None,
         seed: int = 0,
         batch_size: int = 8,
         internal_batch_size: int | None = None,
@@ -193,7 +194,7 @@ class TextExplainer:
                 ``"word"`` (its tokens together), or nothing (``"feature"``). Default: the preset's.
             preset (str): ``"default"``, ``"paper"`` or ``"as_released"``; the last also puts noise into
                 special tokens. Default: ``"default"``.
-            beta, n_steps, n_samples, complement, learning_rate, momentum, antithetic: As for
+            beta, n_steps, n_samples, complement, learning_rate, momentum, antithetic, alternate: As for
                 ``InformationBottleneckAttribution.attribute``. Default: the preset's.
             seed (int): Of the noise. Default: 0.
             batch_size (int): Texts at a time. Default: 8.
@@ -221,6 +222,7 @@ class TextExplainer:
             learning_rate=learning_rate,
             momentum=momentum,
             antithetic=antithetic,
+            alternate=alternate,
         )
         targets = spread_targets(target, len(each), self.classifier.labels)
         encoded = self.classifier.encode(each, others)
@@ -341,6 +343,7 @@ class TextExplainer:
             learning_rate=used.learning_rate,
             momentum=used.momentum,
             antithetic=used.antithetic,
+            alternate=used.alternate,
             loss="nll" if self.classifier.multi_label else "cross_entropy",
             seed=call.seed,
             share_mask=True,

@@ -89,11 +89,14 @@ def test_alone_together_and_split(iba):
 def test_rows_of_a_pass(iba):
     rows = []
     iba.forward_func.layer.register_forward_hook(lambda module, args, output: rows.append(len(output)))
-    iba.attribute(texts(3, (2,)), target=1, complement=1.0, n_samples=4, internal_batch_size=8)
-    assert max(rows) == 8
-    rows.clear()
-    iba.attribute(texts(3, (2,)), target=1, complement=1.0, n_samples=4)
-    assert max(rows) == 24
+    for alternate, most in ((False, 24), (True, 12)):
+        chosen = {"target": 1, "complement": 1.0, "n_samples": 4, "alternate": alternate}
+        iba.attribute(texts(3, (2,)), internal_batch_size=8, **chosen)
+        assert max(rows) == 8
+        rows.clear()
+        iba.attribute(texts(3, (2,)), **chosen)
+        assert max(rows) == most
+        rows.clear()
 
 
 def test_the_trace_is_of_what_is_minimised(iba):

@@ -116,7 +116,8 @@ def test_without_steps_the_information_is_that_of_the_open_mask(iba, reader, sta
 
 @pytest.mark.parametrize("complement", [0.0, 2.0])
 @pytest.mark.parametrize("antithetic", [False, True])
-def test_one_step_by_hand(iba, reader, statistics, complement, antithetic):
+@pytest.mark.parametrize("alternate", [False, True])
+def test_one_step_by_hand(iba, reader, statistics, complement, antithetic, alternate):
     """Adam's first step is the sign of the gradient, here worked out without any of our machinery."""
     ids, _ = planted(1)
     a = torch.full((1, LENGTH, 1), 5.0, requires_grad=True)
@@ -132,12 +133,19 @@ def test_one_step_by_hand(iba, reader, statistics, complement, antithetic):
         held_back.append(-torch.log(1 - other))
     squares = ((x - statistics.mean) / statistics.std).square()
     kl = information(a, squares).mean()
-    loss = torch.stack(losses).mean() + complement * torch.stack(held_back).mean() + 0.3 * kl
-    loss.backward()
+    passed, held = torch.stack(losses).mean(), complement * torch.stack(held_back).mean()
+    loss = passed + held + 0.3 * kl
+    (2 * passed + 0.3 * kl if alternate and complement else loss).backward()
     alpha = 5.0 - 0.7 * a.grad / (a.grad.abs() + 1e-8)
     settings = {"n_steps": 1, "n_samples": 3, "beta": 0.3, "learning_rate": 0.7, "seed": 7}
     bits, trace = iba.attribute(
-        ids, target=1, return_trace=True, complement=complement, antithetic=antithetic, **settings
+        ids,
+        target=1,
+        return_trace=True,
+        complement=complement,
+        antithetic=antithetic,
+        alternate=alternate,
+        **settings,
     )
     torch.testing.assert_close(bits, information(alpha, squares).detach() / NATS_PER_BIT, rtol=1e-4, atol=1e-5)
     assert float(trace.loss[0, 0]) == pytest.approx(loss.item(), rel=1e-5)
@@ -146,7 +154,8 @@ def test_one_step_by_hand(iba, reader, statistics, complement, antithetic):
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
-def test_two_steps_without_draws_by_hand(iba, reader, statistics, momentum):
+@pytest.mark.parametrize("alternate", [False, True])
+def test_two_steps_without_draws_by_hand(iba, reader, statistics, momentum, alternate):
     """The mean of the noise in place of draws, and Adam's second step written out."""
     ids, _ = planted(1)
     x = reader.table(ids).detach()
@@ -157,16 +166,18 @@ def test_two_steps_without_draws_by_hand(iba, reader, statistics, momentum):
         lam = torch.sigmoid(a)
         passed, held = lam * x + (1 - lam) * statistics.mean, (1 - lam) * x + lam * statistics.mean
         loss = nn.functional.cross_entropy(reader.head(passed.sum(1)), torch.tensor([1]))
-        loss = loss - torch.log(1 - reader.head(held.sum(1)).softmax(-1)[0, 1]) + 0.3 * information(a, squares).mean()
-        (gradient,) = torch.autograd.grad(loss, a)
+        held_back = -torch.log(1 - reader.head(held.sum(1)).softmax(-1)[0, 1])
+        both = 2 * (loss if step == 1 else held_back) if alternate else loss + held_back
+        (gradient,) = torch.autograd.grad(both + 0.3 * information(a, squares).mean(), a)
         first = momentum * first + (1 - momentum) * gradient
         second = 0.999 * second + 0.001 * gradient.square()
         update = first / (1 - momentum**step) / ((second / (1 - 0.999**step)).sqrt() + 1e-8)
         a = (a - 0.7 * update).detach().requires_grad_()
     settings = {"n_steps": 2, "n_samples": 0, "beta": 0.3, "learning_rate": 0.7, "complement": 1.0}
-    bits = iba.attribute(ids, target=1, momentum=momentum, **settings)
+    settings |= {"momentum": momentum, "alternate": alternate}
+    bits = iba.attribute(ids, target=1, **settings)
     torch.testing.assert_close(bits, information(a, squares).detach() / NATS_PER_BIT, rtol=1e-4, atol=1e-5)
-    assert torch.equal(bits, iba.attribute(ids, target=1, momentum=momentum, seed=1, **settings))
+    assert torch.equal(bits, iba.attribute(ids, target=1, seed=1, **settings))
 
 
 def test_a_pair_of_draws_may_fall_into_two_steps(iba, monkeypatch):
@@ -178,8 +189,21 @@ def test_a_pair_of_draws_may_fall_into_two_steps(iba, monkeypatch):
         optimization, "standard_noise", lambda shape, key, device: keys.append(key) or drawn(shape, key, device)
     )
     ids, _ = planted(1)
-    iba.attribute(ids, target=1, n_steps=3, n_samples=3, antithetic=True)
+    iba.attribute(ids, target=1, n_steps=3, n_samples=3, antithetic=True, alternate=False)
     assert [key[2:] for key in keys] == [(0, 0), (0, 0), (0, 2), (0, 2), (1, 1), (1, 1), (2, 0), (2, 0), (2, 2)]
+    keys.clear()
+    iba.attribute(ids, target=1, n_steps=6, n_samples=1, antithetic=True, alternate=True)
+    assert [key[2:] for key in keys] == [(0, 0)] * 4 + [(2, 0)] * 2  # two turns have the same noise
+
+
+def test_a_trace_changes_nothing_where_steps_take_turns(iba):
+    ids, _ = planted(3)
+    bits, trace = iba.attribute(ids, target=1, n_steps=5, return_trace=True)
+    assert torch.equal(bits, iba.attribute(ids, target=1, n_steps=5))
+    # Both sides are in every entry, though each step moves the mask by one.
+    _, both = iba.attribute(ids, target=1, n_steps=5, alternate=False, return_trace=True)
+    torch.testing.assert_close(trace.loss[:, 0], both.loss[:, 0])
+    torch.testing.assert_close(trace.probability[:, 0], both.probability[:, 0])
 
 
 def test_trace(iba):

@@ -48,7 +48,7 @@ def test_fewer_rows_and_the_same_result(room, capsys):
 
 
 def test_one_example_that_does_not_fit():
-    model, x, iba = attribution(1)
+    model, x, iba = attribution(0)
     before = model.training, dict(model.named_modules())["layer"]._forward_hooks.copy()
     with pytest.raises(RuntimeError, match="DefaultCPUAllocator"):
         iba.attribute(x, target=1, replay=False)

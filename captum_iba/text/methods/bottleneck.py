@@ -24,6 +24,7 @@ def information_bottleneck(
     learning_rate: float | None = None,
     momentum: float | None = None,
     antithetic: bool | None = None,
+    alternate: bool | None = None,
 ) -> list[FloatArray]:
     """Bits of every token (:class:`captum_iba.InformationBottleneckAttribution`).
 
@@ -33,7 +34,7 @@ def information_bottleneck(
         layer (int, str, sequence of them, or None): Block number from 1, or a module's name; None takes the task's, and
             if that is None too, all blocks with one mask, but for the published settings one block at three
             quarters of the depth: 9 of 12. Default: None.
-        granularity, beta, n_steps, n_samples, complement, learning_rate, momentum, antithetic: As for
+        granularity, beta, n_steps, n_samples, complement, learning_rate, momentum, antithetic, alternate: As for
             :meth:`captum_iba.text.TextExplainer.explain`. Default: the preset's.
 
     Returns:
@@ -48,6 +49,7 @@ def information_bottleneck(
         "learning_rate": learning_rate,
         "momentum": momentum,
         "antithetic": antithetic,
+        "alternate": alternate,
     }
     used = read_settings(preset, **changes)
     classifier = task.classifier
