@@ -118,27 +118,25 @@ def optimize_mask(
     dtype = torch.promote_types(bottleneck.feature.dtype, torch.float32)
     values = bottleneck.layout.start(OPEN, dtype)
     adam = torch.optim.Adam([values], lr=chosen.learning_rate, betas=(chosen.momentum, 0.999))
+    passes = [range(i, min(i + draws_per_pass, chosen.draws)) for i in range(0, chosen.draws, draws_per_pass)]
     history = []
     for step in range(chosen.n_steps + traced):
         updates = step < chosen.n_steps
         gradient = torch.zeros_like(values)
         loss = torch.zeros(bottleneck.rows, dtype=dtype, device=values.device)
         chance = torch.zeros_like(loss)
-        for turn, (sides, weight) in enumerate(chosen.turns(step)):
-            counts = updates and weight > 0
-            if not (counts or traced):
-                continue
-            for first in range(0, chosen.draws, draws_per_pass):
-                draws = range(first, min(first + draws_per_pass, chosen.draws))
-                with torch.set_grad_enabled(counts):
+        turns = [(sides, weight if updates else 0.0) for sides, weight in chosen.turns(step)]
+        for number, (sides, weight) in enumerate(turn for turn in turns if turn[1] or traced):
+            for draws in passes:
+                with torch.set_grad_enabled(weight > 0):
                     losses = bottleneck.losses(values, step // 2 if chosen.alternates else step, draws, sides)
                     total = _objective(losses, sides, bottleneck.loss, chosen.complement)
-                    if counts:
+                    if weight:
                         gradient += weight * _gradient(total.sum() / chosen.draws, values)
                 loss += total.detach().to(loss) / chosen.draws
                 if 0 in sides:
                     chance += probability(bottleneck.loss, losses[0].detach()).sum(0).to(loss) / chosen.draws
-                if turn == 0:
+                if number == 0:
                     done(len(draws))
         if not bool(loss.isfinite().all()):
             raise ValueError(

@@ -59,7 +59,7 @@ for row in results.rows:
     if row.outcomes and row.name not in used["counted_as_released"]:
         drops[row.name] = mean_over_seeds([probability_drop(outcome.morf) for outcome in row.outcomes])[: len(numbers)]
 
-print(f"{len(numbers)} examples, {options.out.name}\n\n| method | drop at 1/9 | of greedy search |\n| --- | ---: | ---: |")
+print(f"{len(numbers)} examples\n\n| method | drop at 1/9 | of greedy search |\n| --- | ---: | ---: |")
 for name, drop in drops.items():
     mean, low, high = paired_bootstrap(drop)
     print(f"| {name} | {mean:.3f} [{low:.3f}, {high:.3f}] | {mean / drops['greedy search'].mean():.0%} |")
