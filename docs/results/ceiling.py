@@ -2,9 +2,10 @@
 
 python docs/results/ceiling.py OUT --examples 100
 
-Greedy search deletes, again and again, the token without which the probability of the explained class is lowest: it looks
-at the very number that the test reports, with a pass of the model for every token that is left. It is not a rival, and no
-upper bound either (two tokens together can do what neither does alone), but what is far above it cannot be had.
+Greedy search deletes, again and again, the token without which the probability of the explained class is lowest. It
+looks at the very number that the test reports, with a pass of the model for every token that is left, so it is not a
+rival. It is no upper bound either (two tokens together can do what neither does alone), but it shows how much room
+is left.
 """
 
 import argparse
