@@ -115,7 +115,7 @@ def cases(model: Any) -> dict[str, tuple[Callable[[], object], int]]:
     removable = torch.ones_like(texts, dtype=torch.bool)
     return {
         "default, all layers": attribution(1, LAYERS, "default"),
-        "default, all layers, 4 rows a pass": attribution(1, LAYERS, "default", internal_batch_size=4),
+        "default, all layers, 2 rows a pass": attribution(1, LAYERS, "default", internal_batch_size=2),
         "paper, layer 3": attribution(3, 3, "paper"),
         "paper, layer 3, whole passes": attribution(3, 3, "paper", replay=False),
         "paper, every layer by itself": sweep(),
