@@ -2,8 +2,8 @@
 
     python -m benchmarks.convergence --model DIR --data test.jsonl.gz --columns premise hypothesis --examples 8
 
-The long one takes 50 steps of 100 draws, with both sides of the mask in each. Beside each setting stand the rows that it puts through the model: steps
-times draws, twice where both sides of the mask run in every step.
+The long one takes 50 steps of 100 draws, with both sides of the mask in each. Beside each setting stand the rows that
+it puts through the model: steps times draws, twice where both sides run in every step.
 """
 
 from __future__ import annotations

@@ -145,8 +145,8 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
             antithetic (bool, optional): Draws come in pairs, within a step or over two, the noise of the second that
                         of the first turned round its mean, so that fewer are needed.
             alternate (bool, optional): With a complement, steps take turns: one looks at what the mask lets through,
-                        the next, with the same noise, at what it holds back. Each counts twice. So a step takes
-                        half the rows, and :math:`2 k` of them do the work of :math:`k`, or more.
+                        the next, with the same noise, at what it holds back. Each counts twice. So a draw
+                        takes one row in place of two.
             loss (str or Callable, optional): What must stay low. ``"cross_entropy"`` of logits (..., C);
                         ``"nll"``, for outputs that are log-probabilities; ``"negative_output"``, minus the
                         selected output; or a function of output and target that gives one value a row.
@@ -171,7 +171,8 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
                         Default: True
             show_progress (bool, optional): A progress bar over the passes.
                         Default: False
-            return_trace (bool, optional): Also give a :class:`BottleneckTrace`, for one more pass.
+            return_trace (bool, optional): Also give a :class:`BottleneckTrace`, for one more pass, and where steps
+                        ``alternate`` for a pass of the side that a step leaves out. Bits stay the same.
                         Default: False
 
         Returns:

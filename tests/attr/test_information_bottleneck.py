@@ -354,6 +354,7 @@ def test_progress_counts_every_draw(iba, capsys):
         ({"n_steps": 2.5}, "n_steps is 2.5, expected an integer"),
         ({"n_samples": -1}, "n_samples is -1, expected an integer of at least 0"),
         ({"momentum": 1.0}, "momentum is 1.0, expected a number of at least 0 and less than 1"),
+        ({"alternate": 1}, "alternate is 1, expected True or False"),
         ({"learning_rate": 0.0}, "learning_rate is 0.0, expected a positive number"),
         ({"preset": "fast"}, "preset is 'fast', expected one of default, paper, as_released"),
         ({"granularity": "word"}, "granularity is 'word', expected one of token, feature, channel"),
