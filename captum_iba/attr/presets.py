@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 GRANULARITIES = ("token", "feature", "channel")
@@ -148,3 +148,8 @@ def settings(preset: str = "default", **changes: Any) -> Settings:
     given = {name: value for name, value in changes.items() if value is not None}
     assert set(given) <= known
     return replace(PRESETS[preset], **given)
+
+
+def presets() -> dict[str, dict[str, Any]]:
+    """What each preset stands for now: what is kept on disk depends on it as on the versions of libraries."""
+    return {name: asdict(chosen) for name, chosen in PRESETS.items()}

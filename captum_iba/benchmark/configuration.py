@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from captum_iba.attr.presets import presets
 from captum_iba.engines.versions import versions
 from captum_iba.text._files import write_text
 
@@ -50,6 +51,7 @@ class Configuration:
         chunk_size (int): Examples that are scored together.
         batch_size (int): Rows of one pass of the model.
         statistics (str): Where the statistics of layers come from.
+        presets (dict): What each preset of the bottleneck stands for.
         versions (dict): Of the libraries that compute.
         environment (dict): The machine; may differ when a comparison goes on.
     """
@@ -75,6 +77,7 @@ class Configuration:
     chunk_size: int
     batch_size: int
     statistics: str
+    presets: dict[str, Any] = field(default_factory=presets)
     versions: dict[str, str] = field(default_factory=versions)
     environment: dict[str, Any] = field(default_factory=_environment)
 
@@ -136,7 +139,7 @@ def _differences(prefix: str, before: dict[str, Any], now: dict[str, Any]) -> It
             continue
         was, is_now = before.get(name), now.get(name)
         if isinstance(was, dict) and isinstance(is_now, dict):
-            yield from _differences(f"{name}.", was, is_now)
+            yield from _differences(f"{prefix}{name}.", was, is_now)
         elif was != is_now:
             yield f"{prefix}{name}: was {_short(was)}, is {_short(is_now)}"
 

@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from captum_iba.attr.presets import presets
 from captum_iba.engines.versions import versions
 from captum_iba.text._files import write_text
 from captum_iba.text.explainer import TextExplainer
@@ -19,7 +20,7 @@ class KeptBatches:
     """A folder with one file for every finished batch.
 
     A file is named by the digest of all that its results depend on: model, layers, statistics, device, versions of
-    the libraries, settings, texts. What was computed with anything else is not found, so nothing ever mixes.
+    the libraries, presets, settings, texts. What was computed with anything else is not found, so nothing ever mixes.
 
     Args:
         folder (path): It is made if it is not there.
@@ -49,7 +50,7 @@ class KeptBatches:
             *(block.key for block in explainer.layers),
             str(explainer.classifier.max_length),
             device or str(next(iter(explainer.classifier.model.parameters())).device),
-            json.dumps([versions(), settings], sort_keys=True, default=str),
+            json.dumps([versions(), presets(), settings], sort_keys=True, default=str),
         ]
         for part in parts:
             _add(self._same, part)

@@ -5,6 +5,7 @@ import shutil
 import pytest
 import torch
 
+from captum_iba.attr.presets import PRESETS, settings
 from captum_iba.benchmark import prepare
 from captum_iba.benchmark.configuration import differences, read_configuration
 from captum_iba.text.identity import model_fingerprint
@@ -52,6 +53,13 @@ def test_changed_data_and_models_are_refused_and_moved_ones_are_not(request_of, 
     other.save_pretrained(tmp_path / "model")
     with pytest.raises(ValueError, match="model_fingerprint: was .*labels: was Negative,.* is bad,"):
         prepare(request_of(data=str(data), model=str(tmp_path / "model")), out)
+
+
+def test_another_default_is_refused(request_of, tmp_path, monkeypatch):
+    prepare(request_of(), tmp_path)
+    monkeypatch.setitem(PRESETS, "default", settings(n_steps=7))
+    with pytest.raises(ValueError, match=r"presets\.default\.n_steps: was \d+, is 7"):
+        prepare(request_of(), tmp_path)
 
 
 def test_versions_count_and_the_machine_does_not():

@@ -7,6 +7,7 @@ import torch
 from typer.testing import CliRunner
 
 from captum_iba import cli
+from captum_iba.attr.presets import PRESETS, settings
 from captum_iba.engines import Local
 from captum_iba.engines.texts import explain_texts
 from captum_iba.text import TextExplainer, embedded_model_path, embedded_statistics
@@ -59,7 +60,7 @@ def test_what_was_stopped_goes_on(explainer, batches, tmp_path, monkeypatch):
     assert watched == []
 
 
-def test_nothing_of_other_settings_is_taken(explainer, batches, tmp_path):
+def test_nothing_of_other_settings_is_taken(explainer, batches, tmp_path, monkeypatch):
     def again(**changes):
         batches.clear()
         found = explain_texts(Local(), explainer, TEXTS[:2], **{**QUICK, "keep": tmp_path, **changes})
@@ -70,6 +71,9 @@ def test_nothing_of_other_settings_is_taken(explainer, batches, tmp_path):
     for changes in ({"seed": 1}, {"n_steps": 1}, {"target": 0}, {"pairs": ["a", "b"]}, {"preset": "paper"}):
         assert again(**changes)[0] == 1, changes
         assert again(**changes)[0] == 0, changes
+    with monkeypatch.context() as patched:
+        patched.setitem(PRESETS, "default", settings(momentum=0.6))
+        assert again()[0] == 1
     explainer.estimate_statistics(TEXTS)
     assert again()[0] == 1
     with torch.no_grad():
