@@ -142,8 +142,9 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
                         Default: the preset's; 0 for a ``loss`` function, which may have no bound to rise to
             learning_rate (float, optional): Of Adam, for the mask before the sigmoid.
             momentum (float, optional): Of Adam, by how much the mean of the gradients outlives a step, from 0 to 1.
-            antithetic (bool, optional): Draws come in pairs, within a step or over two, the noise of the second that
-                        of the first turned round its mean, so that fewer are needed.
+            antithetic (bool, optional): Draws come in pairs, within a step or over two (where steps ``alternate``, two
+                        pairs of turns), the noise of the second that of the first turned round its mean, so that
+                        fewer are needed.
             alternate (bool, optional): With a complement, steps take turns: one looks at what the mask lets through,
                         the next, with the same noise, at what it holds back. Each counts twice. So a draw
                         takes one row in place of two.

@@ -125,11 +125,12 @@ def optimize_mask(
         gradient = torch.zeros_like(values)
         loss = torch.zeros(bottleneck.rows, dtype=dtype, device=values.device)
         chance = torch.zeros_like(loss)
+        noise_step = step // 2 if chosen.alternates else step  # two turns have the same noise
         turns = [(sides, weight if updates else 0.0) for sides, weight in chosen.turns(step)]
         for number, (sides, weight) in enumerate(turn for turn in turns if turn[1] or traced):
             for draws in passes:
                 with torch.set_grad_enabled(weight > 0):
-                    losses = bottleneck.losses(values, step // 2 if chosen.alternates else step, draws, sides)
+                    losses = bottleneck.losses(values, noise_step, draws, sides)
                     total = _objective(losses, sides, bottleneck.loss, chosen.complement)
                     if weight:
                         gradient += weight * _gradient(total.sum() / chosen.draws, values)
