@@ -182,12 +182,21 @@ class _RayPool:
             here: dict[str, Any] = {"include_dashboard": False}
             if workers is not None and not self._on_gpu:
                 here["num_cpus"] = workers * self._threads
-            self._ray.init(
-                address=address or "local",
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-                **(here if address is None else {}),
-            )
+            try:
+                self._ray.init(
+                    address=address or "local",
+                    log_to_driver=False,
+                    logging_level=logging.ERROR,
+                    **(here if address is None else {}),
+                )
+            except (ConnectionError, ValueError) as error:
+                # A ConnectionError is an OSError, which the caller would take for one of its disk.
+                if address is None:
+                    raise EngineError(f"engine: Ray does not start here: {_line(error)}") from error
+                raise EngineError(
+                    f"address: no Ray cluster lets this process in at {address!r}: {_line(error)}. If the cluster asks for "
+                    "a token, set RAY_AUTH_MODE=token here, and have its token in ~/.ray/auth_token."
+                ) from error
             self._ours = True
             self._hush(True)
         self._begun = True
