@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,7 +35,8 @@ class Batch:
             raise TypeError(f"inputs is a {type(inputs).__name__}, expected a tensor or a tuple of tensors")
         if given[0].ndim == 0 or given[0].shape[0] == 0:
             raise ValueError(f"inputs has the shape {tuple(given[0].shape)}, expected at least one example")
-        given, further = _usable((given, _format_additional_forward_args(arguments)))
+        _refuse_caches(arguments)
+        given, further, target = usable((given, _format_additional_forward_args(arguments), target))
         batch = cls(given, further, target)
         count = len(target) if isinstance(target, list) else target.numel() if isinstance(target, Tensor) else 1
         if count not in (1, batch.rows) or (isinstance(target, list) and count != batch.rows):
@@ -65,6 +67,21 @@ class Batch:
         return Batch(inputs, arguments, self.target)
 
 
-def _usable(value: Any) -> Any:
+def _refuse_caches(arguments: Any) -> None:
+    """A key-value cache of transformers is written by every pass, and cannot be tiled."""
+    if isinstance(arguments, (tuple, list)):
+        for one in arguments:
+            _refuse_caches(one)
+    elif isinstance(arguments, Mapping):
+        _refuse_caches(list(arguments.values()))
+    elif hasattr(arguments, "get_seq_length"):
+        raise ValueError(
+            f"additional_forward_args holds a {type(arguments).__name__}, which every pass would write into; expected "
+            "a forward_func that makes the cache itself, for as many rows as it is given"
+        )
+
+
+def usable(value: Any) -> Any:
     """Tensors made in inference mode cannot be kept for a backward pass; copies can."""
-    return map_tensors(lambda tensor: tensor.clone() if tensor.is_inference() else tensor, value)
+    with torch.inference_mode(False):
+        return map_tensors(lambda tensor: tensor.clone() if tensor.is_inference() else tensor, value)

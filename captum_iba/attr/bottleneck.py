@@ -74,5 +74,7 @@ def standard_noise(shape: tuple[int, ...], key: tuple[int, ...], device: torch.d
     digest = hashlib.blake2b(",".join(map(str, key)).encode(), digest_size=8).digest()
     generator = torch.Generator(device).manual_seed(int.from_bytes(digest, "big") >> 1)
     block = (_POSITIONS_PER_DRAW, *shape[1:])
-    drawn = [torch.randn(block, generator=generator, device=device) for _ in range(-(-shape[0] // _POSITIONS_PER_DRAW))]
+    blocks = range(-(-shape[0] // _POSITIONS_PER_DRAW))
+    # Whatever torch's default is: another precision draws other numbers.
+    drawn = [torch.randn(block, generator=generator, device=device, dtype=torch.float32) for _ in blocks]
     return torch.cat(drawn)[: shape[0]]

@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.nn import Module
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-# Flags, ``forward`` methods and switches of torch are shared by all threads: of two that change and restore them at
-# once, one would restore what the other changed.
-_ONE_AT_A_TIME = threading.RLock()
+ONE_AT_A_TIME = threading.RLock()
+"""Flags, ``forward`` methods, configurations and switches of torch are shared by all threads: of two that change and
+restore them at once, one would restore what the other changed."""
 
 
 class ModuleGuard:
@@ -32,7 +32,7 @@ class ModuleGuard:
         self._taken: set[int] = set()
 
     def __enter__(self) -> ModuleGuard:
-        self._undo.enter_context(_ONE_AT_A_TIME)
+        self._undo.enter_context(ONE_AT_A_TIME)
         # The fast path of torch.nn.TransformerEncoder skips submodules and turns padded texts into nested tensors.
         self._undo.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
         torch.backends.mha.set_fastpath_enabled(False)
@@ -72,7 +72,8 @@ class ModuleGuard:
             self._undo.callback(setattr, module, "training", True)
             module.training = False
         for parameter in module._parameters.values():
-            if parameter is not None and parameter.requires_grad and not parameter.is_inference():
+            # What torch.func puts in a parameter's place is no leaf, and belongs to somebody else's graph.
+            if parameter is not None and parameter.requires_grad and parameter.is_leaf and not parameter.is_inference():
                 self._undo.callback(parameter.requires_grad_, True)
                 parameter.requires_grad_(False)
         for name, buffer in module._buffers.items():

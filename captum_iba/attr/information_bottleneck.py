@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from captum_iba._compat import LayerAttribution, ModuleOrModuleList, TargetType, log_usage, progress
-from captum_iba.attr.batch import Batch
+from captum_iba.attr.batch import Batch, usable
 from captum_iba.attr.job import Job
 from captum_iba.attr.losses import LossFunction
 from captum_iba.attr.presets import settings
@@ -117,7 +117,8 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
                         Takes the place of ``granularity``.
                         Default: None
             bottleneck_mask (Tensor, optional): False where an element passes untouched and gets zero bits, as padding
-                        and special tokens should; broadcasts as ``feature_mask`` does.
+                        and special tokens should; broadcasts as ``feature_mask`` does. Through ``NoiseTunnel``, which
+                        repeats the inputs but not this, give ``mask.repeat_interleave(nt_samples, 0)``.
                         Default: all elements carry a bottleneck
             preset (str, optional): ``"default"``; ``"paper"``, the equations and settings of Jiang et al.;
                         ``"as_released"``, their code, whose noise comes from the example itself (mean: the
@@ -222,8 +223,8 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
         bottlenecks = [list(numbers)] if share_mask else [[number] for number in numbers]
         job = Job(
             Batch.of(inputs, additional_forward_args, target),
-            feature_mask,
-            bottleneck_mask,
+            _usable_mask("feature_mask", feature_mask),
+            _usable_mask("bottleneck_mask", bottleneck_mask),
             chosen,
             loss,
             seed,
@@ -259,3 +260,10 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
         if what not in self._warned:
             self._warned.add(what)
             warnings.warn(message, UserWarning, stacklevel=2)
+
+
+def _usable_mask(name: str, mask: Tensor | None) -> Tensor | None:
+    if mask is not None and not isinstance(mask, Tensor):
+        raise TypeError(f"{name} is a {type(mask).__name__}, expected a tensor")
+    found: Tensor | None = usable(mask)
+    return found

@@ -11,7 +11,8 @@ from torch import Tensor
 from captum_iba._compat import TargetType, _select_targets
 
 LossFunction = Callable[[Tensor, Any], Tensor]
-"""Takes the model's output and the target of every row, gives one value a row; smaller is better."""
+"""Takes the model's output and the target of every row (an int or a tuple as it was given, for all rows), gives one
+value a row; smaller is better."""
 
 LOSSES = ("cross_entropy", "nll", "negative_output")
 
@@ -37,7 +38,7 @@ def row_losses(loss: str | LossFunction, output: Tensor, target: TargetType) -> 
         ValueError: a loss function that does not give one value a row.
     """
     if callable(loss):
-        values = loss(output, target)
+        values = loss(output, _of_every_row(target, output.shape[0]))
         if not isinstance(values, Tensor) or values.shape != output.shape[:1]:
             raise ValueError(
                 f"loss must give one value a row, a tensor of shape {(output.shape[0],)}, got "
@@ -53,19 +54,36 @@ def probability(loss: str | LossFunction, losses: Tensor) -> Tensor:
     return losses.neg().exp() if loss in ("cross_entropy", "nll") else losses.neg()
 
 
-def losses_held_back(loss: str | LossFunction, losses: Tensor) -> Tensor:
-    """What the rows of a complement lose by still giving the target: :math:`-\\log(1 - p)`.
+def losses_held_back(loss: str | LossFunction, output: Tensor, target: TargetType) -> Tensor:
+    """What the rows of a complement lose by still giving the target, (rows,): :math:`-\\log(1 - p)`.
+
+    With logits it is taken from the other classes, :math:`\\log \\sum_c e^{z_c} - \\log \\sum_{c \\ne t} e^{z_c}`: from
+    :math:`p`, which rounds to 1, no gradient would lead back. Where the loss knows no probability, the loss itself is
+    to rise.
 
     Args:
-        loss (str or Callable): Which gave ``losses``. If it knows no probability, the loss itself is to rise.
-        losses (Tensor): Of the rows, any shape.
+        loss, output, target: As for :func:`row_losses`, which raises the same.
 
     Returns:
-        Tensor: of the same shape; smaller is better.
+        Tensor: smaller is better.
     """
-    if loss not in ("cross_entropy", "nll"):
+    if loss == "cross_entropy":
+        wide = output.to(torch.promote_types(output.dtype, torch.float32))
+        chosen = _selected(torch.arange(wide.numel(), device=wide.device).view_as(wide), target)
+        others = wide.flatten().index_fill(0, chosen, float("-inf")).view_as(wide)
+        held_back = wide.logsumexp(-1) - others.logsumexp(-1)
+        return held_back.flatten()[chosen // wide.shape[-1]]
+    losses = row_losses(loss, output, target)
+    if loss != "nll":
         return losses.neg()
-    return -torch.log(-torch.expm1(-losses.clamp_min(torch.finfo(losses.dtype).tiny)))
+    return -torch.log(-torch.expm1(-losses.clamp_min(torch.finfo(losses.dtype).eps)))
+
+
+def _of_every_row(target: TargetType, rows: int) -> TargetType:
+    """What a loss function is given. Captum leaves one target of one example alone, however many rows there are."""
+    if isinstance(target, Tensor) and target.numel() == 1:
+        return target.reshape(1).expand(rows)
+    return target * rows if isinstance(target, list) and len(target) == 1 else target
 
 
 def _selected(output: Tensor, target: TargetType) -> Tensor:

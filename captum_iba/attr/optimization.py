@@ -54,7 +54,7 @@ class Bottleneck:
         """The loss for some draws of the noise of a step, (sides, draws, B).
 
         Side 0 is what the mask lets through; side 1 is its complement, what the mask holds back, with the
-        same noise.
+        same noise, and its loss is that of still giving the target.
         """
         lam = torch.stack([self.layout.openness(-values if side else values) for side in sides]).unsqueeze(1)
         copies = len(sides) * len(draws)
@@ -74,8 +74,12 @@ class Bottleneck:
             return open_bottleneck(feature, noise, lam).flatten(0, 2)
 
         output = self.passes.run(copies, replaced)
-        target = _expand_target(self.target, copies, expansion_type=ExpansionTypes.repeat)
-        return row_losses(self.loss, output, target).reshape(len(sides), len(draws), self.rows)
+        target = _expand_target(self.target, len(draws), expansion_type=ExpansionTypes.repeat)
+        found = [
+            (losses_held_back if side else row_losses)(self.loss, rows, target)
+            for side, rows in zip(sides, output.chunk(len(sides)), strict=True)
+        ]
+        return torch.stack(found).reshape(len(sides), len(draws), self.rows)
 
     def _standard_noise(self, shape: tuple[int, ...], number: int, step: int, draw: int, like: Tensor) -> Tensor:
         # Of what the two draws of a pair do to the loss, all that is odd in the noise cancels: half the
@@ -131,7 +135,8 @@ def optimize_mask(
             for draws in passes:
                 with torch.set_grad_enabled(weight > 0):
                     losses = bottleneck.losses(values, noise_step, draws, sides)
-                    total = _objective(losses, sides, bottleneck.loss, chosen.complement)
+                    weights = losses.new_tensor([chosen.complement if side else 1.0 for side in sides])
+                    total = (weights[:, None, None] * losses).sum((0, 1))
                     if weight:
                         gradient += weight * _gradient(total.sum() / chosen.draws, values)
                 loss += total.detach().to(loss) / chosen.draws
@@ -155,16 +160,6 @@ def optimize_mask(
             values.grad = gradient
             adam.step()
     return values.detach(), history
-
-
-def _objective(losses: Tensor, sides: Sequence[int], loss: str | LossFunction, complement: float) -> Tensor:
-    """What is to be small, summed over the draws, (B,): of what is held back, that it does not suffice."""
-    return torch.stack(
-        [
-            complement * losses_held_back(loss, one).sum(0) if side else one.sum(0)
-            for side, one in zip(sides, losses, strict=True)
-        ]
-    ).sum(0)
 
 
 def _gradient(loss: Tensor, values: Tensor) -> Tensor:

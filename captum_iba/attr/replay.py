@@ -132,7 +132,10 @@ class Passes:
 
         # Most models read a hidden state once, in the next block. So in a first try not-a-number stands in for
         # every output of the feature's shape, which keeps none of them, and the result tells if one was read.
-        for keep in [self._checked[sequence]] if sequence in self._checked else [False, True]:
+        tries = [self._checked[sequence]] if sequence in self._checked else [False, True]
+        if any(call.module._forward_hooks or call.module._forward_pre_hooks for call in first.cut.calls):
+            tries = [True]  # hooks of others read them
+        for keep in tries:
             replay = _RecordedCalls(first.cut, changed, self._rows, None if keep else first.feature.shape)
             if self._agrees(replay, [first.feature, other], expected):
                 self._checked[sequence] = keep

@@ -203,13 +203,17 @@ class _Part(NamedTuple):
 
 def _joined(parts: list[_Part]) -> tuple[Any, BottleneckTrace | None]:
     """Attributions and trace of all examples."""
-    tensors = [
-        torch.cat(pieces) if pieces[0].shape[0] == parts[0].rows else pieces[0]
-        for pieces in zip(*(part.attributions for part in parts), strict=True)
-    ]
+    rows = [part.rows for part in parts]
+    tensors = [_concatenated(pieces, rows) for pieces in zip(*(part.attributions for part in parts), strict=True)]
     traces = [part.trace for part in parts if part.trace is not None]
     trace = BottleneckTrace(*(torch.cat(pieces) for pieces in zip(*traces, strict=True))) if traces else None
     return _format_output(len(tensors) > 1, tuple(tensors)), trace
+
+
+def _concatenated(pieces: Sequence[Tensor], rows: Sequence[int]) -> Tensor:
+    """One tensor of a layer's output. The last state of an LSTM counts examples in dimension 1; a loss has none."""
+    dimensions = [d for d in range(pieces[0].ndim) if [piece.shape[d] for piece in pieces] == list(rows)]
+    return torch.cat(tuple(pieces), dimensions[0]) if dimensions else pieces[0]
 
 
 def _require_finite(feature: Tensor, layout: MaskLayout, first: int) -> None:

@@ -34,7 +34,9 @@ class Site:
         name = f"layer {type(self.layer).__name__}"
         if calls == 0:
             raise ValueError(
-                f"{name} did not run in this forward pass; expected a module that forward_func calls on these inputs"
+                f"{name} did not run in this forward pass; expected a module that forward_func calls on these inputs, "
+                "on the thread that called it (give a DataParallel itself as forward_func, not a function that calls "
+                "one over several devices)"
             )
         if not -calls <= self.call < calls:
             raise ValueError(
@@ -50,16 +52,13 @@ gives what to put in its place, or None."""
 
 @contextmanager
 def hooked(sites: Sequence[Site], visit: Visit) -> Iterator[None]:
-    """Let ``visit`` see and replace what the layers of ``sites`` take or give, for one forward pass."""
+    """Let ``visit`` see and replace what the layers of ``sites`` take or give, for one forward pass on this thread."""
     thread = threading.get_ident()
     calls: Counter[tuple[Module, bool]] = Counter()
 
     def visited(layer: Module, at_input: bool, value: Any, layer_input: Any) -> Any:
         if threading.get_ident() != thread:
-            raise RuntimeError(
-                f"layer {type(layer).__name__} ran on another thread: pass the module inside a DataParallel as "
-                "forward_func, not a function that calls one over several devices"
-            )
+            return None
         call = calls[layer, at_input]
         calls[layer, at_input] += 1
         return visit(layer, at_input, call, value, layer_input)

@@ -145,10 +145,12 @@ class FeatureStatistics:
                         a list.
             batches (iterable): Batches, each a tensor or a tuple (positional arguments of ``forward_func``) or a
                         mapping (keyword arguments). Read once; a generator will do.
-            mask_func (Callable, optional): Takes a batch, gives the mask for :meth:`update`.
-                        Default: the ``attention_mask`` of a mapping, else all observations count
+            mask_func (Callable, optional): Takes a batch, gives the mask for :meth:`update`, or None.
+                        Default: the ``attention_mask`` of a mapping, for layers that have its positions; else all
+                        observations count
             layer_call (int or list of int, optional): Which call of a layer that runs several times in a pass, from
-                        0; negative ones count from the last, and need the whole pass.
+                        0; negative ones count from the last, and need the whole pass, but for a layer that ran once in
+                        the first batch.
                         Default: -1
             attribute_to_layer_input (bool, optional): The layer's input instead of its output.
                         Default: False
@@ -165,17 +167,19 @@ class FeatureStatistics:
         """
         layers = [layer] if isinstance(layer, Module) else list(layer)
         calls = [layer_call] * len(layers) if isinstance(layer_call, int) else list(layer_call)
+        if len(calls) != len(layers):
+            raise ValueError(f"layer_call has {len(calls)} entries, expected one a layer, {len(layers)}")
         sites = [Site(one, call, attribute_to_layer_input) for one, call in zip(layers, calls, strict=True)]
         gathered = [cls(_name_of(forward_func, one), min_std) for one in layers]
         with ModuleGuard() as guard, torch.no_grad():
             shown = progress(batches, desc="Statistics") if show_progress else batches
             for batch in shown:
-                mask = mask_func(batch) if mask_func is not None else _attention_mask(batch)
+                mask = mask_func(batch) if mask_func is not None else None
                 with guard.watching():
-                    # After a first whole pass it is known how often each layer runs, and where to stop.
+                    # After a first whole pass it is known which layers run once, and where to stop.
                     sites, found = _run_to_sites(forward_func, batch, sites)
                 for statistics, features in zip(gathered, found, strict=True):
-                    statistics.update(features, mask)
+                    statistics.update(features, _attention_mask(batch, features) if mask_func is None else mask)
         for statistics in gathered:
             statistics._require()
         return gathered[0] if isinstance(layer, Module) else gathered
@@ -280,7 +284,7 @@ class _LayersDone(BaseException):
 
 
 def _run_to_sites(forward_func: Callable[..., Any], batch: Any, sites: list[Site]) -> tuple[list[Site], list[Tensor]]:
-    """The sites with their calls counted from the first, and the feature at each."""
+    """The sites, the only call of a layer counted from the first, so that no pass need wait for more; the features."""
     features: dict[tuple[Module, int], Tensor] = {}
     runs: Counter[Module] = Counter()
 
@@ -305,8 +309,8 @@ def _run_to_sites(forward_func: Callable[..., Any], batch: Any, sites: list[Site
         pass
     for site in sites:
         site.require(runs[site.layer])
-    counted = [replace(site, call=site.call % runs[site.layer]) for site in sites]
-    return counted, [features[site.layer, site.call] for site in counted]
+    found = [features[site.layer, site.call % runs[site.layer]] for site in sites]
+    return [replace(site, call=0) if runs[site.layer] == 1 else site for site in sites], found
 
 
 def _features_last(features: Tensor) -> Tensor:
@@ -318,8 +322,9 @@ def _features_last(features: Tensor) -> Tensor:
     raise ValueError(f"features have the shape {tuple(features.shape)}, expected (B, D), (B, T, D) or (B, C, H, W)")
 
 
-def _attention_mask(batch: Any) -> Tensor | None:
-    mask = batch.get("attention_mask") if isinstance(batch, Mapping) else None
+def _attention_mask(batch: Any, features: Tensor) -> Tensor | None:
+    """The mask of a mapping, for features that have positions: those of a pooler have none."""
+    mask = batch.get("attention_mask") if isinstance(batch, Mapping) and features.ndim == 3 else None
     return mask if isinstance(mask, Tensor) else None
 
 

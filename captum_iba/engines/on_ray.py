@@ -194,8 +194,8 @@ class _RayPool:
                 if address is None:
                     raise EngineError(f"engine: Ray does not start here: {_line(error)}") from error
                 raise EngineError(
-                    f"address: no Ray cluster lets this process in at {address!r}: {_line(error)}. If the cluster asks for "
-                    "a token, set RAY_AUTH_MODE=token here, and have its token in ~/.ray/auth_token."
+                    f"address: no Ray cluster lets this process in at {address!r}: {_line(error)}. If the cluster asks "
+                    "for a token, set RAY_AUTH_MODE=token here, and have its token in ~/.ray/auth_token."
                 ) from error
             self._ours = True
             self._hush(True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import torch
@@ -226,6 +227,8 @@ def _degrade(
         if not first.is_floating_point():
             raise ValueError("operator is None, expected one for inputs of integers, for example Delete(pad_id)")
         operator = BaselineValue()
+    if isinstance(operator, Delete) and first.ndim != 2:
+        raise ValueError(f"operator is Delete, expected inputs of the shape (B, T), got {tuple(first.shape)}")
     scores = feature_scores(attributions[0] if isinstance(attributions, tuple) else attributions, first)
     removable = _removable(removable_mask, first)
     padding = operator.padding(task.inputs, task.arguments, removable) if isinstance(operator, Delete) else None
@@ -304,8 +307,8 @@ def _steps(shares: Sequence[float] | None, counts: Sequence[int] | None, availab
     if shares is not None:
         raise ValueError("shares and counts are both given, expected one of them")
     given = list(counts)
-    if not given or sorted(given) != given or given[0] < 0:
-        raise ValueError(f"counts is {given}, expected one or more from 0, in rising order")
+    if not given or not all(isinstance(count, Integral) for count in given) or sorted(given) != given or given[0] < 0:
+        raise ValueError(f"counts is {given}, expected one or more integers from 0, in rising order")
     return torch.tensor([0, *given]).expand(len(available), -1).minimum(available[:, None])
 
 

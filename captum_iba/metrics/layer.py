@@ -54,8 +54,14 @@ def sensitivity_max(
 
     from captum_iba.attr.nested import tensors_in
 
-    def explained(*args: Any, **more: Any) -> tuple[Tensor, ...]:
-        return tuple(tensor.detach().contiguous() for tensor in tensors_in(explanation_func(*args, **more)))
+    rows = len(inputs[0] if isinstance(inputs, tuple) else inputs)
+
+    def explained(moved: Any, **more: Any) -> tuple[Tensor, ...]:
+        # Captum repeats inputs, target and further arguments, but no masks.
+        for name in ("feature_mask", "bottleneck_mask"):
+            if isinstance(mask := more.get(name), Tensor) and mask.ndim and len(mask) == rows:
+                more[name] = mask.repeat_interleave(len(moved[0] if isinstance(moved, tuple) else moved) // rows, 0)
+        return tuple(tensor.detach().contiguous() for tensor in tensors_in(explanation_func(moved, **more)))
 
     given = {} if perturb_func is None else {"perturb_func": perturb_func}
     found: Tensor = of_captum(
@@ -136,11 +142,11 @@ def infidelity(
     recorded: list[Tensor] = []
 
     def record(module: Module, at_input: bool, call: int, value: Any, layer_input: Any) -> None:
-        recorded.append(feature_of(value, module)[0])
+        recorded.append(feature_of(value, module)[0].clone())  # what follows may write into it
 
     def through(features: Tensor, numbers: Tensor) -> Tensor:
         def replace(module: Module, at_input: bool, call: int, value: Any, layer_input: Any) -> Any:
-            return feature_of(value, module)[1](features.to(recorded[0].dtype))
+            return feature_of(value, module)[1](features.to(recorded[0].dtype, copy=True))
 
         def select(tensor: Tensor) -> Tensor:
             if tensor.ndim == 0 or tensor.shape[0] != rows:
@@ -155,7 +161,7 @@ def infidelity(
             forward_func(*everything)
         if len(recorded) != 1:
             raise ValueError(f"layer {type(layer).__name__} ran {len(recorded)} times in a pass, expected once")
-        feature = recorded[0].clone()
+        feature = recorded[0]
         fitting = [tensor for tensor in tensors_in(attributions) if tensor.shape == feature.shape]
         if not fitting:
             shapes = [tuple(tensor.shape) for tensor in tensors_in(attributions)]

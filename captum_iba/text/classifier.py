@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from captum_iba.attr.guard import ModuleGuard
+from captum_iba.attr.guard import ONE_AT_A_TIME, ModuleGuard
 from captum_iba.text.encoding import EncodedText, check_tokenizer, encode, pad
 
 # Tokenizers without a limit of their own say "very large integer".
@@ -108,14 +108,18 @@ class Classifier:
 
     @contextmanager
     def padding_known(self) -> Iterator[None]:
-        """Decoders refuse batches, of noise draws too, unless their configuration names the padding token."""
-        config = self.model.config.get_text_config()
-        before = config.pad_token_id
-        config.pad_token_id = self.pad_id
-        try:
-            yield
-        finally:
-            config.pad_token_id = before
+        """Decoders refuse batches, of noise draws too, unless their configuration names the padding token.
+
+        One thread at a time.
+        """
+        with ONE_AT_A_TIME:
+            config = self.model.config.get_text_config()
+            before = config.pad_token_id
+            config.pad_token_id = self.pad_id
+            try:
+                yield
+            finally:
+                config.pad_token_id = before
 
 
 def load_classifier(

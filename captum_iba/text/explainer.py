@@ -294,7 +294,8 @@ class TextExplainer:
     def _explain_batch(
         self, encoded: list[EncodedText], targets: list[int | None], call: _Call, show_progress: bool
     ) -> list[TextAttribution]:
-        with self.classifier.padding_known():
+        # Gradients cannot flow through what is made in inference mode.
+        with self.classifier.padding_known(), torch.inference_mode(False):
             inputs = self.classifier.tensors(encoded)
             with token_feature_required(self.layers, inputs["input_ids"].shape):
                 probabilities = self.classifier.probabilities(inputs)

@@ -18,16 +18,22 @@ def check_texts(texts: Any, pairs: Any = None) -> tuple[list[str], list[str | No
 
     Raises:
         TypeError: Something that is not a string; says which.
-        ValueError: An empty text, no text at all, or another number of pairs than of texts.
+        ValueError: An empty text (of a pair, both of them), no text at all, or another number of pairs than of texts.
     """
     each = _strings(texts, "texts")
     if pairs is None:
+        for i, text in enumerate(each):
+            if not text.strip():
+                raise ValueError(f"texts[{i}] is empty; expected some text.")
         return each, [None] * len(each)
     if isinstance(texts, str) != isinstance(pairs, str):
         raise TypeError("pairs: expected one string beside one text, and a list of them beside a list.")
     others = _strings(pairs, "pairs")
     if len(others) != len(each):
         raise ValueError(f"pairs: expected one for each of the {len(each)} texts, got {len(others)}.")
+    for i, (text, other) in enumerate(zip(each, others, strict=True)):
+        if not (text.strip() or other.strip()):
+            raise ValueError(f"texts[{i}] and pairs[{i}] are empty; expected some text in one of them.")
     return each, list(others)
 
 
@@ -40,8 +46,6 @@ def _strings(values: Any, name: str) -> list[str]:
     for i, value in enumerate(strings):
         if not isinstance(value, str):
             raise TypeError(f"{name}[{i}]: expected a string, got {type(value).__name__}.")
-        if not value.strip():
-            raise ValueError(f"{name}[{i}] is empty; expected some text.")
     return strings
 
 

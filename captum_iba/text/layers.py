@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -171,7 +172,7 @@ def _describe(blocks: tuple[Block, ...]) -> str:
 
 @contextmanager
 def token_feature_required(blocks: Sequence[Block], shape: torch.Size) -> Iterator[None]:
-    """Look at the layers in the passes to come.
+    """Look at the layers in the passes to come on this thread.
 
     Args:
         blocks (sequence of Block): The layers.
@@ -181,8 +182,11 @@ def token_feature_required(blocks: Sequence[Block], shape: torch.Size) -> Iterat
         ValueError: In a pass, a layer gives something else than a feature of shape (B, T, D).
     """
     names = {block.module: block.name for block in blocks}
+    thread = threading.get_ident()
 
     def check(layer: nn.Module, args: Any, output: Any) -> None:
+        if threading.get_ident() != thread:
+            return
         found = split_feature(output)
         if found is None or found[0].ndim != 3 or found[0].shape[:2] != shape:
             given = "no tensor" if found is None else f"a feature of shape {tuple(found[0].shape)}"

@@ -102,7 +102,7 @@ class TextAttribution:
         method (str), preset (str), granularity (str): How the bits were computed.
         settings (dict): beta, number of steps and draws, learning rate and seed.
         statistics (str): What the bottleneck's noise was fitted to.
-        tokens_cut (int): How many tokens at the end the model never saw.
+        tokens_cut (int): How many tokens, beyond what the model takes, it never saw.
         trace (Trace or None): How the optimisation went, if it was asked for.
 
     Examples::
@@ -190,7 +190,7 @@ class TextAttribution:
             f"{self.total_bits:,.2f} bits",
         ]
         if self.tokens_cut:
-            parts.append(f"{self.tokens_cut} tokens at the end were cut off and not read")
+            parts.append(f"{self.tokens_cut} tokens were cut off and not read")
         return " · ".join(parts)
 
     def to_dict(self) -> dict[str, Any]:

@@ -46,18 +46,38 @@ def texts(count, evidence):
 @pytest.mark.parametrize("probability", [1e-6, 0.1, 0.5, 0.999, 1 - 1e-6])
 @pytest.mark.parametrize("loss", ["cross_entropy", "nll"])
 def test_loss_of_a_complement(loss, probability):
-    nats = torch.tensor([-math.log(probability)], dtype=torch.float64, requires_grad=True)
-    held_back = losses_held_back(loss, nats)
+    rest = math.log1p(-probability) - math.log(2)
+    logits = torch.tensor([[rest, math.log(probability), rest]], dtype=torch.float64, requires_grad=True)
+    held_back = losses_held_back(loss, logits, 1)
     assert held_back.item() == pytest.approx(-math.log1p(-probability), rel=1e-9)
-    (slope,) = torch.autograd.grad(held_back.sum(), nats)
-    assert slope.item() == pytest.approx(-probability / (1 - probability), rel=1e-6)
+    (slope,) = torch.autograd.grad(held_back.sum(), logits)
+    # Of logits, d/dz of -log(1 - p) is p; of log p itself it is p / (1 - p).
+    expected = probability if loss == "cross_entropy" else probability / (1 - probability)
+    assert slope[0, 1].item() == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("margin", [0.0, 16.0, 17.5, 40.0, 1000.0])
+def test_a_complement_that_is_certain_still_has_a_gradient(margin):
+    logits = torch.tensor([[0.0, margin]], requires_grad=True)  # from 17 on, p rounds to 1
+    held_back = losses_held_back("cross_entropy", logits, 1)
+    assert held_back.item() == pytest.approx(margin + math.log1p(math.exp(-margin)), rel=1e-6)
+    (slope,) = torch.autograd.grad(held_back.sum(), logits)
+    p = 1 / (1 + math.exp(-margin))
+    assert slope[0].tolist() == pytest.approx([-p, p], rel=1e-5)
+
+
+def test_loss_of_a_complement_at_one_of_several_positions():
+    logits = torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(0))
+    targets = [(1, 2), (0, 0), (3, 4)]
+    expected = [-math.log1p(-logits[row].softmax(-1)[target].item()) for row, target in enumerate(targets)]
+    assert losses_held_back("cross_entropy", logits, targets).tolist() == pytest.approx(expected, rel=1e-5)
 
 
 def test_loss_of_a_complement_without_a_probability_and_where_it_is_certain():
     values = torch.tensor([-2.0, 3.0])
-    assert torch.equal(losses_held_back("negative_output", values), -values)
-    assert torch.equal(losses_held_back(lambda output, target: output, values), -values)
-    assert bool(losses_held_back("cross_entropy", torch.zeros(1)).isfinite())
+    assert torch.equal(losses_held_back("negative_output", values, None), values)
+    assert torch.equal(losses_held_back(lambda output, target: output, values, None), -values)
+    assert bool(losses_held_back("nll", torch.zeros(1), None).isfinite())
 
 
 def test_of_two_reasons_both_are_kept(iba):

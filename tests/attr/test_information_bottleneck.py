@@ -129,7 +129,7 @@ def test_one_step_by_hand(iba, reader, statistics, complement, antithetic, alter
         pair, sign = (0, -1) if antithetic and draw == 1 else (draw, 1)
         noise = statistics.mean + statistics.std * sign * standard_noise((LENGTH, WIDTH), (7, 0, 0, pair), x.device)
         losses.append(nn.functional.cross_entropy(reader.head((lam * x + (1 - lam) * noise).sum(1)), torch.tensor([1])))
-        other = reader.head(((1 - lam) * x + lam * noise).sum(1)).softmax(-1)[0, 1]
+        other = reader.head(((1 - lam) * x + lam * noise).sum(1)).double().softmax(-1)[0, 1]
         held_back.append(-torch.log(1 - other))
     squares = ((x - statistics.mean) / statistics.std).square()
     kl = information(a, squares).mean()

@@ -6,6 +6,7 @@ import pytest
 import torch
 from architectures import CLASSES, SETTINGS, assert_same
 from torch import nn
+from transformers import DynamicCache
 
 from captum_iba import FeatureStatistics, InformationBottleneckAttribution
 from captum_iba.attr.nested import tensors_in
@@ -339,6 +340,58 @@ def test_what_layers_take_and_give(layer, at_input):
     assert_same(bits[-1], plain)
     split, _ = trapped(Unpacks, 3, attribute_to_layer_input=at_input, internal_batch_size=3)
     assert_same(tensors_in(split)[-1], plain)
+
+
+@pytest.mark.parametrize("limit", [None, 2])
+def test_outputs_that_do_not_begin_with_the_examples(limit):
+    """The last state of an LSTM, (layers, B, H), and a loss without dimensions."""
+
+    class Recurrent(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.lstm = nn.LSTM(WIDTH, WIDTH, num_layers=1, batch_first=True)
+
+        def forward(self, x):
+            hidden, (last, cell) = self.lstm(x)
+            return hidden, last, cell.sum()
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.head = Recurrent(), nn.Linear(WIDTH, 2)
+
+        def forward(self, x):
+            return self.head(self.layer(x)[0].mean(1))
+
+    net, x = Net().eval(), torch.randn(3, POSITIONS, WIDTH)
+    iba = InformationBottleneckAttribution(net, net.layer, statistics=FeatureStatistics.estimate(net, net.layer, [x]))
+    bits, last, total = iba.attribute(x, target=1, n_steps=2, internal_batch_size=limit)
+    assert bits.shape == (3, POSITIONS, WIDTH) and last.shape == (1, 3, WIDTH) and total.shape == ()
+
+
+def test_hooks_of_others_see_what_modules_gave():
+    net = Plain().eval()
+    x = torch.randn(3, POSITIONS, WIDTH)
+    iba = InformationBottleneckAttribution(
+        net, net.blocks[2], statistics=FeatureStatistics.estimate(net, net.blocks[2], [x])
+    )
+    expected = iba.attribute(x, target=1, n_steps=2)
+    seen = []
+    net.blocks[1].register_forward_hook(lambda module, args, output: seen.append((args[0], output)))
+    assert_same(iba.attribute(x, target=1, n_steps=2), expected)
+    assert len(seen) > 2 and all(bool(tensor.isfinite().all()) for pair in seen for tensor in pair)
+
+
+def test_a_cache_is_refused():
+    class Filled(Plain):
+        def forward(self, x, cache):
+            return super().forward(x)
+
+    net, x = Filled(), torch.randn(3, POSITIONS, WIDTH)
+    iba = InformationBottleneckAttribution(net, net.blocks[1])
+    for arguments in (DynamicCache(), {"past": (None, DynamicCache())}):
+        with pytest.raises(ValueError, match="additional_forward_args holds a DynamicCache, .* makes the cache itself"):
+            iba.attribute(x, target=1, additional_forward_args=arguments)
 
 
 def test_a_compiled_model():

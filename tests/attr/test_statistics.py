@@ -109,6 +109,42 @@ def test_attention_mask_of_a_mapping_or_a_function():
         torch.testing.assert_close(statistics.mean, expected)
 
 
+def test_a_layer_without_positions_has_no_use_for_an_attention_mask():
+    class Pooled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table, self.pooler = nn.Embedding(9, 4), nn.Linear(4, 3)
+
+        def forward(self, input_ids, attention_mask):
+            return self.pooler((self.table(input_ids) * attention_mask[..., None]).sum(1))
+
+    model = Pooled()
+    ids, mask = torch.tensor([[1, 2, 0], [3, 0, 0]]), torch.tensor([[1, 1, 0], [1, 0, 0]])
+    batch = {"input_ids": ids, "attention_mask": mask}
+    tokens, pooled = FeatureStatistics.estimate(model, [model.table, model.pooler], [batch])
+    torch.testing.assert_close(tokens.mean, model.table(torch.tensor([1, 2, 3])).mean(0))
+    torch.testing.assert_close(pooled.mean, model(**batch).mean(0))
+
+
+def test_the_last_call_is_the_last_of_every_batch():
+    class Recurrent(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.cell = nn.RNNCell(3, 4)
+
+        def forward(self, x):
+            state = torch.zeros(len(x), 4)
+            for step in x.unbind(1):
+                state = self.cell(step, state)
+            return state
+
+    model, data = Recurrent(), [drawn(5, 3, 3), drawn(5, 6, 3), drawn(5, 2, 3)]
+    last = FeatureStatistics.estimate(model, model.cell, data)
+    torch.testing.assert_close(last.mean, torch.cat([model(x) for x in data]).mean(0))
+    with pytest.raises(ValueError, match="layer_call has 2 entries, expected one a layer, 1"):
+        FeatureStatistics.estimate(model, model.cell, data, layer_call=[0, 1])
+
+
 def test_saved_and_loaded(tmp_path):
     statistics = FeatureStatistics("encoder.layer.2", min_std=0.1).update(drawn(9, 3))
     statistics.save(tmp_path / "s.safetensors")

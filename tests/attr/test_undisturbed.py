@@ -210,9 +210,12 @@ def test_a_model_that_draws_random_numbers(net, x):
 
 @pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode, torch.enable_grad])
 def test_inside_contexts(iba, x, context):
-    expected = iba.attribute(x, **QUICK)
+    more = {**QUICK, "target": [1] * ROWS}
+    masks = {"bottleneck_mask": torch.arange(POSITIONS)[None] > 0, "feature_mask": torch.arange(POSITIONS)[None] // 2}
+    expected = iba.attribute(x, **masks, **more)
     with context():
-        bits = iba.attribute(x.clone(), **QUICK)
+        masks = {name: mask.clone() for name, mask in masks.items()}
+        bits = iba.attribute(x.clone(), **masks, **{**more, "target": torch.ones(ROWS, dtype=torch.int64)})
     torch.testing.assert_close(bits, expected)
     assert not bits.is_inference()
     assert not bits.requires_grad
@@ -371,8 +374,7 @@ def test_while_other_threads_run_modules(iba, net, x):
                 assert all(module.training for module in other.modules())
                 assert [parameter.requires_grad for parameter in other.parameters()] == flags
                 with torch.no_grad():
-                    for block in net.blocks[:1]:
-                        block(x)
+                    net(x)  # the layer with the bottleneck, too
                 runs.append(1)
         except BaseException as error:
             errors.append(error)

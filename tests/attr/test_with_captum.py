@@ -289,6 +289,17 @@ def test_custom_losses(net, x):
     assert seen[-1] == [0, 1, 2, 0] * QUICK["n_samples"]
 
 
+@pytest.mark.parametrize("limit", [None, 1, 4])
+@pytest.mark.parametrize("kind", [torch.tensor, list])
+def test_a_custom_loss_has_a_target_for_every_row(net, x, kind, limit):
+    def cross_entropy(output, target):
+        return nn.functional.cross_entropy(output, torch.as_tensor(target), reduction="none")
+
+    iba = attribution(net)
+    found = iba.attribute(x[:1], target=kind([1]), loss=cross_entropy, internal_batch_size=limit, **QUICK)
+    torch.testing.assert_close(found, iba.attribute(x[:1], target=1, complement=0.0, **QUICK))
+
+
 @pytest.mark.parametrize("loss", [lambda output, target: output.mean(), lambda output, target: output, lambda *_: 1.0])
 def test_a_loss_must_give_one_value_a_row(net, x, loss):
     with pytest.raises(ValueError, match="loss must give one value a row"):

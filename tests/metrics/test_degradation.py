@@ -353,6 +353,7 @@ def test_bad_target(target):
         ({"shares": [math.nan]}, "shares is"),
         ({"counts": [-1]}, "counts is"),
         ({"counts": [2, 1]}, "counts is .* in rising order"),
+        ({"counts": [1.5, 2.7]}, r"counts is \[1.5, 2.7\], expected one or more integers"),
         ({"counts": [1], "shares": [0.5]}, "both given"),
         ({"operator": None}, "operator is None, expected one for inputs of integers"),
         ({"removable_mask": torch.ones(1, 5)}, r"removable_mask has the shape \(1, 5\), expected \(1, 6\)"),
@@ -389,6 +390,11 @@ def test_bad_output(forward, error, message):
 def test_bad_inputs(inputs, error):
     with pytest.raises(error, match="inputs"):
         degradation(bag, inputs, SCORES, 1, operator=Delete(PAD))
+
+
+def test_delete_is_for_rows_of_tokens():
+    with pytest.raises(ValueError, match=r"operator is Delete, expected inputs of the shape \(B, T\), got \(1, 6, 2\)"):
+        degradation(lambda x: x.mean(1), torch.zeros(1, 6, 2), torch.zeros(1, 6), 1, operator=Delete(PAD))
 
 
 def test_delete_refuses_masks_of_pairs():

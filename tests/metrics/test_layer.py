@@ -141,3 +141,33 @@ def test_infidelity_errors():
         infidelity(model, model.layer, halve, X, torch.zeros(3, 3), 1)
     with pytest.raises(ValueError, match="layer Linear ran 0 times"):
         infidelity(model, nn.Linear(1, 1), halve, X, torch.zeros(3, 4), 1)
+
+
+def test_infidelity_where_the_model_writes_into_the_layer():
+    """By an activation in place, before the recorded features are read or the perturbed ones arrive."""
+
+    def found(inplace):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(inplace=inplace), nn.Linear(4, 2))
+        scores = torch.ones(3, 4)
+        torch.manual_seed(1)
+        return infidelity(net, net[0], lambda f: (noise := torch.rand_like(f), f - noise), X, scores, target=1)
+
+    torch.testing.assert_close(found(True), found(False))
+
+
+def test_sensitivity_with_masks():
+    model = TwoLayers()
+    statistics = FeatureStatistics.estimate(model, model.layer, [X])
+    attribute = InformationBottleneckAttribution(model, model.layer, statistics=statistics).attribute
+    mask = torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0], [1, 0, 1, 1]]).bool()
+    settings = {"target": 1, "n_steps": 2, "n_samples": 2}
+    each = [
+        sensitivity_max(attribute, X[i : i + 1], shift, 0.1, 4, bottleneck_mask=mask[i : i + 1], **settings)
+        for i in range(3)
+    ]
+    for limit in (None, 5):
+        found = sensitivity_max(
+            attribute, X, shift, 0.1, 4, max_examples_per_batch=limit, bottleneck_mask=mask, **settings
+        )
+        torch.testing.assert_close(found, torch.cat(each))

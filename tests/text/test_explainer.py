@@ -1,4 +1,5 @@
 import copy
+import threading
 import warnings
 
 import numpy as np
@@ -141,12 +142,48 @@ def test_pairs(explainer):
     assert np.allclose(several[1].bits, result.bits, atol=1e-4)
 
 
+def test_a_pair_may_lack_one_half(explainer):
+    first, second = explainer.explain(["", "the film"], ["the plot", " "], **QUICK)
+    assert [word.word for word in first.words] == ["the", "plot"]
+    assert [word.word for word in second.words] == ["the", "film"]
+    with pytest.raises(ValueError, match=r"texts\[0\] and pairs\[0\] are empty"):
+        explainer.explain("", " ")
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2"])
+def test_several_threads(name, wordpiece):
+    explainer = TextExplainer(build(family(name)), wordpiece)
+    explainer.estimate_statistics(TEXTS)
+    before = explainer.classifier.model.config.pad_token_id
+    expected = [explainer.explain(text, **QUICK).bits for text in TEXTS]
+    found = {}
+
+    def work(number):
+        for turn in range(3):
+            found[number, turn] = explainer.explain(TEXTS[number], **QUICK).bits
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(len(TEXTS))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 3 * len(TEXTS)
+    assert all(np.array_equal(bits, expected[number]) for (number, _), bits in found.items())
+    assert explainer.classifier.model.config.pad_token_id == before
+
+
+def test_in_inference_mode(explainer):
+    with torch.inference_mode():
+        found = explainer.explain(TEXTS[0], **QUICK)
+    assert found == explainer.explain(TEXTS[0], **QUICK)
+
+
 def test_truncation_is_in_the_result(bert, wordpiece):
     short = TextExplainer(bert, wordpiece, max_length=6)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         result = short.explain("the film was not good at all", **QUICK)
-    assert result.tokens_cut > 0 and f"{result.tokens_cut} tokens at the end were cut" in str(result)
+    assert result.tokens_cut > 0 and f"{result.tokens_cut} tokens were cut" in str(result)
 
 
 def test_trace(explainer):
