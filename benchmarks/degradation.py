@@ -5,6 +5,9 @@
 Both run the same rows in one process, in turns, so that whatever else the machine does meets them alike; what
 counts is the ratio within a round. One at a time is the published procedure on ids: for every text and every
 step the shorter text, alone and without padding, goes through the model. Both must give the same probabilities.
+
+Both also do the same arithmetic, so the table says what share of the machine's matrix-product rate each reaches,
+and how many times less than one at a time it would take at all of it: no batch can be faster than that.
 """
 
 from __future__ import annotations
@@ -22,10 +25,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarks.arithmetic import Shape, count_operations, matrix_product_rate
 from benchmarks.page import RESULTS, keep, machine, spread
 from captum_iba.metrics import NINTHS, Delete, degradation
 from captum_iba.text import Classifier, embedded_model_path
 from captum_iba.text.classifier import load_classifier
+
+POSITIONS_A_PASS = 1024
+"""Of the degradation test on a CPU, by default: the rows of the products by which the machine's rate is read."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +55,13 @@ class Timing:
     seconds: list[float] = field(default_factory=list)
     seconds_one_at_a_time: list[float] = field(default_factory=list)
     times_less: list[float] = field(default_factory=list)
+    rate: list[float] = field(default_factory=list)
+    operations: int = 0
     difference: float = 0.0
+
+    def shares(self, seconds: list[float]) -> list[float]:
+        """Of the machine's matrix-product rate, reached in so many seconds."""
+        return [self.operations / one / rate for one, rate in zip(seconds, self.rate, strict=True)]
 
 
 def one_at_a_time(batch: Batch) -> Tensor:
@@ -84,9 +97,12 @@ def batched(batch: Batch, rows_a_pass: int | None) -> Tensor:
 
 def measure(batch: Batch, rows_a_pass: list[int | None], repeats: int) -> list[Timing]:
     """Time every size of a pass ``repeats`` times, in turns with one at a time."""
-    timings = [Timing(rows) for rows in rows_a_pass]
+    operations = count_operations(lambda: one_at_a_time(batch))
+    timings = [Timing(rows, operations=operations) for rows in rows_a_pass]
+    shape = Shape.of(batch.classifier.model.config)
     batched(batch, rows_a_pass[0])  # warms up
     for _ in range(repeats):
+        rate = matrix_product_rate(shape, POSITIONS_A_PASS)
         start = time.perf_counter()
         expected = one_at_a_time(batch)
         alone = time.perf_counter() - start
@@ -96,6 +112,7 @@ def measure(batch: Batch, rows_a_pass: list[int | None], repeats: int) -> list[T
             timing.seconds.append(time.perf_counter() - start)
             timing.seconds_one_at_a_time.append(alone)
             timing.times_less.append(alone / timing.seconds[-1])
+            timing.rate.append(rate)
             timing.difference = max(timing.difference, float((found - expected).abs().max()))
     return timings
 
@@ -130,8 +147,9 @@ def load(options: argparse.Namespace) -> Batch:
 def table(timings: list[Timing], examples: int) -> str:
     """The timings as a markdown table: median over the rounds, and the smallest and largest in brackets."""
     lines = [
-        "| rows a pass | seconds | texts a second | seconds, one at a time | times less | largest difference of p |",
-        "|---|---|---|---|---|---|",
+        "| rows a pass | seconds | texts a second | seconds, one at a time | times less | share of the matrix-product "
+        "rate | one at a time | times less at all of it | largest difference of p |",
+        "|---" * 9 + "|",
     ]
     for timing in timings:
         cells = [
@@ -140,6 +158,9 @@ def table(timings: list[Timing], examples: int) -> str:
             spread([examples / seconds for seconds in timing.seconds], 1),
             spread(timing.seconds_one_at_a_time, 2),
             spread(timing.times_less, 2),
+            spread(timing.shares(timing.seconds), 2),
+            spread(timing.shares(timing.seconds_one_at_a_time), 2),
+            spread([1 / share for share in timing.shares(timing.seconds_one_at_a_time)], 2),
             f"{timing.difference:.0e}",
         ]
         lines.append(f"| {' | '.join(cells)} |")

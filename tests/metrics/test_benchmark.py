@@ -24,4 +24,5 @@ def test_both_procedures_agree_and_the_table_is_written(tmp_path, capsys, pairs)
         assert timing["difference"] < 1e-5
         ratios = [a / b for a, b in zip(timing["seconds_one_at_a_time"], timing["seconds"], strict=True)]
         assert timing["times_less"] == pytest.approx(ratios)
+        assert timing["operations"] > 1e6 and len(timing["rate"]) == 2
     assert out.with_suffix(".md").read_text(encoding="utf-8") in capsys.readouterr().out
