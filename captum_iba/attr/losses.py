@@ -76,7 +76,7 @@ def losses_held_back(loss: str | LossFunction, output: Tensor, target: TargetTyp
     losses = row_losses(loss, output, target)
     if loss != "nll":
         return losses.neg()
-    return -torch.log(-torch.expm1(-losses.clamp_min(torch.finfo(losses.dtype).eps)))
+    return -torch.log(-torch.expm1(-losses.clamp_min(torch.finfo(losses.dtype).tiny)))
 
 
 def _of_every_row(target: TargetType, rows: int) -> TargetType:

@@ -66,6 +66,13 @@ def test_a_complement_that_is_certain_still_has_a_gradient(margin):
     assert slope[0].tolist() == pytest.approx([-p, p], rel=1e-5)
 
 
+def test_of_a_yes_or_no_that_is_certain_too():
+    logit = torch.tensor([40.0], requires_grad=True)
+    held_back = losses_held_back("nll", nn.functional.logsigmoid(logit), None)
+    assert held_back.item() == pytest.approx(40, rel=1e-6)
+    assert torch.autograd.grad(held_back.sum(), logit)[0].item() == pytest.approx(1, rel=1e-5)
+
+
 def test_loss_of_a_complement_at_one_of_several_positions():
     logits = torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(0))
     targets = [(1, 2), (0, 0), (3, 4)]
