@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from captum_iba import __version__, cli
 from captum_iba.text import TextAttribution, embedded_model_path
+from tests.text.conftest import bert, wordpiece  # noqa: F401
 
 ROOT = Path(__file__).parents[1]
 GOOD, DULL = "A wonderful film, beautifully acted.", "Dull, and not even funny."
@@ -105,10 +106,58 @@ def test_another_model_without_statistics_says_what_it_did():
     assert "statistics of this text only" in done.stdout
 
 
+def test_texts_and_statistics_of_a_table():
+    lines("reviews.jsonl", *REVIEWS)
+    Path("reviews.csv").write_text(f'id,Review\n1,"{GOOD}"\n2,"{DULL}"\n', encoding="utf-8")
+    read = run("explain", *QUICK, "--file", "reviews.jsonl", "--json", "a.json")
+    assert read.exit_code == 0, read.output
+    assert [one["text"] for one in json.loads(Path("a.json").read_text("utf-8"))] == [row["text"] for row in REVIEWS]
+    model = ["--model", embedded_model_path(), "--statistics-from", "reviews.jsonl"]
+    read = run("explain", *QUICK, *model, "--file", "reviews.csv", "--json", "b.json")
+    assert read.exit_code == 0, read.output
+    found = json.loads(Path("b.json").read_text("utf-8"))
+    Path("lines.txt").write_text("".join(row["text"] + "\n" for row in REVIEWS), encoding="utf-8")
+    model[-1] = "lines.txt"
+    run("explain", *QUICK, *model, GOOD, DULL, "--json", "c.json")
+    assert found == json.loads(Path("c.json").read_text("utf-8"))  # the same texts, in whatever file
+
+
+def test_pairs_of_a_table(tmp_path, bert, wordpiece):  # noqa: F811
+    bert.save_pretrained("pairs")
+    wordpiece.save_pretrained("pairs")
+    lines("pairs.jsonl", {"premise": "the film", "hypothesis": "a good plot"}, {"premise": "dull", "hypothesis": ""})
+    settings = ["--model", "./pairs", "--steps", "2", "--statistics-from", "pairs.jsonl"]
+    done = run("explain", *settings, "--file", "pairs.jsonl", "--json", "out.json")
+    assert done.exit_code == 0, done.output
+    first, second = json.loads(Path("out.json").read_text("utf-8"))
+    assert (first["pair"], second["pair"]) == ("a good plot", "")
+    done = run("explain", *settings, "--file", "pairs.jsonl", "--pair", "other", "--pair", "other")
+    assert done.exit_code == 2 and "in the file already" in done.stderr
+
+
+def test_several_layers_in_either_spelling():
+    found = {}
+    for layers in ("7,8,9", "7..9", "7+8+9"):
+        done = run("explain", *QUICK[:4], "--layer", layers, GOOD)
+        assert done.exit_code == 0, done.output
+        found[layers] = done.stdout
+    assert len(set(found.values())) == 1 and "3 layers with one mask" in done.stdout
+
+
+def test_no_command_shows_the_help(capsys):
+    with pytest.raises(SystemExit) as left:
+        cli.main([])
+    said = capsys.readouterr()
+    assert left.value.code == 2 and "explain" in said.out + said.err and "error" not in said.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
         (["explain"], 2, "no text"),
+        (["explain", "--html", "-", GOOD], 2, "--html: expected a file"),
+        (["explain", "--html", "o", "--json", "./o", GOOD], 2, "--html and --json: both are o"),
+        (["explain", "--file", "x.txt", "--text-column", "body"], 1, "x.txt is read line by line and has no columns"),
         (["explain", "--file", "x.txt", GOOD], 2, "TEXT and --file"),
         (["explain", "--preset", "best", GOOD], 2, "best"),
         (["explain", "--method", "lime", GOOD], 2, "lime"),

@@ -140,7 +140,8 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
                         the prediction: its own loss is :math:`-\log(1 - p)` (minus the loss, where that knows no
                         probability). So the mask keeps all that the prediction could rest on, not only
                         enough of it. Takes a second row for every draw, unless steps ``alternate``. 0 leaves it out.
-                        Default: the preset's; 0 for a ``loss`` function, which may have no bound to rise to
+                        Default: the preset's; 0 for a ``loss`` function and for ``"negative_output"``, which may have
+                        no bound to rise to
             learning_rate (float, optional): Of Adam, for the mask before the sigmoid.
             momentum (float, optional): Of Adam, by how much the mean of the gradients outlives a step, from 0 to 1.
             antithetic (bool, optional): Draws come in pairs, within a step or over two (where steps ``alternate``, two
@@ -150,9 +151,11 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
                         the next, with the same noise, at what it holds back. Each counts twice. So a draw
                         takes one row in place of two.
             loss (str or Callable, optional): What must stay low. ``"cross_entropy"`` of logits (..., C);
+                        ``"binary_cross_entropy"`` of one logit an example, with 0 or 1 as target;
                         ``"nll"``, for outputs that are log-probabilities; ``"negative_output"``, minus the
                         selected output; or a function of output and target that gives one value a row.
-                        Default: cross-entropy for (B, C) outputs with C > 1, else minus the selected output
+                        Default: cross-entropy for (B, C) outputs with C > 1, else minus the selected output, with a
+                        warning where there is only one
             seed (int, optional): Of the noise, which has its own generator and is the same for every example.
                         Default: 0
             share_mask (bool, optional): Several layers share one mask, and the first that runs counts the
@@ -231,6 +234,7 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
             internal_batch_size,
             replay,
             return_trace,
+            complement is not None,
         )
         bar = (
             progress(total=len(bottlenecks) * job.n_rows, desc=f"{self.get_name()} attribution")

@@ -28,6 +28,7 @@ class Job:
     internal_batch_size: int | None
     replay: bool
     return_trace: bool
+    complement_given: bool = True
     tried_again: bool = False
 
     @property

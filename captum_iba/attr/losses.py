@@ -14,7 +14,7 @@ LossFunction = Callable[[Tensor, Any], Tensor]
 """Takes the model's output and the target of every row (an int or a tuple as it was given, for all rows), gives one
 value a row; smaller is better."""
 
-LOSSES = ("cross_entropy", "nll", "negative_output")
+LOSSES = ("cross_entropy", "binary_cross_entropy", "nll", "negative_output")
 
 
 def resolve_loss(loss: str | LossFunction | None, output: Tensor) -> str | LossFunction:
@@ -35,8 +35,10 @@ def row_losses(loss: str | LossFunction, output: Tensor, target: TargetType) -> 
 
     Raises:
         AssertionError: a target that does not fit the output, as everywhere in Captum.
-        ValueError: a loss function that does not give one value a row.
+        ValueError: a loss function that does not give one value a row, or ``"binary_cross_entropy"`` of several.
     """
+    if loss == "binary_cross_entropy":
+        return row_losses("cross_entropy", _no_and_yes(output), target)
     if callable(loss):
         values = loss(output, _of_every_row(target, output.shape[0]))
         if not isinstance(values, Tensor) or values.shape != output.shape[:1]:
@@ -51,7 +53,7 @@ def row_losses(loss: str | LossFunction, output: Tensor, target: TargetType) -> 
 
 def probability(loss: str | LossFunction, losses: Tensor) -> Tensor:
     """Probability of the target in every row; where the loss knows none, minus the loss (the selected output)."""
-    return losses.neg().exp() if loss in ("cross_entropy", "nll") else losses.neg()
+    return losses.neg() if callable(loss) or loss == "negative_output" else losses.neg().exp()
 
 
 def losses_held_back(loss: str | LossFunction, output: Tensor, target: TargetType) -> Tensor:
@@ -67,6 +69,8 @@ def losses_held_back(loss: str | LossFunction, output: Tensor, target: TargetTyp
     Returns:
         Tensor: smaller is better.
     """
+    if loss == "binary_cross_entropy":
+        return losses_held_back("cross_entropy", _no_and_yes(output), target)
     if loss == "cross_entropy":
         wide = output.to(torch.promote_types(output.dtype, torch.float32))
         chosen = _selected(torch.arange(wide.numel(), device=wide.device).view_as(wide), target)
@@ -77,6 +81,17 @@ def losses_held_back(loss: str | LossFunction, output: Tensor, target: TargetTyp
     if loss != "nll":
         return losses.neg()
     return -torch.log(-torch.expm1(-losses.clamp_min(torch.finfo(losses.dtype).tiny)))
+
+
+def _no_and_yes(output: Tensor) -> Tensor:
+    """The logits of classes 0 and 1, (rows, 2), where one logit decides between them."""
+    if output.shape[1:].numel() != 1:
+        raise ValueError(
+            f"loss is 'binary_cross_entropy', but the output has the shape {tuple(output.shape)}; expected one logit "
+            "an example"
+        )
+    logit = output.reshape(-1)
+    return torch.stack([torch.zeros_like(logit), logit], -1)
 
 
 def _of_every_row(target: TargetType, rows: int) -> TargetType:

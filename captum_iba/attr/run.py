@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -102,6 +102,9 @@ class Run:
         with ModuleGuard() as guard:
             recording = record(forward, self.sites, guard)
             loss = self._require_sound(part, recording)
+            if loss == "negative_output" and not job.complement_given:
+                # Without a bound it could rise for ever, and what it needs would be drowned.
+                job = replace(job, chosen=replace(job.chosen, complement=0.0))
             found = []
             for numbers in bottlenecks:
                 replay = job.replay and (job.chosen.n_steps > 0 or job.return_trace)
@@ -127,6 +130,13 @@ class Run:
                 f"forward_func gives the shape {tuple(output.shape)}, expected one row for each of {rows} examples"
             )
         loss = resolve_loss(self.job.loss, output)
+        if self.job.loss is None and output.shape[1:].numel() == 1:
+            self.warn_once(
+                "one value",
+                "forward_func gives one value an example, and the bottleneck keeps what makes it large; for a "
+                "classifier of one logit pass loss='binary_cross_entropy' and the class, 0 or 1, as target, for a "
+                "regression a function of the distance as loss, and loss='negative_output' if large is what you mean",
+            )
         recorded = row_losses(loss, output, part.target)
         if not bool(recorded.isfinite().all()):
             raise ValueError(f"forward_func gives NaN or infinity: the losses of the examples are {recorded.tolist()}")

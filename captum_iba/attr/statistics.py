@@ -144,7 +144,8 @@ class FeatureStatistics:
             layer (Module or list of Module): One layer gives one object; several, gathered in the same passes,
                         a list.
             batches (iterable): Batches, each a tensor or a tuple (positional arguments of ``forward_func``) or a
-                        mapping (keyword arguments). Read once; a generator will do.
+                        mapping (keyword arguments); of a loader of inputs and labels ``(x for x, _ in loader)``. Read
+                        once; a generator will do.
             mask_func (Callable, optional): Takes a batch, gives the mask for :meth:`update`, or None.
                         Default: the ``attention_mask`` of a mapping, for layers that have its positions; else all
                         observations count
@@ -165,6 +166,8 @@ class FeatureStatistics:
         Raises:
             ValueError: No data, a layer that does not run, or what :meth:`update` raises.
         """
+        if isinstance(batches, Tensor):
+            raise TypeError("batches is a tensor, expected an iterable of batches: [tensor], or tensor.split(32)")
         layers = [layer] if isinstance(layer, Module) else list(layer)
         calls = [layer_call] * len(layers) if isinstance(layer_call, int) else list(layer_call)
         if len(calls) != len(layers):

@@ -158,13 +158,18 @@ def find_columns(
     for what, name in (("text", text), ("pair", pair), ("label", label)):
         if name is not None and name not in names:
             raise ValueError(f"data: there is no column {name!r} for the {what}; the columns are {listed}.")
+    spelled = {name.casefold(): name for name in reversed(names)}  # of names that differ in case only, the first
     if text is None:
-        known = (found for found in _TEXTS if all(name is None or name in names for name in found))
+        known = (found for found in _TEXTS if all(name is None or name in spelled for name in found))
         found = next(known, None)
         if found is None:
-            raise ValueError(f"data: no column has a name known for texts, name it; the columns are {listed}.")
-        text, pair = found[0], pair or found[1]
-    return Columns(text, pair, label or next((name for name in _LABELS if name in names), None))
+            raise ValueError(
+                "data: no column has a name known for texts; name it by text_column (--text-column), and labels by "
+                f"label_column (--label-column); the columns are {listed}."
+            )
+        text, second = spelled[found[0]], None if found[1] is None else spelled[found[1]]
+        pair = pair or second
+    return Columns(text, pair, label or next((spelled[name] for name in _LABELS if name in spelled), None))
 
 
 def fingerprint(examples: Iterable[Example]) -> str:

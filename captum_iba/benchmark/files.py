@@ -14,7 +14,15 @@ from pathlib import Path
 from typing import Any
 
 # What reads a file, by its ending; one of a compression may follow it.
-_READERS = {".jsonl": "json", ".json": "json", ".ndjson": "json", ".csv": "csv", ".tsv": "csv", ".parquet": "parquet"}
+_READERS = {
+    ".jsonl": "json",
+    ".json": "json",
+    ".ndjson": "json",
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".parquet": "parquet",
+    ".txt": "text",
+}
 _OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open, "": open}
 
 # Which part of a data set is taken when none is named.
@@ -25,8 +33,8 @@ def open_table(source: str, subset: str | None = None, split: str | None = None)
     """A data set as a table on disk.
 
     Args:
-        source (str): A file (JSON lines, CSV or parquet, also compressed: ``.gz``, ``.bz2``, ``.xz``), a folder that
-            ``datasets`` understands, or a name on the hub.
+        source (str): A file (JSON lines, CSV, parquet, or a text a line in ``.txt``; also compressed: ``.gz``,
+            ``.bz2``, ``.xz``), a folder that ``datasets`` understands, or a name on the hub.
         subset (str or None): The configuration of a set on the hub that has several. Default: None.
         split (str or None): Which part; None takes the test part, else the validation part, else the only one.
             Default: None.

@@ -31,6 +31,8 @@ class Measure:
         function (callable): From a run's outcome to one number an example, (B,).
         higher_is_better (bool): Whether more speaks for the method.
         meaning (str): In a sentence, with the source of the formula.
+        each (bool): Whether examples are measured one by one. Otherwise, as the time of those that are scored together,
+            there is no interval over examples. Default: True.
     """
 
     name: str
@@ -38,6 +40,7 @@ class Measure:
     function: Callable[[Outcome], Tensor]
     higher_is_better: bool
     meaning: str
+    each: bool = True
 
     def of(self, row: Row) -> Tensor:
         """The numbers of a row, (B,), float64: the mean over its seeds."""
@@ -86,6 +89,8 @@ MEASURES = (
         "s/example",
         lambda outcome: torch.from_numpy(outcome.seconds),
         False,
-        "seconds per example for the scores, on the machine of the comparison; the test itself is not counted.",
+        "seconds per example for the scores, on the machine of the comparison; the test itself is not counted. "
+        "Examples are scored together, so there is no interval.",
+        each=False,
     ),
 )

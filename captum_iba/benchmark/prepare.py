@@ -25,6 +25,9 @@ DEFAULT_METHODS = "iba,ig,lime,random"
 STATISTICS_TEXTS = 500
 """How many texts the statistics of a layer are estimated from."""
 
+FEWEST_OTHERS = 50
+"""With fewer rows outside the sample, those in the sample count, too; statistics do not look at labels."""
+
 
 @dataclass(frozen=True)
 class Request:
@@ -42,7 +45,8 @@ class Request:
             :func:`captum_iba.benchmark.data.load_data`. Default: None.
         target (str or None): ``"gold"`` or ``"predicted"``; None is gold where there are labels. Default: None.
         statistics_from (str or None): Data whose texts give the statistics of layers; None takes rows outside the
-            sample, or for the embedded model those that come with it. Default: None.
+            sample (all rows, where there are fewer than 50 outside), or for the embedded model those that come with it.
+            Default: None.
         seed (int): Of the sample, and of the methods. Default: 0.
         random_seeds (int): How many times ``random`` runs. Default: 5.
         chunk_size (int): Examples that are scored together. Default: 16.
@@ -133,6 +137,8 @@ def prepare(
     )
     # Last, so that a mistake above leaves no folder behind.
     resumed = claim_folder(out, _configuration(request, comparison, data, origin))
+    read = ", ".join(f"{what} in {name!r}" for what, name in asdict(data.columns).items() if name is not None)
+    note(f"columns: {read}; explained: the {target} class; statistics: {origin}")
     note(f"{len(data.examples)} of {data.rows} examples, {len(runs)} runs{', going on' if resumed else ''}")
     return comparison
 
@@ -201,8 +207,10 @@ def _statistics(
         place = "another data set"
     elif request.model is None:
         return embedded_statistics, (), "those of the embedded model"
-    else:
+    elif len(data.others) >= FEWEST_OTHERS:
         found, place = data.others, "rows outside the sample"
+    else:
+        found, place = (*data.others, *data.examples)[:STATISTICS_TEXTS], "the data, the sample included"
     texts = [text for text in found if text.text.strip() and (text.pair is None or text.pair.strip())]
     if (data.columns.pair is not None) != any(text.pair is not None for text in texts) and texts:
         raise ValueError("statistics_from: expected pairs as in the data (or single texts as in the data).")

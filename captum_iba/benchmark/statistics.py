@@ -156,8 +156,7 @@ class LayerStatistics:
     def _usable(self) -> list[Example]:
         if not self._texts:
             raise StatisticsError(
-                "statistics: the method needs the statistics of a layer, and all rows of the data are in the sample; "
-                "take a smaller sample, or name a file of other texts for them."
+                "statistics: the method needs the statistics of a layer, and there are no texts to estimate them from."
             )
         texts = [text for text in self._texts if self._has_tokens(text)]
         if not texts:

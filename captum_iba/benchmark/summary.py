@@ -6,7 +6,7 @@ from typing import Any
 
 from captum_iba.benchmark.measures import MEASURES, Measure
 from captum_iba.benchmark.results import Results
-from captum_iba.benchmark.tables import Cell, Table, say
+from captum_iba.benchmark.tables import FEWEST, Cell, Table, say
 
 
 def describe(results: Results) -> str:
@@ -24,9 +24,7 @@ def findings(table: Table, results: Results) -> list[tuple[str, str]]:
     released = results.configuration["counted_as_released"]
     fair = {name: cells for name, cells in table.rows.items() if cells and name not in released}
     rows = fair or {name: cells for name, cells in table.rows.items() if cells}
-    return [
-        (measure.title, _finding(measure, column, rows, table.reference)) for column, measure in enumerate(MEASURES)
-    ]
+    return [(measure.title, _finding(measure, column, rows, table)) for column, measure in enumerate(MEASURES)]
 
 
 def failures(results: Results) -> list[str]:
@@ -38,15 +36,18 @@ def failures(results: Results) -> list[str]:
     ]
 
 
-def _finding(measure: Measure, column: int, rows: dict[str, list[Cell]], reference: str | None) -> str:
+def _finding(measure: Measure, column: int, rows: dict[str, list[Cell]], table: Table) -> str:
+    reference = table.reference
     sign = -1 if measure.higher_is_better else 1
     order = sorted(rows, key=lambda name: sign * rows[name][column].interval.mean)
-    if measure.name == "seconds":  # no contest: random scores take no time
+    if not measure.each:  # no contest: random scores take no time
         return f"{', '.join(f'{name} {say(rows[name][column].interval.mean)}' for name in order)}."
     first = order[0]
     said = f"{first} is first with {_said(rows[first][column])}"
     if reference is None or reference not in rows or len(rows) == 1:
         return f"{said}."
+    if table.examples < FEWEST:
+        return f"{said}; {table.examples} examples are too few to tell methods apart."
     if first != reference:
         verdict = "excludes" if rows[first][column].mark else "includes"
         place = order.index(reference) + 1

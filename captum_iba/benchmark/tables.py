@@ -16,6 +16,9 @@ from captum_iba.benchmark.runs import reference
 from captum_iba.metrics import Interval, paired_bootstrap
 from captum_iba.text._files import write_text
 
+FEWEST = 20
+"""Of fewer examples an interval by bootstrap is too narrow to tell methods apart."""
+
 MARKS = {"better": "▲", "worse": "▼", "": ""}
 _TEX_MARKS = {"better": r"$^{+}$", "worse": r"$^{-}$", "": ""}
 _TEX_ESCAPES = {"_": r"\_", "%": r"\%", "&": r"\&", "#": r"\#", "$": r"\$", "→": r"$\to$", "−": "$-$", "\\": ""}
@@ -30,7 +33,7 @@ class Cell:
         difference (Interval or None): The reference minus this method, example by example; None for the reference
             itself and where there is none.
         mark (str): ``"better"`` or ``"worse"`` than the reference where the difference's interval excludes 0, else
-            empty.
+            empty; so too with fewer than :data:`FEWEST` examples.
     """
 
     interval: Interval
@@ -69,12 +72,15 @@ def make_table(results: Results) -> Table:
 
 
 def _cell(measure: Measure, values: Tensor, reference_values: Tensor | None) -> Cell:
+    if not measure.each:
+        mean = float(values.mean())
+        return Cell(Interval(mean, math.nan, math.nan), None, "")
     interval = paired_bootstrap(values)
     if reference_values is None:
         return Cell(interval, None, "")
     difference = paired_bootstrap(reference_values, values)
     mark = ""
-    if difference.excludes_zero and len(values) > 1:  # of one example nothing is known for sure
+    if difference.excludes_zero and len(values) >= FEWEST:
         mark = "worse" if (difference.low > 0) == measure.higher_is_better else "better"
     return Cell(interval, difference, mark)
 
@@ -115,6 +121,8 @@ def notes(table: Table, results: Results) -> list[str]:
         found.append(
             f"{MARKS['better']} better, {MARKS['worse']} worse than {table.reference}: the interval of the paired "
             "difference excludes 0."
+            if table.examples >= FEWEST
+            else f"{table.examples} examples are too few to tell methods apart: nothing is marked."
         )
     found += [f"{measure.title} {_arrow(measure)}: {measure.meaning}" for measure in MEASURES]
     if released := results.configuration["counted_as_released"]:
@@ -144,8 +152,9 @@ def comma_separated(table: Table) -> str:
     )
     for row, cells in table.rows.items():
         for measure, cell in zip(MEASURES, cells, strict=bool(cells)):
-            difference = ["", "", ""] if cell.difference is None else list(cell.difference)
-            writer.writerow([row, measure.name, *cell.interval, *difference, cell.mark, table.examples])
+            interval = cell.interval if measure.each else (cell.interval.mean, "", "")
+            difference = ("", "", "") if cell.difference is None else cell.difference
+            writer.writerow([row, measure.name, *interval, *difference, cell.mark, table.examples])
     return text.getvalue()
 
 
@@ -173,6 +182,8 @@ def _arrow(measure: Measure) -> str:
 
 
 def _said(interval: Interval) -> str:
+    if math.isnan(interval.low):
+        return say(interval.mean)
     return f"{say(interval.mean)} [{say(interval.low)}, {say(interval.high)}]"
 
 

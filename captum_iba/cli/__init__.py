@@ -52,7 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         message = getattr(failure, "format_message", None)
         if message is None:
             raise
-        complain(f"{message()} (captum-iba --help says more)")
+        if message().strip():  # without any command the help has been shown
+            complain(f"{message()} (captum-iba --help says more)")
         sys.exit(getattr(failure, "exit_code", 2))
 
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+_TABLE = re.compile(r"\.(jsonl?|ndjson|[ct]sv|parquet)(\.(gz|bz2|xz))?$", re.IGNORECASE)
 
 
 class Precision(str, Enum):
@@ -24,6 +28,34 @@ class Precision(str, Enum):
 PrecisionOption = Annotated[
     Precision, typer.Option("--dtype", help="Precision of the model; bfloat16 is faster where the processor has it.")
 ]
+
+
+def has_columns(source: str) -> bool:
+    """Whether a file's ending is that of a table, not of plain lines."""
+    return _TABLE.search(source) is not None
+
+
+def read_texts(source: str, text_column: str | None, pair_column: str | None) -> tuple[list[str], list[str] | None]:
+    """The texts of a file, and their second texts: of a table its columns, else the lines that hold something."""
+    if not has_columns(source):
+        if text_column is not None or pair_column is not None:
+            raise ValueError(f"{source} is read line by line and has no columns; expected CSV, JSON lines or parquet.")
+        return read_lines(source), None
+    require_extra()
+    from captum_iba.benchmark.data import find_columns
+    from captum_iba.benchmark.files import open_table
+
+    table, _ = open_table(source)
+    columns = find_columns(table.column_names, text_column, pair_column)
+    pairs = None if columns.pair is None else [str(text or "") for text in table[columns.pair]]
+    return [str(text or "") for text in table[columns.text]], pairs
+
+
+def require_extra() -> None:
+    """Raise ModuleNotFoundError, with what to install, unless what reading data sets and comparing take is there."""
+    for name in ("datasets", "pyarrow", "scipy", "matplotlib"):
+        if find_spec(name) is None:
+            raise ModuleNotFoundError(f'{name} is not installed; run: pip install "captum-iba[benchmark]"', name=name)
 
 
 def read_lines(source: str) -> list[str]:

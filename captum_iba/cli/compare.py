@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from enum import Enum
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-from captum_iba.cli.common import Precision, PrecisionOption, note, plain_errors
+from captum_iba.cli.common import Precision, PrecisionOption, note, plain_errors, require_extra
 from captum_iba.cli.engines import AddressOption, EngineName, EngineOption, WorkersOption, find_engine
 
 if TYPE_CHECKING:
@@ -35,7 +34,8 @@ class Target(str, Enum):
 
 def compare(
     data: Annotated[
-        str, typer.Option(help="JSON lines, CSV or parquet (also .gz), a folder, or a data set's name on the hub.")
+        str,
+        typer.Option(help="JSON lines, CSV, parquet, .txt (also .gz), a folder, or a data set's name on the hub."),
     ],
     out: Annotated[Path, typer.Option(help="Folder for records, tables, curves and the report.")],
     model: Annotated[
@@ -77,7 +77,8 @@ def compare(
     statistics_from: Annotated[
         str | None,
         typer.Option(
-            help="Data whose texts give the statistics that iba needs.", show_default="500 rows outside the sample"
+            help="Data whose texts give the statistics that iba needs.",
+            show_default="500 rows, outside the sample if possible",
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the sample and of the methods.")] = 0,
@@ -97,7 +98,7 @@ def compare(
 ) -> None:
     """Compare methods on a data set: tables, curves and a report. Stopped, it goes on where it was."""
     with plain_errors(quiet, _INTERRUPTED):
-        _require_extra()
+        require_extra()
         from captum_iba.benchmark import Request, prepare, write_report
 
         where = find_engine(engine, address, workers)
@@ -133,16 +134,10 @@ def report(
 ) -> None:
     """Draw the tables, curves and report of a comparison again, from its records."""
     with plain_errors(quiet):
-        _require_extra()
+        require_extra()
         from captum_iba.benchmark import write_report
 
         _deliver(write_report(folder), quiet)
-
-
-def _require_extra() -> None:
-    for name in ("datasets", "pyarrow", "scipy", "matplotlib"):
-        if find_spec(name) is None:
-            raise ModuleNotFoundError(f'{name} is not installed; run: pip install "captum-iba[benchmark]"', name=name)
 
 
 def _go(comparison: Comparison, quiet: bool) -> None:

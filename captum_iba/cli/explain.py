@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from captum_iba.cli.common import Precision, PrecisionOption, note, plain_errors, read_lines
+from captum_iba.cli.common import Precision, PrecisionOption, has_columns, note, plain_errors, read_texts
 from captum_iba.cli.engines import AddressOption, EngineName, EngineOption, WorkersOption, find_engine
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 
 _NUMBER = re.compile(r"-?\d+")
+_RANGE = re.compile(r"(\d+)\.\.(\d+)")
 
 
 class Method(str, Enum):
@@ -52,11 +53,19 @@ def explain(
         str | None, typer.Option(help="Folder or hub name of a classifier.", show_default="the embedded one")
     ] = None,
     pair: Annotated[list[str] | None, typer.Option(help="The second text of a pair; once for each text.")] = None,
-    file: Annotated[str | None, typer.Option(help="Texts from a file, one a line; - is standard input.")] = None,
+    file: Annotated[
+        str | None,
+        typer.Option(help="Texts from a file, one a line, or of a CSV, JSON lines or parquet; - is standard input."),
+    ] = None,
+    text_column: Annotated[
+        str | None, typer.Option(help="Of the texts in a file with columns.", show_default="found by its name")
+    ] = None,
+    pair_column: Annotated[str | None, typer.Option(help="Of the second texts.", show_default="likewise")] = None,
     layer: Annotated[
         str | None,
         typer.Option(
-            help="Block from 1, or a module's name; 1,2,3: with one mask.", show_default="all blocks, one mask"
+            help="Block from 1, or a module's name; 1,2,3 or 1..3: with one mask.",
+            show_default="all blocks, one mask; of the published presets the one at 3/4 of the depth",
         ),
     ] = None,
     target: Annotated[
@@ -83,7 +92,7 @@ def explain(
         Path | None, typer.Option(help="Statistics of the layer: a file, or a folder with one a layer.")
     ] = None,
     statistics_from: Annotated[
-        Path | None, typer.Option(help="Texts, one a line, to estimate the statistics from; kept in a cache.")
+        Path | None, typer.Option(help="Texts to estimate the statistics from, a file as for --file; kept in a cache.")
     ] = None,
     html: Annotated[Path | None, typer.Option(help="Write a page with the coloured texts.")] = None,
     json_file: Annotated[
@@ -105,11 +114,17 @@ def explain(
 ) -> None:
     """Explain texts: the words in colour, and how many bits the classifier needs of each."""
     with plain_errors(quiet):
-        given = _texts(texts, file)
+        given, others = _texts(texts, file, text_column, pair_column)
+        if pair and others:
+            raise typer.BadParameter("--pair: the second texts are in the file already.")
         if pair and len(pair) != len(given):
             raise typer.BadParameter(f"--pair: expected one for each of the {len(given)} texts, got {len(pair)}.")
         if statistics is not None and statistics_from is not None:
             raise typer.BadParameter("--statistics and --statistics-from: expected one of them, got both.")
+        if html is not None and str(html) == "-":
+            raise typer.BadParameter("--html: expected a file; only --json goes to standard output.")
+        if html is not None and json_file is not None and html.absolute() == json_file.absolute():
+            raise typer.BadParameter(f"--html and --json: both are {html}, expected two files.")
         for option, path in (("--html", html), ("--json", json_file)):
             if path is not None and not path.absolute().parent.is_dir():
                 raise typer.BadParameter(f"{option}: there is no folder {path.parent}.")
@@ -119,13 +134,13 @@ def explain(
         # Workers elsewhere have devices of their own.
         explainer = _load(model, layer, statistics, None if where.apart else device, dtype)
         if statistics is None and preset is not Preset.as_released:
-            _find_statistics(explainer, model, statistics_from, quiet)
+            _find_statistics(explainer, model, statistics_from, (text_column, pair_column), quiet)
         found: Callable[..., list[TextAttribution]] = explainer.explain
         if where.apart or keep is not None:
             found = partial(explain_texts, where, explainer, device=device, keep=keep)
         results = found(
             given,
-            pair or None,
+            pair or others,
             target=_target(target, explainer.classifier.labels),
             granularity=None if granularity is None else granularity.value,
             preset=preset.value,
@@ -140,18 +155,20 @@ def explain(
         _deliver(results, html, json_file, quiet)
 
 
-def _texts(arguments: list[str] | None, file: str | None) -> list[str]:
+def _texts(
+    arguments: list[str] | None, file: str | None, text_column: str | None, pair_column: str | None
+) -> tuple[list[str], list[str] | None]:
     if arguments and file is not None:
         raise typer.BadParameter("TEXT and --file: expected one of them, got both.")
     if arguments:
-        return arguments
+        return arguments, None
     if file is None and sys.stdin.isatty():
         raise typer.BadParameter("no text: expected TEXT, --file, or texts on standard input.")
     source = "-" if file is None else file
-    texts = read_lines(source)
+    texts, pairs = read_texts(source, text_column, pair_column)
     if not texts:
         raise typer.BadParameter(f"no text in {'standard input' if source == '-' else source}.")
-    return texts
+    return texts, pairs
 
 
 def _load(
@@ -173,8 +190,13 @@ def _load(
 def _layer(layer: str | None) -> list[int | str] | None:
     if layer is None:
         return None
-    pieces = [piece.strip() for piece in layer.split(",")]
-    return [int(piece) if _NUMBER.fullmatch(piece) else piece for piece in pieces]
+    found: list[int | str] = []
+    for piece in (piece.strip() for piece in re.split(r"[,+]", layer)):
+        if span := _RANGE.fullmatch(piece):
+            found += range(int(span[1]), int(span[2]) + 1)
+        else:
+            found.append(int(piece) if _NUMBER.fullmatch(piece) else piece)
+    return found
 
 
 def _target(target: str | None, labels: Sequence[str]) -> int | str | None:
@@ -184,13 +206,19 @@ def _target(target: str | None, labels: Sequence[str]) -> int | str | None:
     return int(target)
 
 
-def _find_statistics(explainer: TextExplainer, model: str | None, source: Path | None, quiet: bool) -> None:
+def _find_statistics(
+    explainer: TextExplainer,
+    model: str | None,
+    source: Path | None,
+    columns: tuple[str | None, str | None],
+    quiet: bool,
+) -> None:
     from captum_iba.text import cached_statistics, embedded_statistics
 
     if source is not None:
-        path, found = cached_statistics(
-            explainer, read_lines(str(source)), show_progress=not quiet and sys.stderr.isatty()
-        )
+        # The columns are those of --file, if this file has columns at all.
+        texts, pairs = read_texts(str(source), *(columns if has_columns(str(source)) else (None, None)))
+        path, found = cached_statistics(explainer, texts, pairs=pairs, show_progress=not quiet and sys.stderr.isatty())
         note(f"statistics of {source} {'found' if found else 'estimated and kept'} at {path}", quiet)
     elif model is None and all(block.index is not None for block in explainer.layers):
         explainer.statistics = tuple(embedded_statistics(block.index or 0) for block in explainer.layers)

@@ -229,6 +229,8 @@ def _degrade(
         operator = BaselineValue()
     if isinstance(operator, Delete) and first.ndim != 2:
         raise ValueError(f"operator is Delete, expected inputs of the shape (B, T), got {tuple(first.shape)}")
+    if not callable(operator):
+        raise TypeError(f"operator is {operator!r}, expected one of captum_iba.metrics.operators, or a function")
     scores = feature_scores(attributions[0] if isinstance(attributions, tuple) else attributions, first)
     removable = _removable(removable_mask, first)
     padding = operator.padding(task.inputs, task.arguments, removable) if isinstance(operator, Delete) else None

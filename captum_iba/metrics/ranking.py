@@ -40,6 +40,7 @@ def feature_scores(attributions: Tensor, inputs: Tensor) -> Tensor:
         ValueError: attributions of another shape.
     """
     grid, rows = feature_grid(inputs), inputs.shape[0]
+    attributions = torch.as_tensor(attributions)  # NumPy's arrays will do
     shape = tuple(attributions.shape)
     scores = attributions.detach().to("cpu", torch.float64)
     if shape != (rows, *grid):

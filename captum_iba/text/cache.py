@@ -33,6 +33,7 @@ def cached_statistics(
     texts: Sequence[str],
     folder: str | os.PathLike[str] | None = None,
     show_progress: bool = False,
+    pairs: Sequence[str] | None = None,
 ) -> tuple[Path, bool]:
     """Give an explainer the statistics of its layers over texts, from the cache if they are there.
 
@@ -44,6 +45,7 @@ def cached_statistics(
         texts (sequence of str): The texts.
         folder (path or None): The cache; None takes :func:`cache_folder`. Default: None.
         show_progress (bool): A progress bar while they are estimated. Default: False.
+        pairs (sequence of str or None): The second text of each. Default: None.
 
     Returns:
         tuple of Path and bool: the file (of several layers a folder of files), and whether it was there already.
@@ -54,6 +56,7 @@ def cached_statistics(
         *(block.key for block in explainer.layers),
         str(explainer.classifier.max_length),
         *texts,
+        *(() if pairs is None else ("and pairs", *pairs)),
     ):
         # With its length, so that ("ab", "c") and ("a", "bc") differ.
         digest.update(f"{len(part)}:{part}".encode("utf-8", "surrogatepass"))
@@ -65,7 +68,7 @@ def cached_statistics(
         pass  # not there, not all there, or damaged: made anew below
     else:
         return path, True
-    explainer.estimate_statistics(texts, show_progress=show_progress)
+    explainer.estimate_statistics(texts, pairs, show_progress=show_progress)
     path.parent.mkdir(parents=True, exist_ok=True)
     explainer.save_statistics(path)
     return path, False

@@ -130,7 +130,7 @@ def load_classifier(
     """A classifier and its tokenizer, from a folder or the Hugging Face hub.
 
     Raises:
-        ValueError: The checkpoint lacks weights of a classifier, its head for example.
+        ValueError: The checkpoint lacks weights of a classifier, its head for example, or has no tokenizer.
         OSError: There is no such folder or name.
     """
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
@@ -146,6 +146,9 @@ def load_classifier(
             "expected a model that was fine-tuned for sequence classification."
         )
     tokenizer = AutoTokenizer.from_pretrained(name)
+    # Where there are no files of a tokenizer, transformers makes one that knows no words.
+    if len(tokenizer) <= len(set(tokenizer.all_special_ids)):
+        raise ValueError(f"tokenizer: {name} has none, or none that knows a word; save it beside the model.")
     return model.eval() if device is None else model.eval().to(device), tokenizer
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, overload
@@ -18,7 +19,7 @@ from captum_iba.text import layer_statistics
 from captum_iba.text.classifier import Classifier, load_classifier
 from captum_iba.text.encoding import EncodedText, per_token
 from captum_iba.text.inputs import batches_by_length, check_texts
-from captum_iba.text.layers import Block, find_layers, token_feature_required
+from captum_iba.text.layers import Block, find_layers, published_layer, token_feature_required
 from captum_iba.text.result import TextAttribution, Token, Trace
 from captum_iba.text.targets import spread_targets
 
@@ -26,9 +27,28 @@ GRANULARITIES = ("token", "word", "feature")
 
 
 @dataclass(frozen=True)
+class _Place:
+    """Where bottlenecks go, and what their noise is like."""
+
+    layers: tuple[Block, ...]
+    statistics: tuple[FeatureStatistics, ...] | None
+    attribution: InformationBottleneckAttribution
+
+    @classmethod
+    def of(
+        cls, classifier: Classifier, layers: tuple[Block, ...], statistics: tuple[FeatureStatistics, ...] | None
+    ) -> _Place:
+        modules = [block.module for block in layers]
+        attribution = InformationBottleneckAttribution(classifier.logits, modules, statistics=statistics)
+        attribution._warned.add("statistics")  # the explainer says it, in its own terms
+        return cls(layers, statistics, attribution)
+
+
+@dataclass(frozen=True)
 class _Call:
     """What one call of ``explain`` asks for, the same for all its texts."""
 
+    place: _Place
     preset: str
     granularity: str
     settings: Settings
@@ -73,7 +93,8 @@ class TextExplainer:
         model (PreTrainedModel): A sequence classifier of ``transformers``. It is left as it was.
         tokenizer (PreTrainedTokenizerBase): Its tokenizer, a fast one.
         layer (int, str, sequence of them, or None): Block number from 1, or a module's name. Several layers share
-            one mask, and information is counted at the first of them. None takes every block. Default: None.
+            one mask, and information is counted at the first of them. None takes every block, and for the published
+            presets the one at three quarters of the depth: 9 of 12. Default: None.
         statistics (FeatureStatistics, sequence of them, path or None): Mean and standard deviation of each layer
             over a data set, or where :meth:`save_statistics` wrote them. Without, each text's own stand in,
             which is less faithful; :meth:`estimate_statistics` mends it. Default: None.
@@ -101,6 +122,8 @@ class TextExplainer:
     ) -> None:
         self.classifier = Classifier(model, tokenizer, max_length)
         self.layers = find_layers(model, layer)
+        self._every_block = layer is None
+        self._warned = False
         if isinstance(statistics, (str, os.PathLike)):
             self.load_statistics(statistics)
         else:
@@ -120,10 +143,13 @@ class TextExplainer:
             if one.layer not in (None, block.key):
                 raise ValueError(f"statistics: they are of layer {one.layer!r}, expected {block.key!r}.")
         self._statistics = None if given is None else tuple(given)
-        # One object for all calls, because it says once what is amiss.
-        self._attribution = InformationBottleneckAttribution(
-            self.classifier.logits, [block.module for block in self.layers], statistics=self._statistics
-        )
+        # Objects for all calls, because they say once what is amiss.
+        self._place = self._published = _Place.of(self.classifier, self.layers, self._statistics)
+        if self._every_block:
+            number = published_layer(len(self.layers))
+            part = slice(number - 1, number)
+            of_one = None if self._statistics is None else self._statistics[part]
+            self._published = _Place.of(self.classifier, self.layers[part], of_one)
 
     @classmethod
     def from_pretrained(
@@ -226,7 +252,16 @@ class TextExplainer:
         )
         targets = spread_targets(target, len(each), self.classifier.labels)
         encoded = self.classifier.encode(each, others)
-        call = _Call(preset, granularity or used.granularity, used, seed, internal_batch_size, return_trace)
+        place = self._place if preset == "default" else self._published
+        if place.statistics is None and not used.own_input and not self._warned:
+            self._warned = True
+            warnings.warn(
+                "no statistics given: the noise takes those of each text itself, and bits are far less faithful; call "
+                "estimate_statistics with a few hundred texts first",
+                UserWarning,
+                stacklevel=2,
+            )
+        call = _Call(place, preset, granularity or used.granularity, used, seed, internal_batch_size, return_trace)
         batches = batches_by_length([len(item) for item in encoded], batch_size)
         results: dict[int, TextAttribution] = {}
         for batch in progress(batches, desc="Texts") if show_progress and len(batches) > 1 else batches:
@@ -297,7 +332,7 @@ class TextExplainer:
         # Gradients cannot flow through what is made in inference mode.
         with self.classifier.padding_known(), torch.inference_mode(False):
             inputs = self.classifier.tensors(encoded)
-            with token_feature_required(self.layers, inputs["input_ids"].shape):
+            with token_feature_required(call.place.layers, inputs["input_ids"].shape):
                 probabilities = self.classifier.probabilities(inputs)
             predicted = probabilities.argmax(-1).tolist()
             chosen = [best if wanted is None else wanted for wanted, best in zip(targets, predicted, strict=True)]
@@ -327,7 +362,7 @@ class TextExplainer:
         input_ids, *others = inputs.values()
         device = input_ids.device
         used = call.settings
-        found = self._attribution.attribute(
+        found = call.place.attribution.attribute(
             input_ids,
             target=torch.tensor(targets, device=device),
             additional_forward_args=tuple(others) or None,
@@ -348,7 +383,7 @@ class TextExplainer:
             loss="nll" if self.classifier.multi_label else "cross_entropy",
             seed=call.seed,
             share_mask=True,
-            layer_call=[block.call for block in self.layers],
+            layer_call=[block.call for block in call.place.layers],
             internal_batch_size=call.internal_batch_size,
             show_progress=show_progress,
             return_trace=call.return_trace,
@@ -395,23 +430,24 @@ class TextExplainer:
             predicted=predicted,
             predicted_label=labels[predicted],
             predicted_probability=probabilities[predicted],
-            layer=_describe(self.layers),
-            layer_index=self.layers[0].index if len(self.layers) == 1 else None,
+            layer=_describe(call.place.layers),
+            layer_index=call.place.layers[0].index if len(call.place.layers) == 1 else None,
             method="iba",
             preset=call.preset,
             granularity=call.granularity,
-            statistics=self._origin(call.settings),
+            statistics=_origin(call),
             settings=call.recorded(),
             tokens_cut=encoded.cut,
             trace=trace,
         )
 
-    def _origin(self, used: Settings) -> str:
-        if used.own_input:
-            return "the layer's own input (as released)"
-        if self.statistics is None:
-            return "this text only"
-        return f"a data set of {self.statistics[0].count} positions"
+
+def _origin(call: _Call) -> str:
+    if call.settings.own_input:
+        return "the layer's own input (as released)"
+    if call.place.statistics is None:
+        return "this text only"
+    return f"a data set of {call.place.statistics[0].count} positions"
 
 
 def _describe(layers: tuple[Block, ...]) -> str:

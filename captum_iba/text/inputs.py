@@ -45,7 +45,8 @@ def _strings(values: Any, name: str) -> list[str]:
         raise ValueError(f"{name}: expected at least one, got none.")
     for i, value in enumerate(strings):
         if not isinstance(value, str):
-            raise TypeError(f"{name}[{i}]: expected a string, got {type(value).__name__}.")
+            hint = "; the second texts of pairs go into pairs" if isinstance(value, (tuple, list)) else ""
+            raise TypeError(f"{name}[{i}]: expected a string, got {type(value).__name__}{hint}.")
     return strings
 
 

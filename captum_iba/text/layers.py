@@ -48,6 +48,11 @@ def default_layer(depth: int) -> int:
     return max(1, round(depth / 2))
 
 
+def published_layer(depth: int) -> int:
+    """The block with the bottleneck in the published settings, from 1: 9 of 12, or what is as deep."""
+    return max(1, round(depth * 3 / 4))
+
+
 def find_blocks(model: nn.Module) -> tuple[Block, ...]:
     """The transformer blocks of a model of ``transformers``, in the order in which they run.
 

@@ -204,3 +204,5 @@ def test_errors():
     net = Net()
     with pytest.raises(ValueError, match="Conv2d did not run in this forward pass"):
         FeatureStatistics.estimate(net, nn.Conv2d(1, 1, 1), [drawn(4, 3)])
+    with pytest.raises(TypeError, match="batches is a tensor, expected an iterable of batches"):
+        FeatureStatistics.estimate(net, net.first, drawn(4, 3))

@@ -240,7 +240,12 @@ def test_targets_in_outputs_of_three_dimensions(x):
 @pytest.mark.parametrize("shape", [(), (1,)])
 def test_one_value_an_example_needs_no_target(x, shape):
     single = made(shape)
-    found = attribution(single).attribute(x, **QUICK)
+    iba = attribution(single)
+    with pytest.warns(UserWarning, match="one value an example.*binary_cross_entropy"):
+        found = iba.attribute(x, **QUICK)
+    # It has no bound to rise to, so nothing is held back against it.
+    torch.testing.assert_close(iba.attribute(x, loss="negative_output", complement=0.0, **QUICK), found)
+    assert not torch.allclose(iba.attribute(x, loss="negative_output", complement=1.0, **QUICK), found)
     assert found.shape == (ROWS, HIDDEN)
     wide = attribution(single, lambda rows: single(rows).reshape(-1, 1).expand(-1, 2))
     torch.testing.assert_close(found, wide.attribute(x, target=1, loss="negative_output", **QUICK))
@@ -255,6 +260,28 @@ def test_bad_targets(net, x, target):
 
 
 # Losses
+
+
+@pytest.mark.parametrize("shape", [(), (1,)])
+@pytest.mark.parametrize("settings", [{}, {"alternate": False}, {"complement": 0.0}])
+def test_one_logit_is_two_classes(x, shape, settings):
+    single = made(shape)
+    wide = attribution(single, lambda rows: torch.stack([torch.zeros(len(rows)), single(rows).reshape(-1)], 1))
+    for target in (0, [0, 1, 1, 0], torch.tensor([1, 0, 1, 1])):
+        found, trace = attribution(single).attribute(
+            x, target=target, loss="binary_cross_entropy", return_trace=True, **settings, **QUICK
+        )
+        expected, of_two = wide.attribute(x, target=target, return_trace=True, **settings, **QUICK)
+        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(trace.probability, of_two.probability)
+
+
+def test_one_logit_asks_for_one_logit_and_a_class(net, x):
+    with pytest.raises(ValueError, match=r"'binary_cross_entropy', but the output has the shape \(4, 3\)"):
+        attribution(net).attribute(x, target=1, loss="binary_cross_entropy", **QUICK)
+    for target in (None, 2):
+        with pytest.raises(AssertionError, match="target"):
+            attribution(made(())).attribute(x, target=target, loss="binary_cross_entropy", **QUICK)
 
 
 def test_losses_by_name(net, x, bits):

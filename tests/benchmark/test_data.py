@@ -35,6 +35,19 @@ def test_kinds_of_files(tmp_path, ending):
     assert (data.rows, data.split, data.columns) == (2, None, Columns("text", None, "label"))
 
 
+def test_names_of_columns_in_any_case():
+    assert find_columns(["id", "Review", "Label"]) == Columns("Review", None, "Label")
+    assert find_columns(["TEXT", "text", "LABEL"]) == Columns("TEXT", None, "LABEL")
+    with pytest.raises(ValueError, match=r"--text-column.*--label-column.*'Words'"):
+        find_columns(["Words"])
+
+
+def test_a_text_a_line(tmp_path):
+    path = tmp_path / "texts.txt"
+    path.write_text("the film\na plot\n", encoding="utf-8")
+    assert texts(load_data(str(path), None)) == [(0, "the film", None, None), (1, "a plot", None, None)]
+
+
 def test_a_folder_has_parts(tmp_path):
     write_lines(tmp_path / "train.jsonl", ROWS)
     write_lines(tmp_path / "test.jsonl", ROWS[:1])
@@ -138,9 +151,9 @@ def test_a_file_that_is_not_what_its_name_says(tmp_path, name):
 
 
 def test_other_places(tmp_path):
-    (tmp_path / "data.txt").write_text("a\n")
+    (tmp_path / "data.doc").write_text("a\n")
     with pytest.raises(ValueError, match="none of the endings .jsonl"):
-        load_data(str(tmp_path / "data.txt"), LABELS)
+        load_data(str(tmp_path / "data.doc"), LABELS)
     for missing in (str(tmp_path / "nowhere"), "nowhere.csv"):
         with pytest.raises(FileNotFoundError, match="no file"):
             load_data(missing, LABELS)

@@ -216,9 +216,11 @@ def test_kept_texts_go_on_by_another_engine(cluster, model_folder, tmp_path):
 
 
 def test_texts_without_any_for_the_statistics(cluster, request_of, tmp_path):
-    request = request_of(methods="iba", examples=None)
-    with pytest.raises(RuntimeError, match="^statistics: .* all rows of the data are in the sample"):
-        list(prepare(request, tmp_path, engine=Ray(workers=1)).go())
+    nothing = tmp_path / "nothing.jsonl"
+    nothing.write_text('{"text": " "}\n', encoding="utf-8")
+    request = request_of(methods="iba", statistics_from=str(nothing))
+    with pytest.raises(RuntimeError, match="^statistics: .* there are no texts to estimate them from"):
+        list(prepare(request, tmp_path / "out", engine=Ray(workers=1)).go())
 
 
 def test_a_device_is_not_a_number(request_of, tmp_path):

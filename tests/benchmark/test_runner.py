@@ -1,3 +1,4 @@
+import sys
 from contextlib import contextmanager
 
 import numpy as np
@@ -6,6 +7,7 @@ import torch
 
 from captum_iba.attr import FeatureStatistics
 from captum_iba.benchmark import prepare, read_results, write_report
+from captum_iba.benchmark.configuration import read_configuration
 from captum_iba.benchmark.records import chunk_path, read_records, read_texts
 from captum_iba.benchmark.results import read_scores
 from captum_iba.metrics import Delete, degradation
@@ -247,9 +249,16 @@ def test_time_for_statistics_is_not_the_methods(request_of, tmp_path, own_method
     assert len(list((tmp_path / "statistics").iterdir())) == 4  # those of all blocks come in one pass
 
 
-def test_statistics_from_rows_outside_the_sample_or_another_file(request_of, tmp_path, data_file):
-    with pytest.raises(RuntimeError, match="all rows of the data are in the sample"):
-        list(prepare(request_of(methods="iba", examples=None), tmp_path / "none").go())
+def test_statistics_of_the_sample_where_there_is_nothing_else(request_of, tmp_path):
+    said = []
+    comparison = prepare(request_of(methods="iba@n_steps=2", examples=None), tmp_path, said.append)
+    assert not any(step.failed for step in comparison.go())
+    assert read_configuration(tmp_path)["statistics"].startswith("30 texts of the data, the sample included (")
+    assert "columns: text in 'text', label in 'label'; explained: the gold class; statistics: 30 texts" in said[1]
+
+
+def test_statistics_from_rows_outside_the_sample_or_another_file(request_of, tmp_path, data_file, monkeypatch):
+    monkeypatch.setattr(sys.modules["captum_iba.benchmark.prepare"], "FEWEST_OTHERS", 26)
     outside = request_of(methods="iba", examples=4)
     other = request_of(methods="iba", examples=4, statistics_from=str(data_file))
     list(prepare(outside, tmp_path / "outside").go())

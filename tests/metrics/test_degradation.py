@@ -392,6 +392,14 @@ def test_bad_inputs(inputs, error):
         degradation(bag, inputs, SCORES, 1, operator=Delete(PAD))
 
 
+def test_scores_of_numpy_and_operators_by_name():
+    expected = degradation(bag, IDS, SCORES, 1, operator=Delete(PAD))
+    found = degradation(bag, IDS, SCORES.numpy(), 1, operator=Delete(PAD))
+    assert torch.equal(found.probability, expected.probability)
+    with pytest.raises(TypeError, match="operator is 'delete', expected one of captum_iba.metrics.operators"):
+        degradation(bag, IDS, SCORES, 1, operator="delete")
+
+
 def test_delete_is_for_rows_of_tokens():
     with pytest.raises(ValueError, match=r"operator is Delete, expected inputs of the shape \(B, T\), got \(1, 6, 2\)"):
         degradation(lambda x: x.mean(1), torch.zeros(1, 6, 2), torch.zeros(1, 6), 1, operator=Delete(PAD))

@@ -186,6 +186,19 @@ def test_truncation_is_in_the_result(bert, wordpiece):
     assert result.tokens_cut > 0 and f"{result.tokens_cut} tokens were cut" in str(result)
 
 
+def test_published_presets_have_one_layer_unless_several_are_named(bert, wordpiece):
+    every, named = TextExplainer(bert, wordpiece), TextExplainer(bert, wordpiece, layer=[1, 2])
+    for explainer in (every, named):
+        explainer.estimate_statistics(TEXTS)
+    third = TextExplainer(bert, wordpiece, layer=3, statistics=every.statistics[2])
+    for preset in ("paper", "as_released"):
+        found = every.explain(TEXTS[0], preset=preset, **QUICK)
+        assert found == third.explain(TEXTS[0], preset=preset, **QUICK)
+        assert found.layer_index == 3  # of four: 9 of 12
+        assert named.explain(TEXTS[0], preset=preset, **QUICK).layer.startswith("2 layers")
+    assert every.explain(TEXTS[0], **QUICK).layer.startswith("4 layers")
+
+
 def test_trace(explainer):
     result = explainer.explain(TEXTS[0], return_trace=True, **QUICK)
     assert len(result.trace.loss) == len(result.trace.information) == len(result.trace.probability) == 4
@@ -398,3 +411,9 @@ def test_a_checkpoint_without_a_head_is_an_error(bert, wordpiece, tmp_path):
     wordpiece.save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="not a trained classifier, its file lacks classifier"):
         load_classifier(tmp_path)
+
+
+def test_a_checkpoint_without_a_tokenizer_is_an_error(bert, tmp_path):
+    bert.save_pretrained(tmp_path)
+    with pytest.raises((ValueError, OSError), match="tokenizer"):
+        TextExplainer.from_pretrained(tmp_path)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from captum_iba.text.explainer import TextExplainer, read_settings
-from captum_iba.text.layers import find_blocks, find_layers
+from captum_iba.text.layers import find_blocks, find_layers, published_layer
 from captum_iba.text.methods.task import FloatArray, Task
 
 
@@ -55,7 +55,7 @@ def information_bottleneck(
     classifier = task.classifier
     layer = task.layer if layer is None else layer
     if layer is None and preset != "default":
-        layer = max(1, round(len(find_blocks(classifier.model)) * 3 / 4))
+        layer = published_layer(len(find_blocks(classifier.model)))
     blocks = find_layers(classifier.model, layer)
     found = [task.statistics(block) for block in blocks] if not used.own_input else [None]
     explainer = TextExplainer(
