@@ -162,9 +162,9 @@ def _labels(model: Any) -> list[str]:
         )
     if count < 2:
         raise ValueError(
-            f"model: {type(model).__name__} has {count} output, a regression; a classifier of two or more "
-            "classes is expected here. InformationBottleneckAttribution explains any output, with a loss "
-            "of your own."
+            f"model: {type(model).__name__} has {count} output, a regression or a single logit; a classifier of two or "
+            "more classes is expected here. InformationBottleneckAttribution explains any output: a logit with "
+            "loss='binary_cross_entropy', else with a loss of your own."
         )
     names = getattr(config, "id2label", None) or {}
     return [str(names.get(i, f"LABEL_{i}")) for i in range(count)]

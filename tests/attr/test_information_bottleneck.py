@@ -358,7 +358,7 @@ def test_progress_counts_every_draw(iba, capsys):
         ({"learning_rate": 0.0}, "learning_rate is 0.0, expected a positive number"),
         ({"preset": "fast"}, "preset is 'fast', expected one of default, paper, as_released"),
         ({"granularity": "word"}, "granularity is 'word', expected one of token, feature, channel"),
-        ({"loss": "hinge"}, "loss is 'hinge', expected one of cross_entropy, nll, negative_output"),
+        ({"loss": "hinge"}, "loss is 'hinge', expected one of cross_entropy, binary_cross_entropy, nll"),
         ({"loss": lambda output, target: output}, r"loss must give one value a row, a tensor of shape \(2,\)"),
         ({"internal_batch_size": 0}, "internal_batch_size is 0, expected at least 1"),
         ({"layer_call": 1}, "layer_call is 1, but layer Identity ran 1 times in this pass: expected -1 to 0"),

@@ -105,5 +105,5 @@ def test_the_configuration_says_what_was_done(request_of, tmp_path, bert):
     assert content["methods"]["random"] == ["random@seed=0", "random@seed=1"]
     assert content["signed"] == ["leave_one_out"] and content["counted_as_released"] == []
     assert content["columns"] == {"text": "text", "pair": None, "label": "label"} and content["rows"] == 30
-    assert content["statistics"].startswith("24 texts of rows outside the sample (")
+    assert content["statistics"].startswith("30 texts of the data, the sample included (")
     assert content["model_fingerprint"] == model_fingerprint(bert) and {"torch", "captum"} <= set(content["versions"])

@@ -374,10 +374,11 @@ def test_several_labels_at_once(wordpiece):
     assert result.trace.probability[0] == pytest.approx(chance, abs=0.1)
 
 
+@pytest.mark.filterwarnings("ignore:no statistics given")
 def test_what_is_not_a_classifier(wordpiece):
     with pytest.raises(ValueError, match="Linear is not a sequence classifier"):
         TextExplainer(nn.Linear(2, 2), wordpiece)
-    with pytest.raises(ValueError, match="1 output, a regression"):
+    with pytest.raises(ValueError, match="1 output, a regression or a single logit"):
         TextExplainer(build(family("bert", num_labels=1)), wordpiece)
     plain = transformers.BertModel(transformers.BertConfig(**SIZE))
     with pytest.raises(ValueError, match="BertModel is not a sequence classifier: expected logits"):
@@ -387,6 +388,7 @@ def test_what_is_not_a_classifier(wordpiece):
         TextExplainer(words, wordpiece).explain("good")
 
 
+@pytest.mark.filterwarnings("ignore:no statistics given")
 def test_a_layer_whose_feature_is_no_sequence(bert, wordpiece):
     with pytest.raises(ValueError, match=r"bert\.pooler gives a feature of shape \(1, 16\)"):
         TextExplainer(bert, wordpiece, layer="bert.pooler").explain("good", n_steps=0)
