@@ -79,6 +79,11 @@ class Run:
                 parts.append(self._part(job, part, first, bottlenecks))
                 first += part.rows
             except (MemoryError, RuntimeError) as error:
+                if "nference tensor" in str(error):
+                    raise ValueError(
+                        "forward_func runs on tensors made in inference mode, through which no gradient flows back; "
+                        "expected a model made, and a function that runs, outside torch.inference_mode"
+                    ) from error
                 smaller = job.halved() if out_of_memory(error) else None
                 if smaller is None:
                     raise

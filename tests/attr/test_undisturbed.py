@@ -221,6 +221,21 @@ def test_inside_contexts(iba, x, context):
     assert not bits.requires_grad
 
 
+def test_models_of_inference_mode_are_named(net, x):
+    with torch.inference_mode(), torch.random.fork_rng(devices=[]):
+        made_there = Net()
+    statistics = FeatureStatistics.estimate(net, net.blocks[1], [x])
+
+    def runs_there(rows):
+        with torch.inference_mode():
+            return net(rows)
+
+    for model, layer in ((made_there, made_there.blocks[1]), (runs_there, net.blocks[1])):
+        iba = InformationBottleneckAttribution(model, layer, statistics=statistics)
+        with pytest.raises(ValueError, match="made in inference mode, through which no gradient flows back"):
+            iba.attribute(x, **QUICK)
+
+
 def test_inputs_that_require_gradients(iba, x):
     rows = x.clone().requires_grad_()
     torch.testing.assert_close(iba.attribute(rows, **QUICK), iba.attribute(x, **QUICK))
