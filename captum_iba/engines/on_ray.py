@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import socket
 import warnings
 from collections import deque
 from collections.abc import Hashable, Iterator
@@ -182,6 +183,7 @@ class _RayPool:
             here: dict[str, Any] = {"include_dashboard": False}
             if workers is not None and not self._on_gpu:
                 here["num_cpus"] = workers * self._threads
+            _require_listener(address)
             try:
                 self._ray.init(
                     address=address or "local",
@@ -276,6 +278,17 @@ def _load_ray() -> Any:
         return importlib.import_module("ray")
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError('ray is not installed; run: pip install "captum-iba[ray]"', name="ray") from error
+
+
+def _require_listener(address: str | None) -> None:
+    """Raise EngineError where nothing listens, which Ray finds out in minutes. Addresses of other forms are Ray's."""
+    host, _, port = (address or "").rpartition(":")
+    if not host or not port.isdecimal() or "/" in host:
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=10).close()
+    except OSError as error:
+        raise EngineError(f"address: nothing answers at {address!r}: {error}.") from error
 
 
 def _line(error: Exception) -> str:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import sys
 from pathlib import Path
 
@@ -57,4 +58,9 @@ def test_a_machine_lost_in_the_middle(address, request_of, tmp_path, own_method)
 def test_an_address_that_is_none(request_of, tmp_path):
     pytest.importorskip("ray")
     with pytest.raises(EngineError, match="^address: no Ray cluster lets this .* at 'nowhere': .*RAY_AUTH_MODE"):
-        list(prepare(request_of(), tmp_path, engine=Ray(address="nowhere")).go())
+        list(prepare(request_of(), tmp_path / "a", engine=Ray(address="nowhere")).go())
+    with socket.socket() as taken:  # bound, but nobody listens
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(EngineError, match=f"^address: nothing answers at '{address}'"):
+            list(prepare(request_of(), tmp_path / "b", engine=Ray(address=address)).go())
