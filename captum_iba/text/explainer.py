@@ -5,67 +5,22 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from typing import Any, overload
 
 import torch
-from torch import Tensor
 
 from captum_iba._compat import progress
-from captum_iba.attr.information_bottleneck import InformationBottleneckAttribution
 from captum_iba.attr.presets import Settings, settings
 from captum_iba.attr.statistics import FeatureStatistics
 from captum_iba.text import layer_statistics
 from captum_iba.text.classifier import Classifier, load_classifier
-from captum_iba.text.encoding import EncodedText, per_token
 from captum_iba.text.inputs import batches_by_length, check_texts
-from captum_iba.text.layers import Block, find_layers, published_layer, token_feature_required
-from captum_iba.text.result import TextAttribution, Token, Trace
+from captum_iba.text.layers import find_layers, published_layer
+from captum_iba.text.result import TextAttribution
+from captum_iba.text.run import Call, Place
 from captum_iba.text.targets import spread_targets
 
 GRANULARITIES = ("token", "word", "feature")
-
-
-@dataclass(frozen=True)
-class _Place:
-    """Where bottlenecks go, and what their noise is like."""
-
-    layers: tuple[Block, ...]
-    statistics: tuple[FeatureStatistics, ...] | None
-    attribution: InformationBottleneckAttribution
-
-    @classmethod
-    def of(
-        cls, classifier: Classifier, layers: tuple[Block, ...], statistics: tuple[FeatureStatistics, ...] | None
-    ) -> _Place:
-        modules = [block.module for block in layers]
-        attribution = InformationBottleneckAttribution(classifier.logits, modules, statistics=statistics)
-        attribution._warned.add("statistics")  # the explainer says it, in its own terms
-        return cls(layers, statistics, attribution)
-
-
-@dataclass(frozen=True)
-class _Call:
-    """What one call of ``explain`` asks for, the same for all its texts."""
-
-    place: _Place
-    preset: str
-    granularity: str
-    settings: Settings
-    seed: int
-    internal_batch_size: int | None
-    return_trace: bool
-
-    def carriers(self, encoded: EncodedText) -> list[int]:
-        """1 for each token behind a bottleneck."""
-        # The published code puts noise into [CLS] and [SEP] too; here they pass untouched but for its preset.
-        return [1 if self.preset == "as_released" else int(not special) for special in encoded.special]
-
-    def recorded(self) -> dict[str, Any]:
-        """The settings, for the result."""
-        kept = asdict(self.settings)
-        del kept["own_input"], kept["granularity"]
-        return {**kept, "seed": self.seed}
 
 
 def read_settings(preset: str, granularity: str | None, **changes: Any) -> Settings:
@@ -144,12 +99,12 @@ class TextExplainer:
                 raise ValueError(f"statistics: they are of layer {one.layer!r}, expected {block.key!r}.")
         self._statistics = None if given is None else tuple(given)
         # Objects for all calls, because they say once what is amiss.
-        self._place = self._published = _Place.of(self.classifier, self.layers, self._statistics)
+        self._place = self._published = Place.of(self.classifier, self.layers, self._statistics)
         if self._every_block:
             number = published_layer(len(self.layers))
             part = slice(number - 1, number)
             of_one = None if self._statistics is None else self._statistics[part]
-            self._published = _Place.of(self.classifier, self.layers[part], of_one)
+            self._published = Place.of(self.classifier, self.layers[part], of_one)
 
     @classmethod
     def from_pretrained(
@@ -261,15 +216,12 @@ class TextExplainer:
                 UserWarning,
                 stacklevel=2,
             )
-        call = _Call(place, preset, granularity or used.granularity, used, seed, internal_batch_size, return_trace)
+        call = Call(place, preset, granularity or used.granularity, used, seed, internal_batch_size, return_trace)
         batches = batches_by_length([len(item) for item in encoded], batch_size)
         results: dict[int, TextAttribution] = {}
         for batch in progress(batches, desc="Texts") if show_progress and len(batches) > 1 else batches:
-            found = self._explain_batch(
-                [encoded[i] for i in batch],
-                [targets[i] for i in batch],
-                call,
-                show_progress and len(batches) == 1,
+            found = call.explain(
+                [encoded[i] for i in batch], [targets[i] for i in batch], show_progress and len(batches) == 1
             )
             results.update(zip(batch, found, strict=True))
         ordered = [results[i] for i in range(len(each))]
@@ -325,137 +277,3 @@ class TextExplainer:
         found = layer_statistics.load(path, self.layers)
         self.statistics = found
         return found
-
-    def _explain_batch(
-        self, encoded: list[EncodedText], targets: list[int | None], call: _Call, show_progress: bool
-    ) -> list[TextAttribution]:
-        # Gradients cannot flow through what is made in inference mode.
-        with self.classifier.padding_known(), torch.inference_mode(False):
-            inputs = self.classifier.tensors(encoded)
-            with token_feature_required(call.place.layers, inputs["input_ids"].shape):
-                probabilities = self.classifier.probabilities(inputs)
-            predicted = probabilities.argmax(-1).tolist()
-            chosen = [best if wanted is None else wanted for wanted, best in zip(targets, predicted, strict=True)]
-            bits, trace = self._attribute(encoded, inputs, chosen, call, show_progress)
-        return [
-            self._result(
-                item,
-                bits[row].tolist(),
-                probabilities[row].tolist(),
-                predicted[row],
-                chosen[row],
-                call,
-                None if trace is None else trace[row],
-            )
-            for row, item in enumerate(encoded)
-        ]
-
-    def _attribute(
-        self,
-        encoded: list[EncodedText],
-        inputs: dict[str, Tensor],
-        targets: list[int],
-        call: _Call,
-        show_progress: bool,
-    ) -> tuple[Tensor, list[Trace] | None]:
-        """Bits of every token, (B, T), and the traces."""
-        input_ids, *others = inputs.values()
-        device = input_ids.device
-        used = call.settings
-        found = call.place.attribution.attribute(
-            input_ids,
-            target=torch.tensor(targets, device=device),
-            additional_forward_args=tuple(others) or None,
-            feature_mask=per_token([_groups(item) for item in encoded], -1, device)
-            if call.granularity == "word"
-            else None,
-            bottleneck_mask=per_token([call.carriers(item) for item in encoded], 0, device).bool(),
-            preset=call.preset,
-            granularity=used.granularity,
-            beta=used.beta,
-            n_steps=used.n_steps,
-            n_samples=used.n_samples,
-            complement=used.complement,
-            learning_rate=used.learning_rate,
-            momentum=used.momentum,
-            antithetic=used.antithetic,
-            alternate=used.alternate,
-            loss="nll" if self.classifier.multi_label else "cross_entropy",
-            seed=call.seed,
-            share_mask=True,
-            layer_call=[block.call for block in call.place.layers],
-            internal_batch_size=call.internal_batch_size,
-            show_progress=show_progress,
-            return_trace=call.return_trace,
-        )
-        bits, trace = found if call.return_trace else (found, None)
-        if isinstance(bits, tuple):  # the block also returns something else, T5 its position bias
-            bits = next((part for part in bits if part.shape[:2] == input_ids.shape), bits[0])
-        rows = None
-        if trace is not None:
-            each = zip(trace.loss.tolist(), trace.information.tolist(), trace.probability.tolist(), strict=True)
-            rows = [Trace(*map(tuple, row)) for row in each]
-        return bits.double().sum(-1).cpu(), rows
-
-    def _result(
-        self,
-        encoded: EncodedText,
-        bits: list[float],
-        probabilities: list[float],
-        predicted: int,
-        target: int,
-        call: _Call,
-        trace: Trace | None,
-    ) -> TextAttribution:
-        tokens = zip(
-            encoded.tokens,
-            bits,
-            encoded.spans,
-            encoded.sequences,
-            encoded.special,
-            encoded.words,
-            strict=False,
-        )  # bits goes on through the padding
-        labels = self.classifier.labels
-        return TextAttribution(
-            text=encoded.text,
-            pair=encoded.pair,
-            tokens=tuple(
-                Token(token, number, start, end, sequence, special, word)
-                for token, number, (start, end), sequence, special, word in tokens
-            ),
-            target=target,
-            target_label=labels[target],
-            target_probability=probabilities[target],
-            predicted=predicted,
-            predicted_label=labels[predicted],
-            predicted_probability=probabilities[predicted],
-            layer=_describe(call.place.layers),
-            layer_index=call.place.layers[0].index if len(call.place.layers) == 1 else None,
-            method="iba",
-            preset=call.preset,
-            granularity=call.granularity,
-            statistics=_origin(call),
-            settings=call.recorded(),
-            tokens_cut=encoded.cut,
-            trace=trace,
-        )
-
-
-def _origin(call: _Call) -> str:
-    if call.settings.own_input:
-        return "the layer's own input (as released)"
-    if call.place.statistics is None:
-        return "this text only"
-    return f"a data set of {call.place.statistics[0].count} positions"
-
-
-def _describe(layers: tuple[Block, ...]) -> str:
-    if len(layers) == 1:
-        return layers[0].key
-    return f"{len(layers)} layers with one mask, {layers[0].key} to {layers[-1].key}"
-
-
-def _groups(encoded: EncodedText) -> list[int]:
-    """The number of each token's word; special tokens have numbers of their own, behind those."""
-    return [len(encoded) + i if word is None else word for i, word in enumerate(encoded.words)]
