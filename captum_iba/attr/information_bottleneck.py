@@ -210,7 +210,7 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
             beta=beta,
             n_steps=n_steps,
             n_samples=n_samples,
-            complement=0.0 if complement is None and callable(loss) else complement,
+            complement=complement,
             learning_rate=learning_rate,
             momentum=momentum,
             antithetic=antithetic,

@@ -28,7 +28,7 @@ class Job:
     internal_batch_size: int | None
     replay: bool
     return_trace: bool
-    complement_given: bool = True
+    complement_given: bool
     tried_again: bool = False
 
     @property

@@ -51,9 +51,14 @@ def row_losses(loss: str | LossFunction, output: Tensor, target: TargetType) -> 
     return -_selected(wide.log_softmax(-1) if loss == "cross_entropy" else wide, target)
 
 
+def knows_probability(loss: str | LossFunction) -> bool:
+    """Whether the loss is minus the logarithm of a probability, so that its opposite has a bound."""
+    return not callable(loss) and loss != "negative_output"
+
+
 def probability(loss: str | LossFunction, losses: Tensor) -> Tensor:
     """Probability of the target in every row; where the loss knows none, minus the loss (the selected output)."""
-    return losses.neg() if callable(loss) or loss == "negative_output" else losses.neg().exp()
+    return losses.neg().exp() if knows_probability(loss) else losses.neg()
 
 
 def losses_held_back(loss: str | LossFunction, output: Tensor, target: TargetType) -> Tensor:
@@ -78,7 +83,7 @@ def losses_held_back(loss: str | LossFunction, output: Tensor, target: TargetTyp
         held_back = wide.logsumexp(-1) - others.logsumexp(-1)
         return held_back.flatten()[chosen // wide.shape[-1]]
     losses = row_losses(loss, output, target)
-    if loss != "nll":
+    if not knows_probability(loss):
         return losses.neg()
     return -torch.log(-torch.expm1(-losses.clamp_min(torch.finfo(losses.dtype).tiny)))
 

@@ -15,7 +15,7 @@ from captum_iba.attr.batch import Batch
 from captum_iba.attr.bottleneck import NATS_PER_BIT
 from captum_iba.attr.guard import ModuleGuard
 from captum_iba.attr.job import Job
-from captum_iba.attr.losses import LossFunction, resolve_loss, row_losses
+from captum_iba.attr.losses import LossFunction, knows_probability, resolve_loss, row_losses
 from captum_iba.attr.mask import InformationMeter, MaskLayout
 from captum_iba.attr.memory import out_of_memory
 from captum_iba.attr.nested import tensors_in
@@ -107,7 +107,7 @@ class Run:
         with ModuleGuard() as guard:
             recording = record(forward, self.sites, guard)
             loss = self._require_sound(part, recording)
-            if loss == "negative_output" and not job.complement_given:
+            if not (job.complement_given or knows_probability(loss)):
                 # Without a bound it could rise for ever, and what it needs would be drowned.
                 job = replace(job, chosen=replace(job.chosen, complement=0.0))
             found = []
