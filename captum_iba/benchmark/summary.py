@@ -6,7 +6,7 @@ from typing import Any
 
 from captum_iba.benchmark.measures import MEASURES, Measure
 from captum_iba.benchmark.results import Results
-from captum_iba.benchmark.tables import FEWEST, Cell, Table, say
+from captum_iba.benchmark.tables import FEWEST, Cell, Table, say, say_interval
 
 
 def describe(results: Results) -> str:
@@ -43,7 +43,7 @@ def _finding(measure: Measure, column: int, rows: dict[str, list[Cell]], table: 
     if not measure.each:  # no contest: random scores take no time
         return f"{', '.join(f'{name} {say(rows[name][column].interval.mean)}' for name in order)}."
     first = order[0]
-    said = f"{first} is first with {_said(rows[first][column])}"
+    said = f"{first} is first with {say_interval(rows[first][column])}"
     if reference is None or reference not in rows or len(rows) == 1:
         return f"{said}."
     if table.examples < FEWEST:
@@ -51,17 +51,13 @@ def _finding(measure: Measure, column: int, rows: dict[str, list[Cell]], table: 
     if first != reference:
         verdict = "excludes" if rows[first][column].mark else "includes"
         place = order.index(reference) + 1
-        own = f"{reference} is number {place} with {_said(rows[reference][column])}"
+        own = f"{reference} is number {place} with {say_interval(rows[reference][column])}"
         return f"{said}; {own}, and the interval of their paired difference {verdict} 0."
     level = [name for name in order[1:] if not rows[name][column].mark]
     others = f"all but {', '.join(level)}" if level else "all others"
     if len(level) == len(order) - 1:
         return f"{said}; no paired difference to the others has an interval that excludes 0."
     return f"{said}; the intervals of its paired differences to {others} exclude 0."
-
-
-def _said(cell: Cell) -> str:
-    return f"{say(cell.interval.mean)} [{say(cell.interval.low)}, {say(cell.interval.high)}]"
 
 
 def _place(configuration: dict[str, Any]) -> str:

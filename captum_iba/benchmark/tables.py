@@ -29,7 +29,7 @@ class Cell:
     """A method by a measure.
 
     Attributes:
-        interval (Interval): Mean over the examples, with its 95 % bootstrap interval.
+        interval (Interval): Mean over the examples, with its 95 % bootstrap interval; NaN where there is none.
         difference (Interval or None): The reference minus this method, example by example; None for the reference
             itself and where there is none.
         mark (str): ``"better"`` or ``"worse"`` than the reference where the difference's interval excludes 0, else
@@ -39,6 +39,11 @@ class Cell:
     interval: Interval
     difference: Interval | None
     mark: str
+
+    @property
+    def has_interval(self) -> bool:
+        """Whether there is more than a mean."""
+        return not math.isnan(self.interval.low)
 
 
 @dataclass(frozen=True)
@@ -101,12 +106,18 @@ def say(value: float) -> str:
     return f"{value:.3f}" if abs(value) < 10 else f"{value:.1f}" if abs(value) < 1000 else f"{value:.0f}"
 
 
+def say_interval(cell: Cell) -> str:
+    """A mean, and its interval where it has one."""
+    mean, low, high = map(say, cell.interval)
+    return f"{mean} [{low}, {high}]" if cell.has_interval else mean
+
+
 def markdown(table: Table, results: Results) -> str:
     """The table for a reader, with what its columns mean."""
     head = ["method", *(f"{measure.title} {_arrow(measure)}" for measure in MEASURES)]
     lines = [_row(head), _row(["---", *["---:"] * len(MEASURES)])]
     for name, cells in table.rows.items():
-        shown = [f"{_said(cell.interval)} {MARKS[cell.mark]}".rstrip() for cell in cells] or ["failed"] * len(MEASURES)
+        shown = [f"{say_interval(cell)} {MARKS[cell.mark]}".rstrip() for cell in cells] or ["failed"] * len(MEASURES)
         lines.append(_row([f"**{name}**" if name == table.reference else name, *shown]))
     return "\n".join([*lines, "", *(f"- {note}" for note in notes(table, results)), ""])
 
@@ -152,7 +163,7 @@ def comma_separated(table: Table) -> str:
     )
     for row, cells in table.rows.items():
         for measure, cell in zip(MEASURES, cells, strict=bool(cells)):
-            interval = cell.interval if measure.each else (cell.interval.mean, "", "")
+            interval = cell.interval if cell.has_interval else (cell.interval.mean, "", "")
             difference = ("", "", "") if cell.difference is None else cell.difference
             writer.writerow([row, measure.name, *interval, *difference, cell.mark, table.examples])
     return text.getvalue()
@@ -168,7 +179,7 @@ def tex(table: Table) -> str:
         r"\midrule",
     ]
     for row, cells in table.rows.items():
-        shown = [f"{_said(cell.interval)}{_TEX_MARKS[cell.mark]}" for cell in cells] or ["failed"] * len(MEASURES)
+        shown = [f"{say_interval(cell)}{_TEX_MARKS[cell.mark]}" for cell in cells] or ["failed"] * len(MEASURES)
         lines.append(" & ".join([_escape(row), *shown]) + r" \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
 
@@ -179,12 +190,6 @@ def _row(cells: list[str]) -> str:
 
 def _arrow(measure: Measure) -> str:
     return "↑" if measure.higher_is_better else "↓"
-
-
-def _said(interval: Interval) -> str:
-    if math.isnan(interval.low):
-        return say(interval.mean)
-    return f"{say(interval.mean)} [{say(interval.low)}, {say(interval.high)}]"
 
 
 def _escape(text: str) -> str:

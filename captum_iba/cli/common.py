@@ -15,6 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
+# The endings of captum_iba.benchmark.files, which is not there without its extra; a test compares them.
 _TABLE = re.compile(r"\.(jsonl?|ndjson|[ct]sv|parquet)(\.(gz|bz2|xz))?$", re.IGNORECASE)
 
 

@@ -6,7 +6,9 @@ import lzma
 import datasets
 import pytest
 
+from captum_iba.benchmark import files
 from captum_iba.benchmark.data import Columns, find_columns, fingerprint, load_data
+from captum_iba.cli.common import has_columns
 from tests.benchmark.conftest import LABELS, rows_of_texts, write_lines
 
 ROWS = [{"text": "the film", "label": 2}, {"text": "a plot", "label": 0}]
@@ -40,6 +42,12 @@ def test_names_of_columns_in_any_case():
     assert find_columns(["TEXT", "text", "LABEL"]) == Columns("TEXT", None, "LABEL")
     with pytest.raises(ValueError, match=r"--text-column.*--label-column.*'Words'"):
         find_columns(["Words"])
+
+
+@pytest.mark.parametrize("packed", files._OPENERS)
+def test_the_command_line_knows_the_same_tables(packed):
+    found = {ending for ending in (*files._READERS, ".doc", "") if has_columns(f"texts{ending}{packed}")}
+    assert found == set(files._READERS) - {".txt"}
 
 
 def test_a_text_a_line(tmp_path):
