@@ -214,8 +214,8 @@ def _same_items(value: Any, items: Any) -> bool:
 
 
 def _require_grad(module: Module, name: str) -> None:
-    parameter = module._parameters.get(name)
-    if parameter is not None and parameter.is_leaf:
+    parameter = getattr(module, name, None)  # a scripted module has no dictionary of them
+    if isinstance(parameter, Tensor) and parameter.is_leaf:
         parameter.requires_grad_(True)
 
 

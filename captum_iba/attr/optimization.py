@@ -171,7 +171,7 @@ def _gradient(loss: Tensor, values: Tensor) -> Tensor:
     found = torch.autograd.grad(loss, values, allow_unused=True)[0] if loss.requires_grad else None
     if found is None:
         raise NoGradientError(
-            "the loss does not depend on the layer: expected a layer whose output forward_func uses, and no "
-            "torch.no_grad after it"
+            "the loss does not depend on the layer: expected a layer whose output forward_func uses, and neither "
+            "torch.no_grad nor torch.utils.checkpoint (use_reentrant=True) around or after it"
         )
     return found
