@@ -183,6 +183,14 @@ def test_channels_first_and_last_give_the_same_bits():
     assert attribute(first, first.layer, drawn(2, 1, 30), statistics).shape == (2, 6, 28)
 
 
+class Scale(nn.Module):
+    """A normalization of another library."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+
+
 @pytest.mark.parametrize(
     ("layer", "shape", "expected"),
     [
@@ -197,6 +205,10 @@ def test_channels_first_and_last_give_the_same_bits():
         (nn.Embedding(9, 8), (2, 8, 8), 2),
         (nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), (2, 8, 8), 2),
         (nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU()), (2, 8, 8, 8), 1),
+        (nn.Sequential(nn.Linear(8, 8), Scale(8)), (2, 8, 8), 2),
+        (nn.Sequential(nn.Conv2d(8, 8, 1), Scale(8)), (2, 8, 8, 8), 1),
+        (Scale(8), (2, 5, 8), 2),
+        (Scale(8), (2, 8, 5, 5), 1),
         (nn.Sequential(nn.Conv2d(3, 8, 1), nn.Conv2d(8, 4, 1)), (2, 12, 9, 9), 1),  # concatenated, as in DenseNet
         (nn.Sequential(nn.Conv2d(8, 8, 7), nn.LayerNorm(8), nn.Linear(8, 32), nn.Linear(32, 8)), (2, 8, 7, 7), 1),
         (nn.Sequential(nn.Conv2d(3, 8, 4), nn.LayerNorm(8)), (2, 7, 7, 8), 3),
@@ -223,6 +235,7 @@ def test_a_layer_without_parameters_goes_by_the_one_before():
         (nn.ReLU(), (2, 6, 9), None),
         (nn.Identity(), (2, 5, 5, 5), None),
         (nn.GLU(), (2, 7, 16), nn.Linear(8, 32)),
+        (Scale(8), (2, 8, 8), None),
         (nn.Sequential(nn.Conv2d(8, 8, 7), nn.Linear(8, 8)), (2, 8, 8, 8), None),
     ],
 )
