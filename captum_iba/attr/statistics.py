@@ -39,6 +39,11 @@ class FeatureStatistics:
                     carry infinite information as soon as it does.
                     Default: 0.01
 
+    Attributes:
+
+        model (str or None): Fingerprint of the model that they were gathered with, where somebody set it; kept in the
+                    file. :class:`captum_iba.text.TextExplainer` sets and checks it. None: not known.
+
     Examples::
 
         >>> statistics = FeatureStatistics("encoder.layer.8")
@@ -55,6 +60,7 @@ class FeatureStatistics:
             raise ValueError(f"min_std must be a positive number, got {min_std!r}")
         self.layer = layer
         self.min_std = float(min_std)
+        self.model: str | None = None
         self.count = 0
         """Observations so far: examples, times positions that count."""
         self._mean: Tensor | None = None
@@ -109,12 +115,15 @@ class FeatureStatistics:
         return self
 
     def merge(self, other: FeatureStatistics) -> FeatureStatistics:
-        """The statistics of both data sets together, as a new object; ValueError where layer or width differ."""
+        """The statistics of both data sets together, as a new object; ValueError where layer, width or model differ."""
         if self.layer != other.layer:
             raise ValueError(
                 f"other is of layer {other.layer!r}, expected statistics of the same layer, {self.layer!r}"
             )
+        if None not in (self.model, other.model) and self.model != other.model:
+            raise ValueError("other was gathered with another model, expected statistics of the same model")
         merged = FeatureStatistics(self.layer, self.min_std)
+        merged.model = self.model if self.model == other.model else None
         for part in (self, other):
             if part._mean is not None and part._squares is not None:
                 merged._combine(part.count, part._mean, part._squares)
@@ -188,7 +197,7 @@ class FeatureStatistics:
         return gathered[0] if isinstance(layer, Module) else gathered
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a safetensors file with its metadata (layer, count, floor, format), whole or not at all."""
+        """Write a safetensors file with its metadata (layer, count, floor, format, model), whole or not at all."""
         from safetensors.torch import save
 
         mean, squares = self._require()
@@ -197,6 +206,7 @@ class FeatureStatistics:
             "layer": "" if self.layer is None else self.layer,
             "count": str(self.count),
             "min_std": repr(self.min_std),
+            **({} if self.model is None else {"model": self.model}),
         }
         content = save({"mean": mean.cpu(), "squares": squares.cpu()}, metadata=metadata)
         target = Path(path)
@@ -245,6 +255,7 @@ class FeatureStatistics:
             )
         if n_features is not None and len(mean) != n_features:
             raise ValueError(f"path {os.fspath(path)!r} has statistics of {len(mean)} features, expected {n_features}")
+        statistics.model = metadata.get("model")  # files of before have none
         statistics._combine(int(metadata["count"]), mean, squares)
         return statistics
 

@@ -8,6 +8,7 @@ without a pre-tokenizer (Llama 2) falls back on white space. A word is spelled a
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -98,7 +99,7 @@ def encode(tokenizer: Any, text: str, pair: str | None, max_length: int, names: 
     sources = {None: "", 0: text, 1: pair or ""}
     offsets = kept["offset_mapping"]
     words = _number_words(kept.word_ids(0), sequences, special, offsets, sources)
-    shared = {word for word in words if words.count(word) > 1}
+    shared = {word for word, tokens in Counter(words).items() if tokens > 1}
     spans = tuple(
         _without_space(sources[sequence], start, end, word in shared)
         for sequence, (start, end), word in zip(sequences, offsets, words, strict=True)

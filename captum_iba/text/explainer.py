@@ -14,6 +14,7 @@ from captum_iba.attr.presets import Settings, settings
 from captum_iba.attr.statistics import FeatureStatistics
 from captum_iba.text import layer_statistics
 from captum_iba.text.classifier import Classifier, load_classifier
+from captum_iba.text.identity import classifier_fingerprint
 from captum_iba.text.inputs import batches_by_length, check_texts
 from captum_iba.text.layers import find_layers, published_layer
 from captum_iba.text.result import TextAttribution
@@ -58,7 +59,7 @@ class TextExplainer:
 
     Raises:
         ValueError: Not a classifier of two or more classes, a slow tokenizer, no padding token, no such
-            layer, or statistics of another layer.
+            layer, or statistics of another layer or model.
 
     Examples::
 
@@ -91,12 +92,33 @@ class TextExplainer:
 
     @statistics.setter
     def statistics(self, statistics: FeatureStatistics | Sequence[FeatureStatistics] | None) -> None:
+        self.use_statistics(statistics)
+
+    def fingerprint(self) -> str:
+        """What tells this model, with its weights, active adapters and tokenizer, from others; computed anew."""
+        return classifier_fingerprint(self.classifier)
+
+    def use_statistics(
+        self, statistics: FeatureStatistics | Sequence[FeatureStatistics] | None, fingerprint: str | None = None
+    ) -> None:
+        """Use statistics from now on, as setting :attr:`statistics` does.
+
+        Args:
+            statistics (FeatureStatistics, sequence of them, or None): One per layer.
+            fingerprint (str or None): What :meth:`fingerprint` gave just now; None has it computed where it is needed.
+                Default: None.
+
+        Raises:
+            ValueError: Statistics of another number of layers, of other layers, or gathered with another model.
+        """
         given = (statistics,) if isinstance(statistics, FeatureStatistics) else statistics
         if given is not None and len(given) != len(self.layers):
             raise ValueError(f"statistics: expected those of {len(self.layers)} layers, got {len(given)}.")
         for one, block in zip(given or (), self.layers, strict=False):
             if one.layer not in (None, block.key):
                 raise ValueError(f"statistics: they are of layer {one.layer!r}, expected {block.key!r}.")
+        if any(one.model is not None for one in given or ()):
+            layer_statistics.check_model(given or (), fingerprint or self.fingerprint(), self.classifier.name)
         self._statistics = None if given is None else tuple(given)
         # Objects for all calls, because they say once what is amiss.
         self._place = self._published = Place.of(self.classifier, self.layers, self._statistics)
@@ -252,7 +274,10 @@ class TextExplainer:
         each, others = check_texts(texts, pairs)
         encoded = self.classifier.encode(each, others)
         found = layer_statistics.estimate(self.classifier, self.layers, encoded, batch_size, show_progress)
-        self.statistics = found
+        fingerprint = self.fingerprint()
+        for one in found:
+            one.model = fingerprint
+        self.use_statistics(found, fingerprint)
         return found
 
     def save_statistics(self, path: str | os.PathLike[str]) -> None:
@@ -272,7 +297,7 @@ class TextExplainer:
 
         Raises:
             FileNotFoundError: There is no such file, or a layer's is not in the folder.
-            ValueError: Not a file of statistics, or of another layer.
+            ValueError: Not a file of statistics, or of another layer or model.
         """
         found = layer_statistics.load(path, self.layers)
         self.statistics = found

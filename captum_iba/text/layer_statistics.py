@@ -50,6 +50,24 @@ def estimate(
     return tuple(statistics)
 
 
+def check_model(statistics: Sequence[FeatureStatistics], fingerprint: str, name: str) -> None:
+    """Raise ValueError where statistics were gathered with another model; those of an unknown one pass.
+
+    Args:
+        statistics (sequence of FeatureStatistics): One per layer.
+        fingerprint (str): Of the model that they are meant for.
+        name (str): Its name, for the message.
+    """
+    for one in statistics:
+        if one.model not in (None, fingerprint):
+            raise ValueError(
+                f"statistics: those of layer {one.layer!r} were gathered with another model than {name} as it is now "
+                f"(weights, adapter, precision or tokenizer differ): their fingerprint is {one.model[:12]}, expected "
+                f"{fingerprint[:12]}. Gather them again with this model (estimate_statistics, or "
+                "captum-iba explain --statistics-from TEXTS)."
+            )
+
+
 def save(path: str | os.PathLike[str], layers: Sequence[Block], statistics: Sequence[FeatureStatistics]) -> None:
     """Write those of one layer to the file ``path``, of several to files in the folder ``path``."""
     if len(layers) > 1:
