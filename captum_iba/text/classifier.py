@@ -16,9 +16,14 @@ from torch.nn import functional as F
 
 from captum_iba.attr.guard import ONE_AT_A_TIME, ModuleGuard
 from captum_iba.text.encoding import EncodedText, check_tokenizer, encode, pad
+from captum_iba.text.heads import refusal
 
 # Tokenizers without a limit of their own say "very large integer".
 _NO_LIMIT = 10**6
+
+
+class NotAClassifierError(ValueError):
+    """The output of a model is not one number per text and class."""
 
 
 class Classifier:
@@ -37,7 +42,8 @@ class Classifier:
             competition with the others (softmax).
 
     Raises:
-        ValueError: Not a classifier of two or more classes, a slow tokenizer, or no padding token.
+        ValueError: Not a classifier of two or more classes (one short text runs to find out), a slow tokenizer, or no
+            padding token.
     """
 
     def __init__(self, model: Any, tokenizer: Any, max_length: int | None = None) -> None:
@@ -49,11 +55,25 @@ class Classifier:
         self.multi_label = getattr(model.config, "problem_type", None) == "multi_label_classification"
         self.pad_id = _padding_id(model, tokenizer)
         self._names = _input_names(model, tokenizer)
+        self.places: dict[Any, Any] = {}
+        """What method ``iba`` keeps between the parts of a data set."""
+        self._try_out()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy, or another process, begins without what was kept."""
+        return {**vars(self), "places": {}}
 
     @property
     def device(self) -> torch.device:
-        """Where the model is."""
+        """Where the model takes its inputs; that of a pass where accelerate keeps the weights elsewhere."""
         device: torch.device = next(iter(self.model.parameters())).device
+        if not device.type == "meta":
+            return device
+        for module in self.model.modules():
+            hook = getattr(module, "_hf_hook", None)
+            for one in getattr(hook, "hooks", (hook,)):
+                if (where := getattr(one, "execution_device", None)) is not None:
+                    return torch.device("cuda", where) if isinstance(where, int) else torch.device(where)
         return device
 
     @property
@@ -78,9 +98,34 @@ class Classifier:
             found.append(encoded)
         return found
 
-    def tensors(self, encoded: Sequence[EncodedText]) -> dict[str, Tensor]:
-        """The model's inputs, padded on the right, ``input_ids`` first."""
-        return pad(encoded, self.pad_id, self.device)
+    def tensors(self, encoded: Sequence[EncodedText], whole_windows: bool = False) -> dict[str, Tensor]:
+        """The model's inputs, padded on the right, ``input_ids`` first.
+
+        Args:
+            encoded (sequence of EncodedText): The texts.
+            whole_windows (bool): With the padding that a model of attention windows (Longformer) would add inside, so
+                that its layers have the positions of the inputs. Default: False.
+        """
+        return pad(encoded, self.pad_id, self.device, _window(self.model) if whole_windows else 1)
+
+    def short_text(self) -> dict[str, Tensor] | None:
+        """The inputs of a text of a few tokens, to try the model out; None where the tokenizer makes nothing of it."""
+        encoded = encode(self.tokenizer, "a film", None, _positions(self.model), self._names)
+        return self.tensors([encoded], whole_windows=True) if len(encoded) else None
+
+    def _try_out(self) -> None:
+        """Raise ValueError unless the model gives a number per class for a short text."""
+        if (inputs := self.short_text()) is None:
+            return
+        try:
+            with self.padding_known():
+                self.probabilities(inputs)
+        except NotAClassifierError:
+            raise
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            raise ValueError(refusal(self.model, None, (1, len(self.labels)), error)) from error
 
     def logits(self, input_ids: Tensor, *others: Tensor) -> Tensor:
         """The model's output for the values of :meth:`tensors`; log-probabilities if :attr:`multi_label`.
@@ -88,14 +133,11 @@ class Classifier:
         Raises:
             ValueError: The output is not one number per text and class.
         """
-        logits = getattr(self.model(**dict(zip(self._names, (input_ids, *others), strict=True))), "logits", None)
-        shape = tuple(logits.shape) if isinstance(logits, Tensor) else None
+        output = self.model(**dict(zip(self._names, (input_ids, *others), strict=True)))
+        logits = getattr(output, "logits", None)
         expected = (len(input_ids), len(self.labels))
-        if not isinstance(logits, Tensor) or shape != expected:
-            raise ValueError(
-                f"model: {type(self.model).__name__} is not a sequence classifier: expected logits of shape "
-                f"{expected}, got {'none' if shape is None else shape}."
-            )
+        if not isinstance(logits, Tensor) or logits.shape != expected:
+            raise NotAClassifierError(refusal(self.model, output, expected))
         return F.logsigmoid(logits.float()) if self.multi_label else logits
 
     def probabilities(self, inputs: dict[str, Tensor]) -> Tensor:
@@ -188,6 +230,12 @@ def _positions(model: Any) -> int:
             return module.num_embeddings - (0 if module.padding_idx is None else module.padding_idx + 1)
     limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     return limit if isinstance(limit, int) and limit > 0 else sys.maxsize
+
+
+def _window(model: Any) -> int:
+    """Models of attention windows pad their inputs inside to a multiple of this many tokens."""
+    window = getattr(model.config.get_text_config(), "attention_window", 1)
+    return max(window) if isinstance(window, (list, tuple)) else int(window or 1)
 
 
 def _padding_id(model: Any, tokenizer: Any) -> int:

@@ -9,16 +9,15 @@ from typing import Any, overload
 
 import torch
 
-from captum_iba._compat import progress
 from captum_iba.attr.presets import Settings, settings
 from captum_iba.attr.statistics import FeatureStatistics
 from captum_iba.text import layer_statistics
 from captum_iba.text.classifier import Classifier, load_classifier
 from captum_iba.text.identity import classifier_fingerprint
-from captum_iba.text.inputs import batches_by_length, check_texts
-from captum_iba.text.layers import find_layers, published_layer
+from captum_iba.text.inputs import check_texts
+from captum_iba.text.layers import check_layers, find_layers, published_layer
 from captum_iba.text.result import TextAttribution
-from captum_iba.text.run import Call, Place
+from captum_iba.text.run import NO_STATISTICS, Call, Place
 from captum_iba.text.targets import spread_targets
 
 GRANULARITIES = ("token", "word", "feature")
@@ -78,6 +77,7 @@ class TextExplainer:
     ) -> None:
         self.classifier = Classifier(model, tokenizer, max_length)
         self.layers = find_layers(model, layer)
+        check_layers(self.classifier, self.layers)
         self._every_block = layer is None
         self._warned = False
         if isinstance(statistics, (str, os.PathLike)):
@@ -232,22 +232,10 @@ class TextExplainer:
         place = self._place if preset == "default" else self._published
         if place.statistics is None and not used.own_input and not self._warned:
             self._warned = True
-            warnings.warn(
-                "no statistics given: the noise takes those of each text itself, and bits are far less faithful; call "
-                "estimate_statistics with a few hundred texts first",
-                UserWarning,
-                stacklevel=2,
-            )
+            warnings.warn(NO_STATISTICS, UserWarning, stacklevel=2)
         call = Call(place, preset, granularity or used.granularity, used, seed, internal_batch_size, return_trace)
-        batches = batches_by_length([len(item) for item in encoded], batch_size)
-        results: dict[int, TextAttribution] = {}
-        for batch in progress(batches, desc="Texts") if show_progress and len(batches) > 1 else batches:
-            found = call.explain(
-                [encoded[i] for i in batch], [targets[i] for i in batch], show_progress and len(batches) == 1
-            )
-            results.update(zip(batch, found, strict=True))
-        ordered = [results[i] for i in range(len(each))]
-        return ordered[0] if isinstance(texts, str) else ordered
+        results = call.explain_all(encoded, targets, batch_size, show_progress)
+        return results[0] if isinstance(texts, str) else results
 
     def estimate_statistics(
         self,

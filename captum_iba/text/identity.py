@@ -1,4 +1,4 @@
-"""What tells one classifier from another: one fingerprint, for the cache, for kept results and for files of statistics."""
+"""What tells one classifier from another: one fingerprint for the cache, kept results and files of statistics."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _content(value: Any, seen: dict[tuple[Any, ...], bytes]) -> bytes:
             tensor = value.detach()
             tensor = tensor.dequantize() if tensor.is_quantized else tensor
             tensor = (tensor.to_dense() if tensor.layout is not torch.strided else tensor).cpu().contiguous()
-            digest.update(memoryview(tensor.reshape(-1).view(torch.uint8).numpy()))
+            digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
         seen[key] = digest.digest()
     return seen[key]
 

@@ -34,7 +34,7 @@ def estimate(
         tuple of FeatureStatistics: one a layer.
     """
     batches = [
-        classifier.tensors([encoded[i] for i in batch])
+        classifier.tensors([encoded[i] for i in batch], whole_windows=True)
         for batch in batches_by_length([len(item) for item in encoded], batch_size)
     ]
     with classifier.padding_known():

@@ -1,17 +1,25 @@
-"""Cases on the side of texts in which bits were wrong, or a model was taken that cannot be explained, without a word."""
+"""Texts: bits that were wrong, or models taken that cannot be explained, without a word."""
 
 import copy
 import json
 
 import pytest
 import torch
+import transformers
+from transformers.modeling_outputs import SequenceClassifierOutput
 from typer.testing import CliRunner
 
 from captum_iba import FeatureStatistics, cli
 from captum_iba.engines import Local
 from captum_iba.engines.texts import explain_texts
-from captum_iba.text import TextExplainer, cached_statistics, encoding
+from captum_iba.text import TextExplainer, cached_statistics, encoding, run
+from captum_iba.text.classifier import Classifier
 from captum_iba.text.identity import classifier_fingerprint
+from captum_iba.text.methods import attribute, scores_of
+from captum_iba.text.methods.task import Task
+
+from .bag_of_tokens import BagConfig, bag_of_tokens
+from .conftest import SIZE, build
 
 TEXTS = ["the film was good", "a bad, dull plot!"]
 QUICK = {"n_steps": 2, "n_samples": 1}
@@ -155,7 +163,9 @@ def test_a_fingerprint_reads_weights_that_accelerate_keeps_elsewhere(bert, model
     expected = explainer.fingerprint()
     offloaded = accelerate.cpu_offload(model, execution_device=torch.device("cpu"))
     assert next(offloaded.parameters()).is_meta
-    assert TextExplainer(offloaded, wordpiece).fingerprint() == expected
+    elsewhere = TextExplainer(offloaded, wordpiece)
+    assert elsewhere.fingerprint() == expected
+    elsewhere.estimate_statistics(TEXTS)
 
 
 def test_old_files_of_statistics_are_read(explainer, tmp_path):
@@ -199,3 +209,147 @@ def test_encoding_goes_through_the_words_a_fixed_number_of_times(wordpiece, monk
         encoding.encode(wordpiece, "unbelievable film " * length, None, 10**6, ["input_ids"])
         rounds.append(Watched.rounds)
     assert rounds[0] == rounds[1] < 5
+
+
+HEADS = {
+    "BertForMaskedLM": "a masked language model",
+    "BertLMHeadModel": r"causal language model.*logits\[:, -1\]",
+    "BertForTokenClassification": r"a token classifier.*logits\[:, position\]",
+    "BertForQuestionAnswering": r"question answering.*start_logits",
+    "BertForMultipleChoice": r"multiple choice.*\(B, choices, T\)",
+    "BertModel": "a base model without a head",
+}
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_what_is_no_sequence_classifier_is_refused_at_construction(name, wordpiece):
+    model = getattr(transformers, name)(transformers.BertConfig(**SIZE, is_decoder=name == "BertLMHeadModel"))
+    says = f"model: {name} is not a sequence classifier: .*{HEADS[name]}.*"
+    with pytest.raises(ValueError, match=says) as caught:
+        TextExplainer(model, wordpiece)
+    assert "InformationBottleneckAttribution explains it" in str(caught.value)
+    with pytest.raises(ValueError, match="is not a sequence classifier"):
+        Classifier(model, wordpiece)
+
+
+def test_a_model_that_generates_text_is_refused_at_construction(wordpiece):
+    config = transformers.T5Config(vocab_size=400, d_model=16, d_kv=8, d_ff=32, num_layers=2, num_heads=2)
+    with pytest.raises(ValueError, match="T5ForConditionalGeneration is not .*generates text"):
+        TextExplainer(transformers.T5ForConditionalGeneration(config), wordpiece)
+
+
+def test_a_classifier_by_any_name_is_taken_and_left_as_it_was(wordpiece):
+    class MyCausalLMThing(type(bag_of_tokens())):
+        pass
+
+    model = MyCausalLMThing(BagConfig(num_labels=2, pad_token_id=0)).train()
+    before = torch.random.get_rng_state()
+    explainer = TextExplainer(model, wordpiece)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert all(module.training and not module._forward_hooks for module in model.modules())
+    assert all(parameter.requires_grad for parameter in model.parameters())
+    assert explainer.classifier.labels == ["LABEL_0", "LABEL_1"]
+
+
+def test_a_classifier_of_other_classes_than_it_says_is_refused(wordpiece):
+    class Wrong(type(bag_of_tokens())):
+        def forward(self, input_ids, attention_mask):
+            return SequenceClassifierOutput(logits=torch.zeros(len(input_ids), 5))
+
+    class Tuples(type(bag_of_tokens())):
+        def forward(self, input_ids, attention_mask):
+            return (torch.zeros(len(input_ids), 2),)
+
+    config = BagConfig(num_labels=2, pad_token_id=0)
+    with pytest.raises(ValueError, match=r"expected logits of shape \(1, 2\), got \(1, 5\)"):
+        Classifier(Wrong(config), wordpiece)
+    with pytest.raises(ValueError, match=r"got a tuple; .*return_dict = True"):
+        Classifier(Tuples(config), wordpiece)
+
+
+def test_layers_with_the_positions_first_are_refused_at_construction(wordpiece):
+    config = transformers.XLNetConfig(d_model=16, n_layer=2, n_head=2, d_inner=32, vocab_size=400)
+    with pytest.raises(
+        ValueError, match=r"layer: transformer\.layer\.0 .*positions come first, \(T, B, D\), as in XLNet"
+    ):
+        TextExplainer(build(config), wordpiece)
+
+
+def longformer():
+    return build(transformers.LongformerConfig(**{**SIZE, "max_position_embeddings": 64}, attention_window=4))
+
+
+def test_padding_that_longformer_adds_inside_does_not_count(wordpiece):
+    model = longformer()
+    explainer = TextExplainer(model, wordpiece, layer=2)
+    (found,) = explainer.estimate_statistics(TEXTS)
+    rows, seen = [], []
+    hook = model.longformer.encoder.layer[1].register_forward_hook(lambda *a: seen.append(a[2][0]))
+    for text in TEXTS:
+        with torch.no_grad():
+            length = model(**wordpiece(text, return_tensors="pt")).logits is not None and len(wordpiece(text).input_ids)
+        rows.append(seen.pop()[0, :length])
+    hook.remove()
+    assert found.count == sum(map(len, rows))
+    torch.testing.assert_close(found.mean, torch.cat(rows).mean(0), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:.*not replayed")
+def test_longformer_is_explained_whatever_is_beside_a_text(wordpiece):
+    explainer = TextExplainer(longformer(), wordpiece)
+    explainer.estimate_statistics(TEXTS)
+    texts = ["the film was good, not bad", "dull"]
+    for text, together in zip(texts, explainer.explain(texts, **QUICK), strict=True):
+        alone = explainer.explain(text, **QUICK)
+        assert len(alone.bits) == len(wordpiece(text).input_ids)
+        assert alone.bits == pytest.approx(together.bits, rel=1e-3, abs=1e-3)
+
+
+def test_iba_in_a_comparison_tokenises_once_and_keeps_one_explainer(bert, wordpiece, monkeypatch):
+    made, encoded = [], []
+    real, real_encode = run.InformationBottleneckAttribution, Classifier.encode
+
+    class Counted(real):
+        def __init__(self, *arguments, **others):
+            super().__init__(*arguments, **others)
+            made.append(self)
+
+    def encode(self, texts, pairs):
+        encoded.extend(texts)
+        return real_encode(self, texts, pairs)
+
+    classifier = Classifier(bert, wordpiece)
+    layers = TextExplainer(bert, wordpiece)
+    statistics = dict(zip((b.key for b in layers.layers), layers.estimate_statistics(TEXTS), strict=True))
+    monkeypatch.setattr(run, "InformationBottleneckAttribution", Counted)
+    monkeypatch.setattr(Classifier, "encode", encode)
+    chunks = [classifier.encode(chunk, [None] * 2) for chunk in (TEXTS, ["good", "not bad"])]
+    checked = []
+    for chunk in chunks:
+        task = Task(classifier, chunk, [0, 1], statistics=lambda block: statistics[block.key])
+        scores_of("iba", task, **{"n_steps": 2})
+        checked.append(dict(made[0]._checked))
+    assert len(made) == 1 and encoded == [*TEXTS, "good", "not bad"]
+    assert checked[0] and checked[0].items() <= checked[1].items()
+    # Other statistics, or none, are another explainer.
+    other = {key: copy.deepcopy(one) for key, one in statistics.items()}
+    scores_of("iba", Task(classifier, chunks[0], [0, 1], statistics=lambda block: other[block.key]), n_steps=1)
+    assert len(made) == 2
+
+
+def test_iba_as_a_method_gives_the_bits_of_the_explainer_for_texts_and_pairs_mixed(bert, wordpiece):
+    explainer = TextExplainer(bert, wordpiece)
+    explainer.estimate_statistics(TEXTS)
+    for pairs in (None, ["the plot", "good"]):
+        expected = explainer.explain(TEXTS, pairs, target=[0, 1], n_steps=2)
+        found = attribute(
+            "iba", Classifier(bert, wordpiece), TEXTS, pairs, [0, 1], statistics=explainer.statistics, n_steps=2
+        )
+        for scores, result in zip(found, expected, strict=True):
+            assert scores.tokens == pytest.approx(result.bits, rel=1e-4, abs=1e-4)
+
+
+def test_statistics_of_another_model_are_refused_by_a_method(bert, model, wordpiece):
+    statistics = TextExplainer(bert, wordpiece).estimate_statistics(TEXTS)
+    with pytest.raises(ValueError, match=OTHER_MODEL):
+        attribute("iba", Classifier(changed(model), wordpiece), "good", statistics=statistics)
