@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -16,7 +17,11 @@ from torch.nn import Module
 
 from captum_iba._compat import progress
 from captum_iba.attr.guard import ModuleGuard
+from captum_iba.attr.padding import Padding
 from captum_iba.attr.sites import Site, feature_of, hooked
+
+ENOUGH = 1000
+"""MEASURED"""
 
 _FORMAT = "captum_iba.FeatureStatistics/1"
 
@@ -156,8 +161,9 @@ class FeatureStatistics:
                         mapping (keyword arguments); of a loader of inputs and labels ``(x for x, _ in loader)``. Read
                         once; a generator will do.
             mask_func (Callable, optional): Takes a batch, gives the mask for :meth:`update`, or None.
-                        Default: the ``attention_mask`` of a mapping, for layers that have its positions; else all
-                        observations count
+                        Default: the ``attention_mask`` of a mapping, or of a tuple where ``forward_func`` has a
+                        parameter of that name, for layers that have its positions; else all observations count, with
+                        a warning where that may count padding
             layer_call (int or list of int, optional): Which call of a layer that runs several times in a pass, from
                         0; negative ones count from the last, and need the whole pass, but for a layer that ran once in
                         the first batch.
@@ -174,6 +180,9 @@ class FeatureStatistics:
 
         Raises:
             ValueError: No data, a layer that does not run, or what :meth:`update` raises.
+
+        Warns:
+            UserWarning: Fewer than 1,000 observations; padding that may have been counted.
         """
         if isinstance(batches, Tensor):
             raise TypeError("batches is a tensor, expected an iterable of batches: [tensor], or tensor.split(32)")
@@ -183,17 +192,22 @@ class FeatureStatistics:
             raise ValueError(f"layer_call has {len(calls)} entries, expected one a layer, {len(layers)}")
         sites = [Site(one, call, attribute_to_layer_input) for one, call in zip(layers, calls, strict=True)]
         gathered = [cls(_name_of(forward_func, one), min_std) for one in layers]
+        padding = Padding(forward_func, [str(_name_of(forward_func, one) or type(one).__name__) for one in layers])
         with ModuleGuard() as guard, torch.no_grad():
             shown = progress(batches, desc="Statistics") if show_progress else batches
             for batch in shown:
-                mask = mask_func(batch) if mask_func is not None else None
                 with guard.watching():
                     # After a first whole pass it is known which layers run once, and where to stop.
                     sites, found = _run_to_sites(forward_func, batch, sites)
-                for statistics, features in zip(gathered, found, strict=True):
-                    statistics.update(features, _attention_mask(batch, features) if mask_func is None else mask)
+                    if mask_func is not None:
+                        masks: list[Tensor | None] = [mask_func(batch)] * len(found)
+                    else:
+                        masks = padding.masks(batch, found, lambda other: _run_to_sites(forward_func, other, sites)[1])  # noqa: B023
+                for statistics, features, mask in zip(gathered, found, masks, strict=True):
+                    statistics.update(features, mask)
         for statistics in gathered:
             statistics._require()
+        _warn_if_few(gathered)
         return gathered[0] if isinstance(layer, Module) else gathered
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -336,10 +350,15 @@ def _features_last(features: Tensor) -> Tensor:
     raise ValueError(f"features have the shape {tuple(features.shape)}, expected (B, D), (B, T, D) or (B, C, H, W)")
 
 
-def _attention_mask(batch: Any, features: Tensor) -> Tensor | None:
-    """The mask of a mapping, for features that have positions: those of a pooler have none."""
-    mask = batch.get("attention_mask") if isinstance(batch, Mapping) and features.ndim == 3 else None
-    return mask if isinstance(mask, Tensor) else None
+def _warn_if_few(gathered: Sequence[FeatureStatistics]) -> None:
+    fewest = min(gathered, key=lambda statistics: statistics.count)
+    if fewest.count < ENOUGH:
+        warnings.warn(
+            f"batches: the statistics of layer {fewest.layer!r} come from {fewest.count} observations (examples, times "
+            f"positions), expected {ENOUGH} or more: bits change with the data they are gathered from. Give more data",
+            UserWarning,
+            stacklevel=3,
+        )
 
 
 def _name_of(forward_func: Callable[..., Any], layer: Module) -> str | None:

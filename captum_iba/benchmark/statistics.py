@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import reduce
@@ -96,7 +97,9 @@ class LayerStatistics:
         """
         classifier = self._classifier
         layers = find_layers(classifier.model, layer)
-        found = layer_statistics.estimate(classifier, layers, encoded, len(encoded), False)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "batches: the statistics of layer")  # they are few, for a part
+            found = layer_statistics.estimate(classifier, layers, encoded, len(encoded), False)
         with TemporaryDirectory() as folder:  # files are of no device
             path = Path(folder) / "part"
             return tuple(_by_way_of(path, statistics) for statistics in found)

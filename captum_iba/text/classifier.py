@@ -67,7 +67,7 @@ class Classifier:
     def device(self) -> torch.device:
         """Where the model takes its inputs; that of a pass where accelerate keeps the weights elsewhere."""
         device: torch.device = next(iter(self.model.parameters())).device
-        if not device.type == "meta":
+        if device.type != "meta":
             return device
         for module in self.model.modules():
             hook = getattr(module, "_hf_hook", None)

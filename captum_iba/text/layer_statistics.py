@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from operator import itemgetter
 from pathlib import Path
 from urllib.parse import quote
 
@@ -42,6 +43,7 @@ def estimate(
             classifier.model,
             [block.module for block in layers],
             batches,
+            mask_func=itemgetter("attention_mask") if "attention_mask" in batches[0] else None,
             layer_call=[block.call for block in layers],
             show_progress=show_progress,
         )

@@ -69,13 +69,13 @@ def _place(task: Task, layer: int | str | Sequence[int | str] | None, preset: st
     if layer is None and preset != "default":
         layer = published_layer(len(find_blocks(classifier.model)))
     blocks = find_layers(classifier.model, layer)
+    if task.encoded and not any(blocks == known for known, _ in classifier.places):
+        check_layers(classifier, blocks)
     found = [None] if own_input else [task.statistics(block) for block in blocks]
     statistics = None if None in found else tuple(one for one in found if one is not None)
     key = (blocks, statistics is None)
     place = classifier.places.get(key)
     if place is None or list(map(id, place.statistics or ())) != list(map(id, statistics or ())):
-        if task.encoded:
-            check_layers(classifier, blocks)
         place = classifier.places[key] = Place.of(classifier, blocks, statistics)
     assert isinstance(place, Place)
     return place
