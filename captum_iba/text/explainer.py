@@ -13,7 +13,7 @@ from captum_iba.attr.presets import Settings, settings
 from captum_iba.attr.statistics import FeatureStatistics
 from captum_iba.text import layer_statistics
 from captum_iba.text.classifier import Classifier, load_classifier
-from captum_iba.text.identity import classifier_fingerprint
+from captum_iba.text.identity import change_mark, classifier_fingerprint
 from captum_iba.text.inputs import check_texts
 from captum_iba.text.layers import check_layers, find_layers, published_layer
 from captum_iba.text.result import TextAttribution
@@ -119,6 +119,7 @@ class TextExplainer:
                 raise ValueError(f"statistics: they are of layer {one.layer!r}, expected {block.key!r}.")
         if any(one.model is not None for one in given or ()):
             layer_statistics.check_model(given or (), fingerprint or self.fingerprint(), self.classifier.name)
+            self._mark: Any = change_mark(self.classifier.model)
         self._statistics = None if given is None else tuple(given)
         # Objects for all calls, because they say once what is amiss.
         self._place = self._published = Place.of(self.classifier, self.layers, self._statistics)
@@ -233,9 +234,25 @@ class TextExplainer:
         if place.statistics is None and not used.own_input and not self._warned:
             self._warned = True
             warnings.warn(NO_STATISTICS, UserWarning, stacklevel=2)
+        if place.statistics is not None and not used.own_input:
+            self._warn_if_changed(place.statistics)
         call = Call(place, preset, granularity or used.granularity, used, seed, internal_batch_size, return_trace)
         results = call.explain_all(encoded, targets, batch_size, show_progress)
         return results[0] if isinstance(texts, str) else results
+
+    def _warn_if_changed(self, statistics: Sequence[FeatureStatistics]) -> None:
+        """Say it where weights or adapters have changed since the statistics were gathered; weights are rarely read."""
+        known = {one.model for one in statistics if one.model is not None}
+        if not known or self._mark == (mark := change_mark(self.classifier.model)):
+            return
+        self._mark = mark
+        if known != {self.fingerprint()}:
+            warnings.warn(
+                "statistics: weights, adapters or tokenizer of the model have changed since they were gathered, and "
+                "bits rest on the wrong noise; call estimate_statistics again",
+                UserWarning,
+                stacklevel=3,
+            )
 
     def estimate_statistics(
         self,

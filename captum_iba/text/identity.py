@@ -47,6 +47,12 @@ def model_fingerprint(model: nn.Module) -> str:
     return digest.hexdigest()
 
 
+def change_mark(model: nn.Module) -> tuple[Any, ...]:
+    """Something cheap that differs after most changes of a model's weights or adapters: not those through ``.data``."""
+    weights = (*model.parameters(), *model.buffers())
+    return _adapters(model), [(one.data_ptr(), None if one.is_inference() else one._version) for one in weights]
+
+
 def tokenizer_fingerprint(tokenizer: Any) -> str:
     """SHA-256 of what a fast tokenizer makes of a text: vocabulary, rules, special tokens and inputs."""
     content = json.loads(tokenizer.backend_tokenizer.to_str())

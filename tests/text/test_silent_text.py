@@ -2,6 +2,7 @@
 
 import copy
 import json
+import warnings
 
 import pytest
 import torch
@@ -148,6 +149,8 @@ def test_adapters_have_statistics_of_their_own(model, wordpiece, tmp_path):
     with pytest.raises(ValueError, match=r"another model .*\(weights, adapter, precision or tokenizer differ\)"):
         both.set_adapter("first")
         explainer.statistics = explainer.statistics
+    with pytest.warns(UserWarning, match="have changed since they were gathered"):
+        explainer.explain(TEXTS, **QUICK)
     both.set_adapter("second")
     with both.disable_adapter():
         assert explainer.fingerprint() not in prints
@@ -353,3 +356,25 @@ def test_statistics_of_another_model_are_refused_by_a_method(bert, model, wordpi
     statistics = TextExplainer(bert, wordpiece).estimate_statistics(TEXTS)
     with pytest.raises(ValueError, match=OTHER_MODEL):
         attribute("iba", Classifier(changed(model), wordpiece), "good", statistics=statistics)
+
+
+def test_a_model_changed_after_its_statistics_were_gathered_is_warned_of(model, wordpiece):
+    explainer = TextExplainer(model, wordpiece, layer=2)
+    explainer.estimate_statistics(TEXTS)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        explainer.explain(TEXTS, **QUICK)
+        model.train()
+        explainer.explain(TEXTS, **QUICK)
+    changed(model)
+    with pytest.warns(UserWarning, match="have changed since they were gathered") as caught:
+        explainer.explain(TEXTS, **QUICK)
+        explainer.explain(TEXTS, **QUICK)
+    assert len(caught) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        explainer.explain(TEXTS, preset="as_released", **QUICK)  # has no use for statistics
+    explainer.estimate_statistics(TEXTS)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        explainer.explain(TEXTS, **QUICK)
