@@ -103,10 +103,11 @@ class Classifier:
 
         Args:
             encoded (sequence of EncodedText): The texts.
-            whole_windows (bool): With the padding that a model of attention windows (Longformer) would add inside, so
-                that its layers have the positions of the inputs. Default: False.
+            whole_windows (bool): With the padding that a model of attention windows or blocks (Longformer, BigBird)
+                would add inside, so that its layers have the positions of the inputs. Default: False.
         """
-        return pad(encoded, self.pad_id, self.device, _window(self.model) if whole_windows else 1)
+        multiple = _window(self.model, max(map(len, encoded))) if whole_windows else 1
+        return pad(encoded, self.pad_id, self.device, multiple)
 
     def short_text(self) -> dict[str, Tensor] | None:
         """The inputs of a text of a few tokens, to try the model out; None where the tokenizer makes nothing of it."""
@@ -152,16 +153,20 @@ class Classifier:
     def padding_known(self) -> Iterator[None]:
         """Decoders refuse batches, of noise draws too, unless their configuration names the padding token.
 
-        One thread at a time.
+        The attention of BigBird, which turns to full for good at the first short text, is put back, too. One thread at
+        a time.
         """
         with ONE_AT_A_TIME:
             config = self.model.config.get_text_config()
             before = config.pad_token_id
+            attention = [(m, m.attention_type) for m in self.model.modules() if hasattr(m, "set_attention_type")]
             config.pad_token_id = self.pad_id
             try:
                 yield
             finally:
                 config.pad_token_id = before
+                for module, kind in attention:
+                    module.set_attention_type(kind)
 
 
 def load_classifier(
@@ -232,9 +237,13 @@ def _positions(model: Any) -> int:
     return limit if isinstance(limit, int) and limit > 0 else sys.maxsize
 
 
-def _window(model: Any) -> int:
-    """Models of attention windows pad their inputs inside to a multiple of this many tokens."""
-    window = getattr(model.config.get_text_config(), "attention_window", 1)
+def _window(model: Any, longest: int) -> int:
+    """Models of attention windows or blocks pad inputs of a length inside to a multiple of this many tokens."""
+    config = model.config.get_text_config()
+    if getattr(config, "attention_type", None) == "block_sparse" and hasattr(config, "num_random_blocks"):
+        # BigBird has full attention, and no padding, where there are too few blocks.
+        return int(config.block_size) if longest > (5 + 2 * config.num_random_blocks) * config.block_size else 1
+    window = getattr(config, "attention_window", 1)
     return max(window) if isinstance(window, (list, tuple)) else int(window or 1)
 
 

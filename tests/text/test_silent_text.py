@@ -378,3 +378,16 @@ def test_a_model_changed_after_its_statistics_were_gathered_is_warned_of(model, 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         explainer.explain(TEXTS, **QUICK)
+
+
+@pytest.mark.filterwarnings("ignore:.*not replayed")
+def test_bigbird_keeps_its_attention_and_its_inner_padding_does_not_count(wordpiece):
+    size = {**SIZE, "max_position_embeddings": 128, "num_hidden_layers": 2}
+    model = build(transformers.BigBirdConfig(**size, block_size=4, num_random_blocks=1, attention_type="block_sparse"))
+    explainer = TextExplainer(model, wordpiece)
+    assert model.bert.attention_type == model.bert.encoder.attention_type == "block_sparse"
+    texts = ["the film was good " * 10, "bad " * 33]  # 42 and 35 tokens, more than 28
+    found = explainer.estimate_statistics(texts)
+    assert [one.count for one in found] == [77, 77]
+    assert [len(result.bits) for result in explainer.explain([*texts, "bad"], batch_size=2, **QUICK)] == [42, 35, 3]
+    assert model.bert.attention_type == "block_sparse"
