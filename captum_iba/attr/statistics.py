@@ -21,7 +21,7 @@ from captum_iba.attr.padding import Padding
 from captum_iba.attr.sites import Site, feature_of, hooked
 
 ENOUGH = 1000
-"""MEASURED"""
+"""With fewer observations, bits depend on which ones were seen: the table is in docs/limits.md."""
 
 _FORMAT = "captum_iba.FeatureStatistics/1"
 
