@@ -1,8 +1,10 @@
 """Cases in which an attribution was wrong without a word, or left a model or the machine changed. Add yours here."""
 
+import re
 import threading
 import types
 import warnings
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +14,7 @@ from captum.attr import LayerActivation, NoiseTunnel
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+import captum_iba
 from captum_iba import FeatureStatistics, InformationBottleneckAttribution
 from captum_iba.attr import guard as guard_module
 from captum_iba.attr.bottleneck import open_bottleneck
@@ -754,3 +757,13 @@ def test_a_mask_of_fewer_rows_is_a_mistake_elsewhere():
     statistics = FeatureStatistics.estimate(net, net.layer, [x])
     with pytest.raises(ValueError, match=r"bottleneck_mask has the shape \(2, 1, 6\)"):
         attribute(net, net.layer, x, statistics, bottleneck_mask=torch.ones(2, 1, 6))
+
+
+def test_results_leave_the_device_before_they_become_float64():
+    """Apple's GPUs have no float64, and no machine here has one of those: the order of the calls is looked at."""
+    package = Path(captum_iba.__file__).parent
+    sources = {path: path.read_text(encoding="utf-8") for path in package.rglob("*.py")}
+    wrong = re.compile(r"\.double\(\)[\w.()\[\], -]*\.cpu\(\)|to\((\"cpu\", )?torch\.float64\)[\w.()]*\.cpu\(\)")
+    found = [f"{path.name}: {match[0]}" for path, text in sources.items() for match in wrong.finditer(text)]
+    # Probabilities of text models, which look at the device themselves.
+    assert found == ["rows.py: .double().cpu()"]
