@@ -23,7 +23,7 @@ def address(monkeypatch):
     from ray.cluster_utils import Cluster
 
     monkeypatch.setenv("PYTHONPATH", str(ROOT))  # of the workers, whose directory is not this one
-    for name, value in {"USAGE_STATS_ENABLED": "0", "worker_niceness": "0", "AUTH_MODE": "disabled"}.items():
+    for name, value in {"USAGE_STATS_ENABLED": "0", "worker_niceness": "0"}.items():
         monkeypatch.setenv(f"RAY_{name}", value)
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
     for _ in range(2):
