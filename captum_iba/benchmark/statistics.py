@@ -70,7 +70,7 @@ class LayerStatistics:
         """The statistics of a block; where they have to be estimated, from parts that may be estimated elsewhere.
 
         A part is a batch of the texts, and the parts are merged in their order. That is what an estimate in one
-        piece does with its batches, so both are the same to the last bit.
+        piece does with its batches, so equal parts give equal statistics, to the last bit.
 
         Args:
             block (Block): Of the classifier.

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from captum_iba.attr.guard import ONE_AT_A_TIME, ModuleGuard
+from captum_iba.text import alignment
 from captum_iba.text.encoding import EncodedText, check_tokenizer, encode, pad
 from captum_iba.text.heads import refusal
 
@@ -62,6 +63,16 @@ class Classifier:
     def __getstate__(self) -> dict[str, Any]:
         """A copy, or another process, begins without what was kept."""
         return {**vars(self), "places": {}}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What goes to another process: where the weights lie in memory is told, for it can change the last digit."""
+        return {**vars(self), "_offsets": alignment.offsets(self.model)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """There, the weights are laid as they are here."""
+        wanted = state.pop("_offsets")
+        vars(self).update(state)
+        alignment.place(self.model, wanted)
 
     @property
     def device(self) -> torch.device:
