@@ -13,13 +13,14 @@ from captum._utils.common import (
 )
 from captum._utils.progress import progress
 from captum._utils.typing import ModuleOrModuleList, TargetType
-from captum.attr import LayerAttribution
+from captum.attr import LayerAttribution, NoiseTunnel
 from captum.log import log_usage
 
 __all__ = [
     "ExpansionTypes",
     "LayerAttribution",
     "ModuleOrModuleList",
+    "NoiseTunnel",
     "TargetType",
     "_expand_target",
     "_format_additional_forward_args",

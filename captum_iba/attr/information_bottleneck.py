@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,15 +11,15 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from captum_iba._compat import LayerAttribution, ModuleOrModuleList, TargetType, log_usage, progress
+from captum_iba._compat import LayerAttribution, ModuleOrModuleList, NoiseTunnel, TargetType, log_usage, progress
 from captum_iba.attr.batch import Batch, usable
 from captum_iba.attr.job import Job
 from captum_iba.attr.losses import LossFunction
 from captum_iba.attr.presets import settings
-from captum_iba.attr.replay import CallSequence
+from captum_iba.attr.replay import Checked
 from captum_iba.attr.run import Run
 from captum_iba.attr.sites import Site
-from captum_iba.attr.statistics import FeatureStatistics
+from captum_iba.attr.statistics import FeatureStatistics, feature_dims
 
 
 class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
@@ -71,7 +72,7 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
                 raise ValueError(f"statistics has {len(given)} entries, expected one a layer, {len(layers)}")
             self.statistics = list(given)
         self._warned: set[str] = set()
-        self._checked: dict[CallSequence, bool] = {}
+        self._checked: Checked = {}
 
     @log_usage(part_of_slo=True)  # type: ignore[untyped-decorator]
     def attribute(
@@ -100,6 +101,7 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
         replay: bool = True,
         show_progress: bool = False,
         return_trace: bool = False,
+        feature_dim: int | Sequence[int | None] | None = None,
     ) -> Any:
         r"""
         Args:
@@ -117,8 +119,8 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
                         Takes the place of ``granularity``.
                         Default: None
             bottleneck_mask (Tensor, optional): False where an element passes untouched and gets zero bits, as padding
-                        and special tokens should; broadcasts as ``feature_mask`` does. Through ``NoiseTunnel``, which
-                        repeats the inputs but not this, give ``mask.repeat_interleave(nt_samples, 0)``.
+                        and special tokens should; broadcasts as ``feature_mask`` does. Through ``NoiseTunnel`` it is
+                        that of the inputs as they are given there, and repeated with them.
                         Default: all elements carry a bottleneck
             preset (str, optional): ``"default"``; ``"paper"``, the equations and settings of Jiang et al.;
                         ``"as_released"``, their code, whose noise comes from the example itself (mean: the
@@ -152,10 +154,12 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
                         takes one row in place of two.
             loss (str or Callable, optional): What must stay low. ``"cross_entropy"`` of logits (..., C);
                         ``"binary_cross_entropy"`` of one logit an example, with 0 or 1 as target;
-                        ``"nll"``, for outputs that are log-probabilities; ``"negative_output"``, minus the
-                        selected output; or a function of output and target that gives one value a row.
-                        Default: cross-entropy for (B, C) outputs with C > 1, else minus the selected output, with a
-                        warning where there is only one
+                        ``"nll"``, for outputs that are log-probabilities; ``"probability"``, for outputs that are
+                        probabilities; ``"negative_output"``, minus the selected output; or a function of output
+                        and target that gives one value a row.
+                        Default: cross-entropy for (B, C) outputs with C > 1, ``"probability"`` if their rows lie in
+                        [0, 1] and sum to 1 (a warning says so once), else minus the selected output, with a warning
+                        where there is only one
             seed (int, optional): Of the noise, which has its own generator and is the same for every example.
                         Default: 0
             share_mask (bool, optional): Several layers share one mask, and the first that runs counts the
@@ -179,6 +183,10 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
             return_trace (bool, optional): Also give a :class:`BottleneckTrace`, for one more pass, and where steps
                         ``alternate`` for a pass of the side that a step leaves out. Bits stay the same.
                         Default: False
+            feature_dim (int or list of int, optional): Dimension of the layer's activation that holds the features, of
+                        every layer: 1 for (B, C, T) and (B, C, H, W), -1 for (B, T, D) and (B, H, W, C).
+                        Default: that of the statistics; else 1 for convolutions, batch normalization and what is
+                        built of them, and the last for all else
 
         Returns:
             *Tensor* or *tuple[Tensor, ...]* of **attributions**, or list of them; with ``return_trace`` a tuple of
@@ -224,10 +232,11 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
         sites = [Site(layer, call, attribute_to_layer_input) for layer, call in zip(self._layers, calls, strict=True)]
         numbers = range(len(sites))
         bottlenecks = [list(numbers)] if share_mask else [[number] for number in numbers]
+        batch = Batch.of(inputs, additional_forward_args, target)
         job = Job(
-            Batch.of(inputs, additional_forward_args, target),
+            batch,
             _usable_mask("feature_mask", feature_mask),
-            _usable_mask("bottleneck_mask", bottleneck_mask),
+            _repeated_by_noise_tunnel(_usable_mask("bottleneck_mask", bottleneck_mask), batch.rows),
             chosen,
             loss,
             seed,
@@ -235,15 +244,14 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
             replay,
             return_trace,
             complement is not None,
+            feature_dims(feature_dim, len(sites)),
         )
         bar = (
             progress(total=len(bottlenecks) * job.n_rows, desc=f"{self.get_name()} attribution")
             if show_progress
             else None
         )
-        devices = sorted({t.device.index or 0 for t in job.batch.inputs if t.device.type == "cuda"})
-        # A model with randomness of its own draws from the global state: it is put back.
-        with torch.random.fork_rng(devices), torch.inference_mode(False):
+        with torch.inference_mode(False):
             try:
                 run = Run(job, self.forward_func, sites, self.statistics, self._checked, self._warn_once, bar)
                 found = run.attributions(bottlenecks)
@@ -271,3 +279,16 @@ def _usable_mask(name: str, mask: Tensor | None) -> Tensor | None:
         raise TypeError(f"{name} is a {type(mask).__name__}, expected a tensor")
     found: Tensor | None = usable(mask)
     return found
+
+
+def _repeated_by_noise_tunnel(mask: Tensor | None, rows: int) -> Tensor | None:
+    """A mask with the rows of the inputs of a NoiseTunnel, which repeats these, and feature masks, but no others."""
+    if mask is None or mask.ndim == 0 or mask.shape[0] in (0, 1, rows) or rows % mask.shape[0]:
+        return mask
+    # Elsewhere a mask of fewer rows is a mistake.
+    frame = sys._getframe(1)
+    while frame.f_back is not None:
+        frame = frame.f_back
+        if isinstance(frame.f_locals.get("self"), NoiseTunnel):
+            return mask.repeat_interleave(rows // mask.shape[0], 0)
+    return mask

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from torch import Tensor
@@ -29,6 +30,7 @@ class Job:
     replay: bool
     return_trace: bool
     complement_given: bool
+    feature_dims: Sequence[int | None]
     tried_again: bool = False
 
     @property

@@ -14,20 +14,40 @@ LossFunction = Callable[[Tensor, Any], Tensor]
 """Takes the model's output and the target of every row (an int or a tuple as it was given, for all rows), gives one
 value a row; smaller is better."""
 
-LOSSES = ("cross_entropy", "binary_cross_entropy", "nll", "negative_output")
+LOSSES = ("cross_entropy", "binary_cross_entropy", "nll", "probability", "negative_output")
+
+# By how much probabilities that a model gives may miss a sum of 1.
+_SUM_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4}
 
 
 def resolve_loss(loss: str | LossFunction | None, output: Tensor) -> str | LossFunction:
-    """The loss for an output: None gives cross-entropy for (B, C) logits, else ``"negative_output"``.
+    """The loss for an output.
+
+    None gives cross-entropy for logits (B, C), ``"probability"`` for probabilities (B, C), which are recognized, and
+    ``"negative_output"`` for all else. Log-probabilities are logits: their log-softmax is what they are.
 
     Raises:
         ValueError: an unknown name.
     """
     if loss is None:
-        return "cross_entropy" if output.ndim == 2 and output.shape[1] > 1 else "negative_output"
+        if output.ndim != 2 or output.shape[1] == 1:
+            return "negative_output"
+        return "probability" if are_probabilities(output) else "cross_entropy"
     if isinstance(loss, str) and loss not in LOSSES:
         raise ValueError(f"loss is {loss!r}, expected one of {', '.join(LOSSES)}, a function, or None")
     return loss
+
+
+def are_probabilities(output: Tensor) -> bool:
+    """Whether all rows of an output (B, C) lie in [0, 1] and sum to 1."""
+    tolerance = _SUM_TOLERANCE.get(output.dtype, 1e-2)
+    wide = output.to(torch.promote_types(output.dtype, torch.float32))
+    return bool((wide >= 0).all() and (wide <= 1 + tolerance).all() and ((wide.sum(1) - 1).abs() <= tolerance).all())
+
+
+def may_be_probabilities(output: Tensor) -> bool:
+    """Whether all of at least 16 values lie in [0, 1], as those of a sigmoid do; fewer logits may by chance."""
+    return output.numel() >= 16 and bool((output >= 0).all() and (output <= 1).all())
 
 
 def row_losses(loss: str | LossFunction, output: Tensor, target: TargetType) -> Tensor:
@@ -48,6 +68,8 @@ def row_losses(loss: str | LossFunction, output: Tensor, target: TargetType) -> 
             )
         return values
     wide = output.to(torch.promote_types(output.dtype, torch.float32))
+    if loss == "probability":
+        return -_selected(wide, target).clamp_min(torch.finfo(wide.dtype).tiny).log()
     return -_selected(wide.log_softmax(-1) if loss == "cross_entropy" else wide, target)
 
 
@@ -76,6 +98,8 @@ def losses_held_back(loss: str | LossFunction, output: Tensor, target: TargetTyp
     """
     if loss == "binary_cross_entropy":
         return losses_held_back("cross_entropy", _no_and_yes(output), target)
+    if loss == "probability":
+        return _losses_of_other_probabilities(output, target)
     if loss == "cross_entropy":
         wide = output.to(torch.promote_types(output.dtype, torch.float32))
         chosen = _selected(torch.arange(wide.numel(), device=wide.device).view_as(wide), target)
@@ -86,6 +110,16 @@ def losses_held_back(loss: str | LossFunction, output: Tensor, target: TargetTyp
     if not knows_probability(loss):
         return losses.neg()
     return -torch.log(-torch.expm1(-losses.clamp_min(torch.finfo(losses.dtype).tiny)))
+
+
+def _losses_of_other_probabilities(output: Tensor, target: TargetType) -> Tensor:
+    """:math:`-\\log(1 - p)`; where a row sums to 1, from the other classes, since :math:`1 - p` rounds to 0."""
+    wide = output.to(torch.promote_types(output.dtype, torch.float32))
+    chosen = _selected(torch.arange(wide.numel(), device=wide.device).view_as(wide), target)
+    rest = 1 - _selected(wide, target)
+    if wide.ndim == 2 and are_probabilities(output.detach()):
+        rest = wide.flatten().index_fill(0, chosen, 0.0).view_as(wide).sum(1)
+    return -rest.clamp_min(torch.finfo(wide.dtype).tiny).log()
 
 
 def _no_and_yes(output: Tensor) -> Tensor:

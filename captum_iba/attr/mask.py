@@ -43,7 +43,12 @@ class MaskLayout:
 
     @classmethod
     def of(
-        cls, feature: Tensor, granularity: str, feature_mask: Tensor | None, bottleneck_mask: Tensor | None
+        cls,
+        feature: Tensor,
+        granularity: str,
+        feature_mask: Tensor | None,
+        bottleneck_mask: Tensor | None,
+        feature_dim: int,
     ) -> MaskLayout:
         """The layout for a feature of shape (B, ...), by granularity or by a mask of integers."""
         device, shape = feature.device, feature.shape
@@ -52,7 +57,7 @@ class MaskLayout:
         else:
             carries = align_left(bottleneck_mask.to(device).bool(), shape, "bottleneck_mask")
         if feature_mask is None:
-            return cls(torch.Size(_shared_shape(granularity, shape)), carries)
+            return cls(torch.Size(_shared_shape(granularity, shape, feature_dim)), carries)
         if feature_mask.is_floating_point() or feature_mask.is_complex():
             raise ValueError(f"feature_mask has the dtype {feature_mask.dtype}, expected integers")
         aligned = align_left(feature_mask.to(device), shape, "feature_mask")
@@ -121,10 +126,8 @@ class InformationMeter:
         return torch.where(self._layout.carries, each, 0.0).clamp_min(0).expand_as(self._squares)
 
 
-def _shared_shape(granularity: str, shape: torch.Size) -> tuple[int, ...]:
+def _shared_shape(granularity: str, shape: torch.Size, feature_dim: int) -> tuple[int, ...]:
     if granularity == "feature" or len(shape) == 2:
         return tuple(shape)
-    # The features are the last dimension of (B, T, D) and dimension 1 of (B, C, H, W).
-    channel = 1 if len(shape) == 4 else len(shape) - 1
-    kept = {channel} if granularity == "channel" else set(range(len(shape))) - {channel}
+    kept = {feature_dim} if granularity == "channel" else set(range(len(shape))) - {feature_dim}
     return tuple(size if d == 0 or d in kept else 1 for d, size in enumerate(shape))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
 from torch import Tensor
@@ -23,10 +23,7 @@ def map_tensors(function: Callable[[Tensor], Any], value: Any) -> Any:
     if isinstance(value, list):
         return [map_tensors(function, item) for item in value]
     if isinstance(value, Mapping):
-        changed: Any = copy.copy(value)
-        for key in value:
-            changed[key] = map_tensors(function, value[key])
-        return changed
+        return _with_values(value, {key: map_tensors(function, value[key]) for key in value})
     return value
 
 
@@ -87,8 +84,17 @@ def _replace_item(
 
 def _replace_key(value: Mapping[str, Any], key: str, inner: Callable[[Tensor], Any]) -> Callable[[Tensor], Any]:
     def replace(new: Tensor) -> Any:
-        changed: Any = copy.copy(value)
-        changed[key] = inner(new)
-        return changed
+        return _with_values(value, {key: inner(new)})
 
     return replace
+
+
+def _with_values(value: Mapping[str, Any], changes: dict[str, Any]) -> Any:
+    """The same mapping with other values; one that cannot be written to is made anew of the same type."""
+    if not isinstance(value, MutableMapping):
+        construct: Any = type(value)
+        return construct({**value, **changes})
+    changed: Any = copy.copy(value)
+    for key, new in changes.items():
+        changed[key] = new
+    return changed

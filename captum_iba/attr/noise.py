@@ -14,22 +14,20 @@ _RELEASED_STD = 1e-5**0.5
 _OWN_MIN_STD = 0.01
 
 
-def noise_of_data_set(feature: Tensor, statistics: FeatureStatistics) -> tuple[Tensor, Tensor]:
+def noise_of_data_set(feature: Tensor, statistics: FeatureStatistics, feature_dim: int) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation over a data set, broadcastable to the feature; ValueError for another width."""
-    channel = _channel(feature)
-    if statistics.n_features != feature.shape[channel]:
+    if statistics.n_features != feature.shape[feature_dim]:
         raise ValueError(
-            f"statistics have {statistics.n_features} features, expected {feature.shape[channel]}, as the layer "
-            f"has in its shape {tuple(feature.shape)}"
+            f"statistics have {statistics.n_features} features, expected {feature.shape[feature_dim]}, as the layer "
+            f"has in dimension {feature_dim} of its shape {tuple(feature.shape)}"
         )
-    shape = [-1 if d == channel else 1 for d in range(feature.ndim)]
+    shape = [-1 if d == feature_dim else 1 for d in range(feature.ndim)]
     return statistics.mean.to(feature).reshape(shape), statistics.std.to(feature).reshape(shape)
 
 
-def noise_of_example(feature: Tensor, layout: MaskLayout) -> tuple[Tensor, Tensor]:
+def noise_of_example(feature: Tensor, layout: MaskLayout, feature_dim: int) -> tuple[Tensor, Tensor]:
     """Of each example: per feature over its positions with a bottleneck; for (B, D), over its features."""
-    channel = _channel(feature)
-    over = [1] if feature.ndim == 2 else [d for d in range(1, feature.ndim) if d != channel]
+    over = [1] if feature.ndim == 2 else [d for d in range(1, feature.ndim) if d != feature_dim]
     carried = layout.carries.expand_as(feature)
     count = carried.sum(over, keepdim=True).clamp_min(1)
     mean = torch.where(carried, feature, 0.0).sum(over, keepdim=True) / count
@@ -42,8 +40,3 @@ def noise_as_released(feature: Tensor, layer_input: Tensor | None) -> tuple[Tens
     if layer_input is None or layer_input.shape != feature.shape:
         raise ValueError('preset "as_released" needs a layer whose input has the shape of its output')
     return layer_input.to(feature), feature.new_tensor(_RELEASED_STD)
-
-
-def _channel(feature: Tensor) -> int:
-    """The dimension of the features: 1 in (B, C, H, W), else the last."""
-    return 1 if feature.ndim == 4 else feature.ndim - 1

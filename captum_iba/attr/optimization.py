@@ -16,6 +16,10 @@ from captum_iba.attr.presets import OPEN, Settings
 from captum_iba.attr.replay import Passes
 
 
+class NoGradientError(ValueError):
+    """No gradient flows from the loss back to the mask."""
+
+
 @dataclass(frozen=True)
 class Bottleneck:
     """One bottleneck (shared by several sites, maybe) in a model that runs on a few examples.
@@ -71,7 +75,8 @@ class Bottleneck:
                 drawn = [self._standard_noise(tuple(shape), number, step, draw, live) for draw in draws]
                 noise = noise + self.std[number] * torch.stack(drawn).unsqueeze(1)
             feature = self.feature if number == 0 else live.reshape(len(sides), len(draws), self.rows, *shape)
-            return open_bottleneck(feature, noise, lam).flatten(0, 2)
+            # Layers that share a mask may lie on several devices.
+            return open_bottleneck(feature, noise, lam.to(live.device)).flatten(0, 2)
 
         output = self.passes.run(copies, replaced)
         target = _expand_target(self.target, len(draws), expansion_type=ExpansionTypes.repeat)
@@ -165,8 +170,8 @@ def optimize_mask(
 def _gradient(loss: Tensor, values: Tensor) -> Tensor:
     found = torch.autograd.grad(loss, values, allow_unused=True)[0] if loss.requires_grad else None
     if found is None:
-        raise ValueError(
-            "the loss does not depend on the layer: expected a layer whose output forward_func uses, and no "
-            "torch.no_grad after it"
+        raise NoGradientError(
+            "the loss does not depend on the layer: expected a layer whose output forward_func uses, and neither "
+            "torch.no_grad nor torch.utils.checkpoint (use_reentrant=True) around or after it"
         )
     return found

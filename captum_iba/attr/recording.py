@@ -27,6 +27,7 @@ class Sighting:
         structure (Any): All that the layer gave (or took), the feature in it.
         layer_input (Tensor or None): The feature that the layer took.
         call (int): Which call of the layer this was, from 0.
+        last_leaf (Module or None): The module with parameters and without submodules that began last before.
         cut (Cut): Which module calls had begun and finished by then.
         versions (list of int): Of the feature and the input, at that moment.
     """
@@ -36,6 +37,7 @@ class Sighting:
     structure: Any
     layer_input: Tensor | None
     call: int
+    last_leaf: Module | None
     cut: Cut
     versions: list[int]
 
@@ -57,6 +59,7 @@ class Recording:
         sightings (tuple of Sighting): What was seen, in the order in which the sites were passed.
         changed (tuple): For each of them, and for every call up to it, whether the model wrote into what the call
             had returned.
+        guard (ModuleGuard): Took the modules that ran.
     """
 
     forward: Callable[[int], Tensor]
@@ -64,6 +67,7 @@ class Recording:
     output: Tensor
     sightings: tuple[Sighting, ...]
     changed: tuple[tuple[bool, ...], ...]
+    guard: ModuleGuard
 
 
 def record(forward: Callable[[int], Tensor], sites: Sequence[Site], guard: ModuleGuard) -> Recording:
@@ -85,7 +89,7 @@ def record(forward: Callable[[int], Tensor], sites: Sequence[Site], guard: Modul
         if any(map(any, changed)) or any(sighting.changed_in_place for sighting in sightings):
             # An in-place operation wrote into what was to be kept: once more, keeping copies.
             output, sightings = _observe(forward, sites, guard, keep_copies=True)
-    return Recording(forward, sites, output, tuple(sightings), changed)
+    return Recording(forward, sites, output, tuple(sightings), changed, guard)
 
 
 def _observe(
@@ -98,6 +102,8 @@ def _observe(
 
     def visit(layer: Module, at_input: bool, call: int, value: Any, layer_input: Any) -> None:
         runs[layer, at_input] += 1
+        if not at_input:
+            trace.returned(layer, value)
         for number, site in enumerate(sites):
             if site.layer is layer and site.at_input is at_input and (site.call < 0 or site.call == call):
                 if keep_copies:
@@ -106,7 +112,7 @@ def _observe(
                 entered = split_feature(layer_input)
                 source = None if entered is None else entered[0]
                 moment, versions = trace.cut(), _versions(feature, source)
-                sighting = Sighting(number, feature, value, source, call, moment, versions)
+                sighting = Sighting(number, feature, value, source, call, guard.last_leaf, moment, versions)
                 seen[number].append((sum(runs.values()), sighting))
 
     with guard.watching(), hooked(sites, visit), trace.following():

@@ -18,14 +18,23 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
+from captum_iba.attr.guard import ModuleGuard
 from captum_iba.attr.memory import out_of_memory
 from captum_iba.attr.nested import map_tensors, tile
 from captum_iba.attr.recording import Recording
-from captum_iba.attr.sites import feature_of, hooked
-from captum_iba.attr.trace import Call, Cut
+from captum_iba.attr.sites import feature_of, hooked, replace_forward
+from captum_iba.attr.trace import Cut
 
 CallSequence = tuple[tuple[Module, bool, bool], ...]
 """The calls up to a site: module, whether it had finished, whether the model wrote into its output later."""
+
+Checked = dict[CallSequence, float]
+"""For sequences of calls whose replay was found right, by how much outputs of one model may differ with the number of
+rows in a pass (relative)."""
+
+# A model that makes modules in forward has another sequence in every pass.
+_MOST_CHECKED = 16
+_TOLERANCE = 1e-4
 
 
 class Passes:
@@ -54,7 +63,7 @@ class Passes:
         rows: int,
         numbers: Sequence[int],
         replay: bool = True,
-        checked: dict[CallSequence, bool] | None = None,
+        checked: Checked | None = None,
     ) -> None:
         sites = recording.sites
         self._recording = recording
@@ -69,20 +78,29 @@ class Passes:
         }
         self._undo = ExitStack()
         self._replay = replay
-        self._checked = {} if checked is None else checked
+        self._checked: Checked = {} if checked is None else checked
         self._recorded: _RecordedCalls | None = None
         self.reason = ""
 
     def __enter__(self) -> Passes:
         if self._replay:
-            with torch.no_grad():
-                self._try_replay()
+            try:
+                with torch.no_grad():
+                    self._try_replay()
+            except BaseException:
+                self._undo.close()
+                raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._undo.close()
+
+    @property
+    def guard(self) -> ModuleGuard:
+        """Took the modules that run."""
+        return self._recording.guard
 
     @property
     def replays(self) -> bool:
@@ -95,7 +113,7 @@ class Passes:
         Args:
             copies (int): How often the inputs are tiled; row ``c * rows + r`` is copy c of example r.
             replace (Callable): Takes the number of a site and the feature there, gives the feature instead.
-                In a replayed pass the feature at site 0 is a placeholder; it is the recorded one, tiled.
+                In a replayed pass the feature at site 0 is the recorded one, tiled.
         """
         # A replayed pass skips the calls inside the modules that it does not run.
         skipped = self._recorded.skipped if self._recorded else Counter[Module]()
@@ -110,64 +128,51 @@ class Passes:
 
         if self._recorded:
             self._recorded.restart(copies)
-        with hooked(self._sites, visit):
+        # Noised features may take a model through modules that the recorded pass did not run.
+        with self.guard.watching(), hooked(self._sites, visit):
             return self._recording.forward(copies)
 
     def _try_replay(self) -> None:
-        output, first, changed = self._recording.output, self.sightings[0], self._changed
-        calls = zip(first.cut.calls, changed, strict=True)
+        output, first = self._recording.output, self.sightings[0]
+        calls = zip(first.cut.calls, self._changed, strict=True)
         sequence = tuple((call.module, call.finished, written) for call, written in calls)
         # Two copies, because a tensor tiled by mistake then shows itself. The recorded feature alone does not tell
         # whether something remembers it, so where a model is new, the second copy has another one.
-        other, expected = first.feature, [output, output]
-        if sequence not in self._checked:
+        features, expected = [first.feature, first.feature], torch.cat([output, output])
+        tolerance = max(_TOLERANCE, 2 * self.guard.epsilon())
+        known = self._checked.get(sequence)
+        if known is None:
+            features[1] = first.feature.lerp(first.feature.roll(1, -1), 0.5)
             try:
-                other = first.feature.lerp(first.feature.roll(1, -1), 0.5)
-                expected[1] = self.run(1, lambda number, feature: other.clone() if number == 0 else feature)
+                expected = self.run(2, lambda number, feature: torch.cat(features) if number == 0 else feature)
+                by_rows = _difference(expected[: len(output)], output, 1)
             except Exception as error:
                 if out_of_memory(error):
                     raise
                 self.reason = f"a pass with another feature fails with {type(error).__name__}: {error}"
                 return
-
-        # Most models read a hidden state once, in the next block. So in a first try not-a-number stands in for
-        # every output of the feature's shape, which keeps none of them, and the result tells if one was read.
-        tries = [self._checked[sequence]] if sequence in self._checked else [False, True]
-        if any(call.module._forward_hooks or call.module._forward_pre_hooks for call in first.cut.calls):
-            tries = [True]  # hooks of others read them
-        for keep in tries:
-            replay = _RecordedCalls(first.cut, changed, self._rows, None if keep else first.feature.shape)
-            if self._agrees(replay, [first.feature, other], expected):
-                self._checked[sequence] = keep
-                self._undo.callback(replay.remove)
-                return
-
-    def _agrees(self, calls: _RecordedCalls, features: list[Tensor], expected: list[Tensor]) -> bool:
-        """Whether a replayed pass over these features gives these outputs; if so, later passes are replayed."""
-
-        def given(number: int, feature: Tensor) -> Tensor:
-            return feature if number > 0 else torch.cat(features)
-
+        else:
+            by_rows = known
+            tolerance = max(tolerance, 2 * known)
+        replay = _RecordedCalls(first.cut, self._changed, self._rows, self._undo)
         try:
-            calls.install()
-            self._recorded = calls
-            difference = _difference(self.run(len(features), given), expected)
+            replay.install()
+            self._recorded = replay
+            found = self.run(2, lambda number, feature: feature if number > 0 else torch.cat(features))
+            difference = _difference(found, expected, 2)
             self.reason = f"a replayed pass gives another output (relative difference {difference:.2g})"
         except Exception as error:
             if out_of_memory(error):
-                self._recorded = None
-                calls.remove()
                 raise
             difference = float("inf")
             self.reason = f"a replayed pass fails with {type(error).__name__}: {error}"
-        except BaseException:
-            calls.remove()
-            raise
-        if difference <= _tolerance(expected[0].dtype):
-            return True
-        self._recorded = None
-        calls.remove()
-        return False
+        if difference <= tolerance:
+            while len(self._checked) >= _MOST_CHECKED:
+                self._checked.pop(next(iter(self._checked)))
+            self._checked[sequence] = by_rows
+        else:
+            self._recorded = None
+            self._undo.close()
 
 
 class _RecordedCalls:
@@ -177,14 +182,14 @@ class _RecordedCalls:
         cut (Cut): The moment of the recorded pass up to which is replayed.
         changed (sequence of bool): A call whose output the model writes into returns a fresh copy every time.
         rows (int): Examples in the recorded pass.
-        unread (torch.Size or None): Outputs of this shape are not kept; not-a-number stands in for them.
+        undo (ExitStack): Gives the modules their own ``forward`` again.
     """
 
-    def __init__(self, cut: Cut, changed: Sequence[bool], rows: int, unread: torch.Size | None) -> None:
+    def __init__(self, cut: Cut, changed: Sequence[bool], rows: int, undo: ExitStack) -> None:
         self._calls = cut.calls
         self._changed = changed
         self._rows = rows
-        self._unread = unread
+        self._undo = undo
         self.skipped = cut.begun - Counter(call.module for call in cut.calls)
         """How often each module was called inside calls that are not run."""
         self._of_module: dict[Module, list[int]] = defaultdict(list)
@@ -193,23 +198,12 @@ class _RecordedCalls:
         self._copies = 1
         self._next: Counter[Module] = Counter()
         self._tiled: dict[int, Any] = {}
-        self._undo = ExitStack()
 
     def install(self) -> None:
         """Replace the ``forward`` of every module with a finished call."""
-        thread = threading.get_ident()
-        try:
-            for module, numbers in self._of_module.items():
-                if any(self._calls[number].finished for number in numbers):
-                    self._undo.callback(_restore_forward, module, module.__dict__.get("forward"))
-                    module.forward = self._replaying(module, module.forward, thread)
-        except BaseException:
-            self.remove()
-            raise
-
-    def remove(self) -> None:
-        """Give the modules their own ``forward`` again."""
-        self._undo.close()
+        for module, numbers in self._of_module.items():
+            if any(self._calls[number].finished for number in numbers):
+                replace_forward(module, self._replaying(module), self._undo)
 
     def restart(self, copies: int) -> None:
         """Get ready for a pass with so many copies."""
@@ -218,8 +212,8 @@ class _RecordedCalls:
             self._tiled.clear()
             self._copies = copies
 
-    def _replaying(self, module: Module, forward: Callable[..., Any], thread: int) -> Callable[..., Any]:
-        numbers = self._of_module[module]
+    def _replaying(self, module: Module) -> Callable[..., Any]:
+        forward, numbers, thread = module.forward, self._of_module[module], threading.get_ident()
 
         def replayed(*args: Any, **kwargs: Any) -> Any:
             if threading.get_ident() != thread:
@@ -234,40 +228,21 @@ class _RecordedCalls:
 
     def _output(self, number: int) -> Any:
         if number not in self._tiled:
-            kept = self._calls[number].output
-            if self._stands_in(self._calls[number]):
-                kept = kept.new_full((), float("nan")).expand(kept.shape)
-                self._tiled[number] = kept[:1].expand(self._copies * self._rows, *kept.shape[1:])
-            else:
-                self._tiled[number] = tile(kept, self._rows, self._copies)
+            self._tiled[number] = tile(self._calls[number].output, self._rows, self._copies)
         tiled = self._tiled[number]
         return map_tensors(_copy, tiled) if self._changed[number] else tiled
-
-    def _stands_in(self, call: Call) -> bool:
-        output = call.output
-        return isinstance(output, Tensor) and output.shape == self._unread and output.is_floating_point()
-
-
-def _restore_forward(module: Module, own: Any) -> None:
-    """``own`` is what the instance itself had as ``forward``; nearly always nothing."""
-    if own is None:
-        module.__dict__.pop("forward", None)
-    else:
-        module.__dict__["forward"] = own
 
 
 def _copy(tensor: Tensor) -> Tensor:
     return tensor.detach().clone()
 
 
-def _difference(replayed: Tensor, expected: list[Tensor]) -> float:
-    """Largest deviation from what whole passes gave, relative to the largest output of each."""
-    wanted = torch.stack(expected).double()
-    if not isinstance(replayed, Tensor) or replayed.shape != wanted.flatten(0, 1).shape:
-        raise ValueError(f"the output for {len(expected)} copies has the shape {tuple(getattr(replayed, 'shape', ()))}")
-    deviation = (replayed.double().reshape(wanted.shape) - wanted).abs().flatten(1).amax(1)
-    return float((deviation / wanted.abs().flatten(1).amax(1).clamp_min(1e-3)).max())
-
-
-def _tolerance(dtype: torch.dtype) -> float:
-    return 2e-2 if torch.finfo(dtype).bits == 16 else 1e-4
+def _difference(found: Tensor, expected: Tensor, copies: int) -> float:
+    """Largest deviation of an output, relative to the largest value of each copy."""
+    if not isinstance(found, Tensor) or found.shape != expected.shape:
+        raise ValueError(f"the output has the shape {tuple(getattr(found, 'shape', ()))}, not {tuple(expected.shape)}")
+    # Not in float64, which not every device has.
+    wide = torch.promote_types(expected.dtype, torch.float32)
+    wanted = expected.to(wide).reshape(copies, -1)
+    deviation = (found.to(wide).reshape(copies, -1) - wanted).abs().amax(1)
+    return float((deviation / wanted.abs().amax(1).clamp_min(1e-3)).max())

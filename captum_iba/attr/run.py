@@ -13,17 +13,24 @@ from torch.nn import DataParallel, Module
 from captum_iba._compat import _format_output, _run_forward
 from captum_iba.attr.batch import Batch
 from captum_iba.attr.bottleneck import NATS_PER_BIT
+from captum_iba.attr.feature_dim import resolve_feature_dim
 from captum_iba.attr.guard import ModuleGuard
 from captum_iba.attr.job import Job
-from captum_iba.attr.losses import LossFunction, knows_probability, resolve_loss, row_losses
+from captum_iba.attr.losses import (
+    LossFunction,
+    knows_probability,
+    may_be_probabilities,
+    resolve_loss,
+    row_losses,
+)
 from captum_iba.attr.mask import InformationMeter, MaskLayout
 from captum_iba.attr.memory import out_of_memory
 from captum_iba.attr.nested import tensors_in
 from captum_iba.attr.noise import noise_as_released, noise_of_data_set, noise_of_example
-from captum_iba.attr.optimization import Bottleneck, optimize_mask
+from captum_iba.attr.optimization import Bottleneck, NoGradientError, optimize_mask
 from captum_iba.attr.presets import Settings
 from captum_iba.attr.recording import Recording, Sighting, record
-from captum_iba.attr.replay import CallSequence, Passes
+from captum_iba.attr.replay import Checked, Passes
 from captum_iba.attr.sites import Site
 from captum_iba.attr.statistics import FeatureStatistics
 
@@ -62,7 +69,7 @@ class Run:
     forward_func: Callable[..., Any]
     sites: Sequence[Site]
     statistics: Sequence[FeatureStatistics | None]
-    checked: dict[CallSequence, bool]
+    checked: Checked
     warn_once: Callable[[str, str], None]
     bar: Any
 
@@ -79,6 +86,12 @@ class Run:
                 parts.append(self._part(job, part, first, bottlenecks))
                 first += part.rows
             except (MemoryError, RuntimeError) as error:
+                if "checkpoint" in f"{type(error).__name__} {error}".lower():
+                    raise ValueError(
+                        "forward_func uses torch.utils.checkpoint around or after the layer, which runs modules again "
+                        "without their hooks, or allows no torch.autograd.grad; expected a model that does not "
+                        f"checkpoint (model.gradient_checkpointing_disable() in transformers). torch says: {error}"
+                    ) from error
                 if "nference tensor" in str(error):
                     raise ValueError(
                         "forward_func runs on tensors made in inference mode, through which no gradient flows back; "
@@ -104,9 +117,10 @@ class Run:
             tiled = part.tiled(copies)
             return _run_forward(forward_func, tiled.inputs, None, tiled.arguments)
 
-        with ModuleGuard() as guard:
+        with ModuleGuard(self.forward_func) as guard:
             recording = record(forward, self.sites, guard)
             loss = self._require_sound(part, recording)
+            self._require_examples_first(forward_func, part, recording)
             if not (job.complement_given or knows_probability(loss)):
                 # Without a bound it could rise for ever, and what it needs would be drowned.
                 job = replace(job, chosen=replace(job.chosen, complement=0.0))
@@ -142,10 +156,45 @@ class Run:
                 "classifier of one logit pass loss='binary_cross_entropy' and the class, 0 or 1, as target, for a "
                 "regression a function of the distance as loss, and loss='negative_output' if large is what you mean",
             )
+        if self.job.loss is None and loss == "probability":
+            self.warn_once(
+                "probabilities",
+                "forward_func gives probabilities: every row lies in [0, 1] and sums to 1. loss='probability' is "
+                "taken, minus the logarithm of the target's; pass loss='cross_entropy' if these are logits",
+            )
+        elif self.job.loss is None and loss == "cross_entropy" and may_be_probabilities(output):
+            self.warn_once(
+                "between 0 and 1",
+                "forward_func gives values between 0 and 1 only, taken for logits; if they are probabilities of "
+                "independent classes (a sigmoid), pass loss='probability', if they are logits loss='cross_entropy'",
+            )
         recorded = row_losses(loss, output, part.target)
         if not bool(recorded.isfinite().all()):
             raise ValueError(f"forward_func gives NaN or infinity: the losses of the examples are {recorded.tolist()}")
         return loss
+
+    def _require_examples_first(self, forward_func: Callable[..., Any], part: Batch, recording: Recording) -> None:
+        """ValueError where dimension 0 counts something else, of which there happen to be as many as examples."""
+        rows, alike = part.rows, set()
+        for sighting in recording.sightings:
+            others = list(sighting.feature.shape)
+            del others[self._feature_dim(sighting)], others[0]
+            if rows > 1 and rows in others:
+                alike.add(sighting.number)
+        if not alike:
+            return
+        one = part.examples(0, 1)
+
+        def forward(copies: int) -> Any:
+            return _run_forward(forward_func, one.inputs, None, one.arguments)
+
+        alone = record(forward, self.sites, recording.guard)
+        for sighting in alone.sightings:
+            if sighting.feature.shape[0] != 1 and sighting.number in alike:
+                raise ValueError(
+                    f"layer {_describe(self.sites[sighting.number])} has the shape {tuple(sighting.feature.shape)} for "
+                    "one example, expected (B, ...) with the examples in dimension 0 (batch_first=True)"
+                )
 
     def _optimize(self, job: Job, part: Batch, first: int, passes: Passes, loss: str | LossFunction) -> _Part:
         """One bottleneck in some examples."""
@@ -154,11 +203,12 @@ class Run:
         feature = where.feature
         groups = _rows_of(job.feature_mask, first, rows, job.batch.rows)
         carries = _rows_of(job.bottleneck_mask, first, rows, job.batch.rows)
-        layout = MaskLayout.of(feature, chosen.granularity, groups, carries)
+        dims = [self._feature_dim(sighting) for sighting in sightings]
+        layout = MaskLayout.of(feature, chosen.granularity, groups, carries, dims[0])
         _require_finite(feature, layout, first)
         for sighting in sightings[1:]:
             layout.require_fit(sighting.feature, _describe(self.sites[sighting.number]))
-        noise = [self._noise(sighting, layout, chosen) for sighting in sightings]
+        noise = [self._noise(sighting, layout, chosen, dim) for sighting, dim in zip(sightings, dims, strict=True)]
         mean, std = noise[0]
         meter = InformationMeter(layout, (feature.to(mean.dtype) - mean) / std)
         bottleneck = Bottleneck(
@@ -174,13 +224,22 @@ class Run:
             chosen.n_samples,
             chosen.antithetic,
         )
-        values, history = optimize_mask(
-            bottleneck,
-            chosen,
-            job.draws_per_pass(feature),
-            job.return_trace,
-            lambda draws: self.bar.update(draws * rows) if self.bar else None,
-        )
+        try:
+            values, history = optimize_mask(
+                bottleneck,
+                chosen,
+                job.draws_per_pass(feature),
+                job.return_trace,
+                lambda draws: self.bar.update(draws * rows) if self.bar else None,
+            )
+        except NoGradientError as error:
+            quantized = passes.guard.quantized()
+            if quantized is None:
+                raise
+            raise ValueError(
+                f"forward_func runs {type(quantized).__module__}.{type(quantized).__name__}, a quantized module "
+                "through which no gradient flows back; expected the model before quantization"
+            ) from error
         bits = meter.of_elements(values) / NATS_PER_BIT
         trace = None
         if job.return_trace:
@@ -192,20 +251,35 @@ class Run:
         ]
         return _Part(rows, attributions, trace)
 
-    def _noise(self, sighting: Sighting, layout: MaskLayout, chosen: Settings) -> tuple[Tensor, Tensor]:
+    def _feature_dim(self, sighting: Sighting) -> int:
+        """The dimension of the features at a site, as named, as in its statistics, or by what the layer is."""
+        named, statistics = self.job.feature_dims[sighting.number], self.statistics[sighting.number]
+        layer, shape = self.sites[sighting.number].layer, sighting.feature.shape
+        gathered = None if statistics is None else statistics.feature_dim
+        found = resolve_feature_dim(layer, shape, gathered if named is None else named, sighting.last_leaf)
+        if gathered is not None and resolve_feature_dim(layer, shape, gathered) != found:
+            raise ValueError(
+                f"feature_dim is {named}, but statistics were gathered with {gathered}; expected the same for a "
+                f"layer of shape {tuple(shape)}"
+            )
+        return found
+
+    def _noise(
+        self, sighting: Sighting, layout: MaskLayout, chosen: Settings, feature_dim: int
+    ) -> tuple[Tensor, Tensor]:
         """Mean and standard deviation of the noise at a site, in the mask's precision."""
         feature = sighting.feature.to(torch.promote_types(sighting.feature.dtype, torch.float32))
         if chosen.own_input:
             return noise_as_released(feature, sighting.layer_input)
         statistics = self.statistics[sighting.number]
         if statistics is not None:
-            return noise_of_data_set(feature, statistics)
+            return noise_of_data_set(feature, statistics, feature_dim)
         self.warn_once(
             "statistics",
             "no statistics given: the noise takes those of each example itself, and attributions are less "
             "faithful; pass statistics=FeatureStatistics.estimate(model, layer, batches)",
         )
-        return noise_of_example(feature, layout)
+        return noise_of_example(feature, layout, feature_dim)
 
 
 class _Part(NamedTuple):

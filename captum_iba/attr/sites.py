@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn import Module
 
@@ -32,6 +33,12 @@ class Site:
     def require(self, calls: int) -> None:
         """Raise ValueError unless a pass in which the layer ran ``calls`` times has this call."""
         name = f"layer {type(self.layer).__name__}"
+        if calls == 0 and isinstance(self.layer, torch.jit.ScriptModule):
+            raise ValueError(
+                f"layer is a {type(self.layer).__name__} of TorchScript that did not run by itself in this forward "
+                "pass: scripted code calls its parts without their hooks; expected a layer of the model before "
+                "torch.jit.script or torch.jit.trace, and that model in forward_func"
+            )
         if calls == 0:
             raise ValueError(
                 f"{name} did not run in this forward pass; expected a module that forward_func calls on these inputs, "
@@ -52,32 +59,57 @@ gives what to put in its place, or None."""
 
 @contextmanager
 def hooked(sites: Sequence[Site], visit: Visit) -> Iterator[None]:
-    """Let ``visit`` see and replace what the layers of ``sites`` take or give, for one forward pass on this thread."""
+    """Let ``visit`` see and replace what the layers of ``sites`` take or give, for one forward pass on this thread.
+
+    An output is replaced where ``forward`` returns and an input before any other hook of the layer runs, so that
+    hooks of others, those by which transformers collects hidden states among them, see what the model sees.
+    """
     thread = threading.get_ident()
     calls: Counter[tuple[Module, bool]] = Counter()
 
     def visited(layer: Module, at_input: bool, value: Any, layer_input: Any) -> Any:
-        if threading.get_ident() != thread:
-            return None
         call = calls[layer, at_input]
         calls[layer, at_input] += 1
         return visit(layer, at_input, call, value, layer_input)
 
     def before(layer: Module, args: Any, kwargs: Any) -> Any:
+        if threading.get_ident() != thread:
+            return None
         return visited(layer, True, (args, kwargs), (args, kwargs))
 
-    def after(layer: Module, args: Any, kwargs: Any, output: Any) -> Any:
-        return visited(layer, False, output, (args, kwargs))
+    def returning(layer: Module) -> Callable[..., Any]:
+        forward = layer.forward
 
-    with ExitStack() as hooks:
+        def visited_forward(*args: Any, **kwargs: Any) -> Any:
+            output = forward(*args, **kwargs)
+            if threading.get_ident() != thread:
+                return output
+            replacement = visited(layer, False, output, (args, kwargs))
+            return output if replacement is None else replacement
+
+        return visited_forward
+
+    with ExitStack() as undo:
         for layer, at_input in dict.fromkeys((site.layer, site.at_input) for site in sites):
-            handle = (
-                layer.register_forward_pre_hook(before, with_kwargs=True)
-                if at_input
-                else layer.register_forward_hook(after, with_kwargs=True)
-            )
-            hooks.callback(handle.remove)
+            if at_input:
+                undo.callback(layer.register_forward_pre_hook(before, prepend=True, with_kwargs=True).remove)
+            else:
+                replace_forward(layer, returning(layer), undo)
         yield
+
+
+def replace_forward(module: Module, forward: Callable[..., Any], undo: ExitStack) -> None:
+    """Give a module another ``forward``, until ``undo`` is closed."""
+    # What the instance itself has; nearly always nothing.
+    undo.callback(_restore_forward, module, module.__dict__.get("forward"))
+    module.forward = forward
+
+
+def _restore_forward(module: Module, own: Any) -> None:
+    if own is None:
+        module.__dict__.pop("forward", None)
+    else:
+        module.__dict__["forward"] = own
 
 
 def feature_of(value: Any, layer: Module) -> tuple[Tensor, Callable[[Tensor], Any]]:

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from captum_iba._compat import progress
+from captum_iba.attr.feature_dim import resolve_feature_dim
 from captum_iba.attr.guard import ModuleGuard
 from captum_iba.attr.sites import Site, feature_of, hooked
 
@@ -29,8 +30,8 @@ class FeatureStatistics:
     activation, and tells nothing. They are gathered batch by batch in float64 (Chan's method), in memory
     that does not depend on the amount of data, and can be merged from parts.
 
-    The features are the last dimension of (B, D) and (B, T, D), and dimension 1 (channels) of (B, C, H, W);
-    everything else, examples and positions, is counted as observations.
+    One dimension holds the features (``feature_dim``); everything else, examples and positions, is counted as
+    observations.
 
     Args:
 
@@ -38,6 +39,9 @@ class FeatureStatistics:
         min_std (float, optional): Floor of the standard deviation, so that a feature that never changes does not
                     carry infinite information as soon as it does.
                     Default: 0.01
+        feature_dim (int, optional): Dimension of an activation that holds the features: 1 for (B, C, T), (B, C, H, W)
+                    and (B, C, D, H, W), -1 for (B, T, D) and (B, H, W, C). Kept in the file.
+                    Default: the last dimension of (B, D) and (B, T, D); of more dimensions it must be said
 
     Examples::
 
@@ -50,11 +54,14 @@ class FeatureStatistics:
         >>> statistics.save("layer-09.safetensors")
     """
 
-    def __init__(self, layer: str | None = None, min_std: float = 0.01) -> None:
+    def __init__(self, layer: str | None = None, min_std: float = 0.01, feature_dim: int | None = None) -> None:
         if not min_std > 0:
             raise ValueError(f"min_std must be a positive number, got {min_std!r}")
+        if feature_dim is not None and (not isinstance(feature_dim, int) or isinstance(feature_dim, bool)):
+            raise ValueError(f"feature_dim is {feature_dim!r}, expected an integer")
         self.layer = layer
         self.min_std = float(min_std)
+        self.feature_dim = feature_dim
         self.count = 0
         """Observations so far: examples, times positions that count."""
         self._mean: Tensor | None = None
@@ -86,7 +93,7 @@ class FeatureStatistics:
 
         Args:
 
-            features (Tensor): Output of the layer, of shape (B, D), (B, T, D) or (B, C, H, W).
+            features (Tensor): Output of the layer, of shape (B, D), (B, T, D), or any other with ``feature_dim``.
             mask (Tensor, optional): True (or 1) where an observation counts, False for padding; of the shape of
                         ``features`` without its feature dimension, or of its first dimensions only.
                         Default: all count
@@ -99,7 +106,7 @@ class FeatureStatistics:
                         or infinity among the observations that count (says in which batch); what was
                         gathered so far stays.
         """
-        observed = self._observations(features.detach(), mask).to(torch.float64)
+        observed = _wide(self._observations(features.detach(), mask))
         if len(observed):
             if not bool(torch.isfinite(observed).all()):
                 raise ValueError(f"features of batch {self._batches} hold NaN or infinity")
@@ -114,7 +121,11 @@ class FeatureStatistics:
             raise ValueError(
                 f"other is of layer {other.layer!r}, expected statistics of the same layer, {self.layer!r}"
             )
-        merged = FeatureStatistics(self.layer, self.min_std)
+        if None not in (self.feature_dim, other.feature_dim) and self.feature_dim != other.feature_dim:
+            raise ValueError(f"other has the feature_dim {other.feature_dim}, expected {self.feature_dim}")
+        merged = FeatureStatistics(
+            self.layer, self.min_std, other.feature_dim if self.feature_dim is None else self.feature_dim
+        )
         for part in (self, other):
             if part._mean is not None and part._squares is not None:
                 merged._combine(part.count, part._mean, part._squares)
@@ -132,6 +143,7 @@ class FeatureStatistics:
         attribute_to_layer_input: bool = False,
         min_std: float = 0.01,
         show_progress: bool = False,
+        feature_dim: int | Sequence[int | None] | None = None,
     ) -> Any:
         r"""
         Run a model on a data set, only up to a layer, and gather the statistics of that layer.
@@ -159,12 +171,16 @@ class FeatureStatistics:
                         Default: 0.01
             show_progress (bool, optional): A progress bar over the batches.
                         Default: False
+            feature_dim (int or list of int, optional): Dimension of the activation that holds the features, of every
+                        layer; negative ones count from the last.
+                        Default: 1 for convolutions, batch normalization and what is built of them, else the last
 
         Returns:
             FeatureStatistics, or a list of them in the order of ``layer``
 
         Raises:
-            ValueError: No data, a layer that does not run, or what :meth:`update` raises.
+            ValueError: No data, a layer that does not run, a dimension of the features that cannot be told, or what
+                :meth:`update` raises.
         """
         if isinstance(batches, Tensor):
             raise TypeError("batches is a tensor, expected an iterable of batches: [tensor], or tensor.split(32)")
@@ -173,15 +189,17 @@ class FeatureStatistics:
         if len(calls) != len(layers):
             raise ValueError(f"layer_call has {len(calls)} entries, expected one a layer, {len(layers)}")
         sites = [Site(one, call, attribute_to_layer_input) for one, call in zip(layers, calls, strict=True)]
+        dims = feature_dims(feature_dim, len(layers))
         gathered = [cls(_name_of(forward_func, one), min_std) for one in layers]
-        with ModuleGuard() as guard, torch.no_grad():
+        with ModuleGuard(forward_func) as guard, torch.no_grad():
             shown = progress(batches, desc="Statistics") if show_progress else batches
             for batch in shown:
                 mask = mask_func(batch) if mask_func is not None else None
                 with guard.watching():
                     # After a first whole pass it is known which layers run once, and where to stop.
-                    sites, found = _run_to_sites(forward_func, batch, sites)
-                for statistics, features in zip(gathered, found, strict=True):
+                    sites, found = _run_to_sites(forward_func, batch, sites, guard)
+                for statistics, one, dim, (features, leaf) in zip(gathered, layers, dims, found, strict=True):
+                    statistics._settle_feature_dim(one, features, dim, leaf)
                     statistics.update(features, _attention_mask(batch, features) if mask_func is None else mask)
         for statistics in gathered:
             statistics._require()
@@ -197,6 +215,7 @@ class FeatureStatistics:
             "layer": "" if self.layer is None else self.layer,
             "count": str(self.count),
             "min_std": repr(self.min_std),
+            "feature_dim": "" if self.feature_dim is None else str(self.feature_dim),
         }
         content = save({"mean": mean.cpu(), "squares": squares.cpu()}, metadata=metadata)
         target = Path(path)
@@ -238,7 +257,8 @@ class FeatureStatistics:
                 mean, squares = file.get_tensor("mean"), file.get_tensor("squares")
         except SafetensorError as error:
             raise ValueError(f"path {os.fspath(path)!r} is not a safetensors file of statistics: {error}") from error
-        statistics = cls(metadata["layer"] or None, float(metadata["min_std"]))
+        dim = metadata.get("feature_dim")  # files of versions before 1.0 have none
+        statistics = cls(metadata["layer"] or None, float(metadata["min_std"]), int(dim) if dim else None)
         if layer is not None and statistics.layer != layer:
             raise ValueError(
                 f"path {os.fspath(path)!r} has statistics of layer {statistics.layer!r}, expected layer {layer!r}"
@@ -250,7 +270,7 @@ class FeatureStatistics:
 
     def _observations(self, features: Tensor, mask: Tensor | None) -> Tensor:
         """(N, D): the observations that count."""
-        rows = _features_last(features)
+        rows = self._features_last(features)
         if self._mean is not None and rows.shape[-1] != len(self._mean):
             raise ValueError(
                 f"features of batch {self._batches} have the shape {tuple(features.shape)}, that is "
@@ -263,6 +283,31 @@ class FeatureStatistics:
                 f"mask has the shape {tuple(mask.shape)}, expected the first dimensions of {tuple(rows.shape[:-1])}"
             )
         return rows[mask.to(rows.device, torch.bool)].reshape(-1, rows.shape[-1])
+
+    def _settle_feature_dim(self, layer: Module, features: Tensor, named: int | None, leaf: Module | None) -> None:
+        if features.ndim < 2:
+            raise ValueError(f"layer {type(layer).__name__} has the shape {tuple(features.shape)}, expected (B, ...)")
+        found = resolve_feature_dim(layer, features.shape, named, leaf)
+        # The last one from behind: the same for activations of (B, D) and (B, T, D).
+        found = -1 if found == features.ndim - 1 else found
+        if self.feature_dim not in (None, found):
+            raise ValueError(
+                f"features of batch {self._batches} lie in dimension {found} of the shape {tuple(features.shape)}, "
+                f"those of the batches before in {self.feature_dim}; expected feature_dim to say which"
+            )
+        self.feature_dim = found
+
+    def _features_last(self, features: Tensor) -> Tensor:
+        """The same tensor with the dimension of the features at the end."""
+        dim, ndim = self.feature_dim, features.ndim
+        if dim is None and ndim in (2, 3):
+            dim = -1
+        if dim is None or not -ndim < dim < ndim or dim % ndim == 0:
+            raise ValueError(
+                f"features have the shape {tuple(features.shape)} and feature_dim is {dim}, expected (B, D), "
+                "(B, T, D), or feature_dim=1 (channels first) or -1 (last)"
+            )
+        return features.movedim(dim, -1)
 
     def _combine(self, count: int, mean: Tensor, squares: Tensor) -> None:
         if self._mean is None or self._squares is None:
@@ -282,13 +327,23 @@ class FeatureStatistics:
         return self._mean, self._squares
 
 
+def _wide(tensor: Tensor) -> Tensor:
+    """In float64, which not every device has."""
+    return (tensor.cpu() if tensor.device.type == "mps" else tensor).to(torch.float64)
+
+
 class _LayersDone(BaseException):
     """Ends a forward pass; no Exception, so that no handler in a model swallows it."""
 
 
-def _run_to_sites(forward_func: Callable[..., Any], batch: Any, sites: list[Site]) -> tuple[list[Site], list[Tensor]]:
-    """The sites, the only call of a layer counted from the first, so that no pass need wait for more; the features."""
-    features: dict[tuple[Module, int], Tensor] = {}
+def _run_to_sites(
+    forward_func: Callable[..., Any], batch: Any, sites: list[Site], guard: ModuleGuard
+) -> tuple[list[Site], list[tuple[Tensor, Module | None]]]:
+    """The sites, the only call of a layer counted from the first, so that no pass need wait for more; the features.
+
+    With each feature the last module with parameters of its own that ran before.
+    """
+    features: dict[tuple[Module, int], tuple[Tensor, Module | None]] = {}
     runs: Counter[Module] = Counter()
 
     def visit(layer: Module, at_input: bool, call: int, value: Any, layer_input: Any) -> None:
@@ -296,7 +351,7 @@ def _run_to_sites(forward_func: Callable[..., Any], batch: Any, sites: list[Site
         if any(site.layer is layer and (site.call < 0 or site.call == call) for site in sites):
             feature, _ = feature_of(value, layer)
             # A copy, because what follows may write into it, an in-place activation for example.
-            features[layer, call] = feature.detach().clone()
+            features[layer, call] = feature.detach().clone(), guard.last_leaf
         if all((site.layer, site.call) in features for site in sites):
             raise _LayersDone
 
@@ -316,13 +371,13 @@ def _run_to_sites(forward_func: Callable[..., Any], batch: Any, sites: list[Site
     return [replace(site, call=0) if runs[site.layer] == 1 else site for site in sites], found
 
 
-def _features_last(features: Tensor) -> Tensor:
-    """The same tensor with the dimension of the features at the end."""
-    if features.ndim in (2, 3):
-        return features
-    if features.ndim == 4:
-        return features.movedim(1, -1)
-    raise ValueError(f"features have the shape {tuple(features.shape)}, expected (B, D), (B, T, D) or (B, C, H, W)")
+def feature_dims(feature_dim: int | Sequence[int | None] | None, n_layers: int) -> list[int | None]:
+    """``feature_dim`` of every layer; ValueError for another number of them."""
+    if feature_dim is None or isinstance(feature_dim, int):
+        return [feature_dim] * n_layers
+    if len(feature_dim) != n_layers:
+        raise ValueError(f"feature_dim has {len(feature_dim)} entries, expected one per layer, {n_layers}")
+    return list(feature_dim)
 
 
 def _attention_mask(batch: Any, features: Tensor) -> Tensor | None:

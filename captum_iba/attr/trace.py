@@ -77,6 +77,13 @@ class CallTrace:
         finally:
             first.remove()
 
+    def returned(self, module: Module, output: Any) -> None:
+        """Count the innermost call of ``module`` that goes on as finished, before its hooks have run."""
+        for call in reversed(self._open):
+            if call.module is module:
+                self._finish(call, output)
+                return
+
     def _begin(self, module: Module) -> None:
         call = Call(module)
         self._begun[module] += 1
@@ -90,6 +97,10 @@ class CallTrace:
                 break
         else:
             return
+        if not call.finished:
+            self._finish(call, output)
+
+    def _finish(self, call: Call, output: Any) -> None:
         if self._keep_copies:
             output = map_tensors(lambda tensor: tensor.detach().clone(), output)
         call.finished, call.output = True, output

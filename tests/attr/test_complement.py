@@ -33,7 +33,7 @@ def iba():
 
 
 def statistics_of(net):
-    return FeatureStatistics.estimate(net, net.layer, [texts(400, ())])
+    return FeatureStatistics.estimate(net, net.layer, [texts(400, ())], feature_dim=-1)
 
 
 def texts(count, evidence):

@@ -11,25 +11,28 @@ IMAGE = torch.randn(2, 3, 4, 5, generator=torch.Generator().manual_seed(0))
 
 
 @pytest.mark.parametrize(
-    ("feature", "granularity", "shape"),
+    ("feature", "granularity", "shape", "feature_dim"),
     [
-        (FEATURE, "token", (2, 3, 1)),
-        (FEATURE, "channel", (2, 1, 4)),
-        (FEATURE, "feature", (2, 3, 4)),
-        (IMAGE, "token", (2, 1, 4, 5)),
-        (IMAGE, "channel", (2, 3, 1, 1)),
-        (IMAGE, "feature", (2, 3, 4, 5)),
-        (FEATURE[:, 0], "token", (2, 4)),
+        (FEATURE, "token", (2, 3, 1), 2),
+        (FEATURE, "channel", (2, 1, 4), 2),
+        (FEATURE, "feature", (2, 3, 4), 2),
+        (IMAGE, "token", (2, 1, 4, 5), 1),
+        (IMAGE, "channel", (2, 3, 1, 1), 1),
+        (IMAGE, "feature", (2, 3, 4, 5), 1),
+        (IMAGE, "token", (2, 3, 4, 1), 3),
+        (IMAGE, "channel", (2, 1, 1, 5), 3),
+        (FEATURE, "token", (2, 1, 4), 1),
+        (FEATURE[:, 0], "token", (2, 4), 1),
     ],
 )
-def test_granularity(feature, granularity, shape):
-    layout = MaskLayout.of(feature, granularity, None, None)
+def test_granularity(feature, granularity, shape, feature_dim):
+    layout = MaskLayout.of(feature, granularity, None, None, feature_dim)
     assert tuple(layout.spread(layout.start(5.0, torch.float32)).shape) == shape
 
 
 def test_groups_share_a_value_within_an_example_only():
     words = torch.tensor([[7, 7, 2], [2, 2, 2]])
-    layout = MaskLayout.of(FEATURE, "feature", words, None)
+    layout = MaskLayout.of(FEATURE, "feature", words, None, 2)
     values = layout.start(0.0, torch.float32)
     with torch.no_grad():
         values[0, 0], values[0, 1], values[1, 0] = 1.0, 2.0, 3.0  # groups 2 and 7, renumbered 0 and 1
@@ -39,7 +42,7 @@ def test_groups_share_a_value_within_an_example_only():
 @pytest.mark.parametrize("granularity", ["token", "channel", "feature"])
 @pytest.mark.parametrize("carries", [None, torch.tensor([[0, 1, 1], [1, 1, 0]]), torch.rand(2, 3, 4) > 0.5])
 def test_counting_over_shared_values_is_counting_over_elements(granularity, carries):
-    layout = MaskLayout.of(FEATURE, granularity, None, carries)
+    layout = MaskLayout.of(FEATURE, granularity, None, carries, 2)
     meter = InformationMeter(layout, FEATURE)
     values = torch.randn(layout.shape)
     expected = information(values.expand_as(FEATURE), FEATURE.square())
@@ -52,7 +55,7 @@ def test_counting_over_shared_values_is_counting_over_elements(granularity, carr
 
 
 def test_an_example_without_bottleneck_counts_nothing():
-    layout = MaskLayout.of(FEATURE, "token", None, torch.tensor([[True] * 3, [False] * 3]))
+    layout = MaskLayout.of(FEATURE, "token", None, torch.tensor([[True] * 3, [False] * 3]), 2)
     meter = InformationMeter(layout, FEATURE)
     assert float(meter.mean(torch.full((2, 3, 1), 5.0))[1]) == 0.0
     assert torch.equal(layout.openness(torch.full((2, 3, 1), -40.0))[1], torch.ones(3, 1))
@@ -61,11 +64,11 @@ def test_an_example_without_bottleneck_counts_nothing():
 @pytest.mark.parametrize("mask", [torch.zeros(2, 2, dtype=torch.long), torch.zeros(3, dtype=torch.long)])
 def test_masks_must_fit(mask):
     with pytest.raises(ValueError, match=r"feature_mask has the shape .* expected one that broadcasts"):
-        MaskLayout.of(FEATURE, "token", mask, None)
+        MaskLayout.of(FEATURE, "token", mask, None, 2)
     with pytest.raises(ValueError, match="bottleneck_mask has the shape"):
-        MaskLayout.of(FEATURE, "token", None, mask)
+        MaskLayout.of(FEATURE, "token", None, mask, 2)
 
 
 def test_feature_mask_must_be_integers():
     with pytest.raises(ValueError, match=r"feature_mask has the dtype torch.float32, expected integers"):
-        MaskLayout.of(FEATURE, "token", torch.zeros(2, 3), None)
+        MaskLayout.of(FEATURE, "token", torch.zeros(2, 3), None, 2)

@@ -1,5 +1,7 @@
 """Memory runs out: the examples at hand are done again with fewer rows, and nothing that was finished is lost."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -18,7 +20,11 @@ class Hungry(nn.Module):
         self.layer = nn.Linear(6, 8)
         self.head = nn.Linear(8, 3)
         self.room = room
-        self.rows = []
+        self.log = SimpleNamespace(rows=[])  # what forward writes into attributes of its own is put back
+
+    @property
+    def rows(self):
+        return self.log.rows
 
     def forward(self, x):
         hidden = self.layer(x).tanh()

@@ -292,8 +292,8 @@ def test_a_layer_whose_first_dimension_does_not_count_examples():
         def forward(self, x):
             return self.head(self.blocks[1](x.transpose(0, 1)).mean(0))
 
-    for rows in (3, POSITIONS):
-        with pytest.raises(ValueError, match="one row for each"):
+    for rows, expected in ((3, "one row for each"), (POSITIONS, r"the shape \(5, 1, 8\) for one example")):
+        with pytest.raises(ValueError, match=expected):
             trapped(PositionsFirst, rows)
 
 

@@ -1,5 +1,7 @@
 """FeatureStatistics: exact, mergeable, stopped at the layer, and safe."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -14,15 +16,18 @@ def drawn(*shape, seed=0):
 
 
 @pytest.mark.parametrize(
-    ("features", "rows"),
+    ("features", "feature_dim", "rows"),
     [
-        (drawn(50, 4), lambda f: f),
-        (drawn(10, 7, 4), lambda f: f.reshape(-1, 4)),
-        (drawn(10, 4, 3, 5), lambda f: f.movedim(1, -1).reshape(-1, 4)),
+        (drawn(50, 4), None, lambda f: f),
+        (drawn(10, 7, 4), None, lambda f: f.reshape(-1, 4)),
+        (drawn(10, 4, 7), 1, lambda f: f.mT.reshape(-1, 4)),
+        (drawn(10, 4, 3, 5), 1, lambda f: f.movedim(1, -1).reshape(-1, 4)),
+        (drawn(10, 3, 5, 4), -1, lambda f: f.reshape(-1, 4)),
+        (drawn(10, 4, 2, 3, 5), 1, lambda f: f.movedim(1, -1).reshape(-1, 4)),
     ],
 )
-def test_equal_to_the_whole_at_once(features, rows):
-    statistics = FeatureStatistics()
+def test_equal_to_the_whole_at_once(features, feature_dim, rows):
+    statistics = FeatureStatistics(feature_dim=feature_dim)
     for batch in features.split(3):
         statistics.update(batch)
     flat = rows(features).double()
@@ -61,12 +66,12 @@ def test_constant_features_get_the_floor():
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
-        self.first, self.second, self.ran = nn.Linear(3, 4), nn.Linear(4, 2), 0
+        self.first, self.second, self.log = nn.Linear(3, 4), nn.Linear(4, 2), SimpleNamespace(ran=0)
         self.norm = nn.BatchNorm1d(4)
 
     def forward(self, x, scale=1.0):
         x = self.norm(self.first(x * scale))
-        self.ran += 1
+        self.log.ran += 1
         return self.second(x)
 
 
@@ -76,7 +81,7 @@ def test_estimate_stops_at_the_layer_and_leaves_the_model_as_it_was():
     statistics = FeatureStatistics.estimate(net, net.first, (batch for batch in data.split(6)))
     torch.testing.assert_close(statistics.mean, net.first(data).mean(0))
     assert statistics.layer == "first"
-    assert net.ran == 1  # the first batch tells how often the layer runs
+    assert net.log.ran == 1  # the first batch tells how often the layer runs
     assert net.training and net.norm.training
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
     assert not net.first._forward_hooks
@@ -194,8 +199,14 @@ def test_errors():
         statistics.update(torch.full((2, 3), float("inf")))
     with pytest.raises(ValueError, match="5 features; the batches before had 3"):
         statistics.update(drawn(4, 5))
-    with pytest.raises(ValueError, match=r"expected \(B, D\), \(B, T, D\) or \(B, C, H, W\)"):
+    with pytest.raises(ValueError, match=r"expected \(B, D\), \(B, T, D\), or feature_dim=1"):
         statistics.update(drawn(3))
+    with pytest.raises(ValueError, match=r"shape \(2, 3, 4, 5\) and feature_dim is None, expected"):
+        FeatureStatistics().update(drawn(2, 3, 4, 5))
+    with pytest.raises(ValueError, match="feature_dim is 'last', expected an integer"):
+        FeatureStatistics(feature_dim="last")
+    with pytest.raises(ValueError, match="other has the feature_dim 1, expected -1"):
+        FeatureStatistics(feature_dim=-1).merge(FeatureStatistics(feature_dim=1))
     with pytest.raises(ValueError, match=r"mask has the shape \(4, 2\)"):
         statistics.update(drawn(4, 5, 3), torch.ones(4, 2))
     with pytest.raises(ValueError, match="other is of layer 'b'"):
