@@ -87,6 +87,17 @@ class WritesIntoItsInput(Part):
         return hidden
 
 
+class GivesItsInput(Part):
+    def forward(self, hidden):
+        Clock.tick()
+        return hidden
+
+
+class GivesAView(Part):
+    def forward(self, hidden):
+        return torch.stack([super().forward(hidden), hidden], 1)[:, 0]
+
+
 class WritesIntoItsOutput(Part):
     def forward(self, hidden):
         changed = super().forward(hidden)
@@ -148,6 +159,8 @@ PARTS = (
     GivesADictionary,
     Normalises,
     WritesIntoItsInput,
+    GivesItsInput,
+    GivesAView,
     WritesIntoItsOutput,
     CountsInBuffers,
     Draws,
@@ -164,6 +177,7 @@ STEPS = (
     "run, then an earlier part again",
     "run, then an earlier part if positive",
     "run, then turn if close to an early state",
+    "run, then write into it",
 )
 LOOKS = (
     "run",
@@ -213,6 +227,8 @@ class Graph(nn.Module):
                 hidden = hidden + early
             elif step == "run, then compare with an early state":
                 hidden = torch.where(hidden > early, 2 * hidden, hidden)
+            elif step == "run, then write into it":
+                hidden *= 0.9
             elif step == "run, then turn if close to an early state":
                 if (hidden - early).abs().mean() < 1:
                     hidden = -hidden

@@ -10,6 +10,9 @@ from captum_iba import FeatureStatistics, InformationBottleneckAttribution
 
 pytest.importorskip("transformers")
 
+# peft asks for it by its older name, too.
+pytestmark = pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning")
+
 TARGETS = [0, 1, 2]
 
 
@@ -150,7 +153,6 @@ def test_autocast_to_half_precision(name):
     assert all(parameter.dtype == torch.float32 for parameter in plain.model.parameters())
 
 
-@pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning")
 @pytest.mark.parametrize("name", ["BERT", "Llama", "T5"])
 @pytest.mark.parametrize("trains", [True, False])
 def test_gradient_checkpointing(name, trains):
