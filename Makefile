@@ -59,6 +59,7 @@ $(VENV)/.text: $(METADATA) | $(BIN)/python
 
 $(VENV)/.dev: $(METADATA) | $(BIN)/python
 	$(INSTALL) --editable '.[text,benchmark,ray,dev]'
+	$(INSTALL) --no-deps --upgrade --target $(VENV)/vision torchvision  # apart: see tests/attr/vision_models.py
 	@touch $@ $(VENV)/.text
 
 $(VENV)/.docs: $(METADATA) | $(BIN)/python

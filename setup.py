@@ -41,12 +41,15 @@ DOCS = [
     "myst-nb>=1.1",
     "furo>=2024.8",
 ]
+# Not torchvision, which the Makefile puts into a folder of its own: see tests/attr/vision_models.py.
 DEV = [
+    "accelerate>=1.2",
     "build>=1.2",
     "hypothesis>=6.100",
     "ipykernel>=6.29",  # runs the tutorials
     "mypy>=1.15",
     "nbmake>=1.5",
+    "peft>=0.15",
     "playwright>=1.50",
     "pytest>=8",
     "pytest-timeout>=2.3",
