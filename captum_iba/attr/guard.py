@@ -36,7 +36,8 @@ class ModuleGuard:
       tensors, buffers and their contents, hooks, and the items of lists, dictionaries and sets;
     - torch's global random state, on the CPU and on accelerators.
 
-    What ``forward`` writes into other objects (a cache, a configuration) is not given back.
+    What ``forward`` writes into other objects (a cache, a configuration) is not given back, nor are attributes of a
+    model that writes into its own parameters.
 
     Args:
         function (Callable, optional): What is going to run: the modules that it is, is bound to, closes over or names
@@ -48,6 +49,7 @@ class ModuleGuard:
         self._undo = ExitStack()
         self._taken: dict[int, Module] = {}
         self._flagged: set[int] = set()
+        self._attributes: list[_AttributesOf] = []
         self.last_leaf: Module | None = None
         """The module with parameters and without submodules that began last while :meth:`watching`."""
 
@@ -61,6 +63,7 @@ class ModuleGuard:
             if "torch._dynamo" in sys.modules:
                 # Compiled code keeps the hooks, or the lack of them, that it was compiled with.
                 undo.enter_context(torch.compiler.set_stance("force_eager"))
+            undo.callback(self._restore_attributes)
             self._undo = undo.pop_all()
         try:
             if self._function is not None:
@@ -79,6 +82,7 @@ class ModuleGuard:
         finally:
             self._taken.clear()
             self._flagged.clear()
+            self._attributes.clear()
             self.last_leaf = None
 
     @contextmanager
@@ -114,7 +118,7 @@ class ModuleGuard:
                 )
         if not type(module).__module__.startswith(("torch.distributed", "deepspeed")):
             # Those keep state of their communication beside the module, which cannot be turned back by half.
-            self._undo.callback(_AttributesOf(module).restore)
+            self._attributes.append(_AttributesOf(module))
         self._take_running(module)
 
     def epsilon(self) -> float:
@@ -127,6 +131,13 @@ class ModuleGuard:
         """A quantized module among those that were taken: no gradient flows back through it."""
         names = ("torch.ao.nn.quantized", "torch.nn.quantized", "torch.ao.nn.intrinsic.quantized")
         return next((m for m in self._taken.values() if type(m).__module__.startswith(names)), None)
+
+    def _restore_attributes(self) -> None:
+        # A model that writes into its weights (RWKV scales them in its first pass) remembers that in an attribute:
+        # weights are not given back, so neither are attributes.
+        if not any(attributes.weights_changed for attributes in self._attributes):
+            for attributes in self._attributes:
+                attributes.restore()
 
     def _take_running(self, module: Module) -> None:
         if id(module) in self._taken:
@@ -176,6 +187,17 @@ class _AttributesOf:
             for name, value in self._values.items()
             if type(value) is Tensor and not value.is_inference()
         }
+
+        self._versions = {parameter: parameter._version for parameter in self._own_parameters()}
+
+    @property
+    def weights_changed(self) -> bool:
+        """Whether anything wrote into the module's parameters."""
+        return any(self._versions.get(one, one._version) != one._version for one in self._own_parameters())
+
+    def _own_parameters(self) -> list[Tensor]:
+        values = self._module._parameters.values()
+        return [one for one in values if one is not None and not one.is_inference()]
 
     def restore(self) -> None:
         """Put back every attribute that is another one now, or holds something else."""

@@ -11,6 +11,7 @@ import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from itertools import count
 from types import TracebackType
 from typing import Any
 
@@ -20,7 +21,7 @@ from torch.nn import Module
 
 from captum_iba.attr.guard import ModuleGuard
 from captum_iba.attr.memory import out_of_memory
-from captum_iba.attr.nested import map_tensors, tile
+from captum_iba.attr.nested import map_tensors, tensors_in, tile
 from captum_iba.attr.recording import Recording
 from captum_iba.attr.sites import feature_of, hooked, replace_forward
 from captum_iba.attr.trace import Cut
@@ -223,19 +224,32 @@ class _RecordedCalls:
             position = self._next[module]
             self._next[module] += 1
             if position < len(numbers) and self._calls[numbers[position]].finished:
-                return self._output(numbers[position])
+                return self._output(numbers[position], tensors_in(args))
             return forward(*args, **kwargs)
 
         return replayed
 
-    def _output(self, number: int) -> Any:
+    def _output(self, number: int, taken: list[Tensor]) -> Any:
+        """What a call returned, after what it wrote into the tensors that it took is written into these, too."""
+        call = self._calls[number]
+        for place, content in call.written.items():
+            taken[place].copy_(tile(content, self._rows, self._copies))
+        if call is self._calls[-1] and call.output is self._feature:
+            return self._feature[:1].expand(self._copies * self._rows, *self._feature.shape[1:])
         if number not in self._tiled:
-            output = self._calls[number].output
-            if output is self._feature and self._calls[number] is self._calls[-1]:
-                return output[:1].expand(self._copies * self._rows, *output.shape[1:])
-            self._tiled[number] = tile(output, self._rows, self._copies)
-        tiled = self._tiled[number]
-        return map_tensors(_copy, tiled) if self._changed[number] else tiled
+            self._tiled[number] = tile(call.output, self._rows, self._copies)
+        output = self._tiled[number]
+        if self._changed[number]:
+            output = map_tensors(_copy, output)
+        if call.same:
+            numbers = count()
+
+            def the_same(tensor: Tensor) -> Tensor:
+                place = call.same.get(next(numbers))
+                return tensor if place is None else taken[place]
+
+            output = map_tensors(the_same, output)
+        return output
 
 
 def _copy(tensor: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from torch import Tensor
 from torch.nn import Module
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
@@ -24,6 +25,10 @@ class Call:
     output: Any = None
     versions: list[int] = field(default_factory=list)
     children: list[Call] = field(default_factory=list)
+    written: dict[int, Tensor] = field(default_factory=dict)
+    """What the call wrote into tensors that it took, by their place among its positional arguments."""
+    same: dict[int, int] = field(default_factory=dict)
+    """Which tensors that it returned are tensors that it took: places among the returned and among the arguments."""
 
     @property
     def changed_in_place(self) -> bool:
@@ -50,6 +55,8 @@ class CallTrace:
     def __init__(self, keep_copies: bool = False) -> None:
         self._keep_copies = keep_copies
         self._begun: Counter[Module] = Counter()
+        # What calls that go on took, and which version it had then.
+        self._taken: dict[Call, tuple[list[Tensor], list[int]]] = {}
         self._root = Call(Module(), children=[])
         self._open = [self._root]
 
@@ -60,7 +67,7 @@ class CallTrace:
 
         def begins(module: Module, args: Any) -> None:
             if threading.get_ident() == thread:
-                self._begin(module)
+                self._begin(module, args)
 
         def ends(module: Module, args: Any, output: Any) -> None:
             if threading.get_ident() == thread:
@@ -84,11 +91,13 @@ class CallTrace:
                 self._finish(call, output)
                 return
 
-    def _begin(self, module: Module) -> None:
+    def _begin(self, module: Module, args: Any) -> None:
         call = Call(module)
         self._begun[module] += 1
         self._open[-1].children.append(call)
         self._open.append(call)
+        taken = tensors_in(args)
+        self._taken[call] = taken, [tensor._version for tensor in taken]
 
     def _end(self, module: Module, output: Any) -> None:
         while len(self._open) > 1:
@@ -101,6 +110,11 @@ class CallTrace:
             self._finish(call, output)
 
     def _finish(self, call: Call, output: Any) -> None:
+        taken, versions = self._taken.pop(call)
+        for place, (tensor, version) in enumerate(zip(taken, versions, strict=True)):
+            if tensor._version != version:
+                call.written[place] = tensor.detach().clone()
+            call.same.update((number, place) for number, other in enumerate(tensors_in(output)) if other is tensor)
         if self._keep_copies:
             output = map_tensors(lambda tensor: tensor.detach().clone(), output)
         call.finished, call.output = True, output

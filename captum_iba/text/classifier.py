@@ -61,12 +61,8 @@ class Classifier:
         self._try_out()
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy, or another process, begins without what was kept."""
-        return {**vars(self), "places": {}}
-
-    def __getstate__(self) -> dict[str, Any]:
         """What goes to another process: where the weights lie in memory is told, for it can change the last digit."""
-        return {**vars(self), "_offsets": alignment.offsets(self.model)}
+        return {**vars(self), "places": {}, "_offsets": alignment.offsets(self.model)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """There, the weights are laid as they are here."""
