@@ -283,12 +283,12 @@ def longformer():
 
 
 def test_padding_that_longformer_adds_inside_does_not_count(wordpiece):
-    model = longformer()
+    model, texts = longformer(), ["the film was good", "bad"]  # 6 and 3 tokens, in windows of 4
     explainer = TextExplainer(model, wordpiece, layer=2)
-    (found,) = explainer.estimate_statistics(TEXTS)
+    (found,) = explainer.estimate_statistics(texts)
     rows, seen = [], []
     hook = model.longformer.encoder.layer[1].register_forward_hook(lambda *a: seen.append(a[2][0]))
-    for text in TEXTS:
+    for text in texts:
         with torch.no_grad():
             length = model(**wordpiece(text, return_tensors="pt")).logits is not None and len(wordpiece(text).input_ids)
         rows.append(seen.pop()[0, :length])

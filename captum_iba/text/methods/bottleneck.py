@@ -55,7 +55,7 @@ def information_bottleneck(
     }
     used = read_settings(preset, **changes)
     place = _place(task, task.layer if layer is None else layer, preset, used.own_input)
-    if place.statistics is None and not used.own_input:
+    if task.encoded and place.statistics is None and not used.own_input:
         warnings.warn(NO_STATISTICS, UserWarning, stacklevel=2)
     call = Call(place, preset, granularity or used.granularity, used, task.seed, task.batch_size, False)
     rows_of_text = used.draws * used.sides
