@@ -87,8 +87,15 @@ class _Widths:
         self._ndim = ndim
         self._first: set[int] = set()
         self._last: set[int] = set()
+        self._of_unknown_kind: set[int] = set()
         for module in modules:
             self._add(module)
+        # Normalizations and linear layers of other libraries are of the kind of what is known beside them.
+        unknown, both = self._of_unknown_kind, bool(self._first) == bool(self._last)
+        self._first, self._last = (
+            self._first | unknown if self._first or both else set(),
+            self._last | unknown if self._last or both else set(),
+        )
 
     def __bool__(self) -> bool:
         return bool(self._first or self._last)
@@ -129,11 +136,9 @@ class _Widths:
         elif isinstance(width := getattr(module, "out_features", None), int):
             self._last.add(width)  # linear layers, quantized ones and adapters too
         elif not module._modules and not isinstance(module, nn.PReLU):
-            # Normalizations and linear layers of other libraries, of a kind that is not known.
             for parameter in module._parameters.values():
                 if parameter is not None and parameter.ndim in (1, 2):
-                    self._first.update(parameter.shape)
-                    self._last.update(parameter.shape)
+                    self._of_unknown_kind.update(parameter.shape)
 
 
 def _channels_first(module: Module) -> bool:

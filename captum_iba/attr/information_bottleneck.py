@@ -207,6 +207,7 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
             >>> # BERT for two classes; layer 9 of 12; one mask value a token
             >>> def forward(ids, mask): return model(ids, attention_mask=mask).logits
             >>> layer = model.bert.encoder.layer[8]
+            >>> # batches: mappings with input_ids and attention_mask, so that padding does not count
             >>> statistics = FeatureStatistics.estimate(model, layer, batches)
             >>> iba = InformationBottleneckAttribution(forward, layer, statistics=statistics)
             >>> bits = iba.attribute(ids, target=1, additional_forward_args=mask, bottleneck_mask=mask)

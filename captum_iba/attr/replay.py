@@ -113,7 +113,7 @@ class Passes:
         Args:
             copies (int): How often the inputs are tiled; row ``c * rows + r`` is copy c of example r.
             replace (Callable): Takes the number of a site and the feature there, gives the feature instead.
-                In a replayed pass the feature at site 0 is the recorded one, tiled.
+                In a replayed pass the feature at site 0 is of the right shape only; it is the recorded one, tiled.
         """
         # A replayed pass skips the calls inside the modules that it does not run.
         skipped = self._recorded.skipped if self._recorded else Counter[Module]()
@@ -154,7 +154,7 @@ class Passes:
         else:
             by_rows = known
             tolerance = max(tolerance, 2 * known)
-        replay = _RecordedCalls(first.cut, self._changed, self._rows, self._undo)
+        replay = _RecordedCalls(first.cut, self._changed, self._rows, first.feature, self._undo)
         try:
             replay.install()
             self._recorded = replay
@@ -182,13 +182,15 @@ class _RecordedCalls:
         cut (Cut): The moment of the recorded pass up to which is replayed.
         changed (sequence of bool): A call whose output the model writes into returns a fresh copy every time.
         rows (int): Examples in the recorded pass.
+        feature (Tensor): What :meth:`Passes.run` replaces before anything else sees it: it need not be tiled.
         undo (ExitStack): Gives the modules their own ``forward`` again.
     """
 
-    def __init__(self, cut: Cut, changed: Sequence[bool], rows: int, undo: ExitStack) -> None:
+    def __init__(self, cut: Cut, changed: Sequence[bool], rows: int, feature: Tensor, undo: ExitStack) -> None:
         self._calls = cut.calls
         self._changed = changed
         self._rows = rows
+        self._feature = feature
         self._undo = undo
         self.skipped = cut.begun - Counter(call.module for call in cut.calls)
         """How often each module was called inside calls that are not run."""
@@ -228,7 +230,10 @@ class _RecordedCalls:
 
     def _output(self, number: int) -> Any:
         if number not in self._tiled:
-            self._tiled[number] = tile(self._calls[number].output, self._rows, self._copies)
+            output = self._calls[number].output
+            if output is self._feature and self._calls[number] is self._calls[-1]:
+                return output[:1].expand(self._copies * self._rows, *output.shape[1:])
+            self._tiled[number] = tile(output, self._rows, self._copies)
         tiled = self._tiled[number]
         return map_tensors(_copy, tiled) if self._changed[number] else tiled
 

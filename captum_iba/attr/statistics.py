@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -17,7 +18,11 @@ from torch.nn import Module
 from captum_iba._compat import progress
 from captum_iba.attr.feature_dim import resolve_feature_dim
 from captum_iba.attr.guard import ModuleGuard
+from captum_iba.attr.padding import Padding
 from captum_iba.attr.sites import Site, feature_of, hooked
+
+ENOUGH = 1000
+"""With fewer observations, bits depend on which ones were seen: the table is in docs/limits.md."""
 
 _FORMAT = "captum_iba.FeatureStatistics/1"
 
@@ -43,6 +48,11 @@ class FeatureStatistics:
                     and (B, C, D, H, W), -1 for (B, T, D) and (B, H, W, C). Kept in the file.
                     Default: the last dimension of (B, D) and (B, T, D); of more dimensions it must be said
 
+    Attributes:
+
+        model (str or None): Fingerprint of the model that they were gathered with, where somebody set it; kept in the
+                    file. :class:`captum_iba.text.TextExplainer` sets and checks it. None: not known.
+
     Examples::
 
         >>> statistics = FeatureStatistics("encoder.layer.8")
@@ -62,6 +72,7 @@ class FeatureStatistics:
         self.layer = layer
         self.min_std = float(min_std)
         self.feature_dim = feature_dim
+        self.model: str | None = None
         self.count = 0
         """Observations so far: examples, times positions that count."""
         self._mean: Tensor | None = None
@@ -116,16 +127,19 @@ class FeatureStatistics:
         return self
 
     def merge(self, other: FeatureStatistics) -> FeatureStatistics:
-        """The statistics of both data sets together, as a new object; ValueError where layer or width differ."""
+        """The statistics of both data sets together, as a new object; ValueError where layer, width or model differ."""
         if self.layer != other.layer:
             raise ValueError(
                 f"other is of layer {other.layer!r}, expected statistics of the same layer, {self.layer!r}"
             )
         if None not in (self.feature_dim, other.feature_dim) and self.feature_dim != other.feature_dim:
             raise ValueError(f"other has the feature_dim {other.feature_dim}, expected {self.feature_dim}")
+        if None not in (self.model, other.model) and self.model != other.model:
+            raise ValueError("other was gathered with another model, expected statistics of the same model")
         merged = FeatureStatistics(
             self.layer, self.min_std, other.feature_dim if self.feature_dim is None else self.feature_dim
         )
+        merged.model = self.model if self.model == other.model else None
         for part in (self, other):
             if part._mean is not None and part._squares is not None:
                 merged._combine(part.count, part._mean, part._squares)
@@ -159,8 +173,9 @@ class FeatureStatistics:
                         mapping (keyword arguments); of a loader of inputs and labels ``(x for x, _ in loader)``. Read
                         once; a generator will do.
             mask_func (Callable, optional): Takes a batch, gives the mask for :meth:`update`, or None.
-                        Default: the ``attention_mask`` of a mapping, for layers that have its positions; else all
-                        observations count
+                        Default: the ``attention_mask`` of a mapping, or of a tuple where ``forward_func`` has a
+                        parameter of that name, for layers that have its positions; else all observations count, with
+                        a warning where that may count padding
             layer_call (int or list of int, optional): Which call of a layer that runs several times in a pass, from
                         0; negative ones count from the last, and need the whole pass, but for a layer that ran once in
                         the first batch.
@@ -181,6 +196,9 @@ class FeatureStatistics:
         Raises:
             ValueError: No data, a layer that does not run, a dimension of the features that cannot be told, or what
                 :meth:`update` raises.
+
+        Warns:
+            UserWarning: Fewer than 1,000 observations; padding that may have been counted.
         """
         if isinstance(batches, Tensor):
             raise TypeError("batches is a tensor, expected an iterable of batches: [tensor], or tensor.split(32)")
@@ -191,22 +209,32 @@ class FeatureStatistics:
         sites = [Site(one, call, attribute_to_layer_input) for one, call in zip(layers, calls, strict=True)]
         dims = feature_dims(feature_dim, len(layers))
         gathered = [cls(_name_of(forward_func, one), min_std) for one in layers]
+        padding = Padding(forward_func, [str(_name_of(forward_func, one) or type(one).__name__) for one in layers])
         with ModuleGuard(forward_func) as guard, torch.no_grad():
+
+            def activations(batch: Any) -> list[Tensor]:
+                return [features for features, _ in _run_to_sites(forward_func, batch, sites, guard)[1]]
+
             shown = progress(batches, desc="Statistics") if show_progress else batches
             for batch in shown:
-                mask = mask_func(batch) if mask_func is not None else None
                 with guard.watching():
                     # After a first whole pass it is known which layers run once, and where to stop.
                     sites, found = _run_to_sites(forward_func, batch, sites, guard)
-                for statistics, one, dim, (features, leaf) in zip(gathered, layers, dims, found, strict=True):
+                    if mask_func is not None:
+                        masks: list[Tensor | None] = [mask_func(batch)] * len(found)
+                    else:
+                        masks = padding.masks(batch, [features for features, _ in found], activations)
+                each = zip(gathered, layers, dims, found, masks, strict=True)
+                for statistics, one, dim, (features, leaf), mask in each:
                     statistics._settle_feature_dim(one, features, dim, leaf)
-                    statistics.update(features, _attention_mask(batch, features) if mask_func is None else mask)
+                    statistics.update(features, mask)
         for statistics in gathered:
             statistics._require()
+        _warn_if_few(gathered)
         return gathered[0] if isinstance(layer, Module) else gathered
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a safetensors file with its metadata (layer, count, floor, format), whole or not at all."""
+        """Write a safetensors file with its metadata (layer, count, floor, format, model), whole or not at all."""
         from safetensors.torch import save
 
         mean, squares = self._require()
@@ -216,6 +244,7 @@ class FeatureStatistics:
             "count": str(self.count),
             "min_std": repr(self.min_std),
             "feature_dim": "" if self.feature_dim is None else str(self.feature_dim),
+            **({} if self.model is None else {"model": self.model}),
         }
         content = save({"mean": mean.cpu(), "squares": squares.cpu()}, metadata=metadata)
         target = Path(path)
@@ -265,6 +294,7 @@ class FeatureStatistics:
             )
         if n_features is not None and len(mean) != n_features:
             raise ValueError(f"path {os.fspath(path)!r} has statistics of {len(mean)} features, expected {n_features}")
+        statistics.model = metadata.get("model")  # files of before have none
         statistics._combine(int(metadata["count"]), mean, squares)
         return statistics
 
@@ -380,10 +410,15 @@ def feature_dims(feature_dim: int | Sequence[int | None] | None, n_layers: int) 
     return list(feature_dim)
 
 
-def _attention_mask(batch: Any, features: Tensor) -> Tensor | None:
-    """The mask of a mapping, for features that have positions: those of a pooler have none."""
-    mask = batch.get("attention_mask") if isinstance(batch, Mapping) and features.ndim == 3 else None
-    return mask if isinstance(mask, Tensor) else None
+def _warn_if_few(gathered: Sequence[FeatureStatistics]) -> None:
+    fewest = min(gathered, key=lambda statistics: statistics.count)
+    if fewest.count < ENOUGH:
+        warnings.warn(
+            f"batches: the statistics of layer {fewest.layer!r} come from {fewest.count} observations (examples, times "
+            f"positions), expected {ENOUGH} or more: bits change with the data they are gathered from. Give more data",
+            UserWarning,
+            stacklevel=3,
+        )
 
 
 def _name_of(forward_func: Callable[..., Any], layer: Module) -> str | None:

@@ -92,9 +92,9 @@ class Computation:
         """Take the model to a device."""
         self.classifier.model.to(device)
 
-    def statistics_part(self, layer: str | None, texts: Sequence[Example]) -> tuple[FeatureStatistics, ...]:
+    def statistics_part(self, layer: str | None, encoded: Sequence[EncodedText]) -> tuple[FeatureStatistics, ...]:
         """As :meth:`LayerStatistics.part`."""
-        return self.statistics.part(layer, texts)
+        return self.statistics.part(layer, encoded)
 
     def records(
         self, run: Run, items: Sequence[Item], statistics: Mapping[str, FeatureStatistics] | None = None

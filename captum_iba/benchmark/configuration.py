@@ -32,7 +32,8 @@ class Configuration:
 
     Attributes:
         model (str): Folder or name of the classifier.
-        model_fingerprint (str): SHA-256 of its weights (:func:`captum_iba.text.identity.model_fingerprint`).
+        model_fingerprint (str): SHA-256 of its weights, adapters and tokenizer
+            (:func:`captum_iba.text.identity.classifier_fingerprint`).
         labels (list of str): Its classes.
         max_length (int): Where texts are cut, in tokens.
         device, dtype (str): Where it runs and in which precision.

@@ -18,7 +18,7 @@ from captum_iba.engines import Engine
 from captum_iba.metrics import NINTHS
 from captum_iba.text.classifier import Classifier, load_classifier
 from captum_iba.text.embedded import embedded_model_path, embedded_statistics
-from captum_iba.text.identity import model_fingerprint
+from captum_iba.text.identity import classifier_fingerprint
 from captum_iba.text.methods import find
 
 DEFAULT_METHODS = "iba,ig,lime,random"
@@ -147,7 +147,7 @@ def _configuration(request: Request, comparison: Comparison, data: Data, statist
     classifier, runs = comparison.classifier, comparison.runs
     return Configuration(
         model=classifier.name if request.model else "the embedded model",
-        model_fingerprint=model_fingerprint(classifier.model),
+        model_fingerprint=classifier_fingerprint(classifier),
         labels=classifier.labels,
         max_length=classifier.max_length,
         device=_device(comparison),

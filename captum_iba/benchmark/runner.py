@@ -15,6 +15,7 @@ from captum_iba.benchmark.runs import Run
 from captum_iba.benchmark.statistics import LayerStatistics, StatisticsError
 from captum_iba.engines import Engine, EngineError, Local, Pool, in_order
 from captum_iba.text.classifier import Classifier
+from captum_iba.text.encoding import EncodedText
 from captum_iba.text.inputs import batches_by_length
 from captum_iba.text.layers import Block
 from captum_iba.text.methods import Task, find, scores_of
@@ -168,7 +169,7 @@ class Comparison:
         A method that asks only when it sees texts gets the same ones from its worker, estimated there.
         """
 
-        def parts(calls: Sequence[tuple[str | None, Sequence[Example]]]) -> list[tuple[FeatureStatistics, ...]]:
+        def parts(calls: Sequence[tuple[str | None, Sequence[EncodedText]]]) -> list[tuple[FeatureStatistics, ...]]:
             return list(in_order(pool, "statistics_part", calls))
 
         found: dict[str, FeatureStatistics] = {}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import reduce
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,11 +15,12 @@ from captum_iba.attr.statistics import FeatureStatistics
 from captum_iba.benchmark.data import Example
 from captum_iba.text import layer_statistics
 from captum_iba.text.classifier import Classifier
-from captum_iba.text.explainer import TextExplainer
+from captum_iba.text.encoding import EncodedText
+from captum_iba.text.identity import classifier_fingerprint
 from captum_iba.text.inputs import batches_by_length
 from captum_iba.text.layers import Block, find_layers
 
-Parts = Callable[[Sequence[tuple[str | None, Sequence[Example]]]], Sequence[tuple[FeatureStatistics, ...]]]
+Parts = Callable[[Sequence[tuple[str | None, Sequence[EncodedText]]]], Sequence[tuple[FeatureStatistics, ...]]]
 """Calls :meth:`LayerStatistics.part` for each of several arguments, wherever, and gives the results in their order."""
 
 
@@ -67,7 +70,7 @@ class LayerStatistics:
         """The statistics of a block; where they have to be estimated, from parts that may be estimated elsewhere.
 
         A part is a batch of the texts, and the parts are merged in their order. That is what an estimate in one
-        piece does with its batches, so both are the same to the last bit.
+        piece does with its batches, so equal parts give equal statistics, to the last bit.
 
         Args:
             block (Block): Of the classifier.
@@ -76,27 +79,27 @@ class LayerStatistics:
 
         def estimate(layer: str | None) -> tuple[FeatureStatistics, ...]:
             texts = self._usable()
-            lengths = [len(self._classifier.encode([text.text], [text.pair])[0]) for text in texts]
-            batches = batches_by_length(lengths, self._batch_size)
+            batches = batches_by_length([len(text) for text in texts], self._batch_size)
             found = parts([(layer, [texts[i] for i in batch]) for batch in batches])
             return tuple(reduce(FeatureStatistics.merge, of_layer) for of_layer in zip(*found, strict=True))
 
         return self._get(block, estimate)
 
-    def part(self, layer: str | None, texts: Sequence[Example]) -> tuple[FeatureStatistics, ...]:
+    def part(self, layer: str | None, encoded: Sequence[EncodedText]) -> tuple[FeatureStatistics, ...]:
         """The statistics over one batch of texts, on the CPU.
 
         Args:
             layer (str or None): A module's name; None takes every block.
-            texts (sequence of Example): At most as many as a pass takes.
+            encoded (sequence of EncodedText): At most as many as a pass takes.
 
         Returns:
             tuple of FeatureStatistics: one a layer.
         """
         classifier = self._classifier
-        encoded = [classifier.encode([text.text], [text.pair])[0] for text in texts]
         layers = find_layers(classifier.model, layer)
-        found = layer_statistics.estimate(classifier, layers, encoded, len(encoded), False)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "batches: the statistics of layer")  # they are few, for a part
+            found = layer_statistics.estimate(classifier, layers, encoded, len(encoded), False)
         with TemporaryDirectory() as folder:  # files are of no device
             path = Path(folder) / "part"
             return tuple(_by_way_of(path, statistics) for statistics in found)
@@ -127,7 +130,9 @@ class LayerStatistics:
         # One pass through the texts is enough for all blocks, and a method that asks for one may ask for more.
         layer = None if block.index is not None else block.name
         estimated = estimate(layer)
+        fingerprint = classifier_fingerprint(self._classifier)
         for one, statistics in zip(find_layers(self._classifier.model, layer), estimated, strict=True):
+            statistics.model = fingerprint
             if self._folder is not None:
                 self._folder.mkdir(parents=True, exist_ok=True)
                 statistics.save(self._path(self._folder, one))
@@ -148,28 +153,22 @@ class LayerStatistics:
 
     def _estimate(self, layer: str | None) -> tuple[FeatureStatistics, ...]:
         classifier = self._classifier
-        texts = self._usable()
-        explainer = TextExplainer(classifier.model, classifier.tokenizer, layer, max_length=classifier.max_length)
-        pairs = [text.pair for text in texts if text.pair is not None]
-        return explainer.estimate_statistics([text.text for text in texts], pairs or None, batch_size=self._batch_size)
+        layers = find_layers(classifier.model, layer)
+        return layer_statistics.estimate(classifier, layers, self._usable(), self._batch_size, False)
 
-    def _usable(self) -> list[Example]:
+    def _usable(self) -> list[EncodedText]:
+        """The texts that have a token but special ones; a text of control characters, say, has none."""
         if not self._texts:
             raise StatisticsError(
                 "statistics: the method needs the statistics of a layer, and there are no texts to estimate them from."
             )
-        texts = [text for text in self._texts if self._has_tokens(text)]
+        texts = []
+        for text in self._texts:
+            with suppress(ValueError):  # among the examples it would be one that fails
+                texts += self._classifier.encode([text.text], [text.pair])
         if not texts:
             raise StatisticsError("statistics: none of the texts to estimate them from has a token but special ones.")
         return texts
-
-    def _has_tokens(self, text: Example) -> bool:
-        """Not so of a text of control characters, say; among the examples it would be one that fails."""
-        try:
-            self._classifier.encode([text.text], [text.pair])
-        except ValueError:
-            return False
-        return True
 
 
 def _by_way_of(path: Path, statistics: FeatureStatistics) -> FeatureStatistics:

@@ -12,7 +12,7 @@ from captum_iba.attr.presets import presets
 from captum_iba.engines.versions import versions
 from captum_iba.text._files import write_text
 from captum_iba.text.explainer import TextExplainer
-from captum_iba.text.identity import model_fingerprint, model_identity
+from captum_iba.text.identity import add_part
 from captum_iba.text.result import TextAttribution
 
 
@@ -45,15 +45,16 @@ class KeptBatches:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._same = hashlib.sha256()
         parts = [
-            *model_identity(explainer),
-            model_fingerprint(explainer.classifier.model),  # weights may have changed since they were loaded
+            explainer.fingerprint(),
+            *explainer.classifier.labels,
+            str(explainer.classifier.multi_label),
             *(block.key for block in explainer.layers),
             str(explainer.classifier.max_length),
             device or str(next(iter(explainer.classifier.model.parameters())).device),
             json.dumps([versions(), presets(), settings], sort_keys=True, default=str),
         ]
         for part in parts:
-            _add(self._same, part)
+            add_part(self._same, part)
         for statistics in explainer.statistics or ():
             for tensor in (statistics.mean, statistics.std):
                 self._same.update(tensor.cpu().contiguous().numpy().tobytes())
@@ -62,7 +63,7 @@ class KeptBatches:
         """Where the results of a batch lie, or would."""
         digest = self._same.copy()
         for part in (json.dumps([pairs is None, targets]), *texts, *(pairs or ())):
-            _add(digest, part)
+            add_part(digest, part)
         return self.folder / f"{digest.hexdigest()[:32]}.json"
 
     def read(self, path: Path, count: int) -> list[TextAttribution] | None:
@@ -76,8 +77,3 @@ class KeptBatches:
     def write(self, path: Path, results: list[TextAttribution]) -> None:
         """Keep the results of a batch."""
         write_text(path, json.dumps([one.to_dict() for one in results], ensure_ascii=False, allow_nan=False))
-
-
-def _add(digest: Any, part: str) -> None:
-    # With its length, so that ("ab", "c") and ("a", "bc") differ.
-    digest.update(f"{len(part)}:{part}".encode("utf-8", "surrogatepass"))

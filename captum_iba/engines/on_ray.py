@@ -25,10 +25,11 @@ RETRIES = 3
 class Ray:
     """Jobs are done by Ray actors: one a GPU where the device is ``cuda``, else one for so many CPUs as it has threads.
 
-    A worker gets the object that it works with from the driver once (so the machines need no disk in common), and
-    as many threads as the driver's torch has, because their number can change the last digit; ``OMP_NUM_THREADS=1``
-    gives the most workers. When one dies, its job goes to the next that is free, and a new worker is asked for;
-    when a whole machine is lost, the others go on. Ray places, starts and watches the processes.
+    A worker gets the object that it works with from the driver once (so the machines need no disk in common), and as
+    many threads as the driver's torch has, because their number can change the last digit (so can another kind of
+    processor: ``docs/scale.md`` has the tolerance); ``OMP_NUM_THREADS=1`` gives the most workers. When one dies, its
+    job goes to the next that is free, and a new worker is asked for; when a whole machine is lost, the others go on.
+    Ray places, starts and watches the processes.
 
     Args:
         address (str or None): Of a running cluster: ``"auto"`` for the one that this machine belongs to, or

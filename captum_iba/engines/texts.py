@@ -52,7 +52,8 @@ def explain_texts(
 ) -> list[TextAttribution]:
     """What :meth:`captum_iba.text.TextExplainer.explain` gives for several texts, by the workers of an engine.
 
-    A job is one of the batches that ``explain`` makes, so that the numbers are the same to the last bit.
+    A job is one of the batches that ``explain`` makes. So the numbers are the same on the same kind of processor with
+    as many threads, and else within the tolerance of ``docs/scale.md``.
 
     Args:
         engine (Engine): Where the work is done.

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from captum_iba.text.identity import model_identity
+from captum_iba.text import layer_statistics
+from captum_iba.text.identity import add_part
 
 if TYPE_CHECKING:
     from captum_iba.text.explainer import TextExplainer
@@ -37,8 +38,8 @@ def cached_statistics(
 ) -> tuple[Path, bool]:
     """Give an explainer the statistics of its layers over texts, from the cache if they are there.
 
-    They are found again for the same model (its name, or its folder with unchanged weights), layers, greatest
-    length and texts.
+    They are found again for the same model (weights, adapters, precision), tokenizer, layers, greatest length and
+    texts, wherever the model came from.
 
     Args:
         explainer (TextExplainer): What gets them.
@@ -51,19 +52,19 @@ def cached_statistics(
         tuple of Path and bool: the file (of several layers a folder of files), and whether it was there already.
     """
     digest = hashlib.sha256()
+    fingerprint = explainer.fingerprint()
     for part in (
-        *model_identity(explainer),
+        fingerprint,
         *(block.key for block in explainer.layers),
         str(explainer.classifier.max_length),
         *texts,
         *(() if pairs is None else ("and pairs", *pairs)),
     ):
-        # With its length, so that ("ab", "c") and ("a", "bc") differ.
-        digest.update(f"{len(part)}:{part}".encode("utf-8", "surrogatepass"))
+        add_part(digest, part)
     suffix = ".safetensors" if len(explainer.layers) == 1 else ""
     path = Path(cache_folder() if folder is None else folder) / f"statistics-{digest.hexdigest()[:24]}{suffix}"
     try:
-        explainer.load_statistics(path)
+        explainer.use_statistics(layer_statistics.load(path, explainer.layers), fingerprint)
     except (FileNotFoundError, ValueError):
         pass  # not there, not all there, or damaged: made anew below
     else:

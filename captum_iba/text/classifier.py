@@ -15,10 +15,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from captum_iba.attr.guard import ONE_AT_A_TIME, ModuleGuard
+from captum_iba.text import alignment
 from captum_iba.text.encoding import EncodedText, check_tokenizer, encode, pad
+from captum_iba.text.heads import refusal
 
 # Tokenizers without a limit of their own say "very large integer".
 _NO_LIMIT = 10**6
+
+
+class NotAClassifierError(ValueError):
+    """The output of a model is not one number per text and class."""
 
 
 class Classifier:
@@ -37,7 +43,8 @@ class Classifier:
             competition with the others (softmax).
 
     Raises:
-        ValueError: Not a classifier of two or more classes, a slow tokenizer, or no padding token.
+        ValueError: Not a classifier of two or more classes (one short text runs to find out), a slow tokenizer, or no
+            padding token.
     """
 
     def __init__(self, model: Any, tokenizer: Any, max_length: int | None = None) -> None:
@@ -49,11 +56,35 @@ class Classifier:
         self.multi_label = getattr(model.config, "problem_type", None) == "multi_label_classification"
         self.pad_id = _padding_id(model, tokenizer)
         self._names = _input_names(model, tokenizer)
+        self.places: dict[Any, Any] = {}
+        """What method ``iba`` keeps between the parts of a data set."""
+        self._try_out()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy, or another process, begins without what was kept."""
+        return {**vars(self), "places": {}}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What goes to another process: where the weights lie in memory is told, for it can change the last digit."""
+        return {**vars(self), "_offsets": alignment.offsets(self.model)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """There, the weights are laid as they are here."""
+        wanted = state.pop("_offsets")
+        vars(self).update(state)
+        alignment.place(self.model, wanted)
 
     @property
     def device(self) -> torch.device:
-        """Where the model is."""
+        """Where the model takes its inputs; that of a pass where accelerate keeps the weights elsewhere."""
         device: torch.device = next(iter(self.model.parameters())).device
+        if device.type != "meta":
+            return device
+        for module in self.model.modules():
+            hook = getattr(module, "_hf_hook", None)
+            for one in getattr(hook, "hooks", (hook,)):
+                if (where := getattr(one, "execution_device", None)) is not None:
+                    return torch.device("cuda", where) if isinstance(where, int) else torch.device(where)
         return device
 
     @property
@@ -78,9 +109,35 @@ class Classifier:
             found.append(encoded)
         return found
 
-    def tensors(self, encoded: Sequence[EncodedText]) -> dict[str, Tensor]:
-        """The model's inputs, padded on the right, ``input_ids`` first."""
-        return pad(encoded, self.pad_id, self.device)
+    def tensors(self, encoded: Sequence[EncodedText], whole_windows: bool = False) -> dict[str, Tensor]:
+        """The model's inputs, padded on the right, ``input_ids`` first.
+
+        Args:
+            encoded (sequence of EncodedText): The texts.
+            whole_windows (bool): With the padding that a model of attention windows or blocks (Longformer, BigBird)
+                would add inside, so that its layers have the positions of the inputs. Default: False.
+        """
+        multiple = _window(self.model, max(map(len, encoded))) if whole_windows else 1
+        return pad(encoded, self.pad_id, self.device, multiple)
+
+    def short_text(self) -> dict[str, Tensor] | None:
+        """The inputs of a text of a few tokens, to try the model out; None where the tokenizer makes nothing of it."""
+        encoded = encode(self.tokenizer, "a film", None, _positions(self.model), self._names)
+        return self.tensors([encoded], whole_windows=True) if len(encoded) else None
+
+    def _try_out(self) -> None:
+        """Raise ValueError unless the model gives a number per class for a short text."""
+        if (inputs := self.short_text()) is None:
+            return
+        try:
+            with self.padding_known():
+                self.probabilities(inputs)
+        except NotAClassifierError:
+            raise
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            raise ValueError(refusal(self.model, None, (1, len(self.labels)), error)) from error
 
     def logits(self, input_ids: Tensor, *others: Tensor) -> Tensor:
         """The model's output for the values of :meth:`tensors`; log-probabilities if :attr:`multi_label`.
@@ -88,14 +145,11 @@ class Classifier:
         Raises:
             ValueError: The output is not one number per text and class.
         """
-        logits = getattr(self.model(**dict(zip(self._names, (input_ids, *others), strict=True))), "logits", None)
-        shape = tuple(logits.shape) if isinstance(logits, Tensor) else None
+        output = self.model(**dict(zip(self._names, (input_ids, *others), strict=True)))
+        logits = getattr(output, "logits", None)
         expected = (len(input_ids), len(self.labels))
-        if not isinstance(logits, Tensor) or shape != expected:
-            raise ValueError(
-                f"model: {type(self.model).__name__} is not a sequence classifier: expected logits of shape "
-                f"{expected}, got {'none' if shape is None else shape}."
-            )
+        if not isinstance(logits, Tensor) or logits.shape != expected:
+            raise NotAClassifierError(refusal(self.model, output, expected))
         return F.logsigmoid(logits.float()) if self.multi_label else logits
 
     def probabilities(self, inputs: dict[str, Tensor]) -> Tensor:
@@ -110,16 +164,20 @@ class Classifier:
     def padding_known(self) -> Iterator[None]:
         """Decoders refuse batches, of noise draws too, unless their configuration names the padding token.
 
-        One thread at a time.
+        The attention of BigBird, which turns to full for good at the first short text, is put back, too. One thread at
+        a time.
         """
         with ONE_AT_A_TIME:
             config = self.model.config.get_text_config()
             before = config.pad_token_id
+            attention = [(m, m.attention_type) for m in self.model.modules() if hasattr(m, "set_attention_type")]
             config.pad_token_id = self.pad_id
             try:
                 yield
             finally:
                 config.pad_token_id = before
+                for module, kind in attention:
+                    module.set_attention_type(kind)
 
 
 def load_classifier(
@@ -188,6 +246,16 @@ def _positions(model: Any) -> int:
             return module.num_embeddings - (0 if module.padding_idx is None else module.padding_idx + 1)
     limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     return limit if isinstance(limit, int) and limit > 0 else sys.maxsize
+
+
+def _window(model: Any, longest: int) -> int:
+    """Models of attention windows or blocks pad inputs of a length inside to a multiple of this many tokens."""
+    config = model.config.get_text_config()
+    if getattr(config, "attention_type", None) == "block_sparse" and hasattr(config, "num_random_blocks"):
+        # BigBird has full attention, and no padding, where there are too few blocks.
+        return int(config.block_size) if longest > (5 + 2 * config.num_random_blocks) * config.block_size else 1
+    window = getattr(config, "attention_window", 1)
+    return max(window) if isinstance(window, (list, tuple)) else int(window or 1)
 
 
 def _padding_id(model: Any, tokenizer: Any) -> int:

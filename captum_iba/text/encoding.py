@@ -8,6 +8,7 @@ without a pre-tokenizer (Llama 2) falls back on white space. A word is spelled a
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -98,7 +99,7 @@ def encode(tokenizer: Any, text: str, pair: str | None, max_length: int, names: 
     sources = {None: "", 0: text, 1: pair or ""}
     offsets = kept["offset_mapping"]
     words = _number_words(kept.word_ids(0), sequences, special, offsets, sources)
-    shared = {word for word in words if words.count(word) > 1}
+    shared = {word for word, tokens in Counter(words).items() if tokens > 1}
     spans = tuple(
         _without_space(sources[sequence], start, end, word in shared)
         for sequence, (start, end), word in zip(sequences, offsets, words, strict=True)
@@ -172,18 +173,19 @@ def _space_before(source: str, left: tuple[int, int], right: tuple[int, int]) ->
     return any(character.isspace() for character in source[left[1] : right[0] + 1])
 
 
-def pad(encoded: Sequence[EncodedText], pad_id: int, device: torch.device) -> dict[str, Tensor]:
+def pad(encoded: Sequence[EncodedText], pad_id: int, device: torch.device, multiple: int = 1) -> dict[str, Tensor]:
     """The inputs of several texts as tensors, padded on the right.
 
     Args:
         encoded (sequence of EncodedText): Texts with the same inputs.
         pad_id (int): The token that fills up ``input_ids``; other inputs are filled with 0.
         device (torch.device): Where the tensors go.
+        multiple (int): The length is a multiple of this. Default: 1.
 
     Returns:
         dict of Tensor: (B, T) integers by the names of ``inputs``, ``input_ids`` first.
     """
-    longest = max(map(len, encoded))
+    longest = -(-max(map(len, encoded)) // multiple) * multiple
     return {
         name: torch.tensor(
             [row.inputs[name] + [pad_id if name == "input_ids" else 0] * (longest - len(row)) for row in encoded],
@@ -193,7 +195,7 @@ def pad(encoded: Sequence[EncodedText], pad_id: int, device: torch.device) -> di
     }
 
 
-def per_token(values: Sequence[Sequence[int]], fill: int, device: torch.device) -> Tensor:
-    """Rows of different lengths as one (B, T) tensor, filled up on the right."""
-    longest = max(map(len, values))
+def per_token(values: Sequence[Sequence[int]], fill: int, device: torch.device, length: int | None = None) -> Tensor:
+    """Rows of different lengths as one (B, T) tensor, filled up on the right: to ``length``, or the longest row."""
+    longest = max(map(len, values)) if length is None else length
     return torch.tensor([[*row, *[fill] * (longest - len(row))] for row in values], device=device)

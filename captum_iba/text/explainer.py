@@ -9,15 +9,15 @@ from typing import Any, overload
 
 import torch
 
-from captum_iba._compat import progress
 from captum_iba.attr.presets import Settings, settings
 from captum_iba.attr.statistics import FeatureStatistics
 from captum_iba.text import layer_statistics
 from captum_iba.text.classifier import Classifier, load_classifier
-from captum_iba.text.inputs import batches_by_length, check_texts
-from captum_iba.text.layers import find_layers, published_layer
+from captum_iba.text.identity import change_mark, classifier_fingerprint
+from captum_iba.text.inputs import check_texts
+from captum_iba.text.layers import check_layers, find_layers, published_layer
 from captum_iba.text.result import TextAttribution
-from captum_iba.text.run import Call, Place
+from captum_iba.text.run import NO_STATISTICS, Call, Place
 from captum_iba.text.targets import spread_targets
 
 GRANULARITIES = ("token", "word", "feature")
@@ -58,7 +58,7 @@ class TextExplainer:
 
     Raises:
         ValueError: Not a classifier of two or more classes, a slow tokenizer, no padding token, no such
-            layer, or statistics of another layer.
+            layer, or statistics of another layer or model.
 
     Examples::
 
@@ -77,6 +77,7 @@ class TextExplainer:
     ) -> None:
         self.classifier = Classifier(model, tokenizer, max_length)
         self.layers = find_layers(model, layer)
+        check_layers(self.classifier, self.layers)
         self._every_block = layer is None
         self._warned = False
         if isinstance(statistics, (str, os.PathLike)):
@@ -91,12 +92,34 @@ class TextExplainer:
 
     @statistics.setter
     def statistics(self, statistics: FeatureStatistics | Sequence[FeatureStatistics] | None) -> None:
+        self.use_statistics(statistics)
+
+    def fingerprint(self) -> str:
+        """What tells this model, with its weights, active adapters and tokenizer, from others; computed anew."""
+        return classifier_fingerprint(self.classifier)
+
+    def use_statistics(
+        self, statistics: FeatureStatistics | Sequence[FeatureStatistics] | None, fingerprint: str | None = None
+    ) -> None:
+        """Use statistics from now on, as setting :attr:`statistics` does.
+
+        Args:
+            statistics (FeatureStatistics, sequence of them, or None): One per layer.
+            fingerprint (str or None): What :meth:`fingerprint` gave just now; None has it computed where it is needed.
+                Default: None.
+
+        Raises:
+            ValueError: Statistics of another number of layers, of other layers, or gathered with another model.
+        """
         given = (statistics,) if isinstance(statistics, FeatureStatistics) else statistics
         if given is not None and len(given) != len(self.layers):
             raise ValueError(f"statistics: expected those of {len(self.layers)} layers, got {len(given)}.")
         for one, block in zip(given or (), self.layers, strict=False):
             if one.layer not in (None, block.key):
                 raise ValueError(f"statistics: they are of layer {one.layer!r}, expected {block.key!r}.")
+        if any(one.model is not None for one in given or ()):
+            layer_statistics.check_model(given or (), fingerprint or self.fingerprint(), self.classifier.name)
+            self._mark: Any = change_mark(self.classifier.model)
         self._statistics = None if given is None else tuple(given)
         # Objects for all calls, because they say once what is amiss.
         self._place = self._published = Place.of(self.classifier, self.layers, self._statistics)
@@ -210,22 +233,26 @@ class TextExplainer:
         place = self._place if preset == "default" else self._published
         if place.statistics is None and not used.own_input and not self._warned:
             self._warned = True
-            warnings.warn(
-                "no statistics given: the noise takes those of each text itself, and bits are far less faithful; call "
-                "estimate_statistics with a few hundred texts first",
-                UserWarning,
-                stacklevel=2,
-            )
+            warnings.warn(NO_STATISTICS, UserWarning, stacklevel=2)
+        if place.statistics is not None and not used.own_input:
+            self._warn_if_changed(place.statistics)
         call = Call(place, preset, granularity or used.granularity, used, seed, internal_batch_size, return_trace)
-        batches = batches_by_length([len(item) for item in encoded], batch_size)
-        results: dict[int, TextAttribution] = {}
-        for batch in progress(batches, desc="Texts") if show_progress and len(batches) > 1 else batches:
-            found = call.explain(
-                [encoded[i] for i in batch], [targets[i] for i in batch], show_progress and len(batches) == 1
+        results = call.explain_all(encoded, targets, batch_size, show_progress)
+        return results[0] if isinstance(texts, str) else results
+
+    def _warn_if_changed(self, statistics: Sequence[FeatureStatistics]) -> None:
+        """Say it where weights or adapters have changed since the statistics were gathered; weights are rarely read."""
+        known = {one.model for one in statistics if one.model is not None}
+        if not known or self._mark == (mark := change_mark(self.classifier.model)):
+            return
+        self._mark = mark
+        if known != {self.fingerprint()}:
+            warnings.warn(
+                "statistics: weights, adapters or tokenizer of the model have changed since they were gathered, and "
+                "bits rest on the wrong noise; call estimate_statistics again",
+                UserWarning,
+                stacklevel=3,
             )
-            results.update(zip(batch, found, strict=True))
-        ordered = [results[i] for i in range(len(each))]
-        return ordered[0] if isinstance(texts, str) else ordered
 
     def estimate_statistics(
         self,
@@ -252,7 +279,10 @@ class TextExplainer:
         each, others = check_texts(texts, pairs)
         encoded = self.classifier.encode(each, others)
         found = layer_statistics.estimate(self.classifier, self.layers, encoded, batch_size, show_progress)
-        self.statistics = found
+        fingerprint = self.fingerprint()
+        for one in found:
+            one.model = fingerprint
+        self.use_statistics(found, fingerprint)
         return found
 
     def save_statistics(self, path: str | os.PathLike[str]) -> None:
@@ -272,7 +302,7 @@ class TextExplainer:
 
         Raises:
             FileNotFoundError: There is no such file, or a layer's is not in the folder.
-            ValueError: Not a file of statistics, or of another layer.
+            ValueError: Not a file of statistics, or of another layer or model.
         """
         found = layer_statistics.load(path, self.layers)
         self.statistics = found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from operator import itemgetter
 from pathlib import Path
 from urllib.parse import quote
 
@@ -34,7 +35,7 @@ def estimate(
         tuple of FeatureStatistics: one a layer.
     """
     batches = [
-        classifier.tensors([encoded[i] for i in batch])
+        classifier.tensors([encoded[i] for i in batch], whole_windows=True)
         for batch in batches_by_length([len(item) for item in encoded], batch_size)
     ]
     with classifier.padding_known():
@@ -42,12 +43,32 @@ def estimate(
             classifier.model,
             [block.module for block in layers],
             batches,
+            mask_func=itemgetter("attention_mask") if "attention_mask" in batches[0] else None,
             layer_call=[block.call for block in layers],
             show_progress=show_progress,
+            feature_dim=-1,
         )
     for one, block in zip(statistics, layers, strict=True):
         one.layer = block.key  # with the call, where one module runs several times
     return tuple(statistics)
+
+
+def check_model(statistics: Sequence[FeatureStatistics], fingerprint: str, name: str) -> None:
+    """Raise ValueError where statistics were gathered with another model; those of an unknown one pass.
+
+    Args:
+        statistics (sequence of FeatureStatistics): One per layer.
+        fingerprint (str): Of the model that they are meant for.
+        name (str): Its name, for the message.
+    """
+    for one in statistics:
+        if one.model not in (None, fingerprint):
+            raise ValueError(
+                f"statistics: those of layer {one.layer!r} were gathered with another model than {name} as it is now "
+                f"(weights, adapter, precision or tokenizer differ): their fingerprint is {one.model[:12]}, expected "
+                f"{fingerprint[:12]}. Gather them again with this model (estimate_statistics, or "
+                "captum-iba explain --statistics-from TEXTS)."
+            )
 
 
 def save(path: str | os.PathLike[str], layers: Sequence[Block], statistics: Sequence[FeatureStatistics]) -> None:

@@ -6,12 +6,15 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from captum_iba.attr.nested import split_feature
+
+if TYPE_CHECKING:
+    from captum_iba.text.classifier import Classifier
 
 
 @dataclass(frozen=True)
@@ -175,6 +178,13 @@ def _describe(blocks: tuple[Block, ...]) -> str:
     return f"the model has the blocks 1 to {len(blocks)} ({blocks[0].name} to {blocks[-1].name})"
 
 
+def check_layers(classifier: Classifier, blocks: Sequence[Block]) -> None:
+    """Raise ValueError where a layer of a classifier does not give a row per token, as a short text shows."""
+    if (inputs := classifier.short_text()) is not None:
+        with classifier.padding_known(), token_feature_required(blocks, inputs["input_ids"].shape):
+            classifier.probabilities(inputs)
+
+
 @contextmanager
 def token_feature_required(blocks: Sequence[Block], shape: torch.Size) -> Iterator[None]:
     """Look at the layers in the passes to come on this thread.
@@ -195,9 +205,15 @@ def token_feature_required(blocks: Sequence[Block], shape: torch.Size) -> Iterat
         found = split_feature(output)
         if found is None or found[0].ndim != 3 or found[0].shape[:2] != shape:
             given = "no tensor" if found is None else f"a feature of shape {tuple(found[0].shape)}"
+            transposed = found is not None and tuple(found[0].shape[:2]) == (shape[1], shape[0])
             raise ValueError(
                 f"layer: {names[layer]} gives {given}, expected one row a token, ({shape[0]}, {shape[1]}, features); "
-                "choose a block instead."
+                + (
+                    "the positions come first, (T, B, D), as in XLNet, which is not supported for texts. "
+                    "Choose a model whose blocks give (B, T, D)."
+                    if transposed
+                    else "choose a block instead."
+                )
             )
 
     with ExitStack() as hooks:

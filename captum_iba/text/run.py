@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from captum_iba._compat import progress
 from captum_iba.attr.information_bottleneck import InformationBottleneckAttribution
 from captum_iba.attr.presets import Settings
 from captum_iba.attr.statistics import FeatureStatistics
 from captum_iba.text.classifier import Classifier
 from captum_iba.text.encoding import EncodedText, per_token
+from captum_iba.text.inputs import batches_by_length
 from captum_iba.text.layers import Block, token_feature_required
 from captum_iba.text.result import TextAttribution, Token, Trace
+
+NO_STATISTICS = (
+    "no statistics given: the noise takes those of each text itself, and bits are far less faithful; call "
+    "estimate_statistics with a few hundred texts first"
+)
 
 
 @dataclass(frozen=True)
@@ -67,7 +75,7 @@ class Call:
         classifier = self.place.classifier
         # Gradients cannot flow through what is made in inference mode.
         with classifier.padding_known(), torch.inference_mode(False):
-            inputs = classifier.tensors(encoded)
+            inputs = classifier.tensors(encoded, whole_windows=True)
             with token_feature_required(self.place.layers, inputs["input_ids"].shape):
                 probabilities = classifier.probabilities(inputs)
             predicted = probabilities.argmax(-1).tolist()
@@ -85,6 +93,19 @@ class Call:
             for row, item in enumerate(encoded)
         ]
 
+    def explain_all(
+        self, encoded: Sequence[EncodedText], targets: Sequence[int | None], batch_size: int, show_progress: bool
+    ) -> list[TextAttribution]:
+        """Texts of any length in batches, and the results in their order."""
+        batches = batches_by_length([len(item) for item in encoded], batch_size)
+        results: dict[int, TextAttribution] = {}
+        for batch in progress(batches, desc="Texts") if show_progress and len(batches) > 1 else batches:
+            found = self.explain(
+                [encoded[i] for i in batch], [targets[i] for i in batch], show_progress and len(batches) == 1
+            )
+            results.update(zip(batch, found, strict=True))
+        return [results[i] for i in range(len(encoded))]
+
     def _attribute(
         self,
         encoded: list[EncodedText],
@@ -94,16 +115,16 @@ class Call:
     ) -> tuple[Tensor, list[Trace] | None]:
         """Bits of every token, (B, T), and the traces."""
         input_ids, *others = inputs.values()
-        device = input_ids.device
+        device, length = input_ids.device, input_ids.shape[1]
         used = self.settings
         found = self.place.attribution.attribute(
             input_ids,
             target=torch.tensor(targets, device=device),
             additional_forward_args=tuple(others) or None,
-            feature_mask=per_token([_groups(item) for item in encoded], -1, device)
+            feature_mask=per_token([_groups(item) for item in encoded], -1, device, length)
             if self.granularity == "word"
             else None,
-            bottleneck_mask=per_token([self._carriers(item) for item in encoded], 0, device).bool(),
+            bottleneck_mask=per_token([self._carriers(item) for item in encoded], 0, device, length).bool(),
             preset=self.preset,
             granularity=used.granularity,
             beta=used.beta,
@@ -118,6 +139,7 @@ class Call:
             seed=self.seed,
             share_mask=True,
             layer_call=[block.call for block in self.place.layers],
+            feature_dim=-1,
             internal_batch_size=self.internal_batch_size,
             show_progress=show_progress,
             return_trace=self.return_trace,
@@ -129,7 +151,7 @@ class Call:
         if trace is not None:
             each = zip(trace.loss.tolist(), trace.information.tolist(), trace.probability.tolist(), strict=True)
             rows = [Trace(*map(tuple, row)) for row in each]
-        return bits.double().sum(-1).cpu(), rows
+        return bits.cpu().double().sum(-1), rows
 
     def _result(
         self,

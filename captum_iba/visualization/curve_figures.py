@@ -272,7 +272,7 @@ def _probabilities(name: str, curve: Degradation | Tensor) -> Tensor:
         raise ValueError(f"curves: {name!r} has the shape {tuple(values.shape)}, expected (examples, steps + 1).")
     if not bool(values.isfinite().all()):
         raise ValueError(f"curves: {name!r} has NaN or infinite probabilities, expected finite ones.")
-    return values.double().cpu()
+    return values.cpu().double()
 
 
 def _shares(curve: Degradation | Tensor) -> list[float]:

@@ -49,8 +49,8 @@ def plain_axes(ax: Axes) -> None:
 def save_figure(fig: Figure, path: str | os.PathLike[str]) -> Path:
     """Write a figure to a file, whole or not at all.
 
-    The same figure gives the same bytes: no date is written, and names inside an SVG are not random. Text stays text
-    in SVG and PDF, so it can be searched and copied.
+    With the same fonts and version of matplotlib the same figure gives the same bytes: no date is written, and names
+    inside an SVG are not random. Text stays text in SVG and PDF, so it can be searched and copied.
 
     Args:
         fig (matplotlib.figure.Figure): What to write.

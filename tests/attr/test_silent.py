@@ -1,8 +1,10 @@
 """Cases in which an attribution was wrong without a word, or left a model or the machine changed. Add yours here."""
 
+import re
 import threading
 import types
 import warnings
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +14,7 @@ from captum.attr import LayerActivation, NoiseTunnel
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+import captum_iba
 from captum_iba import FeatureStatistics, InformationBottleneckAttribution
 from captum_iba.attr import guard as guard_module
 from captum_iba.attr.bottleneck import open_bottleneck
@@ -183,6 +186,14 @@ def test_channels_first_and_last_give_the_same_bits():
     assert attribute(first, first.layer, drawn(2, 1, 30), statistics).shape == (2, 6, 28)
 
 
+class Scale(nn.Module):
+    """A normalization of another library."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+
+
 @pytest.mark.parametrize(
     ("layer", "shape", "expected"),
     [
@@ -197,6 +208,10 @@ def test_channels_first_and_last_give_the_same_bits():
         (nn.Embedding(9, 8), (2, 8, 8), 2),
         (nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), (2, 8, 8), 2),
         (nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU()), (2, 8, 8, 8), 1),
+        (nn.Sequential(nn.Linear(8, 8), Scale(8)), (2, 8, 8), 2),
+        (nn.Sequential(nn.Conv2d(8, 8, 1), Scale(8)), (2, 8, 8, 8), 1),
+        (Scale(8), (2, 5, 8), 2),
+        (Scale(8), (2, 8, 5, 5), 1),
         (nn.Sequential(nn.Conv2d(3, 8, 1), nn.Conv2d(8, 4, 1)), (2, 12, 9, 9), 1),  # concatenated, as in DenseNet
         (nn.Sequential(nn.Conv2d(8, 8, 7), nn.LayerNorm(8), nn.Linear(8, 32), nn.Linear(32, 8)), (2, 8, 7, 7), 1),
         (nn.Sequential(nn.Conv2d(3, 8, 4), nn.LayerNorm(8)), (2, 7, 7, 8), 3),
@@ -223,6 +238,7 @@ def test_a_layer_without_parameters_goes_by_the_one_before():
         (nn.ReLU(), (2, 6, 9), None),
         (nn.Identity(), (2, 5, 5, 5), None),
         (nn.GLU(), (2, 7, 16), nn.Linear(8, 32)),
+        (Scale(8), (2, 8, 8), None),
         (nn.Sequential(nn.Conv2d(8, 8, 7), nn.Linear(8, 8)), (2, 8, 8, 8), None),
     ],
 )
@@ -741,3 +757,13 @@ def test_a_mask_of_fewer_rows_is_a_mistake_elsewhere():
     statistics = FeatureStatistics.estimate(net, net.layer, [x])
     with pytest.raises(ValueError, match=r"bottleneck_mask has the shape \(2, 1, 6\)"):
         attribute(net, net.layer, x, statistics, bottleneck_mask=torch.ones(2, 1, 6))
+
+
+def test_results_leave_the_device_before_they_become_float64():
+    """Apple's GPUs have no float64, and no machine here has one of those: the order of the calls is looked at."""
+    package = Path(captum_iba.__file__).parent
+    sources = {path: path.read_text(encoding="utf-8") for path in package.rglob("*.py")}
+    wrong = re.compile(r"\.double\(\)[\w.()\[\], -]*\.cpu\(\)|to\((\"cpu\", )?torch\.float64\)[\w.()]*\.cpu\(\)")
+    found = [f"{path.name}: {match[0]}" for path, text in sources.items() for match in wrong.finditer(text)]
+    # Probabilities of text models, which look at the device themselves.
+    assert found == ["rows.py: .double().cpu()"]

@@ -1,7 +1,9 @@
 """Killed at random moments, a comparison goes on to the same records as one that ran through."""
 
+import copy
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from captum_iba.benchmark import prepare, write_report
+from tests.benchmark.agreement import assert_agree
 from tests.benchmark.test_runner import all_records
 
 ROOT = Path(__file__).parents[2]
@@ -53,6 +56,16 @@ def test_killed_three_times(model_folder, data_file, request_of, tmp_path):
     assert 0 < len(finished) < len(steps)
     again = list(prepare(request, killed).go())
     assert sum(step.seconds is None for step in again) == len(finished)
-    assert all_records(killed) == all_records(whole)
+    assert_agree(all_records(killed), all_records(whole))
     assert (killed / "texts.parquet").read_bytes() == (whole / "texts.parquet").read_bytes()
     assert write_report(killed).lines[0] == write_report(whole).lines[0]
+
+
+def test_a_comparison_does_not_go_on_with_another_tokenizer(request_of, model_folder, wordpiece, tmp_path):
+    folder = shutil.copytree(model_folder, tmp_path / "model")
+    prepare(request_of(model=str(folder)), tmp_path / "out")
+    other = copy.deepcopy(wordpiece)
+    other.add_tokens(["dull plot"])
+    other.save_pretrained(folder)
+    with pytest.raises(ValueError, match="model_fingerprint"):
+        prepare(request_of(model=str(folder)), tmp_path / "out")

@@ -1,3 +1,5 @@
+import copy
+
 import pytest
 import torch
 
@@ -39,7 +41,10 @@ def test_other_weights_in_the_same_folder_are_another_model(make, bert, wordpiec
     wordpiece.save_pretrained(model)
     path, _ = cached_statistics(TextExplainer.from_pretrained(model), TEXTS, tmp_path)
     assert cached_statistics(TextExplainer.from_pretrained(model), TEXTS, tmp_path) == (path, True)
-    bert.save_pretrained(model)
+    other = copy.deepcopy(bert)
+    with torch.no_grad():
+        other.classifier.bias += 1
+    other.save_pretrained(model)
     assert cached_statistics(TextExplainer.from_pretrained(model), TEXTS, tmp_path)[1] is False
 
 

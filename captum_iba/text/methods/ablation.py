@@ -60,7 +60,7 @@ class OrdinaryTokens:
     def spread(self, scores: Tensor, length: int) -> FloatArray:
         """Scores (1, N) of the ordinary tokens as scores of all, 0 for special ones."""
         whole = np.zeros(length)
-        whole[self.positions.cpu().numpy()] = scores[0].double().cpu().numpy()
+        whole[self.positions.cpu().numpy()] = scores[0].cpu().double().numpy()
         return whole
 
 

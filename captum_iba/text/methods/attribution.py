@@ -13,7 +13,9 @@ from captum_iba.attr.guard import ModuleGuard
 from captum_iba.attr.statistics import FeatureStatistics
 from captum_iba.text.classifier import Classifier
 from captum_iba.text.encoding import EncodedText
+from captum_iba.text.identity import classifier_fingerprint
 from captum_iba.text.inputs import batches_by_length, check_texts
+from captum_iba.text.layer_statistics import check_model
 from captum_iba.text.layers import Block
 from captum_iba.text.methods.randomness import own_randomness
 from captum_iba.text.methods.registry import find
@@ -80,7 +82,7 @@ def attribute(
         seed,
         batch_size,
         layer,
-        _lookup(statistics),
+        _lookup(statistics, classifier),
     )
     return scores_of(name, task, **options)
 
@@ -160,12 +162,14 @@ def _targets(
     return [targets[i] for i in range(len(wanted))]
 
 
-def _lookup(statistics: StatisticsSource | None) -> Callable[[Block], FeatureStatistics | None]:
+def _lookup(statistics: StatisticsSource | None, classifier: Classifier) -> Callable[[Block], FeatureStatistics | None]:
     if statistics is None:
         return no_statistics
     if callable(statistics):
         return statistics
     given = [statistics] if isinstance(statistics, FeatureStatistics) else list(statistics)
+    if any(one.model is not None for one in given):
+        check_model(given, classifier_fingerprint(classifier), classifier.name)
 
     def of_block(block: Block) -> FeatureStatistics:
         for one in given:

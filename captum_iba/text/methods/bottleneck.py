@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from captum_iba.text.explainer import TextExplainer, read_settings
-from captum_iba.text.layers import find_blocks, find_layers, published_layer
+from captum_iba.text.explainer import read_settings
+from captum_iba.text.layers import check_layers, find_blocks, find_layers, published_layer
 from captum_iba.text.methods.task import FloatArray, Task
+from captum_iba.text.run import NO_STATISTICS, Call, Place
 
 
 def information_bottleneck(
@@ -52,35 +54,28 @@ def information_bottleneck(
         "alternate": alternate,
     }
     used = read_settings(preset, **changes)
+    place = _place(task, task.layer if layer is None else layer, preset, used.own_input)
+    if place.statistics is None and not used.own_input:
+        warnings.warn(NO_STATISTICS, UserWarning, stacklevel=2)
+    call = Call(place, preset, granularity or used.granularity, used, task.seed, task.batch_size, False)
+    rows_of_text = used.draws * used.sides
+    results = call.explain_all(task.encoded, list(task.targets), max(1, task.batch_size // rows_of_text), False)
+    return [np.asarray(result.bits) for result in results]
+
+
+def _place(task: Task, layer: int | str | Sequence[int | str] | None, preset: str, own_input: bool) -> Place:
+    """Where the bottlenecks go: for all parts of a data set the same object, which remembers what it has checked."""
     classifier = task.classifier
-    layer = task.layer if layer is None else layer
     if layer is None and preset != "default":
         layer = published_layer(len(find_blocks(classifier.model)))
     blocks = find_layers(classifier.model, layer)
-    found = [task.statistics(block) for block in blocks] if not used.own_input else [None]
-    explainer = TextExplainer(
-        classifier.model,
-        classifier.tokenizer,
-        [block.index or block.name for block in blocks],
-        None if None in found else [one for one in found if one is not None],
-        classifier.max_length,
-    )
-    rows_of_text = used.draws * used.sides
-    scores: dict[int, FloatArray] = {}
-    for paired in (False, True):
-        rows = [i for i, encoded in enumerate(task.encoded) if (encoded.pair is not None) == paired]
-        if not rows:
-            continue
-        texts = [task.encoded[i] for i in rows]
-        results = explainer.explain(
-            [encoded.text for encoded in texts],
-            [encoded.pair or "" for encoded in texts] if paired else None,
-            [task.targets[i] for i in rows],
-            preset=preset,
-            seed=task.seed,
-            batch_size=max(1, task.batch_size // rows_of_text),
-            internal_batch_size=task.batch_size,
-            **changes,
-        )
-        scores.update((i, np.asarray(result.bits)) for i, result in zip(rows, results, strict=True))
-    return [scores[i] for i in range(len(task.encoded))]
+    if task.encoded and not any(blocks == known for known, _ in classifier.places):
+        check_layers(classifier, blocks)
+    found = [None] if own_input else [task.statistics(block) for block in blocks]
+    statistics = None if None in found else tuple(one for one in found if one is not None)
+    key = (blocks, statistics is None)
+    place = classifier.places.get(key)
+    if place is None or list(map(id, place.statistics or ())) != list(map(id, statistics or ())):
+        place = classifier.places[key] = Place.of(classifier, blocks, statistics)
+    assert isinstance(place, Place)
+    return place

@@ -100,6 +100,6 @@ def by_embeddings(task: Task, rows_per_text: int, attribute: Callable[[EmbeddedT
     size = max(1, task.batch_size // rows_per_text)
     for batch in batches_by_length([len(encoded) for encoded in task.encoded], size):
         texts = EmbeddedTexts.of(task.classifier, [task.encoded[i] for i in batch], [task.targets[i] for i in batch])
-        found = attribute(texts).detach().double().cpu().numpy()
+        found = attribute(texts).detach().cpu().double().numpy()
         scores.update((i, row[: len(task.encoded[i])]) for i, row in zip(batch, found, strict=True))
     return [scores[i] for i in range(len(task.encoded))]

@@ -106,7 +106,7 @@ def _expected_gradients(task: Task, encoded: EncodedText, target: int, n_samples
         total += count * GradientShap(texts.forward).attribute(
             texts.embeddings, baselines=baselines, n_samples=count, **texts.arguments
         )
-    scores: FloatArray = (total / n_samples)[0].sum(-1).double().cpu().numpy()
+    scores: FloatArray = (total / n_samples)[0].sum(-1).cpu().double().numpy()
     return scores
 
 

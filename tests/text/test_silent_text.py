@@ -1,0 +1,393 @@
+"""Texts: bits that were wrong, or models taken that cannot be explained, without a word."""
+
+import copy
+import json
+import warnings
+
+import pytest
+import torch
+import transformers
+from transformers.modeling_outputs import SequenceClassifierOutput
+from typer.testing import CliRunner
+
+from captum_iba import FeatureStatistics, cli
+from captum_iba.engines import Local
+from captum_iba.engines.texts import explain_texts
+from captum_iba.text import TextExplainer, cached_statistics, encoding, run
+from captum_iba.text.classifier import Classifier
+from captum_iba.text.identity import classifier_fingerprint
+from captum_iba.text.methods import attribute, scores_of
+from captum_iba.text.methods.task import Task
+
+from .bag_of_tokens import BagConfig, bag_of_tokens
+from .conftest import SIZE, build
+
+TEXTS = ["the film was good", "a bad, dull plot!"]
+QUICK = {"n_steps": 2, "n_samples": 1}
+OTHER_MODEL = "statistics: those of layer .* were gathered with another model"
+
+
+@pytest.fixture
+def model(bert):
+    """A model that a test may change."""
+    return copy.deepcopy(bert)
+
+
+def changed(model):
+    with torch.no_grad():
+        model.bert.encoder.layer[0].output.dense.weight.mul_(1.5)
+    return model
+
+
+def another_tokenizer(tokenizer):
+    other = copy.deepcopy(tokenizer)
+    other.add_tokens(["dull plot"])
+    return other
+
+
+def test_two_models_in_memory_have_statistics_of_their_own(bert, model, wordpiece, tmp_path):
+    first = TextExplainer(bert, wordpiece, layer=2)
+    second = TextExplainer(changed(model), wordpiece, layer=2)
+    paths = [cached_statistics(one, TEXTS, tmp_path) for one in (first, second)]
+    assert [found for _, found in paths] == [False, False]
+    assert not torch.equal(first.statistics[0].mean, second.statistics[0].mean)
+
+
+def test_a_model_changed_in_memory_misses_the_cache(model, wordpiece, tmp_path):
+    explainer = TextExplainer(model, wordpiece, layer=2)
+    cached_statistics(explainer, TEXTS, tmp_path)
+    assert cached_statistics(explainer, TEXTS, tmp_path)[1]
+    model.bert.encoder.layer[0].output.dense.weight.data.mul_(1.5)  # no version counter sees this
+    assert not cached_statistics(explainer, TEXTS, tmp_path)[1]
+
+
+def test_another_tokenizer_or_precision_misses_the_cache(bert, model, wordpiece, tmp_path):
+    cached_statistics(TextExplainer(bert, wordpiece, layer=2), TEXTS, tmp_path)
+    for one, tokenizer in ((bert, another_tokenizer(wordpiece)), (model.bfloat16(), wordpiece)):
+        assert not cached_statistics(TextExplainer(one, tokenizer, layer=2), TEXTS, tmp_path)[1]
+
+
+def test_a_fingerprint_is_the_same_after_loading_and_calls(bert, wordpiece, tmp_path):
+    explainer = TextExplainer(bert, wordpiece, layer=2, max_length=4)
+    before = explainer.fingerprint()
+    explainer.estimate_statistics(["the film was not good at all", "bad"])  # cuts, which the tokenizer remembers
+    bert.save_pretrained(tmp_path)
+    wordpiece.save_pretrained(tmp_path)
+    assert explainer.fingerprint() == before == TextExplainer.from_pretrained(tmp_path).fingerprint()
+
+
+def test_statistics_of_another_model_are_refused(bert, model, wordpiece, tmp_path):
+    explainer, path = TextExplainer(bert, wordpiece, layer=2), tmp_path / "statistics.safetensors"
+    explainer.estimate_statistics(TEXTS)
+    explainer.save_statistics(path)
+    assert FeatureStatistics.load(path).model == explainer.fingerprint()
+    for one, tokenizer in ((changed(model), wordpiece), (bert, another_tokenizer(wordpiece))):
+        other = TextExplainer(one, tokenizer, layer=2)
+        with pytest.raises(ValueError, match=OTHER_MODEL):
+            other.load_statistics(path)
+        with pytest.raises(ValueError, match=OTHER_MODEL):
+            other.statistics = explainer.statistics
+        with pytest.raises(ValueError, match=OTHER_MODEL):
+            TextExplainer(one, tokenizer, layer=2, statistics=path)
+
+
+def test_explain_refuses_a_file_of_statistics_of_another_model(bert, model, wordpiece, tmp_path):
+    folders = [tmp_path / "first", tmp_path / "second"]
+    for folder, one in zip(folders, (bert, changed(model)), strict=True):
+        one.save_pretrained(folder)
+        wordpiece.save_pretrained(folder)
+    explainer, path = TextExplainer.from_pretrained(folders[0], layer=2), tmp_path / "statistics.safetensors"
+    explainer.estimate_statistics(TEXTS)
+    explainer.save_statistics(path)
+    command = ["explain", "good film", "--layer", "2", "--steps", "1", "--statistics", str(path), "--model"]
+    assert CliRunner().invoke(cli.app, [*command, str(folders[0])]).exit_code == 0
+    refused = CliRunner().invoke(cli.app, [*command, str(folders[1])])
+    assert refused.exit_code == 1
+    said = " ".join(refused.stderr.split())
+    assert "were gathered with another model" in said and "--statistics-from" in said
+
+
+def test_statistics_of_an_unknown_model_are_taken(bert, wordpiece):
+    explainer = TextExplainer(bert, wordpiece, layer=2)
+    (one,) = explainer.estimate_statistics(TEXTS)
+    one.model = None
+    assert TextExplainer(bert, wordpiece, layer=2, statistics=one).statistics == (one,)
+
+
+def test_kept_results_of_other_adapters_tokenizers_and_labels_are_not_taken(model, wordpiece, tmp_path):
+    def kept(one, tokenizer):
+        explainer = TextExplainer(one, tokenizer, layer=2, statistics=statistics)
+        return explain_texts(Local(), explainer, TEXTS, keep=tmp_path, **QUICK), len(list(tmp_path.iterdir()))
+
+    (statistics,) = TextExplainer(model, wordpiece, layer=2).estimate_statistics(TEXTS)
+    statistics.model = None
+    assert [kept(model, wordpiece)[1], kept(model, wordpiece)[1]] == [1, 1]
+    assert kept(model, another_tokenizer(wordpiece))[1] == 2
+    model.config.id2label = {0: "A", 1: "B", 2: "C"}
+    found, files = kept(model, wordpiece)
+    assert files == 3 and found[0].target_label in "ABC"
+
+
+def test_adapters_have_statistics_of_their_own(model, wordpiece, tmp_path):
+    peft = pytest.importorskip("peft")
+    configuration = peft.LoraConfig(r=2, target_modules=["query", "value"], task_type="SEQ_CLS")
+    both = peft.get_peft_model(model, configuration, adapter_name="first").eval()
+    explainer = TextExplainer(both, wordpiece, layer="base_model.model.bert.encoder.layer.1")
+    alone = explainer.fingerprint()
+    both.add_adapter("second", configuration)
+    assert explainer.fingerprint() == alone  # what is loaded and not active does not count
+    for name, weight in both.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(weight, std=0.5 if "first" in name else 1.0)
+    prints, means = [], []
+    for name in ("first", "second"):
+        both.set_adapter(name)
+        assert not cached_statistics(explainer, TEXTS, tmp_path)[1], name
+        prints.append(explainer.fingerprint())
+        means.append(explainer.statistics[0].mean)
+    assert not torch.equal(*means)
+    with pytest.raises(ValueError, match=r"another model .*\(weights, adapter, precision or tokenizer differ\)"):
+        both.set_adapter("first")
+        explainer.statistics = explainer.statistics
+    with pytest.warns(UserWarning, match="have changed since they were gathered"):
+        explainer.explain(TEXTS, **QUICK)
+    both.set_adapter("second")
+    with both.disable_adapter():
+        assert explainer.fingerprint() not in prints
+    both.set_adapter("first")
+    assert explainer.fingerprint() == prints[0] and cached_statistics(explainer, TEXTS, tmp_path)[1]
+    both.merge_adapter()
+    assert explainer.fingerprint() not in prints
+
+
+def test_a_fingerprint_reads_weights_that_accelerate_keeps_elsewhere(bert, model, wordpiece):
+    accelerate = pytest.importorskip("accelerate")
+    explainer = TextExplainer(bert, wordpiece)
+    expected = explainer.fingerprint()
+    offloaded = accelerate.cpu_offload(model, execution_device=torch.device("cpu"))
+    assert next(offloaded.parameters()).is_meta
+    elsewhere = TextExplainer(offloaded, wordpiece)
+    assert elsewhere.fingerprint() == expected
+    elsewhere.estimate_statistics(TEXTS)
+
+
+def test_old_files_of_statistics_are_read(explainer, tmp_path):
+    from safetensors import safe_open
+
+    explainer.statistics[0].model = None
+    explainer.save_statistics(tmp_path / "old.safetensors")
+    with safe_open(tmp_path / "old.safetensors", framework="pt") as file:
+        assert "model" not in json.loads(json.dumps(file.metadata()))
+    assert explainer.load_statistics(tmp_path / "old.safetensors")[0].model is None
+    assert classifier_fingerprint(explainer.classifier) == explainer.fingerprint()
+
+
+def test_encoding_goes_through_the_words_a_fixed_number_of_times(wordpiece, monkeypatch):
+    """Looking for each word among all of them takes 4 s for 16,000 tokens, the tokenizer 0.07 s."""
+
+    class Watched(tuple):
+        rounds = 0
+
+        def __iter__(self):
+            Watched.rounds += 1
+            return super().__iter__()
+
+        def __contains__(self, word):
+            Watched.rounds += 1
+            return super().__contains__(word)
+
+        def count(self, word):
+            Watched.rounds += 1
+            return super().count(word)
+
+        def index(self, *arguments):
+            Watched.rounds += 1
+            return super().index(*arguments)
+
+    real = encoding._number_words
+    monkeypatch.setattr(encoding, "_number_words", lambda *arguments: Watched(real(*arguments)))
+    rounds = []
+    for length in (10, 200):
+        Watched.rounds = 0
+        encoding.encode(wordpiece, "unbelievable film " * length, None, 10**6, ["input_ids"])
+        rounds.append(Watched.rounds)
+    assert rounds[0] == rounds[1] < 5
+
+
+HEADS = {
+    "BertForMaskedLM": "a masked language model",
+    "BertLMHeadModel": r"causal language model.*logits\[:, -1\]",
+    "BertForTokenClassification": r"a token classifier.*logits\[:, position\]",
+    "BertForQuestionAnswering": r"question answering.*start_logits",
+    "BertForMultipleChoice": r"multiple choice.*\(B, choices, T\)",
+    "BertModel": "a base model without a head",
+}
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_what_is_no_sequence_classifier_is_refused_at_construction(name, wordpiece):
+    model = getattr(transformers, name)(transformers.BertConfig(**SIZE, is_decoder=name == "BertLMHeadModel"))
+    says = f"model: {name} is not a sequence classifier: .*{HEADS[name]}.*"
+    with pytest.raises(ValueError, match=says) as caught:
+        TextExplainer(model, wordpiece)
+    assert "InformationBottleneckAttribution explains it" in str(caught.value)
+    with pytest.raises(ValueError, match="is not a sequence classifier"):
+        Classifier(model, wordpiece)
+
+
+def test_a_model_that_generates_text_is_refused_at_construction(wordpiece):
+    config = transformers.T5Config(vocab_size=400, d_model=16, d_kv=8, d_ff=32, num_layers=2, num_heads=2)
+    with pytest.raises(ValueError, match="T5ForConditionalGeneration is not .*generates text"):
+        TextExplainer(transformers.T5ForConditionalGeneration(config), wordpiece)
+
+
+def test_a_classifier_by_any_name_is_taken_and_left_as_it_was(wordpiece):
+    class MyCausalLMThing(type(bag_of_tokens())):
+        pass
+
+    model = MyCausalLMThing(BagConfig(num_labels=2, pad_token_id=0)).train()
+    before = torch.random.get_rng_state()
+    explainer = TextExplainer(model, wordpiece)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert all(module.training and not module._forward_hooks for module in model.modules())
+    assert all(parameter.requires_grad for parameter in model.parameters())
+    assert explainer.classifier.labels == ["LABEL_0", "LABEL_1"]
+
+
+def test_a_classifier_of_other_classes_than_it_says_is_refused(wordpiece):
+    class Wrong(type(bag_of_tokens())):
+        def forward(self, input_ids, attention_mask):
+            return SequenceClassifierOutput(logits=torch.zeros(len(input_ids), 5))
+
+    class Tuples(type(bag_of_tokens())):
+        def forward(self, input_ids, attention_mask):
+            return (torch.zeros(len(input_ids), 2),)
+
+    config = BagConfig(num_labels=2, pad_token_id=0)
+    with pytest.raises(ValueError, match=r"expected logits of shape \(1, 2\), got \(1, 5\)"):
+        Classifier(Wrong(config), wordpiece)
+    with pytest.raises(ValueError, match=r"got a tuple; .*return_dict = True"):
+        Classifier(Tuples(config), wordpiece)
+
+
+def test_layers_with_the_positions_first_are_refused_at_construction(wordpiece):
+    config = transformers.XLNetConfig(d_model=16, n_layer=2, n_head=2, d_inner=32, vocab_size=400)
+    with pytest.raises(
+        ValueError, match=r"layer: transformer\.layer\.0 .*positions come first, \(T, B, D\), as in XLNet"
+    ):
+        TextExplainer(build(config), wordpiece)
+
+
+def longformer():
+    return build(transformers.LongformerConfig(**{**SIZE, "max_position_embeddings": 64}, attention_window=4))
+
+
+def test_padding_that_longformer_adds_inside_does_not_count(wordpiece):
+    model = longformer()
+    explainer = TextExplainer(model, wordpiece, layer=2)
+    (found,) = explainer.estimate_statistics(TEXTS)
+    rows, seen = [], []
+    hook = model.longformer.encoder.layer[1].register_forward_hook(lambda *a: seen.append(a[2][0]))
+    for text in TEXTS:
+        with torch.no_grad():
+            length = model(**wordpiece(text, return_tensors="pt")).logits is not None and len(wordpiece(text).input_ids)
+        rows.append(seen.pop()[0, :length])
+    hook.remove()
+    assert found.count == sum(map(len, rows))
+    torch.testing.assert_close(found.mean, torch.cat(rows).mean(0), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:.*not replayed")
+def test_longformer_is_explained_whatever_is_beside_a_text(wordpiece):
+    explainer = TextExplainer(longformer(), wordpiece)
+    explainer.estimate_statistics(TEXTS)
+    texts = ["the film was good, not bad", "dull"]
+    for text, together in zip(texts, explainer.explain(texts, **QUICK), strict=True):
+        alone = explainer.explain(text, **QUICK)
+        assert len(alone.bits) == len(wordpiece(text).input_ids)
+        assert alone.bits == pytest.approx(together.bits, rel=1e-3, abs=1e-3)
+
+
+def test_iba_in_a_comparison_tokenises_once_and_keeps_one_explainer(bert, wordpiece, monkeypatch):
+    made, encoded = [], []
+    real, real_encode = run.InformationBottleneckAttribution, Classifier.encode
+
+    class Counted(real):
+        def __init__(self, *arguments, **others):
+            super().__init__(*arguments, **others)
+            made.append(self)
+
+    def encode(self, texts, pairs):
+        encoded.extend(texts)
+        return real_encode(self, texts, pairs)
+
+    classifier = Classifier(bert, wordpiece)
+    layers = TextExplainer(bert, wordpiece)
+    statistics = dict(zip((b.key for b in layers.layers), layers.estimate_statistics(TEXTS), strict=True))
+    monkeypatch.setattr(run, "InformationBottleneckAttribution", Counted)
+    monkeypatch.setattr(Classifier, "encode", encode)
+    chunks = [classifier.encode(chunk, [None] * 2) for chunk in (TEXTS, ["good", "not bad"])]
+    checked = []
+    for chunk in chunks:
+        task = Task(classifier, chunk, [0, 1], statistics=lambda block: statistics[block.key])
+        scores_of("iba", task, **{"n_steps": 2})
+        checked.append(dict(made[0]._checked))
+    assert len(made) == 1 and encoded == [*TEXTS, "good", "not bad"]
+    assert checked[0] and checked[0].items() <= checked[1].items()
+    # Other statistics, or none, are another explainer.
+    other = {key: copy.deepcopy(one) for key, one in statistics.items()}
+    scores_of("iba", Task(classifier, chunks[0], [0, 1], statistics=lambda block: other[block.key]), n_steps=1)
+    assert len(made) == 2
+
+
+def test_iba_as_a_method_gives_the_bits_of_the_explainer_for_texts_and_pairs_mixed(bert, wordpiece):
+    explainer = TextExplainer(bert, wordpiece)
+    explainer.estimate_statistics(TEXTS)
+    for pairs in (None, ["the plot", "good"]):
+        expected = explainer.explain(TEXTS, pairs, target=[0, 1], n_steps=2)
+        found = attribute(
+            "iba", Classifier(bert, wordpiece), TEXTS, pairs, [0, 1], statistics=explainer.statistics, n_steps=2
+        )
+        for scores, result in zip(found, expected, strict=True):
+            assert scores.tokens == pytest.approx(result.bits, rel=1e-4, abs=1e-4)
+
+
+def test_statistics_of_another_model_are_refused_by_a_method(bert, model, wordpiece):
+    statistics = TextExplainer(bert, wordpiece).estimate_statistics(TEXTS)
+    with pytest.raises(ValueError, match=OTHER_MODEL):
+        attribute("iba", Classifier(changed(model), wordpiece), "good", statistics=statistics)
+
+
+def test_a_model_changed_after_its_statistics_were_gathered_is_warned_of(model, wordpiece):
+    explainer = TextExplainer(model, wordpiece, layer=2)
+    explainer.estimate_statistics(TEXTS)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        explainer.explain(TEXTS, **QUICK)
+        model.train()
+        explainer.explain(TEXTS, **QUICK)
+    changed(model)
+    with pytest.warns(UserWarning, match="have changed since they were gathered") as caught:
+        explainer.explain(TEXTS, **QUICK)
+        explainer.explain(TEXTS, **QUICK)
+    assert len(caught) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        explainer.explain(TEXTS, preset="as_released", **QUICK)  # has no use for statistics
+    explainer.estimate_statistics(TEXTS)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        explainer.explain(TEXTS, **QUICK)
+
+
+@pytest.mark.filterwarnings("ignore:.*not replayed")
+def test_bigbird_keeps_its_attention_and_its_inner_padding_does_not_count(wordpiece):
+    size = {**SIZE, "max_position_embeddings": 128, "num_hidden_layers": 2}
+    model = build(transformers.BigBirdConfig(**size, block_size=4, num_random_blocks=1, attention_type="block_sparse"))
+    explainer = TextExplainer(model, wordpiece)
+    assert model.bert.attention_type == model.bert.encoder.attention_type == "block_sparse"
+    texts = ["the film was good " * 10, "bad " * 33]  # 42 and 35 tokens, more than 28
+    found = explainer.estimate_statistics(texts)
+    assert [one.count for one in found] == [77, 77]
+    assert [len(result.bits) for result in explainer.explain([*texts, "bad"], batch_size=2, **QUICK)] == [42, 35, 3]
+    assert model.bert.attention_type == "block_sparse"
