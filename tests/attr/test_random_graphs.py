@@ -413,3 +413,14 @@ def test_models_that_draw_random_numbers(case):
         first = case.ours(replay)
         assert changed(before, everything(case)) == []
         torch.testing.assert_close(case.ours(replay), first, rtol=0, atol=0)
+
+
+def test_an_input_that_is_written_into_and_then_looked_at():
+    """What a skipped module does to its input must be done to what stands in for the input, too."""
+    plan = [(WritesIntoItsInput, "run", 0), (Part, "run where it has grown since an early state", 0)]
+    Clock.start()
+    for seed in range(12):
+        case = Case(plan, watched=seed % 2, inside=False, call=-1, rows=3, trains=0, seed=seed)
+        expected = case.naively()
+        for replay in (False, True):
+            assert_same(case.ours(replay), expected)
