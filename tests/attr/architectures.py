@@ -617,3 +617,17 @@ def assert_same(bits, expected, tolerance=TOLERANCE):
     assert bits.shape == expected.shape
     deviation = float((bits - expected).abs().max() / expected.abs().max())
     assert deviation <= tolerance
+
+
+def rotated(kind: str) -> Architecture:
+    """A Llama whose angles of rotation, a buffer, depend on the longest text so far; these are longer than planned."""
+    more: dict[str, Any] = {"rope_type": kind, "rope_theta": 10000.0, "factor": 2.0}
+    if kind == "longrope":
+        more |= {"original_max_position_embeddings": 6, "short_factor": [1.0] * 4, "long_factor": [2.0] * 4}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        found = _decoder(
+            "Llama", "model.layers.1", num_key_value_heads=2, max_position_embeddings=6, rope_parameters=more
+        )
+    found.model.eval()
+    return found

@@ -1,11 +1,12 @@
 """Bits of many model families: by replay, by whole passes, and by a naive implementation without code of ours."""
 
 import warnings
+from dataclasses import replace
 
 import naive
 import pytest
 import torch
-from architectures import FALL_BACK, FAMILIES, Architecture, assert_same, build, texts
+from architectures import FALL_BACK, FAMILIES, assert_same, build, rotated, texts
 from torch.nn import functional as F
 
 from captum_iba import FeatureStatistics, InformationBottleneckAttribution
@@ -30,8 +31,13 @@ def mask_of_positions(architecture, feature):
     return F.pad(mask, (0, feature.shape[1] - mask.shape[1]))
 
 
-def by_all_three(architecture, **changes):
-    """Bits by replay, by whole passes and naively, and what was said."""
+def by_all_three(made, **changes):
+    """Bits by replay, by whole passes and naively, and what was said.
+
+    ``made`` gives the architecture, once for us and once for the naive implementation: some models are others after
+    their first pass, and neither is to see what the other has done.
+    """
+    architecture = made()
     inputs = double(architecture)
     forward, layer, call = architecture.forward, architecture.layer, architecture.layer_call
     feature, _ = naive.recorded(forward, layer, inputs, call)
@@ -41,14 +47,21 @@ def by_all_three(architecture, **changes):
     given = {"bottleneck_mask": mask, "layer_call": call, **where, **SETTINGS, **changes}
     expected = naive.bits(forward, layer, inputs, TARGETS, mean, std, **given)
 
-    statistics = FeatureStatistics.estimate(forward, layer, [inputs], lambda batch: mask, layer_call=call, **where)
+    ours = made()
+    double(ours)
+    statistics = FeatureStatistics.estimate(
+        ours.forward, ours.layer, [inputs], lambda batch: mask, layer_call=call, **where
+    )
     torch.testing.assert_close(statistics.mean, mean)
     torch.testing.assert_close(statistics.std, std)
-    iba = InformationBottleneckAttribution(forward, layer, statistics=statistics)
+    iba = InformationBottleneckAttribution(ours.forward, ours.layer, statistics=statistics)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         replayed, whole = (iba.attribute(inputs, TARGETS, replay=replay, **given) for replay in (True, False))
     said = [str(warning.message) for warning in caught if issubclass(warning.category, UserWarning)]
+    ours.model.eval()
+    with torch.no_grad():
+        torch.testing.assert_close(ours.forward(*inputs), forward(*inputs))
     return _feature(replayed), _feature(whole), expected, said
 
 
@@ -58,7 +71,7 @@ def _feature(bits):
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_family(name):
-    replayed, whole, expected, said = by_all_three(build(name))
+    replayed, whole, expected, said = by_all_three(lambda: build(name))
     assert replayed.dtype == whole.dtype == torch.float64
     assert_same(whole, expected)
     assert_same(replayed, expected)
@@ -86,7 +99,7 @@ def test_family(name):
     ids=str,
 )
 def test_settings(name, changes):
-    replayed, whole, expected, said = by_all_three(build(name), **changes)
+    replayed, whole, expected, said = by_all_three(lambda: build(name), **changes)
     assert_same(whole, expected)
     assert_same(replayed, expected)
     assert said == []
@@ -94,41 +107,74 @@ def test_settings(name, changes):
 
 @pytest.mark.parametrize("name", ["BERT", "Llama", "XLNet"])
 def test_more_positions_than_one_block_of_noise(name):
-    long = build(name)
-    if name == "BERT":
-        long.model.bert.embeddings = _unbounded(long.model.bert.embeddings)
-    long = Architecture(long.model, long.layer_name, long.forward, texts((70, 66, 20)))
-    replayed, whole, expected, said = by_all_three(long, n_steps=2)
+    def made():
+        found = build(name)
+        if name == "BERT":
+            # Positions of a longer text are those of a shorter one, again.
+            found.model.bert.embeddings.position_ids = (torch.arange(80) % 40).unsqueeze(0)
+            found.model.bert.embeddings.token_type_ids = torch.zeros(1, 80, dtype=torch.long)
+        return replace(found, inputs=texts((70, 66, 20)))
+
+    replayed, whole, expected, said = by_all_three(made, n_steps=2)
     assert_same(whole, expected)
     assert_same(replayed, expected)
     assert said == []
 
 
-def _unbounded(embeddings):
-    """Positions of a longer text are those of a shorter one, again."""
-    embeddings.position_ids = (torch.arange(80) % 40).unsqueeze(0)
-    embeddings.token_type_ids = torch.zeros(1, 80, dtype=torch.long)
-    return embeddings
-
-
 @pytest.mark.parametrize("name", ["BERT", "GPT-2", "Llama"])
 def test_a_head_that_reads_hidden_states(name):
     """transformers collects them by hooks of its own: what they see must be the noised value, too."""
-    architecture = build(name)
     head = torch.nn.Linear(32, 3).double()
     with torch.no_grad():
         head.weight.copy_(torch.randn(3, 32, generator=torch.Generator().manual_seed(3)))
 
-    def forward(*inputs):
-        ids, mask = inputs
-        output = architecture.model(input_ids=ids, attention_mask=mask, output_hidden_states=True)
-        # 0 are the embeddings: this is what the second block gave.
-        return head(output.hidden_states[2][:, 0]) + output.logits
+    def made():
+        found = build(name)
 
-    reads = Architecture(architecture.model, architecture.layer_name, forward, architecture.inputs)
-    replayed, whole, expected, _ = by_all_three(reads)
+        def forward(ids, mask):
+            output = found.model(input_ids=ids, attention_mask=mask, output_hidden_states=True)
+            # 0 are the embeddings: this is what the second block gave.
+            return head(output.hidden_states[2][:, 0]) + output.logits
+
+        return replace(found, forward=forward)
+
+    replayed, whole, expected, _ = by_all_three(made)
     assert_same(whole, expected)
     assert_same(replayed, expected)
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "longrope"])
+def test_positions_that_depend_on_the_longest_text_so_far(kind):
+    replayed, whole, expected, said = by_all_three(lambda: rotated(kind))
+    assert_same(whole, expected)
+    assert_same(replayed, expected)
+    assert said == []
+
+
+def test_block_sparse_attention_that_a_model_gives_up_for_short_texts():
+    """It puts other modules in the place of its own."""
+    replayed, whole, expected, said = by_all_three(lambda: replace(build("BigBird"), inputs=texts()))
+    assert_same(whole, expected)
+    assert_same(replayed, expected)
+    assert said == []
+
+
+@pytest.mark.parametrize("trains", [True, False])
+def test_weights_that_a_model_rescales_in_its_first_pass(trains):
+    """RWKV divides them and writes down that it did: after one without the other they would be divided again."""
+
+    calls = []
+
+    def made():
+        found = build("RWKV")
+        found.model.train(trains and len(calls) > 0)  # ours; the naive one is always in evaluation mode
+        calls.append(1)
+        return found
+
+    replayed, whole, expected, said = by_all_three(made)
+    assert_same(whole, expected)
+    assert_same(replayed, expected)
+    assert said == []
 
 
 def test_blocks_that_give_positions_first_are_refused():
