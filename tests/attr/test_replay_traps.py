@@ -96,7 +96,7 @@ class AddsAStateWithoutExamplesFirst(Plain):
 
 
 class ActsInPlaceUnseen(Plain):
-    # The module's result is thrown away, its effect is not: a recorded result brings nothing.
+    # The module's result is thrown away, its effect is not.
     def forward(self, x):
         first, layer, third, last = self.blocks
         hidden = first(x)
@@ -207,8 +207,10 @@ REPLAYS = (
     WritesIntoItsInputs,
     AppendsToAList,
     PaddedEncoder,
+    ActsInPlaceUnseen,
+    ReplacesInADictionary,
 )
-FALLS_BACK = (ActsInPlaceUnseen, ReadsACache, RemembersInACache, ReplacesInADictionary)
+FALLS_BACK = (ReadsACache, RemembersInACache)
 EITHER = (AddsPositions, AddsThePositionsSummed, AddsAStateWithoutExamplesFirst)
 
 
