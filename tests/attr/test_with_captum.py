@@ -111,7 +111,7 @@ def test_noise_tunnel_over_embeddings():
     def forward(embeddings, mask):
         return text.model(inputs_embeds=embeddings, attention_mask=mask).logits
 
-    statistics = FeatureStatistics.estimate(forward, text.layer, [(embeddings, mask)])
+    statistics = FeatureStatistics.estimate(forward, text.layer, [(embeddings, mask)], lambda batch: batch[1])
     tunnel = NoiseTunnel(InformationBottleneckAttribution(forward, text.layer, statistics=statistics))
     # Captum repeats inputs and arguments for the noise; a mask of one row goes with all.
     found = tunnel.attribute(
@@ -160,7 +160,7 @@ def test_visualize_text(monkeypatch):
         monkeypatch.setattr(visualization, "HTML", lambda data: SimpleNamespace(data=data), raising=False)
     text = build("BERT")
     ids, mask = text.example(0)
-    statistics = FeatureStatistics.estimate(text.forward, text.layer, [text.inputs])
+    statistics = FeatureStatistics.estimate(text.forward, text.layer, [text.inputs], lambda batch: batch[1])
     iba = InformationBottleneckAttribution(text.forward, text.layer, statistics=statistics)
     tokens = iba.attribute((ids, mask), target=1, **QUICK)[0].sum(-1)
     record = visualization.VisualizationDataRecord(
