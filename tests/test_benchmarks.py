@@ -70,7 +70,7 @@ def test_no_step_gives_the_closed_form(model, inputs):
     expected = ((mask * x) ** 2 + (1 - mask) ** 2 - 1) / 2 - torch.log(1 - mask)
     # One step with learning rate 0: the mask is as it began.
     bits = published(model, inputs, n_steps=1, learning_rate=0.0)
-    torch.testing.assert_close(bits.double(), expected / torch.log(torch.tensor(2.0)), rtol=1e-4, atol=1e-3)
+    torch.testing.assert_close(bits.double(), expected / torch.log(torch.tensor(2.0)), rtol=1e-3, atol=1e-3)
 
 
 def test_leaves_the_model_as_it_was_except_for_gradients(model, inputs):

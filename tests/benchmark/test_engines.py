@@ -169,7 +169,7 @@ def test_either_goes_on_where_the_other_stopped(cluster, request_of, whole, tmp_
 
     assert go_on(None, 3) == [False] * 3
     before = all_records(out, seconds=True)
-    assert go_on(Ray(workers=2), 6) == [True] * 3 + [False] * 3
+    assert go_on(Ray(workers=1), 6) == [True] * 3 + [False] * 3
     assert sum(go_on(None, 12)) == 6
     after = all_records(out, seconds=True)
     assert {path: after[path] for path in before} == before
@@ -228,7 +228,7 @@ def test_kept_texts_go_on_by_another_engine(cluster, model_folder, tmp_path):
     expected = explain_texts(Local(), explainer, texts, batch_size=1)
     explain_texts(Local(), explainer, texts[:2], batch_size=1, keep=tmp_path)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
-    found = explain_texts(Ray(workers=2), explainer, texts, batch_size=1, keep=tmp_path)
+    found = explain_texts(Ray(workers=1), explainer, texts, batch_size=1, keep=tmp_path)
     assert_agree([one.to_dict() for one in found], [one.to_dict() for one in expected])
     assert len(before) == 2 and len(list(tmp_path.iterdir())) == 4
     assert all(path.stat().st_mtime_ns == when for path, when in before.items())
@@ -267,7 +267,7 @@ def test_explain_from_the_command_line(cluster, monkeypatch, tmp_path):
     Path("texts.txt").write_text("A wonderful film.\nDull.\n\nNot even funny, and far too long.\n", encoding="utf-8")
     command = ["explain", "--file", "texts.txt", "--steps", "2", "--draws", "1", "--batch-size", "1", "--json", "-"]
     here, there = (
-        CliRunner().invoke(cli.app, [*command, *options]) for options in ([], ["--engine", "ray", "--workers", "2"])
+        CliRunner().invoke(cli.app, [*command, *options]) for options in ([], ["--engine", "ray", "--workers", "1"])
     )
     assert there.exit_code == 0, there.output
     assert_agree(json.loads(there.stdout), json.loads(here.stdout))

@@ -41,7 +41,7 @@ def test_gradient_methods_give_each_token_what_it_adds_to_the_logit(classifier, 
 
 def test_saliency_is_the_length_of_the_gradient(classifier):
     scores = attribute("saliency", classifier, TEXTS[0], target=1)[0]
-    assert scores.tokens.tolist() == [0, 1, 1, 1, 1, 0]
+    assert scores.tokens == pytest.approx([0, 1, 1, 1, 1, 0], rel=1e-5, abs=0)
 
 
 def test_ig_as_released_explains_class_0_whatever_the_target(classifier):
@@ -94,8 +94,9 @@ def test_kernel_shap_gives_shapley_values(classifier):
 
 def test_kernel_shap_of_a_single_word_is_all_of_the_difference(classifier):
     scores = attribute("kernel_shap", classifier, "unbelievable", target=1)[0]
-    assert scores.words == pytest.approx([probability(0.0) - 0.5], abs=1e-6)
-    assert attribute("kernel_shap", classifier, "good", target=1)[0].words == pytest.approx([probability(1.5) - 0.5])
+    assert scores.words == pytest.approx([probability(0.0) - 0.5], abs=1e-5)
+    scores = attribute("kernel_shap", classifier, "good", target=1)[0]
+    assert scores.words == pytest.approx([probability(1.5) - 0.5], abs=1e-5)
 
 
 @pytest.mark.parametrize("name", ["lime", "captum_lime", "kernel_shap"])
@@ -173,6 +174,6 @@ def test_scores_of_encoded_texts(classifier):
     scores = scores_of("leave_one_out", Task(classifier, encoded, [1, 1, 0], batch_size=2))
     expected = attribute("leave_one_out", classifier, TEXTS, target=[1, 1, 0])
     for one, other in zip(scores, expected, strict=True):
-        assert np.allclose(one.tokens, other.tokens, atol=1e-9)
+        assert np.allclose(one.tokens, other.tokens, atol=1e-5)  # passes of 2 rows and of more
         assert one.seconds > 0 and one.method == "leave_one_out"
     assert scores_of("ig", Task(classifier, [], [])) == []
