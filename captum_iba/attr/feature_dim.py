@@ -127,8 +127,11 @@ class _Widths:
                     if isinstance(module, conv._ConvNd) and len(module.kernel_size) + 2 != self._ndim:
                         # The activation has another number of dimensions: patches that were made tokens, for example.
                         self._last.add(width)
-        elif isinstance(module, nn.LayerNorm):
-            self._last.add(module.normalized_shape[-1])
+        elif isinstance(module, (nn.LayerNorm, nn.RMSNorm)):
+            # Of several dimensions it says nothing on which of them holds the features.
+            self._last.update(module.normalized_shape if len(module.normalized_shape) == 1 else ())
+        elif isinstance(module, nn.MultiheadAttention):
+            self._last.add(module.embed_dim)
         elif isinstance(module, nn.RNNBase):
             self._last.add((module.proj_size or module.hidden_size) * (2 if module.bidirectional else 1))
         elif isinstance(module, nn.Embedding):

@@ -8,14 +8,15 @@ import inspect
 import sys
 import threading
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
 from torch.nn import Module
+from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.parameter import is_lazy
 
@@ -33,7 +34,7 @@ class ModuleGuard:
 
     - training flags and ``requires_grad`` of every module that ran, and the contents of its buffers;
     - of modules that are taken before they run (:meth:`take`), also the attributes that ``forward`` writes: numbers,
-      tensors, buffers and their contents, hooks, and the items of lists, dictionaries and sets;
+      tensors, buffers, hooks, and which items are in lists, dictionaries and sets (not what is inside of these items);
     - torch's global random state, on the CPU and on accelerators.
 
     What ``forward`` writes into other objects (a cache, a configuration) is not given back, nor are attributes of a
@@ -49,7 +50,7 @@ class ModuleGuard:
         self._undo = ExitStack()
         self._taken: dict[int, Module] = {}
         self._flagged: set[int] = set()
-        self._attributes: list[_AttributesOf] = []
+        self._states: list[_State] = []
         self.last_leaf: Module | None = None
         """The module with parameters and without submodules that began last while :meth:`watching`."""
 
@@ -63,7 +64,7 @@ class ModuleGuard:
             if "torch._dynamo" in sys.modules:
                 # Compiled code keeps the hooks, or the lack of them, that it was compiled with.
                 undo.enter_context(torch.compiler.set_stance("force_eager"))
-            undo.callback(self._restore_attributes)
+            undo.callback(self._restore_states)
             self._undo = undo.pop_all()
         try:
             if self._function is not None:
@@ -82,7 +83,7 @@ class ModuleGuard:
         finally:
             self._taken.clear()
             self._flagged.clear()
-            self._attributes.clear()
+            self._states.clear()
             self.last_leaf = None
 
     @contextmanager
@@ -92,6 +93,7 @@ class ModuleGuard:
 
         def begins(module: Module, args: Any) -> None:
             if threading.get_ident() == thread:
+                _require_initialized(module)
                 self._take_running(module)
                 if module._parameters and not module._modules:
                     self.last_leaf = module
@@ -103,23 +105,22 @@ class ModuleGuard:
             handle.remove()
 
     def take(self, module: Module) -> None:
-        """Prepare one module (not its children) that does not run at the moment; a second time does nothing.
-
-        Raises:
-            ValueError: A module whose parameters are not initialized yet.
-        """
+        """Prepare one module (not its children) that does not run at the moment; a second time does nothing."""
         if id(module) in self._taken:
             return
-        for name, parameter in module._parameters.items():
-            if parameter is not None and is_lazy(parameter):
-                raise ValueError(
-                    f"the parameter {name!r} of {type(module).__name__} is not initialized yet; "
-                    "expected a model that has run once"
-                )
         if not type(module).__module__.startswith(("torch.distributed", "deepspeed")):
             # Those keep state of their communication beside the module, which cannot be turned back by half.
-            self._attributes.append(_AttributesOf(module))
+            changed_here = (*_NOT_STATE, "dropout") if _runs_on_cudnn(module) else _NOT_STATE
+            self._states.append(_State(module, changed_here))
         self._take_running(module)
+
+    def rewind(self) -> bool:
+        """Give modules the state that they had on entering, for another pass; whether they had another one."""
+        changed = [state for state in self._states if state.changed]
+        if changed and not any(state.weights_changed for state in self._states):
+            for state in changed:
+                state.restore()
+        return bool(changed)
 
     def epsilon(self) -> float:
         """The coarsest machine epsilon among the parameters of the modules that were taken; float32's at least."""
@@ -132,19 +133,17 @@ class ModuleGuard:
         names = ("torch.ao.nn.quantized", "torch.nn.quantized", "torch.ao.nn.intrinsic.quantized")
         return next((m for m in self._taken.values() if type(m).__module__.startswith(names)), None)
 
-    def _restore_attributes(self) -> None:
+    def _restore_states(self) -> None:
         # A model that writes into its weights (RWKV scales them in its first pass) remembers that in an attribute:
         # weights are not given back, so neither are attributes.
-        if not any(attributes.weights_changed for attributes in self._attributes):
-            for attributes in self._attributes:
-                attributes.restore()
+        self.rewind()
 
     def _take_running(self, module: Module) -> None:
         if id(module) in self._taken:
             return
         self._taken[id(module)] = module
         # Each undo is registered before its change, so that an interrupt in between loses nothing.
-        if isinstance(module, nn.RNNBase):
+        if _runs_on_cudnn(module):
             # cuDNN has no backward pass in evaluation mode, and dropout is all that the mode is about.
             self._undo.callback(setattr, module, "training", module.training)
             self._undo.callback(setattr, module, "dropout", module.dropout)
@@ -154,7 +153,7 @@ class ModuleGuard:
             module.training = False
         for name, parameter in module._parameters.items():
             # What torch.func puts in a parameter's place is no leaf, and belongs to somebody else's graph.
-            if parameter is None or not parameter.is_leaf or parameter.is_inference():
+            if parameter is None or is_lazy(parameter) or not parameter.is_leaf or parameter.is_inference():
                 continue
             # A parameter that two modules share has lost its flag when the second is taken.
             if parameter.requires_grad or id(parameter) in self._flagged:
@@ -162,47 +161,52 @@ class ModuleGuard:
                 self._undo.callback(_require_grad, module, name)
                 self._flagged.add(id(parameter))
                 parameter.requires_grad_(False)
-        for buffer in module._buffers.values():
-            if buffer is not None:
-                self._undo.callback(_restore_content, buffer, buffer.detach().clone())
+        for content in _contents_of(module._buffers):
+            self._undo.callback(content.restore)
 
 
 _CONTAINERS = (dict, OrderedDict, defaultdict, list, set, deque)
 
 
-class _AttributesOf:
+# What the guard and replay change themselves, and what libraries that offload weights change in every pass.
+_NOT_STATE = ("training", "forward", "_parameters")
+
+
+class _State:
     """The attributes of a module at a moment: what they are, and what is in them."""
 
-    def __init__(self, module: Module) -> None:
+    def __init__(self, module: Module, ignored: tuple[str, ...]) -> None:
         self._module = module
-        self._values = dict(vars(module))
-        # Parameters stay as they are: libraries that offload weights put new objects in their place in every pass.
-        self._items = {
-            name: copy.copy(value)
-            for name, value in self._values.items()
-            if name != "_parameters" and type(value) in _CONTAINERS
-        }
-        self._tensors = {
-            name: value.detach().clone()
-            for name, value in self._values.items()
-            if type(value) is Tensor and not value.is_inference()
-        }
+        self._ignored = ignored
+        self._values = {name: value for name, value in vars(module).items() if name not in ignored}
+        self._items = {name: copy.copy(value) for name, value in self._values.items() if type(value) in _CONTAINERS}
+        self._contents = [*_contents_of(module._buffers), *_contents_of(self._values)]
+        self._weights = self._sampled_weights()
 
-        self._versions = {parameter: parameter._version for parameter in self._own_parameters()}
+    @property
+    def changed(self) -> bool:
+        """Whether any attribute is another one now, or holds something else."""
+        now = {name: value for name, value in vars(self._module).items() if name not in self._ignored}
+        return (
+            len(now) != len(self._values)
+            or any(now.get(name, self) is not value for name, value in self._values.items())
+            or any(not _same_items(self._values[name], items) for name, items in self._items.items())
+            or any(content.changed for content in self._contents)
+        )
 
     @property
     def weights_changed(self) -> bool:
-        """Whether anything wrote into the module's parameters."""
-        return any(self._versions.get(one, one._version) != one._version for one in self._own_parameters())
-
-    def _own_parameters(self) -> list[Tensor]:
-        values = self._module._parameters.values()
-        return [one for one in values if one is not None and not one.is_inference()]
+        """Whether the module has other parameters by name, or anything wrote into them (``.data`` has no version)."""
+        before, now = self._weights, self._sampled_weights()
+        return list(before) != list(now) or any(
+            one is other and (version != newer or not _equal(sample, now_sample))
+            for (one, version, sample), (other, newer, now_sample) in zip(before.values(), now.values(), strict=True)
+        )
 
     def restore(self) -> None:
-        """Put back every attribute that is another one now, or holds something else."""
+        """Put back what is another one now."""
         now = vars(self._module)
-        for name in [name for name in now if name not in self._values]:
+        for name in [name for name in now if name not in self._values and name not in self._ignored]:
             del now[name]
         for name, value in self._values.items():
             if now.get(name, self) is not value:
@@ -212,17 +216,62 @@ class _AttributesOf:
             if not _same_items(value, items):
                 value.clear()
                 value.extend(items) if isinstance(value, (list, deque)) else value.update(items)
-        for name, content in self._tensors.items():
-            _restore_content(self._values[name], content)
+        for content in self._contents:
+            content.restore()
+
+    def _sampled_weights(self) -> dict[str, tuple[Tensor, int, Tensor]]:
+        return {
+            name: (one, one._version, one.detach().reshape(-1)[:: max(1, one.numel() // 16)].clone())
+            for name, one in self._module._parameters.items()
+            if one is not None and not is_lazy(one) and not one.is_inference() and _is_plain(one)
+        }
 
 
-def _keep_random_states(undo: ExitStack) -> None:
-    """Put torch's default generators back when ``undo`` is closed: a model may draw from them."""
-    undo.callback(torch.set_rng_state, torch.get_rng_state())
-    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        undo.callback(torch.cuda.set_rng_state_all, torch.cuda.get_rng_state_all())
-    if torch.backends.mps.is_available():
-        undo.callback(torch.mps.set_rng_state, torch.mps.get_rng_state())
+class _Content:
+    """What is in a tensor at a moment."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor = tensor
+        self._copy = tensor.detach().clone()
+
+    @property
+    def changed(self) -> bool:
+        """Whether it holds something else; versions do not tell, for some kernels write without a new one."""
+        return self._tensor.shape != self._copy.shape or not _equal(self._tensor, self._copy)
+
+    def restore(self) -> None:
+        """Write back what it held."""
+        if self.changed:
+            self._tensor.detach().resize_(self._copy.shape).copy_(self._copy)
+
+
+# Quantized weights are integer buffers of this many elements and more, which nobody writes into.
+_LARGE = 2**20
+
+
+def _contents_of(values: Mapping[str, Any]) -> list[_Content]:
+    found = []
+    for value in values.values():
+        if not isinstance(value, Tensor) or isinstance(value, nn.Parameter) or not _is_plain(value):
+            continue
+        if value.is_inference() or not (value.is_floating_point() or value.numel() < _LARGE):
+            continue
+        with suppress(NotImplementedError):  # types of less than a byte
+            found.append(_Content(value))
+    return found
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    """Whether its content can be kept and compared: no sparse, nested or quantized tensor, none on the meta device."""
+    known = type(tensor) in (Tensor, nn.Parameter, nn.Buffer) and not tensor.is_nested
+    return known and tensor.layout is torch.strided and not tensor.is_meta and not tensor.is_quantized
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    try:
+        return one.equal(other) or bool(((one == other) | (one != one) & (other != other)).all())
+    except (NotImplementedError, RuntimeError):  # types that cannot be compared: bits and halves of bytes
+        return True
 
 
 def _same_items(value: Any, items: Any) -> bool:
@@ -235,17 +284,33 @@ def _same_items(value: Any, items: Any) -> bool:
     return all(one is other for one, other in zip(value, items, strict=True))
 
 
+def _runs_on_cudnn(module: Module) -> TypeGuard[nn.RNNBase]:
+    # A subclass may do more in training mode than these do.
+    if type(module) not in (nn.RNN, nn.LSTM, nn.GRU):
+        return False
+    return any(parameter is not None and parameter.is_cuda for parameter in module._parameters.values())
+
+
+def _require_initialized(module: Module) -> None:
+    if isinstance(module, LazyModuleMixin) and module.has_uninitialized_params():
+        raise ValueError(
+            f"the parameters of {type(module).__name__} are not initialized yet; expected a model that has run once"
+        )
+
+
+def _keep_random_states(undo: ExitStack) -> None:
+    """Put torch's default generators back when ``undo`` is closed: a model may draw from them."""
+    undo.callback(torch.set_rng_state, torch.get_rng_state())
+    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        undo.callback(torch.cuda.set_rng_state_all, torch.cuda.get_rng_state_all())
+    if torch.backends.mps.is_available():
+        undo.callback(torch.mps.set_rng_state, torch.mps.get_rng_state())
+
+
 def _require_grad(module: Module, name: str) -> None:
     parameter = getattr(module, name, None)  # a scripted module has no dictionary of them
     if isinstance(parameter, Tensor) and parameter.is_leaf:
         parameter.requires_grad_(True)
-
-
-def _restore_content(tensor: Tensor, content: Tensor) -> None:
-    if tensor.device.type == "meta":
-        return
-    if tensor.shape != content.shape or not tensor.equal(content):
-        tensor.detach().resize_(content.shape).copy_(content)
 
 
 def modules_of(function: Callable[..., Any]) -> list[Module]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -16,7 +17,6 @@ from captum_iba.attr.batch import Batch, usable
 from captum_iba.attr.job import Job
 from captum_iba.attr.losses import LossFunction
 from captum_iba.attr.presets import settings
-from captum_iba.attr.replay import Checked
 from captum_iba.attr.run import Run
 from captum_iba.attr.sites import Site
 from captum_iba.attr.statistics import FeatureStatistics, feature_dims
@@ -67,12 +67,17 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
         if statistics is None:
             self.statistics: list[FeatureStatistics | None] = [None] * len(layers)
         else:
+            if not isinstance(statistics, (FeatureStatistics, list, tuple)):
+                raise TypeError(
+                    f"statistics is a {type(statistics).__name__}, expected FeatureStatistics or a list, one per layer"
+                )
             given = [statistics] if isinstance(statistics, FeatureStatistics) else list(statistics)
             if len(given) != len(layers):
                 raise ValueError(f"statistics has {len(given)} entries, expected one a layer, {len(layers)}")
+            if wrong := [one for one in given if not isinstance(one, (FeatureStatistics, type(None)))]:
+                raise TypeError(f"statistics holds a {type(wrong[0]).__name__}, expected FeatureStatistics per layer")
             self.statistics = list(given)
         self._warned: set[str] = set()
-        self._checked: Checked = {}
 
     @log_usage(part_of_slo=True)  # type: ignore[untyped-decorator]
     def attribute(
@@ -225,12 +230,15 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
             antithetic=antithetic,
             alternate=alternate,
         )
-        if internal_batch_size is not None and not internal_batch_size >= 1:
-            raise ValueError(f"internal_batch_size is {internal_batch_size!r}, expected at least 1")
-        calls = [layer_call] * len(self._layers) if isinstance(layer_call, int) else list(layer_call)
+        size = internal_batch_size
+        if size is not None and not (isinstance(size, Integral) and size >= 1):
+            raise ValueError(f"internal_batch_size is {size!r}, expected an integer of at least 1")
+        calls = list(layer_call) if isinstance(layer_call, Sequence) else [int(layer_call)] * len(self._layers)
         if len(calls) != len(self._layers):
             raise ValueError(f"layer_call has {len(calls)} entries, expected one a layer, {len(self._layers)}")
         sites = [Site(layer, call, attribute_to_layer_input) for layer, call in zip(self._layers, calls, strict=True)]
+        if share_mask and len(set(sites)) < len(sites):
+            raise ValueError("layer has the same call of a layer twice, expected each once with share_mask")
         numbers = range(len(sites))
         bottlenecks = [list(numbers)] if share_mask else [[number] for number in numbers]
         batch = Batch.of(inputs, additional_forward_args, target)
@@ -254,7 +262,7 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
         )
         with torch.inference_mode(False):
             try:
-                run = Run(job, self.forward_func, sites, self.statistics, self._checked, self._warn_once, bar)
+                run = Run(job, self.forward_func, sites, self.statistics, self._warn_once, bar)
                 found = run.attributions(bottlenecks)
             finally:
                 if bar is not None:

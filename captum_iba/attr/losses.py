@@ -16,8 +16,8 @@ value a row; smaller is better."""
 
 LOSSES = ("cross_entropy", "binary_cross_entropy", "nll", "probability", "negative_output")
 
-# By how much probabilities that a model gives may miss a sum of 1.
-_SUM_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4}
+SOFTMAX = "softmax"
+"""The name of the loss of outputs that were recognized as those of a softmax: as "probability", and classes compete."""
 
 
 def resolve_loss(loss: str | LossFunction | None, output: Tensor) -> str | LossFunction:
@@ -32,22 +32,34 @@ def resolve_loss(loss: str | LossFunction | None, output: Tensor) -> str | LossF
     if loss is None:
         if output.ndim != 2 or output.shape[1] == 1:
             return "negative_output"
-        return "probability" if are_probabilities(output) else "cross_entropy"
+        return SOFTMAX if are_probabilities(output) else "cross_entropy"
     if isinstance(loss, str) and loss not in LOSSES:
         raise ValueError(f"loss is {loss!r}, expected one of {', '.join(LOSSES)}, a function, or None")
     return loss
 
 
 def are_probabilities(output: Tensor) -> bool:
-    """Whether all rows of an output (B, C) lie in [0, 1] and sum to 1."""
-    tolerance = _SUM_TOLERANCE.get(output.dtype, 1e-2)
+    """Whether all rows of an output (B, C) lie in [0, 1] and sum to 1, as exactly as a softmax does."""
+    if output.element_size() < 4:
+        tolerance = 2 * torch.finfo(output.dtype).eps
+    else:
+        # Of float32, too, where the output is in float64: it may have been cast.
+        tolerance = torch.finfo(torch.float32).eps * (16 + output.shape[1] / 8)
     wide = output.to(torch.promote_types(output.dtype, torch.float32))
     return bool((wide >= 0).all() and (wide <= 1 + tolerance).all() and ((wide.sum(1) - 1).abs() <= tolerance).all())
 
 
 def may_be_probabilities(output: Tensor) -> bool:
-    """Whether all of at least 16 values lie in [0, 1], as those of a sigmoid do; fewer logits may by chance."""
-    return output.numel() >= 16 and bool((output >= 0).all() and (output <= 1).all())
+    """Whether all of at least 10 values lie in [0, 1], as those of a sigmoid do; fewer logits may by chance."""
+    return output.numel() >= 10 and bool((output >= 0).all() and (output <= 1).all())
+
+
+def require_outputs(loss: str | LossFunction, output: Tensor) -> None:
+    """Raise ValueError where the model's output is not what a named loss is for."""
+    if loss == "nll" and bool((output > 1e-3).any()):
+        raise ValueError("loss is 'nll', but forward_func gives values above 0, expected log-probabilities")
+    if loss == "probability" and bool(((output < -1e-3) | (output > 1 + 1e-2)).any()):
+        raise ValueError("loss is 'probability', but forward_func gives values outside of [0, 1]")
 
 
 def row_losses(loss: str | LossFunction, output: Tensor, target: TargetType) -> Tensor:
@@ -58,7 +70,7 @@ def row_losses(loss: str | LossFunction, output: Tensor, target: TargetType) -> 
         ValueError: a loss function that does not give one value a row, or ``"binary_cross_entropy"`` of several.
     """
     if loss == "binary_cross_entropy":
-        return row_losses("cross_entropy", _no_and_yes(output), target)
+        return row_losses("cross_entropy", _no_and_yes(output), _zero_or_one(target))
     if callable(loss):
         values = loss(output, _of_every_row(target, output.shape[0]))
         if not isinstance(values, Tensor) or values.shape != output.shape[:1]:
@@ -68,7 +80,7 @@ def row_losses(loss: str | LossFunction, output: Tensor, target: TargetType) -> 
             )
         return values
     wide = output.to(torch.promote_types(output.dtype, torch.float32))
-    if loss == "probability":
+    if loss in ("probability", SOFTMAX):
         return -_selected(wide, target).clamp_min(torch.finfo(wide.dtype).tiny).log()
     return -_selected(wide.log_softmax(-1) if loss == "cross_entropy" else wide, target)
 
@@ -97,9 +109,9 @@ def losses_held_back(loss: str | LossFunction, output: Tensor, target: TargetTyp
         Tensor: smaller is better.
     """
     if loss == "binary_cross_entropy":
-        return losses_held_back("cross_entropy", _no_and_yes(output), target)
-    if loss == "probability":
-        return _losses_of_other_probabilities(output, target)
+        return losses_held_back("cross_entropy", _no_and_yes(output), _zero_or_one(target))
+    if loss in ("probability", SOFTMAX):
+        return _losses_of_other_probabilities(output, target, loss == SOFTMAX)
     if loss == "cross_entropy":
         wide = output.to(torch.promote_types(output.dtype, torch.float32))
         chosen = _selected(torch.arange(wide.numel(), device=wide.device).view_as(wide), target)
@@ -112,13 +124,14 @@ def losses_held_back(loss: str | LossFunction, output: Tensor, target: TargetTyp
     return -torch.log(-torch.expm1(-losses.clamp_min(torch.finfo(losses.dtype).tiny)))
 
 
-def _losses_of_other_probabilities(output: Tensor, target: TargetType) -> Tensor:
-    """:math:`-\\log(1 - p)`; where a row sums to 1, from the other classes, since :math:`1 - p` rounds to 0."""
+def _losses_of_other_probabilities(output: Tensor, target: TargetType, compete: bool) -> Tensor:
+    """:math:`-\\log(1 - p)`; where classes compete, from the others, since :math:`1 - p` rounds to 0."""
     wide = output.to(torch.promote_types(output.dtype, torch.float32))
-    chosen = _selected(torch.arange(wide.numel(), device=wide.device).view_as(wide), target)
-    rest = 1 - _selected(wide, target)
-    if wide.ndim == 2 and are_probabilities(output.detach()):
+    if compete:
+        chosen = _selected(torch.arange(wide.numel(), device=wide.device).view_as(wide), target)
         rest = wide.flatten().index_fill(0, chosen, 0.0).view_as(wide).sum(1)
+    else:
+        rest = 1 - _selected(wide, target)
     return -rest.clamp_min(torch.finfo(wide.dtype).tiny).log()
 
 
@@ -131,6 +144,17 @@ def _no_and_yes(output: Tensor) -> Tensor:
         )
     logit = output.reshape(-1)
     return torch.stack([torch.zeros_like(logit), logit], -1)
+
+
+def _zero_or_one(target: TargetType) -> TargetType:
+    # A negative index would count classes from the last.
+    values = (
+        target.flatten().tolist() if isinstance(target, Tensor) else target if isinstance(target, list) else [target]
+    )
+    classes = [value[0] if isinstance(value, tuple) and len(value) == 1 else value for value in values]
+    if not all(value in (0, 1) for value in classes):
+        raise AssertionError(f"target is {target!r}, expected 0 or 1 for loss 'binary_cross_entropy'")
+    return target
 
 
 def _of_every_row(target: TargetType, rows: int) -> TargetType:

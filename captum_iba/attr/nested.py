@@ -53,18 +53,27 @@ def split_feature(value: Any) -> tuple[Tensor, Callable[[Tensor], Any]] | None:
     """The feature that a layer takes or gives, and a function that puts another in its place.
 
     The feature is the tensor itself, or else what is called ``hidden_states`` or ``last_hidden_state``, or
-    else the first floating-point tensor. The rest of the structure is kept. None where there is no such tensor.
+    else the first floating-point tensor. Where it stands in several places (query, key and value of attention), it is
+    replaced in all. The rest of the structure is kept. None where there is no such tensor.
     """
+    found = _split(value)
+    if found is None or sum(tensor is found[0] for tensor in tensors_in(value)) == 1:
+        return found
+    feature = found[0]
+    return feature, lambda new: map_tensors(lambda tensor: new if tensor is feature else tensor, value)
+
+
+def _split(value: Any) -> tuple[Tensor, Callable[[Tensor], Any]] | None:
     if isinstance(value, Tensor):
         return (value, lambda new: new) if value.is_floating_point() else None
     if isinstance(value, (tuple, list)):
         for index, item in enumerate(value):
-            if (found := split_feature(item)) is not None:
+            if (found := _split(item)) is not None:
                 return found[0], _replace_item(value, index, found[1])
     if isinstance(value, Mapping):
         named = [key for key in ("hidden_states", "last_hidden_state") if key in value]
         for key in [*named, *value]:
-            if (found := split_feature(value[key])) is not None:
+            if (found := _split(value[key])) is not None:
                 return found[0], _replace_key(value, key, found[1])
     return None
 

@@ -60,6 +60,7 @@ class Recording:
         changed (tuple): For each of them, and for every call up to it, whether the model wrote into what the call
             had returned.
         guard (ModuleGuard): Took the modules that ran.
+        stateful (bool): Whether modules were left in another state, so that every pass has to begin from the first.
     """
 
     forward: Callable[[int], Tensor]
@@ -68,6 +69,7 @@ class Recording:
     sightings: tuple[Sighting, ...]
     changed: tuple[tuple[bool, ...], ...]
     guard: ModuleGuard
+    stateful: bool
 
 
 def record(forward: Callable[[int], Tensor], sites: Sequence[Site], guard: ModuleGuard) -> Recording:
@@ -86,10 +88,12 @@ def record(forward: Callable[[int], Tensor], sites: Sequence[Site], guard: Modul
         changed = tuple(
             tuple(call.finished and call.changed_in_place for call in sighting.cut.calls) for sighting in sightings
         )
-        if any(map(any, changed)) or any(sighting.changed_in_place for sighting in sightings):
-            # An in-place operation wrote into what was to be kept: once more, keeping copies.
+        stateful = guard.rewind()
+        if stateful or any(map(any, changed)) or any(sighting.changed_in_place for sighting in sightings):
+            # The model wrote into what was to be kept: once more, keeping copies.
             output, sightings = _observe(forward, sites, guard, keep_copies=True)
-    return Recording(forward, sites, output, tuple(sightings), changed, guard)
+            guard.rewind()
+    return Recording(forward, sites, output, tuple(sightings), changed, guard, stateful)
 
 
 def _observe(

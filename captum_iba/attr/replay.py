@@ -26,16 +26,9 @@ from captum_iba.attr.recording import Recording
 from captum_iba.attr.sites import feature_of, hooked, replace_forward
 from captum_iba.attr.trace import Cut
 
-CallSequence = tuple[tuple[Module, bool, bool], ...]
-"""The calls up to a site: module, whether it had finished, whether the model wrote into its output later."""
-
-Checked = dict[CallSequence, float]
-"""For sequences of calls whose replay was found right, by how much outputs of one model may differ with the number of
-rows in a pass (relative)."""
-
-# A model that makes modules in forward has another sequence in every pass.
-_MOST_CHECKED = 16
 _TOLERANCE = 1e-4
+# Masked logits (-1e9, the least number) tell nothing of the others.
+_LARGEST_LOGIT = 1e4
 
 
 class Passes:
@@ -49,13 +42,12 @@ class Passes:
         rows (int): Examples in the inputs.
         numbers (sequence of int): Which sites get other features.
         replay (bool): False runs every pass whole. Default: True.
-        checked (dict or None): What earlier passes through the same model have found out, by the sequence of module
-            calls up to the first site; a sequence in it gets a shorter check. Default: None.
 
     Attributes:
         sightings (list of Sighting): Those of the sites, in the order in which they were passed; :meth:`run` counts
             the sites in that order too.
         reason (str): Why passes are not replayed, if so.
+        coupled (float): By how much the output of an example changes with the other rows of a pass, relatively.
     """
 
     def __init__(
@@ -64,7 +56,6 @@ class Passes:
         rows: int,
         numbers: Sequence[int],
         replay: bool = True,
-        checked: Checked | None = None,
     ) -> None:
         sites = recording.sites
         self._recording = recording
@@ -79,18 +70,17 @@ class Passes:
         }
         self._undo = ExitStack()
         self._replay = replay
-        self._checked: Checked = {} if checked is None else checked
         self._recorded: _RecordedCalls | None = None
         self.reason = ""
+        self.coupled = 0.0
 
     def __enter__(self) -> Passes:
-        if self._replay:
-            try:
-                with torch.no_grad():
-                    self._try_replay()
-            except BaseException:
-                self._undo.close()
-                raise
+        try:
+            with torch.no_grad():
+                self._check()
+        except BaseException:
+            self._undo.close()
+            raise
         return self
 
     def __exit__(
@@ -108,6 +98,11 @@ class Passes:
         """Whether passes run only from the first site on."""
         return self._recorded is not None
 
+    @property
+    def tolerance(self) -> float:
+        """By how much outputs may differ that should be the same: other numbers of rows round otherwise."""
+        return max(_TOLERANCE, 2 * self.guard.epsilon())
+
     def run(self, copies: int, replace: Callable[[int, Tensor], Tensor]) -> Tensor:
         """The output of the model for ``copies`` times the inputs, with other features at the sites.
 
@@ -115,7 +110,27 @@ class Passes:
             copies (int): How often the inputs are tiled; row ``c * rows + r`` is copy c of example r.
             replace (Callable): Takes the number of a site and the feature there, gives the feature instead.
                 In a replayed pass the feature at site 0 is of the right shape only; it is the recorded one, tiled.
+
+        Raises:
+            ValueError: The output has other rows than the inputs.
         """
+        try:
+            output = self._run(copies, replace)
+        except Exception as error:
+            if self._recorded is None or out_of_memory(error):
+                raise
+            # Something that only these features do, and recorded tensors do not take; whole, it works or says why.
+            self._fall_back(f"a replayed pass fails with {type(error).__name__}: {error}")
+            output = self._run(copies, replace)
+        expected = (copies * self._rows, *self._recording.output.shape[1:])
+        if tuple(output.shape) != expected:
+            raise ValueError(
+                f"forward_func gives the shape {tuple(output.shape)} for {copies} copies of the inputs, expected "
+                f"{expected}; further arguments whose first dimension counts the examples are tiled with them"
+            )
+        return output
+
+    def _run(self, copies: int, replace: Callable[[int, Tensor], Tensor]) -> Tensor:
         # A replayed pass skips the calls inside the modules that it does not run.
         skipped = self._recorded.skipped if self._recorded else Counter[Module]()
         wanted = {(layer, at, call - skipped[layer]): n for (layer, at, call), n in self._wanted.items()}
@@ -129,51 +144,47 @@ class Passes:
 
         if self._recorded:
             self._recorded.restart(copies)
+        if self._recording.stateful:
+            self.guard.rewind()
         # Noised features may take a model through modules that the recorded pass did not run.
         with self.guard.watching(), hooked(self._sites, visit):
             return self._recording.forward(copies)
 
-    def _try_replay(self) -> None:
+    def _check(self) -> None:
+        """Find out whether rows of a pass are independent, and whether passes can be replayed."""
         output, first = self._recording.output, self.sightings[0]
-        calls = zip(first.cut.calls, self._changed, strict=True)
-        sequence = tuple((call.module, call.finished, written) for call, written in calls)
         # Two copies, because a tensor tiled by mistake then shows itself. The recorded feature alone does not tell
-        # whether something remembers it, so where a model is new, the second copy has another one.
-        features, expected = [first.feature, first.feature], torch.cat([output, output])
-        tolerance = max(_TOLERANCE, 2 * self.guard.epsilon())
-        known = self._checked.get(sequence)
-        if known is None:
-            features[1] = first.feature.lerp(first.feature.roll(1, -1), 0.5)
-            try:
-                expected = self.run(2, lambda number, feature: torch.cat(features) if number == 0 else feature)
-                by_rows = _difference(expected[: len(output)], output, 1)
-            except Exception as error:
-                if out_of_memory(error):
-                    raise
-                self.reason = f"a pass with another feature fails with {type(error).__name__}: {error}"
-                return
-        else:
-            by_rows = known
-            tolerance = max(tolerance, 2 * known)
-        replay = _RecordedCalls(first.cut, self._changed, self._rows, first.feature, self._undo)
+        # whether something remembers it, so the second copy has another one.
+        features = torch.cat([first.feature, _another(first.feature)])
+
+        def replaced(number: int, feature: Tensor) -> Tensor:
+            return features if number == 0 else feature
+
         try:
-            replay.install()
-            self._recorded = replay
-            found = self.run(2, lambda number, feature: feature if number > 0 else torch.cat(features))
-            difference = _difference(found, expected, 2)
-            self.reason = f"a replayed pass gives another output (relative difference {difference:.2g})"
+            expected = self.run(2, replaced)
+        except Exception as error:
+            if out_of_memory(error) or not self._replay:
+                raise
+            self.reason = f"a pass with another feature fails with {type(error).__name__}: {error}"
+            return
+        self.coupled = _difference(expected[: len(output)], output)
+        if not self._replay:
+            return
+        try:
+            self._recorded = _RecordedCalls(first.cut, self._changed, self._rows, first.feature, self._undo)
+            difference = _difference(self._run(2, replaced), expected)
         except Exception as error:
             if out_of_memory(error):
                 raise
-            difference = float("inf")
-            self.reason = f"a replayed pass fails with {type(error).__name__}: {error}"
-        if difference <= tolerance:
-            while len(self._checked) >= _MOST_CHECKED:
-                self._checked.pop(next(iter(self._checked)))
-            self._checked[sequence] = by_rows
+            self._fall_back(f"a replayed pass fails with {type(error).__name__}: {error}")
         else:
-            self._recorded = None
-            self._undo.close()
+            if not difference <= self.tolerance:
+                self._fall_back(f"a replayed pass gives another output (relative difference {difference:.2g})")
+
+    def _fall_back(self, reason: str) -> None:
+        self._recorded = None
+        self._undo.close()
+        self.reason = reason
 
 
 class _RecordedCalls:
@@ -200,10 +211,7 @@ class _RecordedCalls:
             self._of_module[call.module].append(number)
         self._copies = 1
         self._next: Counter[Module] = Counter()
-        self._tiled: dict[int, Any] = {}
-
-    def install(self) -> None:
-        """Replace the ``forward`` of every module with a finished call."""
+        self._tiled: dict[int, tuple[Any, list[int]]] = {}
         for module, numbers in self._of_module.items():
             if any(self._calls[number].finished for number in numbers):
                 replace_forward(module, self._replaying(module), self._undo)
@@ -214,6 +222,10 @@ class _RecordedCalls:
         if copies != self._copies:
             self._tiled.clear()
             self._copies = copies
+        # What a branch that only some features take wrote into is tiled anew.
+        for number, (tiled, versions) in list(self._tiled.items()):
+            if [tensor._version for tensor in tensors_in(tiled)] != versions:
+                del self._tiled[number]
 
     def _replaying(self, module: Module) -> Callable[..., Any]:
         forward, numbers, thread = module.forward, self._of_module[module], threading.get_ident()
@@ -237,8 +249,11 @@ class _RecordedCalls:
         if call is self._calls[-1] and call.output is self._feature:
             return self._feature[:1].expand(self._copies * self._rows, *self._feature.shape[1:])
         if number not in self._tiled:
-            self._tiled[number] = tile(call.output, self._rows, self._copies)
-        output = self._tiled[number]
+            tiled = (
+                map_tensors(_copy, call.output) if self._copies == 1 else tile(call.output, self._rows, self._copies)
+            )
+            self._tiled[number] = tiled, [tensor._version for tensor in tensors_in(tiled)]
+        output, _ = self._tiled[number]
         if self._changed[number]:
             output = map_tensors(_copy, output)
         if call.same:
@@ -256,12 +271,24 @@ def _copy(tensor: Tensor) -> Tensor:
     return tensor.detach().clone()
 
 
-def _difference(found: Tensor, expected: Tensor, copies: int) -> float:
-    """Largest deviation of an output, relative to the largest value of each copy."""
+def _another(feature: Tensor) -> Tensor:
+    """The feature with noise of half its standard deviation, always the same."""
+    wide = feature.to(torch.promote_types(feature.dtype, torch.float32))
+    generator = torch.Generator(feature.device).manual_seed(0)
+    noise = torch.randn(feature.shape, generator=generator, device=feature.device, dtype=wide.dtype)
+    scale = wide.std() if feature.numel() > 1 else wide.new_ones(())
+    return (wide + 0.5 * torch.where(scale > 0, scale, 1.0) * noise).to(feature.dtype)
+
+
+def _difference(found: Tensor, expected: Tensor) -> float:
+    """Largest deviation of an output, relative to the largest value but for those that mask others."""
     if not isinstance(found, Tensor) or found.shape != expected.shape:
         raise ValueError(f"the output has the shape {tuple(getattr(found, 'shape', ()))}, not {tuple(expected.shape)}")
     # Not in float64, which not every device has.
     wide = torch.promote_types(expected.dtype, torch.float32)
-    wanted = expected.to(wide).reshape(copies, -1)
-    deviation = (found.to(wide).reshape(copies, -1) - wanted).abs().amax(1)
-    return float((deviation / wanted.abs().amax(1).clamp_min(1e-3)).max())
+    one, other = found.to(wide), expected.to(wide)
+    size = other.abs()
+    usual = size <= _LARGEST_LOGIT
+    scale = torch.where(usual, size, 0.0).max().clamp_min(1e-3)
+    deviation = torch.where(one == other, 0.0, (one - other).abs() / torch.where(usual, scale, size))
+    return float(deviation.max())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -20,6 +20,7 @@ from captum_iba.attr.losses import (
     LossFunction,
     knows_probability,
     may_be_probabilities,
+    require_outputs,
     resolve_loss,
     row_losses,
 )
@@ -30,7 +31,7 @@ from captum_iba.attr.noise import noise_as_released, noise_of_data_set, noise_of
 from captum_iba.attr.optimization import Bottleneck, NoGradientError, optimize_mask
 from captum_iba.attr.presets import Settings
 from captum_iba.attr.recording import Recording, Sighting, record
-from captum_iba.attr.replay import Checked, Passes
+from captum_iba.attr.replay import Passes
 from captum_iba.attr.sites import Site
 from captum_iba.attr.statistics import FeatureStatistics
 
@@ -60,21 +61,27 @@ class Run:
         forward_func (Callable): The model.
         sites (sequence of Site): Where bottlenecks sit.
         statistics (sequence of FeatureStatistics or None): Of each site; None takes the examples' own.
-        checked (dict): What earlier runs found out about replay; is added to.
         warn_once (Callable): Takes the name of a warning, and its text.
         bar (Any): A progress bar over rows, or None.
+        resolved (dict): The loss that was found for the first examples. Default: empty.
     """
 
     job: Job
     forward_func: Callable[..., Any]
     sites: Sequence[Site]
     statistics: Sequence[FeatureStatistics | None]
-    checked: Checked
     warn_once: Callable[[str, str], None]
     bar: Any
+    resolved: dict[str, Any] = field(default_factory=dict)
 
     def attributions(self, bottlenecks: Sequence[Sequence[int]]) -> list[tuple[Any, BottleneckTrace | None]]:
         """For every bottleneck (at one site, or shared by several) the attribution, and its trace."""
+        with ModuleGuard(self.forward_func) as guard:
+            return self._attributions(bottlenecks, guard)
+
+    def _attributions(
+        self, bottlenecks: Sequence[Sequence[int]], guard: ModuleGuard
+    ) -> list[tuple[Any, BottleneckTrace | None]]:
         job, bar = self.job, self.bar
         parts: list[list[_Part]] = []
         first = 0
@@ -83,7 +90,7 @@ class Run:
             smaller = None
             shown = 0 if bar is None else bar.n
             try:
-                parts.append(self._part(job, part, first, bottlenecks))
+                parts.append(self._part(job, part, first, bottlenecks, guard))
                 first += part.rows
             except (MemoryError, RuntimeError) as error:
                 if "checkpoint" in f"{type(error).__name__} {error}".lower():
@@ -109,7 +116,9 @@ class Run:
                     torch.cuda.empty_cache()
         return [_joined([part[number] for part in parts]) for number in range(len(bottlenecks))]
 
-    def _part(self, job: Job, part: Batch, first: int, bottlenecks: Sequence[Sequence[int]]) -> list[_Part]:
+    def _part(
+        self, job: Job, part: Batch, first: int, bottlenecks: Sequence[Sequence[int]], guard: ModuleGuard
+    ) -> list[_Part]:
         """Some examples, at every bottleneck: all share one recorded pass."""
         forward_func = _on_one_device(self.forward_func)
 
@@ -117,21 +126,31 @@ class Run:
             tiled = part.tiled(copies)
             return _run_forward(forward_func, tiled.inputs, None, tiled.arguments)
 
-        with ModuleGuard(self.forward_func) as guard:
-            recording = record(forward, self.sites, guard)
-            loss = self._require_sound(part, recording)
-            self._require_examples_first(forward_func, part, recording)
-            if not (job.complement_given or knows_probability(loss)):
-                # Without a bound it could rise for ever, and what it needs would be drowned.
-                job = replace(job, chosen=replace(job.chosen, complement=0.0))
-            found = []
-            for numbers in bottlenecks:
-                replay = job.replay and (job.chosen.n_steps > 0 or job.return_trace)
-                with Passes(recording, part.rows, numbers, replay, self.checked) as passes:
-                    if replay and not passes.replays:
-                        layer = _describe(self.sites[numbers[0]])
-                        self.warn_once("replay", f"{layer} is not replayed, every pass runs whole: {passes.reason}")
-                    found.append(self._optimize(job, part, first, passes, loss))
+        recording = record(forward, self.sites, guard)
+        loss = self._require_sound(part, recording)
+        self._require_examples_first(forward_func, part, recording)
+        if not (job.complement_given or knows_probability(loss)):
+            # Without a bound it could rise for ever, and what it needs would be drowned.
+            job = replace(job, chosen=replace(job.chosen, complement=0.0))
+        found = []
+        for numbers in bottlenecks:
+            if not (job.chosen.n_steps or job.return_trace):
+                # Nothing runs again: the information in the layer as it is.
+                passes = Passes(recording, part.rows, numbers, replay=False)
+                found.append(self._optimize(job, part, first, passes, loss))
+                continue
+            with Passes(recording, part.rows, numbers, job.replay) as passes:
+                if job.replay and not passes.replays:
+                    layer = _describe(self.sites[numbers[0]])
+                    self.warn_once("replay", f"{layer} is not replayed, every pass runs whole: {passes.reason}")
+                if passes.coupled > 10 * passes.tolerance:
+                    self.warn_once(
+                        "coupled",
+                        "the output of forward_func for an example changes with the other rows of a pass, or by chance "
+                        f"(by {passes.coupled:.2g} of the largest); expected rows that do not depend on each other: "
+                        "the attribution of an example depends on its batch here",
+                    )
+                found.append(self._optimize(job, part, first, passes, loss))
         return found
 
     def _require_sound(self, part: Batch, recording: Recording) -> str | LossFunction:
@@ -148,7 +167,11 @@ class Run:
             raise ValueError(
                 f"forward_func gives the shape {tuple(output.shape)}, expected one row for each of {rows} examples"
             )
-        loss = resolve_loss(self.job.loss, output)
+        if not output.is_floating_point():
+            raise ValueError(f"forward_func gives the dtype {output.dtype}, expected floating-point numbers")
+        # Once for all examples: a part of them may look otherwise.
+        loss: str | LossFunction = self.resolved.setdefault("loss", resolve_loss(self.job.loss, output))
+        require_outputs(loss, output)
         if self.job.loss is None and output.shape[1:].numel() == 1:
             self.warn_once(
                 "one value",
@@ -156,7 +179,7 @@ class Run:
                 "classifier of one logit pass loss='binary_cross_entropy' and the class, 0 or 1, as target, for a "
                 "regression a function of the distance as loss, and loss='negative_output' if large is what you mean",
             )
-        if self.job.loss is None and loss == "probability":
+        if self.job.loss is None and loss == "softmax":
             self.warn_once(
                 "probabilities",
                 "forward_func gives probabilities: every row lies in [0, 1] and sums to 1. loss='probability' is "
@@ -204,6 +227,8 @@ class Run:
         groups = _rows_of(job.feature_mask, first, rows, job.batch.rows)
         carries = _rows_of(job.bottleneck_mask, first, rows, job.batch.rows)
         dims = [self._feature_dim(sighting) for sighting in sightings]
+        if len(set(dims)) > 1:
+            raise ValueError(f"share_mask is True, but the features of the layers lie in dimensions {dims}")
         layout = MaskLayout.of(feature, chosen.granularity, groups, carries, dims[0])
         _require_finite(feature, layout, first)
         for sighting in sightings[1:]:

@@ -347,8 +347,9 @@ class FeatureStatistics:
             raise ValueError(f"{len(mean)} features cannot be merged with {len(self._mean)}")
         total = self.count + count
         delta = mean.to(self._mean.device) - self._mean
-        self._mean += delta * (count / total)
-        self._squares += squares.to(self._mean.device) + delta.square() * (self.count * count / total)
+        # Not in place: tensors of inference mode cannot be written into outside of it.
+        self._mean = self._mean + delta * (count / total)
+        self._squares = self._squares + squares.to(self._mean.device) + delta.square() * (self.count * count / total)
         self.count = total
 
     def _require(self) -> tuple[Tensor, Tensor]:

@@ -87,7 +87,7 @@ class CallTrace:
     def returned(self, module: Module, output: Any) -> None:
         """Count the innermost call of ``module`` that goes on as finished, before its hooks have run."""
         for call in reversed(self._open):
-            if call.module is module:
+            if call.module is module and not call.finished:
                 self._finish(call, output)
                 return
 

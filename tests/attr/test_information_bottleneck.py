@@ -360,7 +360,7 @@ def test_progress_counts_every_draw(iba, capsys):
         ({"granularity": "word"}, "granularity is 'word', expected one of token, feature, channel"),
         ({"loss": "hinge"}, "loss is 'hinge', expected one of cross_entropy, binary_cross_entropy, nll"),
         ({"loss": lambda output, target: output}, r"loss must give one value a row, a tensor of shape \(2,\)"),
-        ({"internal_batch_size": 0}, "internal_batch_size is 0, expected at least 1"),
+        ({"internal_batch_size": 0}, "internal_batch_size is 0, expected an integer of at least 1"),
         ({"layer_call": 1}, "layer_call is 1, but layer Identity ran 1 times in this pass: expected -1 to 0"),
         ({"layer_call": [0, 0]}, "layer_call has 2 entries, expected one a layer, 1"),
         ({"feature_mask": torch.zeros(2, 5, dtype=torch.long)}, "feature_mask has the shape"),

@@ -77,7 +77,7 @@ def test_on_a_cpu_the_second_try_is_never_larger_than_the_first():
     with pytest.warns(UserWarning, match="no statistics"):
         iba = InformationBottleneckAttribution(model, model.layer)
         iba.attribute(x, target=1, preset="paper", n_steps=1, replay=False)
-    assert model.rows[0] == 8 and max(model.rows[1:]) <= 7
+    assert model.rows[0] == max(model.rows) == 8  # the check of independence runs two copies
 
 
 def test_memory_that_runs_out_while_replay_is_checked():

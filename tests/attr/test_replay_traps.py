@@ -239,8 +239,10 @@ def test_replayed_is_right_or_falls_back(model, rows, positions):
     if model in REPLAYS:
         assert said == []
     elif model in FALLS_BACK or said:
-        (message,) = said
+        message, *others = said
         assert message.startswith("Block (output) is not replayed, every pass runs whole: a replayed pass")
+        assert len(others) == (model is RemembersInACache)  # the mean over all rows of a pass
+        assert all("changes with the other rows of a pass" in other for other in others)
 
 
 @pytest.mark.parametrize("model", [WritesIntoItsInputs, WritesIntoTheLayersOutput, AddsPositions, ReadsACache])
@@ -250,21 +252,6 @@ def test_traps_split_as_at_once(model):
         bits, said = trapped(model, 5, internal_batch_size=size)
         assert_same(bits, expected)
         assert len(said) <= 1
-
-
-def test_a_model_that_was_found_right_is_checked_with_one_whole_pass_less():
-    net = Plain().eval()
-    x = torch.randn(3, POSITIONS, WIDTH, generator=torch.Generator().manual_seed(1))
-    statistics = FeatureStatistics.estimate(net, net.blocks[1], [x])
-    iba = InformationBottleneckAttribution(net, net.blocks[1], statistics=statistics)
-    calls = []
-    handle = net.register_forward_pre_hook(lambda *_: calls.append(1))
-    first, second = (iba.attribute(x, target=1, **SETTINGS) for _ in range(2))
-    passes = len(calls)
-    iba.attribute(x, target=1, **SETTINGS)
-    handle.remove()
-    assert passes - (len(calls) - passes) == len(calls) - passes + 1
-    assert_same(first, second)
 
 
 @pytest.mark.parametrize("model", EITHER)
