@@ -27,7 +27,8 @@ class Delete:
 
     Rows of a pass that got shorter than the longest are filled up on the right, the ids with ``pad_id``, all else with
     0, so the model must ignore what its attention mask or ``pad_id`` marks as padding, and nothing
-    may depend on the right end of a row; for a model that does not (XLNet, FNet, ConvBERT) take ``equal_lengths``. Where everything already is what fills up, and nothing may be
+    may depend on the right end of a row. For models that do otherwise (XLNet, FNet, ConvBERT) there is
+    ``equal_lengths``. Where everything already is what fills up, and nothing may be
     removed, there is padding: it leaves too.
 
     Args:

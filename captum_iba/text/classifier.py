@@ -223,7 +223,7 @@ class Classifier:
         ids, mask = inputs["input_ids"], inputs.get("attention_mask")
         if self.own_end or mask is None or not bool(((ids == self.pad_id) & (mask != 0)).any()):
             return None
-        taken = set(ids.unique().tolist())
+        taken = set(ids.flatten().tolist())
         special = {*self.tokenizer.all_special_ids, self.model.config.get_text_config().eos_token_id}
         free = (number for number in range(len(self.tokenizer)) if number not in taken)
         found = sorted(islice(free, len(special) + 1), key=lambda number: number in special)
@@ -304,9 +304,9 @@ def _labels(model: Any) -> list[str]:
         )
     if getattr(config, "problem_type", None) == "regression":
         raise ValueError(
-            f"model: config.problem_type of {type(model).__name__} is 'regression': its {count} outputs are quantities, "
-            "not classes; a classifier is expected here. InformationBottleneckAttribution explains any output, with a "
-            "loss of your own."
+            f"model: config.problem_type of {type(model).__name__} is 'regression': its {count} outputs are "
+            "quantities, not classes; a classifier is expected here. InformationBottleneckAttribution explains any "
+            "output, with a loss of your own."
         )
     if count < 2:
         raise ValueError(

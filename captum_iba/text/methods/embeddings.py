@@ -17,8 +17,8 @@ from captum_iba.text.methods.stand_in import empty_text
 from captum_iba.text.methods.task import FloatArray, Task
 
 NOT_EMBEDDED = (
-    "model: {} does not embed the token ids as it gets them, (texts, tokens), as XLNet, which turns them round; methods "
-    "at the word embeddings cannot explain it. Choose one that replaces or leaves out tokens, such as lime or "
+    "model: {} does not embed the token ids as it gets them, (texts, tokens), as XLNet, which turns them round; "
+    "methods at the word embeddings cannot explain it. Choose one that replaces or leaves out tokens, such as lime or "
     "leave_one_out."
 )
 
@@ -73,14 +73,14 @@ class EmbeddedTexts:
 
         def put(module: Any, args: Any, output: Tensor) -> Tensor | None:
             nonlocal taken
-            if (place := _place(args, inputs[0])) is None:
+            if (place := _place(args, inputs[0], self.classifier.pad_id)) is None:
                 return None
             before, after = place
-            taken = taken or not before
-            put_in = embeddings[:, : embeddings.shape[1] - before]
-            if output[:, before : before + put_in.shape[1]].shape != put_in.shape:
+            kept = embeddings[:, : embeddings.shape[1] - before]
+            if output[:, before : output.shape[1] - after].shape != kept.shape:
                 return None
-            return torch.cat([output[:, :before], put_in, output[:, output.shape[1] - after :]], 1)
+            taken = taken or not before
+            return torch.cat([output[:, :before], kept, output[:, output.shape[1] - after :]], 1)
 
         with ExitStack() as hooks:
             # Not by the argument inputs_embeds: without ids, decoders cannot tell where a text ends. Before other
@@ -121,7 +121,8 @@ def _table(classifier: Classifier) -> nn.Module:
     ran: list[nn.Module] = []
 
     def see(module: nn.Module, args: Any, output: Tensor) -> None:
-        if (place := _place(args, inputs["input_ids"])) is not None and not place[0]:
+        place = _place(args, inputs["input_ids"], classifier.pad_id)
+        if place is not None and not place[0]:
             ran.append(module)
 
     with ExitStack() as hooks:
@@ -133,19 +134,21 @@ def _table(classifier: Classifier) -> nn.Module:
     return ran[0]
 
 
-def _place(args: Any, ids: Tensor) -> tuple[int, int] | None:
+def _place(args: Any, ids: Tensor, pad_id: int) -> tuple[int, int] | None:
     """How many positions lie before and behind the ids in what a module embeds; None if it embeds something else.
 
-    Models of attention windows pad behind them; decoders of encoder-decoders put one before, and drop the last.
+    Padding may be another token's there (:meth:`Classifier.logits`). Models of attention windows pad behind them;
+    decoders of encoder-decoders put one before, and drop the last.
     """
     given = args[0] if args else None
     if not isinstance(given, Tensor) or given.ndim != 2 or len(given) != len(ids) or given.dtype != ids.dtype:
         return None
     length = ids.shape[1]
-    if given.shape[1] >= length and torch.equal(given[:, :length], ids):
-        return 0, given.shape[1] - length
-    if given.shape[1] == length and torch.equal(given[:, 1:], ids[:, :-1]):
-        return 1, 0
+    for before in (0, 1):
+        known = ids[:, : length - before]
+        found = given[:, before:length]
+        if found.shape == known.shape and bool(((found == known) | (known == pad_id)).all()):
+            return before, given.shape[1] - length
     return None
 
 

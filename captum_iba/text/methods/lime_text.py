@@ -83,9 +83,19 @@ def _kinds(encoded: EncodedText, bow: bool) -> list[int]:
             pieces.setdefault(word, []).append(i)
     if not bow:
         return list(range(len(pieces)))
-    numbers: dict[tuple[int, ...], int] = {}
     ids = encoded.inputs["input_ids"]
-    return [numbers.setdefault(tuple(ids[i] for i in pieces[word]), len(numbers)) for word in sorted(pieces)]
+    # Byte-level tokenizers have other tokens for a word behind a space, lower-casing ones the same for other spellings.
+    kinds: list[int] = []
+    known: dict[tuple[int, ...] | str, int] = {}
+    for word in sorted(pieces):
+        first, last = encoded.spans[pieces[word][0]], encoded.spans[pieces[word][-1]]
+        spelled = encoded.spelling(encoded.sequences[pieces[word][0]], first[0], last[1])
+        names = (tuple(ids[i] for i in pieces[word]), spelled)
+        same = {known[name] for name in names if name in known} or {len(kinds)}
+        number = min(same)
+        known.update((name, number) for name in (*(k for k, v in known.items() if v in same), *names))
+        kinds = [number if kind in same else kind for kind in kinds] + [number]
+    return kinds
 
 
 def _explainer(seed: int, **settings: Any) -> Any:
