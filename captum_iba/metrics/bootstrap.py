@@ -72,7 +72,7 @@ def paired_bootstrap(
             raise ValueError(f"b has {len(other)} values, expected as many as a, {len(values)}")
         largest = torch.maximum(values.abs(), other.abs())
         values = values - other
-        # Rounding: a mean of equal numbers may miss them by a last digit, always to the same side.
+        # Rounding: sums that should be equal differ by a last digit, and all to the same side.
         values = values.where(values.abs() > _ROUNDING * largest, 0.0)
     mean = float(values.mean())
     # A spread of rounding errors, as of equal differences, is none.

@@ -8,7 +8,8 @@ import torch
 from captum_iba.attr.presets import PRESETS, settings
 from captum_iba.benchmark import prepare
 from captum_iba.benchmark.configuration import differences, read_configuration
-from captum_iba.text.identity import model_fingerprint
+from captum_iba.text.classifier import Classifier
+from captum_iba.text.identity import classifier_fingerprint
 from tests.benchmark.conftest import rows_of_texts, write_lines
 
 
@@ -99,11 +100,12 @@ def test_no_configuration(tmp_path, content, says):
         read_configuration(tmp_path)
 
 
-def test_the_configuration_says_what_was_done(request_of, tmp_path, bert):
+def test_the_configuration_says_what_was_done(request_of, tmp_path, bert, wordpiece):  # noqa: F811
     prepare(request_of(), tmp_path)
     content = json.loads((tmp_path / "config.json").read_text("utf-8"))
     assert content["methods"]["random"] == ["random@seed=0", "random@seed=1"]
     assert content["signed"] == ["leave_one_out"] and content["counted_as_released"] == []
     assert content["columns"] == {"text": "text", "pair": None, "label": "label"} and content["rows"] == 30
     assert content["statistics"].startswith("30 texts of the data, the sample included (")
-    assert content["model_fingerprint"] == model_fingerprint(bert) and {"torch", "captum"} <= set(content["versions"])
+    assert content["model_fingerprint"] == classifier_fingerprint(Classifier(bert, wordpiece))
+    assert {"torch", "captum"} <= set(content["versions"])

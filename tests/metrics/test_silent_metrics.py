@@ -4,15 +4,8 @@ import pytest
 import torch
 import transformers
 
-from captum_iba.metrics import Delete, degradation, mean_over_seeds, paired_bootstrap
+from captum_iba.metrics import Delete, degradation, paired_bootstrap
 from tests.text.conftest import build
-
-
-@pytest.mark.parametrize("seeds", [3, 5, 6, 7])
-def test_a_mean_over_equal_seeds_does_not_differ_from_one_run(seeds):
-    values = torch.rand(40, generator=torch.Generator().manual_seed(0))
-    found = paired_bootstrap(mean_over_seeds([values]), mean_over_seeds([values] * seeds))
-    assert found == (0, 0, 0) and not found.excludes_zero
 
 
 def test_rounding_is_no_difference_and_a_small_one_is():
@@ -42,4 +35,6 @@ def test_rows_of_equal_length_share_a_pass_where_padding_matters():
     together = run(slice(None))
     assert torch.allclose(together, run(slice(None), max_examples_per_batch=1), atol=1e-6)
     assert torch.allclose(together[1:], run(slice(1, 2)), atol=1e-6)
-    assert together[1, 0] == pytest.approx(float(model(input_ids=ids[1:, :3]).logits.softmax(-1)[0, 1]), abs=1e-6)
+    with torch.no_grad():
+        alone = float(model(input_ids=ids[1:, :3]).logits.softmax(-1)[0, 1])
+    assert float(together[1, 0]) == pytest.approx(alone, abs=1e-6)

@@ -85,17 +85,19 @@ def _kinds(encoded: EncodedText, bow: bool) -> list[int]:
         return list(range(len(pieces)))
     ids = encoded.inputs["input_ids"]
     # Byte-level tokenizers have other tokens for a word behind a space, lower-casing ones the same for other spellings.
-    kinds: list[int] = []
-    known: dict[tuple[int, ...] | str, int] = {}
+    names: list[tuple[tuple[int, ...], str]] = []
     for word in sorted(pieces):
-        first, last = encoded.spans[pieces[word][0]], encoded.spans[pieces[word][-1]]
-        spelled = encoded.spelling(encoded.sequences[pieces[word][0]], first[0], last[1])
-        names = (tuple(ids[i] for i in pieces[word]), spelled)
-        same = {known[name] for name in names if name in known} or {len(kinds)}
-        number = min(same)
-        known.update((name, number) for name in (*(k for k, v in known.items() if v in same), *names))
-        kinds = [number if kind in same else kind for kind in kinds] + [number]
-    return kinds
+        first, last = pieces[word][0], pieces[word][-1]
+        spelled = encoded.spelling(encoded.sequences[first], encoded.spans[first][0], encoded.spans[last][1])
+        names.append((tuple(ids[i] for i in pieces[word]), spelled))
+    kinds = list(range(len(names)))
+    for place in (0, 1):
+        first_of: dict[Any, int] = {}
+        for i, name in enumerate(names):
+            kind, wanted = kinds[i], kinds[first_of.setdefault(name[place], i)]
+            kinds = [wanted if one == kind else one for one in kinds]
+    numbers = {kind: number for number, kind in enumerate(dict.fromkeys(kinds))}
+    return [numbers[kind] for kind in kinds]
 
 
 def _explainer(seed: int, **settings: Any) -> Any:
