@@ -224,7 +224,7 @@ class Classifier:
         if self.own_end or mask is None or not bool(((ids == self.pad_id) & (mask != 0)).any()):
             return None
         taken = set(ids.flatten().tolist())
-        special = {*self.tokenizer.all_special_ids, self.model.config.get_text_config().eos_token_id}
+        special = {*self.tokenizer.all_special_ids, getattr(self.model.config.get_text_config(), "eos_token_id", None)}
         free = (number for number in range(len(self.tokenizer)) if number not in taken)
         found = sorted(islice(free, len(special) + 1), key=lambda number: number in special)
         if found:

@@ -100,7 +100,7 @@ def test_no_configuration(tmp_path, content, says):
         read_configuration(tmp_path)
 
 
-def test_the_configuration_says_what_was_done(request_of, tmp_path, bert, wordpiece):  # noqa: F811
+def test_the_configuration_says_what_was_done(request_of, tmp_path, bert, wordpiece):
     prepare(request_of(), tmp_path)
     content = json.loads((tmp_path / "config.json").read_text("utf-8"))
     assert content["methods"]["random"] == ["random@seed=0", "random@seed=1"]
