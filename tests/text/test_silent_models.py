@@ -170,7 +170,7 @@ def test_the_logit_of_several_labels_is_no_log_probability(model, wordpiece):
 
 def decoder_with(tokenizer_settings, pad_in_configuration, ends_text):
     """A decoder whose padding token is its end-of-text token, and a tokenizer that puts it behind texts or does not."""
-    words = ["<end>", "<start>", "<unk>", *"a good bad film very this is not really plot".split()]
+    words = ["<end>", "<start>", "<unk>", *["a", "good", "bad", "film", "very", "this", "is", "not", "really", "plot"]]
     core = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="<unk>"))
     core.pre_tokenizer = pre_tokenizers.Whitespace()
     if ends_text:
