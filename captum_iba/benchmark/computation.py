@@ -172,9 +172,11 @@ class Computation:
         if self.target == "gold":
             return [example.gold for example, _ in items if example.gold is not None]
         with self.classifier.padding_known():
-            inputs = self.classifier.tensors([encoded for _, encoded in items])
-            predicted: list[int] = self.classifier.probabilities(inputs).argmax(-1).tolist()
-        return predicted
+            predicted: dict[int, int] = {}
+            for batch in self.classifier.batches([len(encoded) for _, encoded in items], len(items)):
+                inputs = self.classifier.tensors([items[i][1] for i in batch])
+                predicted.update(zip(batch, self.classifier.probabilities(inputs).argmax(-1).tolist(), strict=True))
+        return [predicted[i] for i in range(len(items))]
 
     def _degrade(self, run: Run, scores: Sequence[Scores]) -> tuple[Degradation, Degradation]:
         encoded = [item.encoded for item in scores]
@@ -192,7 +194,7 @@ class Computation:
                 target=_tensor([item.target for item in scores], input_ids),
                 additional_forward_args=tuple(others) or None,
                 removable_mask=removable.to(input_ids.device),
-                operator=Delete(self.classifier.pad_id),
+                operator=Delete(self.classifier.pad_id, self.classifier.padding_matters),
                 shares=NINTHS,
                 counting=run.counting,
             )

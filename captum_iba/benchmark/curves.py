@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from captum_iba.benchmark.results import Results
-from captum_iba.metrics import mean_over_seeds
+from captum_iba.metrics import Degradation, mean_over_seeds
 from captum_iba.visualization import plot_degradation, save_figure
 
 _LEAST_SPAN = 0.1
@@ -22,25 +22,31 @@ class Curves:
     """The curves of a comparison.
 
     Attributes:
-        probabilities (mapping of str to Tensor): Of the explained class per method, (B, 10), at 0/9 to 9/9 removed,
-            most relevant first; of several seeds the mean.
+        degradations (mapping of str to Degradation): Per method the probability of the explained class as tokens are
+            removed, most relevant first, and the shares that really were: short texts have no ninths. Of several seeds
+            the mean.
         normalised (bool): Whether they are drawn with 1 for the mean of the whole texts and 0 for the floor: the
             lowest mean of the fully degraded texts among the methods. Not so where the floor is hardly lower than
             the whole texts (a model that takes an empty text for the explained class): the scale would blow up noise.
     """
 
-    probabilities: Mapping[str, Tensor]
+    degradations: Mapping[str, Degradation]
     normalised: bool
 
 
 def make_curves(results: Results) -> Curves:
     """The curve of every row that has one, all on the same scale."""
-    probabilities = {
-        row.name: _mean([one.morf.probability for one in row.outcomes]) for row in results.rows if row.outcomes
+    degradations = {
+        row.name: row.outcomes[0].morf._replace(
+            probability=_mean([one.morf.probability for one in row.outcomes]),
+            share=_mean([one.morf.share for one in row.outcomes]),
+        )
+        for row in results.rows
+        if row.outcomes
     }
-    floor = min(float(values[:, -1].mean()) for values in probabilities.values())
-    whole = float(next(iter(probabilities.values()))[:, 0].mean())
-    return Curves(probabilities, whole - floor >= _LEAST_SPAN)
+    floor = min(float(one.probability[:, -1].mean()) for one in degradations.values())
+    whole = float(next(iter(degradations.values())).probability[:, 0].mean())
+    return Curves(degradations, whole - floor >= _LEAST_SPAN)
 
 
 def _mean(runs: list[Tensor]) -> Tensor:
@@ -56,7 +62,7 @@ def draw_curves(curves: Curves) -> tuple[Any, Any]:
     Returns:
         tuple: the matplotlib figure and its axes.
     """
-    return plot_degradation(curves.probabilities, normalised=curves.normalised)
+    return plot_degradation(curves.degradations, normalised=curves.normalised)
 
 
 def write_curves(figure: Any, folder: Path) -> list[Path]:

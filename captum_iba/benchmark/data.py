@@ -113,7 +113,8 @@ def load_data(
 
     Raises:
         ValueError: What ``open_table`` raises; no such column (lists those there are); a column of something else
-            than texts; a label that the model does not have (says in which row).
+            than texts; a label that is missing or that the model does not have, or that is one class by its name and
+            another by its number (says in which row).
 
     Examples::
 
@@ -181,34 +182,64 @@ def fingerprint(examples: Iterable[Example]) -> str:
 
 
 class _Golds:
-    """From what the column of labels holds to the numbers of the model's classes."""
+    """From what the column of labels holds to the numbers of the model's classes.
+
+    Where every label that the column holds, or every name that the data set has for its own numbers, is a label of the
+    model, these decide: the set may count its classes in another order, and number only some. Else its numbers are
+    the model's.
+    """
 
     def __init__(self, table: Any, column: str, labels: Sequence[str]) -> None:
         self.column = column
         self.labels = labels
-        names = getattr(table.features[column], "names", None)
-        lowered = [label.casefold() for label in labels]
-        # A set may count its classes in another order than the model: where both have the same names, these decide.
-        same = names is not None and sorted(name.casefold() for name in names) == sorted(lowered)
-        self.order = [lowered.index(name.casefold()) for name in names] if names is not None and same else None
+        self.names = getattr(table.features[column], "names", None)
+        # No list, which is no label.
+        plain = self.names is None and hasattr(table.features[column], "dtype")
+        values = table.unique(column) if plain else []
+        held = self.names or [str(value) for value in values if value not in (None, "")]
+        self.by_name = all(self._named(name) is not None for name in held)
 
     def __call__(self, value: Any, row: int) -> int:
-        if self.order is not None and isinstance(value, int) and 0 <= value < len(self.order):
-            return self.order[value]
-        try:
-            if isinstance(value, str) and value not in self.labels and value.isdecimal():
-                value = int(value)
-            return find_target(value, self.labels)
-        except (ValueError, TypeError):
-            classes = ", ".join(f"{i} ({label})" for i, label in enumerate(self.labels))
+        if value in (None, ""):
+            raise ValueError(f"data: row {row} has no label in the column {self.column!r} (it holds {value!r}).")
+        spelled = self._spelled(value)
+        named, number = self._named(spelled), self._numbered(value)
+        classes = ", ".join(f"{i} ({label})" for i, label in enumerate(self.labels))
+        if named is None and number is None:
             raise ValueError(
                 f"data: row {row} has the label {value!r} in the column {self.column!r}, which the model does not "
                 f"have; its classes are {classes}."
-            ) from None
+            )
+        if self.by_name or named is None or number in (None, named):
+            found = number if named is None else named
+            assert found is not None
+            return found
+        raise ValueError(
+            f"data: row {row} has the label {value!r} ({spelled}) in the column {self.column!r}, which is class "
+            f"{named} by its name and {number} by its number, and other labels there are no names of classes; expected "
+            f"only names of the model's classes, {classes}, or only their numbers."
+        )
+
+    def _spelled(self, value: Any) -> str:
+        known = self.names is not None and isinstance(value, int) and 0 <= value < len(self.names)
+        return str(self.names[value] if known and self.names is not None else value)
+
+    def _named(self, name: str) -> int | None:
+        try:
+            return find_target(name, self.labels)
+        except ValueError:
+            return None
+
+    def _numbered(self, value: Any) -> int | None:
+        if isinstance(value, str) and value.isdecimal():
+            value = int(value)
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        return value if whole and 0 <= value < len(self.labels) else None
 
 
 def _example(table: Any, columns: Columns, number: int, golds: _Golds | None) -> Example:
     row = table[number]
     gold = None if golds is None else golds(row[golds.column], number)
     # A missing text is an empty one, which is recorded as an example that failed.
-    return Example(number, row[columns.text] or "", None if columns.pair is None else row[columns.pair] or "", gold)
+    text, pair = ("" if name is None or row[name] is None else row[name] for name in (columns.text, columns.pair))
+    return Example(number, text, None if columns.pair is None else pair, gold)

@@ -73,9 +73,9 @@ def _open_file(path: Path) -> Any:
     if path.stat().st_size == 0:
         raise ValueError(f"data: {path} is empty.")
     reader, packed = kind
-    options = {"delimiter": "\t"} if ".tsv" in path.suffixes else {}
     try:
         with _quiet() as datasets:
+            options = _as_written(path, datasets) if reader == "csv" else {}
             table = datasets.load_dataset(reader, data_files=str(path), split="train", **options)
     except (KeyboardInterrupt, ModuleNotFoundError):
         raise
@@ -86,6 +86,16 @@ def _open_file(path: Path) -> Any:
     if len(table) == 0:
         raise ValueError(f"data: {path} has no rows.")
     return table
+
+
+def _as_written(path: Path, datasets: Any) -> dict[str, Any]:
+    """That every field of a table of text is read as it stands there: "None", "NA" and "007" are texts."""
+    import pandas
+
+    delimiter = "\t" if ".tsv" in [ending.lower() for ending in path.suffixes] else ","
+    names = pandas.read_csv(path, sep=delimiter, nrows=0).columns
+    features = datasets.Features({str(name): datasets.Value("string") for name in names})
+    return {"delimiter": delimiter, "features": features, "keep_default_na": False}
 
 
 def _open_named(source: str, subset: str | None, split: str | None) -> tuple[Any, str]:

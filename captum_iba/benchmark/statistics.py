@@ -17,7 +17,6 @@ from captum_iba.text import layer_statistics
 from captum_iba.text.classifier import Classifier
 from captum_iba.text.encoding import EncodedText
 from captum_iba.text.identity import classifier_fingerprint
-from captum_iba.text.inputs import batches_by_length
 from captum_iba.text.layers import Block, find_layers
 
 Parts = Callable[[Sequence[tuple[str | None, Sequence[EncodedText]]]], Sequence[tuple[FeatureStatistics, ...]]]
@@ -79,7 +78,7 @@ class LayerStatistics:
 
         def estimate(layer: str | None) -> tuple[FeatureStatistics, ...]:
             texts = self._usable()
-            batches = batches_by_length([len(text) for text in texts], self._batch_size)
+            batches = self._classifier.batches([len(text) for text in texts], self._batch_size)
             found = parts([(layer, [texts[i] for i in batch]) for batch in batches])
             return tuple(reduce(FeatureStatistics.merge, of_layer) for of_layer in zip(*found, strict=True))
 

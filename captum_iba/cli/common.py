@@ -48,8 +48,13 @@ def read_texts(source: str, text_column: str | None, pair_column: str | None) ->
 
     table, _ = open_table(source)
     columns = find_columns(table.column_names, text_column, pair_column)
-    pairs = None if columns.pair is None else [str(text or "") for text in table[columns.pair]]
-    return [str(text or "") for text in table[columns.text]], pairs
+    pairs = None if columns.pair is None else [_text(one) for one in table[columns.pair]]
+    return [_text(one) for one in table[columns.text]], pairs
+
+
+def _text(value: Any) -> str:
+    """A missing text is an empty one."""
+    return "" if value is None else str(value)
 
 
 def require_extra() -> None:

@@ -9,6 +9,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+# Differences of so little of the numbers themselves are none.
+_ROUNDING = 8 * torch.finfo(torch.float64).eps
+
 Values = Tensor | Sequence[float]
 """One value an example, (B,)."""
 
@@ -67,7 +70,10 @@ def paired_bootstrap(
         other = _values(b, "b")
         if len(other) != len(values):
             raise ValueError(f"b has {len(other)} values, expected as many as a, {len(values)}")
+        largest = torch.maximum(values.abs(), other.abs())
         values = values - other
+        # Rounding: sums that should be equal differ by a last digit, and all to the same side.
+        values = values.where(values.abs() > _ROUNDING * largest, 0.0)
     mean = float(values.mean())
     # A spread of rounding errors, as of equal differences, is none.
     if float(values.max() - values.min()) <= 1e-12 * max(1.0, float(values.abs().max())):

@@ -27,12 +27,15 @@ class Delete:
 
     Rows of a pass that got shorter than the longest are filled up on the right, the ids with ``pad_id``, all else with
     0, so the model must ignore what its attention mask or ``pad_id`` marks as padding, and nothing
-    may depend on the right end of a row. Where everything already is what fills up, and nothing may be
+    may depend on the right end of a row. For models that do otherwise (XLNet, FNet, ConvBERT) there is
+    ``equal_lengths``. Where everything already is what fills up, and nothing may be
     removed, there is padding: it leaves too.
 
     Args:
         pad_id (int): The model's own padding token. Decoders look for it in the ids to find a text's last token, so
             that a wrong one gives wrong logits.
+        equal_lengths (bool): Whether only rows of equal length share a pass, so that nothing is padded: slower, and
+            right where padding changes what the model gives. Default: False.
 
     Examples::
 
@@ -41,6 +44,7 @@ class Delete:
     """
 
     pad_id: int
+    equal_lengths: bool = False
 
     def __call__(
         self, inputs: tuple[Tensor, ...], arguments: tuple[Any, ...], removed: Tensor

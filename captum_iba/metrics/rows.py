@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from captum_iba.metrics.operators import Operator
+from captum_iba.metrics.operators import Delete, Operator
 from captum_iba.metrics.ranking import feature_grid
 
 # How much a pass holds if nothing is said. On a CPU larger passes leave the caches and get slower, not faster; see
@@ -68,10 +68,13 @@ class Rows:
             lengths, numbers = torch.sort((~self.removed(numbers)).sum(1), descending=True, stable=True)
         if limit is None and first.ndim >= 4:
             limit = IMAGES_A_PASS
-        if limit is not None:
-            return list(torch.split(numbers, limit))
         positions = POSITIONS_A_PASS.get(first.device.type, POSITIONS_A_PASS_ELSEWHERE)
-        return list(torch.split(numbers, _sizes(lengths.tolist(), positions)))
+        parts = torch.split(numbers, _sizes(lengths.tolist(), positions) if limit is None else limit)
+        if not (isinstance(self.operator, Delete) and self.operator.equal_lengths):
+            return list(parts)
+        lengths = torch.empty_like(lengths).index_copy_(0, numbers, lengths)
+        runs = [(part, torch.unique_consecutive(lengths[part], return_counts=True)[1].tolist()) for part in parts]
+        return [same for part, counts in runs for same in torch.split(part, counts)]
 
     def arguments_of(self, rows: Tensor) -> tuple[Any, ...]:
         """The arguments of ``forward_func`` for some rows."""

@@ -6,7 +6,8 @@ import inspect
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,13 @@ from captum_iba.attr.guard import ONE_AT_A_TIME, ModuleGuard
 from captum_iba.text import alignment
 from captum_iba.text.encoding import EncodedText, check_tokenizer, encode, pad
 from captum_iba.text.heads import refusal
+from captum_iba.text.inputs import batches_by_length
 
 # Tokenizers without a limit of their own say "very large integer".
 _NO_LIMIT = 10**6
+
+# How many padding tokens a short text gets to see whether they matter: an odd and an even length, for models that pool.
+_PADDING_TRIED = (1, 6)
 
 
 class NotAClassifierError(ValueError):
@@ -41,9 +46,11 @@ class Classifier:
         pad_id (int): The token that fills up shorter texts.
         multi_label (bool): Whether every class has a probability of its own (sigmoid), and not one in
             competition with the others (softmax).
+        padding_matters (bool): Whether padding changes what the model gives for a text, as a short text shows (XLNet
+            and others without an attention mask, or that look past it). Then only texts of equal length share a pass.
 
     Raises:
-        ValueError: Not a classifier of two or more classes (one short text runs to find out), a slow tokenizer, or no
+        ValueError: Not a classifier of two or more classes (a short text runs to find out), a slow tokenizer, or no
             padding token.
     """
 
@@ -58,10 +65,14 @@ class Classifier:
         self._names = _input_names(model, tokenizer)
         self.places: dict[Any, Any] = {}
         """What method ``iba`` keeps between the parts of a data set."""
-        self._try_out()
+        self.own_end = self._ends_in_padding()
+        self.padding_matters = self._try_out()
 
     def __getstate__(self) -> dict[str, Any]:
-        """What goes to another process: where the weights lie in memory is told, for it can change the last digit."""
+        """What goes to another process: where the weights lie in memory is told, for it can change the last digit.
+
+        It begins without what was kept.
+        """
         return {**vars(self), "places": {}, "_offsets": alignment.offsets(self.model)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -121,13 +132,30 @@ class Classifier:
         encoded = encode(self.tokenizer, "a film", None, _positions(self.model), self._names)
         return self.tensors([encoded], whole_windows=True) if len(encoded) else None
 
-    def _try_out(self) -> None:
-        """Raise ValueError unless the model gives a number per class for a short text."""
+    def batches(self, lengths: Sequence[int], batch_size: int) -> list[list[int]]:
+        """The numbers of texts that share a pass, by their lengths: as :func:`batches_by_length`.
+
+        Where :attr:`padding_matters`, only texts of equal length do.
+        """
+        return batches_by_length(lengths, batch_size, self.padding_matters)
+
+    def _ends_in_padding(self) -> bool:
+        """Whether the tokenizer adds the token that the configuration calls padding: the model looks before it."""
+        encoded = encode(self.tokenizer, "a film", None, _positions(self.model), self._names)
+        return self.model.config.get_text_config().pad_token_id in encoded.inputs["input_ids"]
+
+    def _try_out(self) -> bool:
+        """Whether padding matters to the model.
+
+        Raises:
+            ValueError: It does not give a number per class for a short text.
+        """
         if (inputs := self.short_text()) is None:
-            return
+            return True
         try:
             with self.padding_known():
-                self.probabilities(inputs)
+                self._guarded_logits(inputs)
+                return any(self._changed_by_padding(count) for count in _PADDING_TRIED)
         except NotAClassifierError:
             raise
         except torch.OutOfMemoryError:
@@ -135,26 +163,78 @@ class Classifier:
         except Exception as error:
             raise ValueError(refusal(self.model, None, (1, len(self.labels)), error)) from error
 
+    def _changed_by_padding(self, count: int) -> bool:
+        encoded = encode(self.tokenizer, "a film", None, _positions(self.model), self._names)
+        inputs = self.tensors([encoded])
+        count = min(count, _positions(self.model) - len(encoded))
+        padded = {name: F.pad(one, (0, count), value=0) for name, one in inputs.items()}
+        padded["input_ids"][:, len(encoded) :] = self.pad_id
+        alone = self._guarded_logits(inputs)
+        try:
+            beside = self._guarded_logits(padded)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception:  # with padding the model does not run at all
+            return True
+        # Passes of other lengths differ by rounding.
+        tolerance = torch.finfo(alone.dtype).eps ** 0.7 * max(1.0, float(alone.abs().max()))
+        return not bool((alone.float() - beside.float()).abs().max() <= tolerance)
+
     def logits(self, input_ids: Tensor, *others: Tensor) -> Tensor:
-        """The model's output for the values of :meth:`tensors`; log-probabilities if :attr:`multi_label`.
+        """The model's output for the values of :meth:`tensors`.
+
+        A text's own tokens are not read as padding, also where they are the padding token's: decoders look for it
+        to find where a text ends. Only where the tokenizer itself ends texts so, and the configuration says that it
+        is padding, the model does with it what it always does.
 
         Raises:
-            ValueError: The output is not one number per text and class.
+            ValueError: The output is not one number per text and class, or no token is left to pad with.
         """
-        output = self.model(**dict(zip(self._names, (input_ids, *others), strict=True)))
+        inputs = dict(zip(self._names, (input_ids, *others), strict=True))
+        with ExitStack() as stack:
+            if (stand_in := self._padding_in_place_of_own(inputs)) is not None:
+                inputs["input_ids"] = input_ids.masked_fill(inputs["attention_mask"] == 0, stand_in)
+                stack.enter_context(self._named_padding(stand_in))
+            output = self.model(**inputs)
         logits = getattr(output, "logits", None)
         expected = (len(input_ids), len(self.labels))
         if not isinstance(logits, Tensor) or logits.shape != expected:
             raise NotAClassifierError(refusal(self.model, output, expected))
+        return logits
+
+    def competing(self, input_ids: Tensor, *others: Tensor) -> Tensor:
+        """What a loss takes for the values of :meth:`tensors`: logits, or log-probabilities if :attr:`multi_label`."""
+        logits = self.logits(input_ids, *others)
         return F.logsigmoid(logits.float()) if self.multi_label else logits
 
     def probabilities(self, inputs: dict[str, Tensor]) -> Tensor:
         """Probability of every class, (B, C), on the CPU."""
+        output = self._guarded_logits(inputs).float()
+        return (output.sigmoid() if self.multi_label else output.softmax(-1)).cpu()
+
+    def _guarded_logits(self, inputs: dict[str, Tensor]) -> Tensor:
         with ModuleGuard() as guard, torch.no_grad():
             for module in self.model.modules():
                 guard.take(module)
-            output = self.logits(*inputs.values()).float()
-        return (output.exp() if self.multi_label else output.softmax(-1)).cpu()
+            return self.logits(*inputs.values())
+
+    def _padding_in_place_of_own(self, inputs: dict[str, Tensor]) -> int | None:
+        """A token that no text of a pass holds, to pad with; None where the padding token itself is such a one."""
+        ids, mask = inputs["input_ids"], inputs.get("attention_mask")
+        if self.own_end or mask is None or not bool(((ids == self.pad_id) & (mask != 0)).any()):
+            return None
+        taken = set(ids.flatten().tolist())
+        special = {*self.tokenizer.all_special_ids, getattr(self.model.config.get_text_config(), "eos_token_id", None)}
+        free = (number for number in range(len(self.tokenizer)) if number not in taken)
+        found = sorted(islice(free, len(special) + 1), key=lambda number: number in special)
+        if found:
+            return found[0]
+        if bool((mask != 0).all()):
+            return -1
+        raise ValueError(
+            f"batch_size: the texts of a pass hold every token of the tokenizer, {len(self.tokenizer)}, the padding "
+            "token among them, and none is left to pad with; expected fewer texts at a time."
+        )
 
     @contextmanager
     def padding_known(self) -> Iterator[None]:
@@ -163,17 +243,25 @@ class Classifier:
         The attention of BigBird, which turns to full for good at the first short text, is put back, too. One thread at
         a time.
         """
+        with ONE_AT_A_TIME, self._named_padding(self.pad_id):
+            attention = [(m, m.attention_type) for m in self.model.modules() if hasattr(m, "set_attention_type")]
+            try:
+                yield
+            finally:
+                for module, kind in attention:
+                    module.set_attention_type(kind)
+
+    @contextmanager
+    def _named_padding(self, number: int) -> Iterator[None]:
+        """With a token as padding in the model's configuration."""
         with ONE_AT_A_TIME:
             config = self.model.config.get_text_config()
             before = config.pad_token_id
-            attention = [(m, m.attention_type) for m in self.model.modules() if hasattr(m, "set_attention_type")]
-            config.pad_token_id = self.pad_id
+            config.pad_token_id = number
             try:
                 yield
             finally:
                 config.pad_token_id = before
-                for module, kind in attention:
-                    module.set_attention_type(kind)
 
 
 def load_classifier(
@@ -213,6 +301,12 @@ def _labels(model: Any) -> list[str]:
         raise ValueError(
             f"model: {type(model).__name__} is not a sequence classifier of transformers: "
             "expected a module with config.num_labels."
+        )
+    if getattr(config, "problem_type", None) == "regression":
+        raise ValueError(
+            f"model: config.problem_type of {type(model).__name__} is 'regression': its {count} outputs are "
+            "quantities, not classes; a classifier is expected here. InformationBottleneckAttribution explains any "
+            "output, with a loss of your own."
         )
     if count < 2:
         raise ValueError(
@@ -267,7 +361,27 @@ def _padding_id(model: Any, tokenizer: Any) -> int:
 
 def _input_names(model: Any, tokenizer: Any) -> tuple[str, ...]:
     """What the model reads of what the tokenizer gives."""
-    taken = inspect.signature(model.forward).parameters
     others = ("attention_mask", "token_type_ids")
     wanted = [name for name in others if name in tokenizer.model_input_names or name == "attention_mask"]
+    model = _unwrapped(model)
+    taken = inspect.signature(model.forward).parameters
+    # Models of transformers name all inputs; what else they take is not for their embeddings.
+    named = inspect.unwrap(model.forward).__module__.startswith("transformers.")
+    if _takes_any(model) and not (named and "input_ids" in taken):
+        return ("input_ids", *wanted)
     return ("input_ids", *(name for name in wanted if name in taken))
+
+
+def _takes_any(model: Any) -> bool:
+    return any(one.kind is one.VAR_KEYWORD for one in inspect.signature(model.forward).parameters.values())
+
+
+def _unwrapped(model: Any) -> Any:
+    """The model inside torch.compile, an adapter or a wrapper whose ``forward`` hands on whatever it gets."""
+    while _takes_any(model):
+        base = getattr(model, "get_base_model", None)
+        inner = getattr(model, "_orig_mod", None) or (base() if callable(base) else getattr(model, "module", None))
+        if not isinstance(inner, nn.Module) or inner is model:
+            break
+        model = inner
+    return model

@@ -8,6 +8,7 @@ without a pre-tokenizer (Llama 2) falls back on white space. A word is spelled a
 
 from __future__ import annotations
 
+import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -76,6 +77,9 @@ def encode(tokenizer: Any, text: str, pair: str | None, max_length: int, names: 
     Returns:
         EncodedText: tokens, words and offsets.
 
+    Raises:
+        ValueError: The special tokens alone are more than ``max_length``.
+
     Examples::
 
         >>> encode(tokenizer, "unbelievable!", None, 512, ["input_ids"]).words
@@ -94,6 +98,11 @@ def encode(tokenizer: Any, text: str, pair: str | None, max_length: int, names: 
     if len(full["input_ids"]) > max_length:
         kept = tokenizer(text, pair, truncation=True, max_length=max_length, **wanted)
     ids: list[int] = kept["input_ids"]
+    if len(ids) > max_length:
+        raise ValueError(
+            f"max_length: {max_length} leaves no room beside the special tokens (the tokenizer gives {len(ids)} "
+            "tokens); expected more."
+        )
     sequences = tuple(kept.sequence_ids(0))
     special = _special(tokenizer, ids, kept["special_tokens_mask"])
     sources = {None: "", 0: text, 1: pair or ""}
@@ -101,7 +110,7 @@ def encode(tokenizer: Any, text: str, pair: str | None, max_length: int, names: 
     words = _number_words(kept.word_ids(0), sequences, special, offsets, sources)
     shared = {word for word, tokens in Counter(words).items() if tokens > 1}
     spans = tuple(
-        _without_space(sources[sequence], start, end, word in shared)
+        _without_space(sources[sequence], start, _with_marks(sources[sequence], start, end), word in shared)
         for sequence, (start, end), word in zip(sequences, offsets, words, strict=True)
     )
     return EncodedText(
@@ -124,6 +133,13 @@ def _special(tokenizer: Any, ids: list[int], added: list[int]) -> tuple[bool, ..
     if tokenizer.pad_token_id == tokenizer.unk_token_id != tokenizer.eos_token_id:
         numbers -= {tokenizer.pad_token_id}  # some pad with the unknown token
     return tuple(bool(mask) or number in numbers for number, mask in zip(ids, added, strict=True))
+
+
+def _with_marks(source: str, start: int, end: int) -> int:
+    """The end of a span with the combining marks behind it, which normalizers drop (an accent written by itself)."""
+    while start < end < len(source) and unicodedata.category(source[end]) in ("Mn", "Me", "Mc"):
+        end += 1
+    return end
 
 
 def _without_space(source: str, start: int, end: int, joined: bool) -> tuple[int, int]:

@@ -13,6 +13,16 @@ from torch import Tensor, nn
 if TYPE_CHECKING:
     from captum_iba.text.classifier import Classifier
 
+# What a configuration holds beside what a model computes: where it came from, and what loading and passes change.
+_NOT_COMPUTED = frozenset(
+    """
+    _name_or_path name_or_path transformers_version architectures model_type auto_map _commit_hash dtype torch_dtype
+    attn_implementation _attn_implementation _attn_implementation_autoset _attn_implementation_internal
+    id2label label2id problem_type pad_token_id return_dict use_cache output_attentions output_hidden_states
+    task_specific_params
+    """.split()  # noqa: SIM905
+)
+
 _SPECIAL = ("cls", "sep", "bos", "eos", "pad", "unk", "mask")
 
 
@@ -26,7 +36,9 @@ def classifier_fingerprint(classifier: Classifier) -> str:
 
 
 def model_fingerprint(model: nn.Module) -> str:
-    """SHA-256 of a model's class, weights, buffers and adapters, as hexadecimal digits.
+    """SHA-256 of a model's class, configuration, weights, buffers and adapters, as hexadecimal digits.
+
+    Of the configuration counts what changes the pass, such as heads or the activation function.
 
     The device does not matter, nor do the weights of adapters that are loaded and not active. An adapter that was
     merged into the weights is not the same as one that is active beside them: the numbers differ by rounding.
@@ -38,6 +50,8 @@ def model_fingerprint(model: nn.Module) -> str:
     digest = hashlib.sha256(type(model).__qualname__.encode())
     adapters, idle = _adapters(model)
     add_part(digest, adapters)
+    if callable(described := getattr(getattr(model, "config", None), "to_dict", None)):
+        add_part(digest, json.dumps(_computed(described()), sort_keys=True, default=str))
     offloaded = _offloaded(model)
     seen: dict[tuple[Any, ...], bytes] = {}
     for name, value in sorted(model.state_dict().items()):
@@ -68,6 +82,12 @@ def tokenizer_fingerprint(tokenizer: Any) -> str:
 def add_part(digest: Any, part: str) -> None:
     """Add a string to a digest, with its length, so that ("ab", "c") and ("a", "bc") differ."""
     digest.update(f"{len(part)}:{part}".encode("utf-8", "surrogatepass"))
+
+
+def _computed(configuration: Any) -> Any:
+    if isinstance(configuration, dict):
+        return {str(key): _computed(one) for key, one in configuration.items() if key not in _NOT_COMPUTED}
+    return [_computed(one) for one in configuration] if isinstance(configuration, (list, tuple)) else configuration
 
 
 def _content(value: Any, seen: dict[tuple[Any, ...], bytes]) -> bytes:

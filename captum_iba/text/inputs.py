@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
 
@@ -50,12 +51,13 @@ def _strings(values: Any, name: str) -> list[str]:
     return strings
 
 
-def batches_by_length(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
+def batches_by_length(lengths: Sequence[int], batch_size: int, equal: bool = False) -> list[list[int]]:
     """The numbers of the texts in batches of like length, longest first, so that little is padded.
 
     Args:
         lengths (sequence of int): Tokens of each text.
         batch_size (int): Texts in a batch, at least 1.
+        equal (bool): Whether all texts of a batch must have the same length. Default: False.
 
     Returns:
         list of list of int: every number from 0 once.
@@ -64,4 +66,5 @@ def batches_by_length(lengths: Sequence[int], batch_size: int) -> list[list[int]
         raise ValueError(f"batch_size: expected an integer of at least 1, got {batch_size!r}.")
     # Longest first: if memory runs out, it does so at once.
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
-    return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+    groups = [list(group) for _, group in groupby(order, key=lengths.__getitem__)] if equal else [order]
+    return [group[start : start + batch_size] for group in groups for start in range(0, len(group), batch_size)]

@@ -11,7 +11,6 @@ from urllib.parse import quote
 from captum_iba.attr.statistics import FeatureStatistics
 from captum_iba.text.classifier import Classifier
 from captum_iba.text.encoding import EncodedText
-from captum_iba.text.inputs import batches_by_length
 from captum_iba.text.layers import Block
 
 
@@ -36,7 +35,7 @@ def estimate(
     """
     batches = [
         classifier.tensors([encoded[i] for i in batch], whole_windows=True)
-        for batch in batches_by_length([len(item) for item in encoded], batch_size)
+        for batch in classifier.batches([len(item) for item in encoded], batch_size)
     ]
     with classifier.padding_known():
         statistics: list[FeatureStatistics] = FeatureStatistics.estimate(

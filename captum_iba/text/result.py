@@ -194,7 +194,7 @@ class TextAttribution:
         return " · ".join(parts)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain Python, safe for JSON: numbers that are not finite become None, and words come along."""
+        """Plain Python, safe for JSON: NaN becomes None, infinity "inf" or "-inf", and words come along."""
         content = dataclasses.asdict(self)
         content["settings"] = dict(self.settings)
         content["words"] = [dataclasses.asdict(word) for word in self.words]
@@ -301,7 +301,7 @@ def _json_safe(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_json_safe(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
-        return None
+        return None if math.isnan(value) else str(value)
     return value
 
 

@@ -15,7 +15,6 @@ from captum_iba.attr.presets import Settings
 from captum_iba.attr.statistics import FeatureStatistics
 from captum_iba.text.classifier import Classifier
 from captum_iba.text.encoding import EncodedText, per_token
-from captum_iba.text.inputs import batches_by_length
 from captum_iba.text.layers import Block, token_feature_required
 from captum_iba.text.result import TextAttribution, Token, Trace
 
@@ -40,7 +39,7 @@ class Place:
     ) -> Place:
         """With the attribution that belongs there."""
         modules = [block.module for block in layers]
-        attribution = InformationBottleneckAttribution(classifier.logits, modules, statistics=statistics)
+        attribution = InformationBottleneckAttribution(classifier.competing, modules, statistics=statistics)
         attribution._warned.add("statistics")  # the explainer says it, in its own terms
         return cls(classifier, layers, statistics, attribution)
 
@@ -97,7 +96,7 @@ class Call:
         self, encoded: Sequence[EncodedText], targets: Sequence[int | None], batch_size: int, show_progress: bool
     ) -> list[TextAttribution]:
         """Texts of any length in batches, and the results in their order."""
-        batches = batches_by_length([len(item) for item in encoded], batch_size)
+        batches = self.place.classifier.batches([len(item) for item in encoded], batch_size)
         results: dict[int, TextAttribution] = {}
         for batch in progress(batches, desc="Texts") if show_progress and len(batches) > 1 else batches:
             found = self.explain(

@@ -25,7 +25,9 @@ def find_target(target: Any, labels: Sequence[str]) -> int:
     """
     listed = ", ".join(f"{i} ({label})" for i, label in enumerate(labels))
     if isinstance(target, str):
-        if target in labels:
+        if (same := list(labels).count(target)) > 1:
+            raise ValueError(f"target: {same} labels are {target!r}, name the class by its number; they are {listed}.")
+        if same:
             return list(labels).index(target)
         alike = [i for i, label in enumerate(labels) if label.casefold() == target.strip().casefold()]
         if len(alike) == 1:

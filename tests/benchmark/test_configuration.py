@@ -8,7 +8,7 @@ import torch
 from captum_iba.attr.presets import PRESETS, settings
 from captum_iba.benchmark import prepare
 from captum_iba.benchmark.configuration import differences, read_configuration
-from captum_iba.text import Classifier
+from captum_iba.text.classifier import Classifier
 from captum_iba.text.identity import classifier_fingerprint
 from tests.benchmark.conftest import rows_of_texts, write_lines
 

@@ -132,7 +132,7 @@ def test_columns(names, given, found):
         (b'{"text": "a", "label": 3}\n', {}, r"row 0 has the label 3 .*0 \(negative\), 1 \(neutral\), 2 \(positive\)"),
         (b'{"text": "a", "label": "great"}\n', {}, "row 0 has the label 'great'"),
         (b'{"text": "a", "label": 0.5}\n', {}, "row 0 has the label 0.5"),
-        (b'{"text": "a", "label": 0}\n{"text": "a"}\n', {}, "row 1 has the label None"),
+        (b'{"text": "a", "label": 0}\n{"text": "a"}\n', {}, "row 1 has no label"),
         (b'{"text": "a", "label": 0}\n', {"split": "test"}, "has no parts"),
         (b'{"text": "a", "label": 0}\n', {"examples": 0}, "examples: expected at least 1, got 0"),
     ],

@@ -14,7 +14,7 @@ from captum_iba.attr.statistics import FeatureStatistics
 from captum_iba.text.classifier import Classifier
 from captum_iba.text.encoding import EncodedText
 from captum_iba.text.identity import classifier_fingerprint
-from captum_iba.text.inputs import batches_by_length, check_texts
+from captum_iba.text.inputs import check_texts
 from captum_iba.text.layer_statistics import check_model
 from captum_iba.text.layers import Block
 from captum_iba.text.methods.randomness import own_randomness
@@ -99,8 +99,8 @@ def scores_of(name: str, task: Task, **options: Any) -> list[Scores]:
         list of Scores: one a text, in their order.
 
     Raises:
-        ValueError: No such method, an option out of range, or a method that gives something else than one number a
-            token, or negative ones though it has no sign.
+        ValueError: No such method, an option out of range, or a method that gives something else than one finite
+            number a token, or negative ones though it has no sign.
         TypeError: An option that the method does not have.
     """
     method = find(name)
@@ -137,6 +137,8 @@ def _of_ordinary(name: str, encoded: EncodedText, values: Any) -> FloatArray:
             f"method: {name!r} gave scores of shape {tokens.shape}, expected ({len(encoded)},), one a token."
         )
     tokens[list(encoded.special)] = 0.0
+    if not np.isfinite(tokens).all():
+        raise ValueError(f"method: {name!r} gave NaN or infinite scores for the text {encoded.text[:60]!r}.")
     return tokens
 
 
@@ -155,7 +157,7 @@ def _targets(
     targets = {i: target for i, target in enumerate(wanted) if target is not None}
     open_ones = [i for i, target in enumerate(wanted) if target is None]
     with classifier.padding_known():
-        for batch in batches_by_length([len(encoded[i]) for i in open_ones], batch_size):
+        for batch in classifier.batches([len(encoded[i]) for i in open_ones], batch_size):
             rows = [open_ones[i] for i in batch]
             predicted = classifier.probabilities(classifier.tensors([encoded[i] for i in rows])).argmax(-1)
             targets.update(zip(rows, predicted.tolist(), strict=True))

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import torch
-from captum.attr import GradientShap, InputXGradient, IntegratedGradients, Saliency
+from captum.attr import InputXGradient, IntegratedGradients, Saliency
 from torch import Tensor
 
 from captum_iba.text.encoding import EncodedText
 from captum_iba.text.methods.checks import check_count
 from captum_iba.text.methods.embeddings import EmbeddedTexts, by_embeddings
-from captum_iba.text.methods.randomness import plant, seed_of
+from captum_iba.text.methods.randomness import seed_of
 from captum_iba.text.methods.stand_in import stand_in
 from captum_iba.text.methods.task import FloatArray, Task
 
@@ -95,17 +96,23 @@ def gradient_shap(task: Task, n_samples: int = 50) -> list[FloatArray]:
 
 
 def _expected_gradients(task: Task, encoded: EncodedText, target: int, n_samples: int) -> FloatArray:
-    # One text at a time, because Captum draws for all texts of a call from one source.
     texts = EmbeddedTexts.of(task.classifier, [encoded], [target])
-    baselines = torch.cat([texts.baseline("pad"), texts.baseline("mask")])
-    plant(seed_of(task.seed, encoded))
+    empty = torch.cat([texts.baseline("pad"), texts.baseline("mask")])
+    # All are drawn before any runs: how many rows a pass takes changes nothing.
+    random = np.random.default_rng(seed_of(task.seed, encoded))
+    kinds = torch.from_numpy(random.integers(len(empty), size=n_samples)).to(empty.device)
+    shares = torch.from_numpy(random.random(n_samples)).to(empty)[:, None, None]
     total = torch.zeros_like(texts.embeddings)
-    # Captum runs all points of a call in one pass.
-    for first in range(0, n_samples, task.batch_size):
-        count = min(task.batch_size, n_samples - first)
-        total += count * GradientShap(texts.forward).attribute(
-            texts.embeddings, baselines=baselines, n_samples=count, **texts.arguments
+    for part in torch.split(torch.arange(n_samples, device=empty.device), task.batch_size):
+        start = empty[kinds[part]]
+        way = texts.embeddings - start
+        gradients = Saliency(texts.forward).attribute(
+            (start + shares[part] * way).requires_grad_(),
+            target=target,
+            abs=False,
+            additional_forward_args=tuple(one.expand(len(part), -1) for one in texts.inputs),
         )
+        total += (way * gradients).sum(0)
     scores: FloatArray = (total / n_samples)[0].sum(-1).cpu().double().numpy()
     return scores
 

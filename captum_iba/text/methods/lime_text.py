@@ -83,9 +83,21 @@ def _kinds(encoded: EncodedText, bow: bool) -> list[int]:
             pieces.setdefault(word, []).append(i)
     if not bow:
         return list(range(len(pieces)))
-    numbers: dict[tuple[int, ...], int] = {}
     ids = encoded.inputs["input_ids"]
-    return [numbers.setdefault(tuple(ids[i] for i in pieces[word]), len(numbers)) for word in sorted(pieces)]
+    # Byte-level tokenizers have other tokens for a word behind a space, lower-casing ones the same for other spellings.
+    names: list[tuple[tuple[int, ...], str]] = []
+    for word in sorted(pieces):
+        first, last = pieces[word][0], pieces[word][-1]
+        spelled = encoded.spelling(encoded.sequences[first], encoded.spans[first][0], encoded.spans[last][1])
+        names.append((tuple(ids[i] for i in pieces[word]), spelled))
+    kinds = list(range(len(names)))
+    for place in (0, 1):
+        first_of: dict[Any, int] = {}
+        for i, name in enumerate(names):
+            kind, wanted = kinds[i], kinds[first_of.setdefault(name[place], i)]
+            kinds = [wanted if one == kind else one for one in kinds]
+    numbers = {kind: number for number, kind in enumerate(dict.fromkeys(kinds))}
+    return [numbers[kind] for kind in kinds]
 
 
 def _explainer(seed: int, **settings: Any) -> Any:

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from captum_iba.text.classifier import Classifier
 from captum_iba.text.encoding import EncodedText
-from captum_iba.text.inputs import batches_by_length
 from captum_iba.text.methods.stand_in import stand_in
 
 
@@ -18,8 +17,7 @@ def probabilities(classifier: Classifier, logits: Tensor) -> Tensor:
     """Probabilities of the classes, (rows, C), precise enough to tell decisions apart that are all but certain."""
     # Apple's GPUs have no float64.
     precise = logits.float() if logits.device.type == "mps" else logits.double()
-    # The logits of a classifier of several labels are log-probabilities already.
-    return precise.exp() if classifier.multi_label else precise.softmax(-1)
+    return precise.sigmoid() if classifier.multi_label else precise.softmax(-1)
 
 
 def run(classifier: Classifier, rows: Sequence[EncodedText], batch_size: int) -> Tensor:
@@ -37,7 +35,7 @@ def run(classifier: Classifier, rows: Sequence[EncodedText], batch_size: int) ->
     rows = [row if len(row) else _blank(classifier, row) for row in rows]
     found = torch.empty(len(rows), len(classifier.labels), dtype=torch.float64)
     with torch.no_grad():
-        for batch in batches_by_length([len(row) for row in rows], batch_size):
+        for batch in classifier.batches([len(row) for row in rows], batch_size):
             logits = classifier.logits(*classifier.tensors([rows[i] for i in batch]).values())
             found[batch] = probabilities(classifier, logits).double().cpu()
     return found

@@ -17,7 +17,7 @@ def stand_in(classifier: Classifier, name: str = "mask") -> int:
             Default: ``"mask"``.
 
     Raises:
-        ValueError: Another name.
+        ValueError: Another name, or nothing stands for a token but what ends the text for the model.
     """
     if name not in ("mask", "pad"):
         raise ValueError(f"baseline: expected 'mask' or 'pad', got {name!r}.")
@@ -25,6 +25,12 @@ def stand_in(classifier: Classifier, name: str = "mask") -> int:
         for number in (classifier.tokenizer.mask_token_id, classifier.tokenizer.unk_token_id):
             if isinstance(number, int):
                 return number
+        if classifier.own_end:
+            raise ValueError(
+                "tokenizer: it has no [MASK] and no unknown token, and its padding token ends every text, so that the "
+                "model would look for the end elsewhere; set tokenizer.unk_token, or choose a method that leaves out "
+                "tokens, such as lime."
+            )
     return classifier.pad_id
 
 
