@@ -13,7 +13,8 @@ import captum_iba.text.methods.registry as registry
 
 ROOT = Path(__file__).parents[1]
 PAGES = [page for page in sorted((ROOT / "docs").rglob("*.md")) if not {"_build", "tutorials"} & set(page.parts)]
-TEXTS = [*PAGES, *(ROOT / name for name in ("README.md", "CHANGELOG.md", "benchmarks/README.md"))]
+OTHERS = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "benchmarks/README.md")
+TEXTS = [*PAGES, *(ROOT / name for name in OTHERS)]
 NUMBER = re.compile(r"-?\d+\.?\d*(?:e[+-]?\d+)?")
 
 
@@ -33,7 +34,7 @@ class Roughly(doctest.OutputChecker):
         )
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if ">>>" in page.read_text(encoding="utf-8")], ids=named)
+@pytest.mark.parametrize("page", [page for page in TEXTS if ">>>" in page.read_text(encoding="utf-8")], ids=named)
 def test_examples_run(page, monkeypatch):
     monkeypatch.setattr(registry, "_methods", dict(registry._methods))  # pages register methods of their own
     blocks = re.findall(r"^( *)```pycon\n(.*?)^\1```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
@@ -92,3 +93,18 @@ def test_every_public_package_has_a_page():
     pages = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "api").glob("*.md"))
     packages = ["captum_iba", *(f"captum_iba.{name}" for name in ("text", "text.methods", "metrics", "visualization"))]
     assert [name for name in packages if f"automodule:: {name}\n" not in pages] == []
+
+
+def test_the_page_on_contributing_is_the_file_of_the_repository():
+    page = ROOT / "docs" / "contributing.md"
+    included = re.fullmatch(r"```{include} (\S+)\n:relative-docs: docs/\n```\n", page.read_text(encoding="utf-8"))
+    assert included is not None
+    assert (page.parent / included[1]).resolve() == ROOT / "CONTRIBUTING.md"
+
+
+@pytest.mark.parametrize("name", ["CONTRIBUTING.md", "SECURITY.md", ".github/pull_request_template.md"])
+def test_files_that_are_named_exist(name):
+    text = re.sub(r"```.*?```", "", (ROOT / name).read_text(encoding="utf-8"), flags=re.DOTALL)
+    made = (".venv/", "dist/", "docs/_build/")
+    paths = re.findall(r"`((?:[\w.-]+/)+[\w.-]*|[\w.-]+\.(?:md|txt|py|yml|cff))(?=[`\s])", text)
+    assert [path for path in paths if not (ROOT / path).exists() and not path.startswith(made)] == []

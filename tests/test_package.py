@@ -6,6 +6,7 @@ from importlib.resources import files
 from pathlib import Path
 
 import pytest
+import yaml
 
 import captum_iba
 
@@ -106,3 +107,64 @@ def test_every_direct_dependency_is_pinned(distribution):
     }
     needed = {re.split(r"[^\w-]", line)[0].lower() for line in distribution.requires or []}
     assert needed <= pinned
+
+
+def read_yaml(name: str) -> dict:
+    return yaml.safe_load((ROOT / name).read_text(encoding="utf-8"))
+
+
+@pytest.fixture
+def supported() -> list[str]:
+    """The Python versions that the classifiers name."""
+    versions = re.findall(
+        r'"Programming Language :: Python :: (3\.\d+)"', (ROOT / "setup.py").read_text(encoding="utf-8")
+    )
+    assert versions
+    return versions
+
+
+def test_supported_versions_are_tested(supported):
+    jobs = read_yaml(".github/workflows/test.yml")["jobs"]
+    assert jobs["test"]["strategy"]["matrix"]["python-version"] == supported
+    assert [step["run"] for step in jobs["test"]["steps"] if "run" in step] == ["make test"]
+    chosen = [
+        step["with"]["python-version"] for step in jobs["build"]["steps"] if "setup-python" in step.get("uses", "")
+    ]
+    assert set(chosen) <= set(supported)
+
+
+def test_supported_versions_are_said_alike(supported):
+    said = f"Python {supported[0]} to {supported[-1]}"
+    setup = (ROOT / "setup.py").read_text(encoding="utf-8")
+    ruff = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert said in (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    assert f'python_requires=">={supported[0]}"' in setup
+    assert f'target-version = "py{supported[0].replace(".", "")}"' in ruff
+
+
+def test_the_documentation_is_built_alike_everywhere(supported):
+    settings = read_yaml(".readthedocs.yaml")
+    assert settings["build"]["tools"]["python"] in supported
+    assert (ROOT / settings["sphinx"]["configuration"]).is_file()
+    (command,) = settings["build"]["jobs"]["install"]
+    extras = re.search(r"--editable '\.(\[.*?\])'", command)
+    recipe = re.search(r"^\$\(VENV\)/\.docs:.*?'\.(\[.*?\])'", (ROOT / "Makefile").read_text("utf-8"), re.DOTALL | re.M)
+    assert extras is not None and recipe is not None and extras[1] == recipe[1]
+
+
+def test_citation():
+    citation = read_yaml("CITATION.cff")
+    assert citation["cff-version"] == "1.2.0"
+    assert citation["version"] == captum_iba.__version__
+    setup = (ROOT / "setup.py").read_text(encoding="utf-8")
+    assert f'license="{citation["license"]}"' in setup
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert all(reference["url"] in readme for reference in citation["references"])
+
+
+@pytest.mark.parametrize("name", ["bug_report", "feature_request"])
+def test_fields_of_issue_templates(name):
+    template = read_yaml(f".github/ISSUE_TEMPLATE/{name}.yml")
+    assert template["name"] and template["description"]
+    fields = [field for field in template["body"] if field["type"] != "markdown"]
+    assert len({field["id"] for field in fields}) == len(fields) > 0
