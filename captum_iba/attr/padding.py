@@ -7,10 +7,12 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn import Module
 
 _NO_MASK = ("token_type_ids", "position_ids", "input_ids")
+_LENGTHS = ("length", "lengths", "seq_len", "seq_lens", "seq_length", "seq_lengths", "sequence_lengths")
 
 
 class Padding:
@@ -39,8 +41,8 @@ class Padding:
             rerun (callable): Gives those for another batch.
         """
         named = self._named(batch)
-        mask = named.get("attention_mask")
-        if not isinstance(mask, Tensor) or mask.ndim != 2:
+        mask = _attention_mask(named)
+        if mask is None:
             self._look_for_masks(named, features)
             return [None] * len(features)
         if bool((mask != 0).all()):
@@ -105,11 +107,15 @@ class Padding:
     def _look_for_masks(self, named: Mapping[str, Any], features: Sequence[Tensor]) -> None:
         shapes = [feature.shape[:2] for feature in features if feature.ndim == 3]
         for name, value in named.items():
-            if name not in _NO_MASK and isinstance(value, Tensor) and value.shape in shapes and _marks_padding(value):
+            if name in _NO_MASK or not isinstance(value, Tensor):
+                continue
+            of_more_dimensions = name == "attention_mask" and value.ndim > 2 and not bool((value == value.amax()).all())
+            of_lengths = name in _LENGTHS and value.ndim == 1 and bool((value != value.amax()).any())
+            if of_more_dimensions or of_lengths or (value.shape in shapes and _marks_padding(value)):
                 self._warn(
                     "mask",
-                    f"batches: {name!r} looks like an attention mask, and the positions where it is 0 are counted as "
-                    "data. Give the batches as mappings with 'attention_mask', or mask_func=lambda batch: ... that "
+                    f"batches: {name!r} seems to say which positions are padding, and they are counted as data. "
+                    "Give the batches as mappings with 'attention_mask', or mask_func=lambda batch: ... that "
                     "returns the mask (or None, where all count).",
                 )
 
@@ -117,6 +123,23 @@ class Padding:
         if what not in self._warned:
             self._warned.add(what)
             warnings.warn(message, UserWarning, stacklevel=5)
+
+
+def _attention_mask(named: Mapping[str, Any]) -> Tensor | None:
+    """The mask (B, T) that is not 0 for tokens: transformers' by its name, or the inverse of torch's own."""
+    for name, value in named.items():
+        if not isinstance(value, Tensor) or value.ndim != 2:
+            continue
+        if name.endswith("key_padding_mask"):
+            return ~value if value.dtype is torch.bool else value == 0
+        if name == "attention_mask":
+            if bool((value < 0).any()):
+                raise ValueError(
+                    "batches: attention_mask holds negative numbers, expected 1 for tokens and 0 for padding; for a "
+                    "mask of another kind pass mask_func"
+                )
+            return value
+    return None
 
 
 def _marks_padding(value: Tensor) -> bool:

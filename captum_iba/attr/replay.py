@@ -158,7 +158,11 @@ class Passes:
         features = torch.cat([first.feature, _another(first.feature)])
 
         def replaced(number: int, feature: Tensor) -> Tensor:
-            return features if number == 0 else feature
+            if number:
+                return feature
+            if self._recorded is None:
+                self.coupled = _difference(feature, torch.cat([first.feature, first.feature]))
+            return features
 
         try:
             expected = self.run(2, replaced)
@@ -167,7 +171,7 @@ class Passes:
                 raise
             self.reason = f"a pass with another feature fails with {type(error).__name__}: {error}"
             return
-        self.coupled = _difference(expected[: len(output)], output)
+        self.coupled = max(self.coupled, _difference(expected[: len(output)], output))
         if not self._replay:
             return
         try:

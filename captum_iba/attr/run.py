@@ -209,7 +209,8 @@ class Run:
         one = part.examples(0, 1)
 
         def forward(copies: int) -> Any:
-            return _run_forward(forward_func, one.inputs, None, one.arguments)
+            tiled = one.tiled(copies)
+            return _run_forward(forward_func, tiled.inputs, None, tiled.arguments)
 
         alone = record(forward, self.sites, recording.guard)
         for sighting in alone.sightings:

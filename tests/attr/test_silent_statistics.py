@@ -11,7 +11,7 @@ from captum_iba import FeatureStatistics
 IDS = torch.tensor([[1, 2, 0], [3, 0, 0]])
 MASK = torch.tensor([[1, 1, 0], [1, 0, 0]])
 TYPES = torch.zeros_like(IDS)
-LOOKS_LIKE = "batches: '.*' looks like an attention mask, and the positions where it is 0 are counted as data"
+LOOKS_LIKE = "batches: '.*' seems to say which positions are padding, and they are counted as data"
 OTHER_POSITIONS = "which of them are padding cannot be told, and all count. Give mask_func"
 
 
@@ -69,7 +69,7 @@ def test_a_mask_that_is_not_known_as_one_is_warned_of_once(model, mask):
     for function in (lambda ids, types, mask: model(ids), lambda *all_of_them: model(all_of_them[0])):
         with pytest.warns(UserWarning) as caught:
             found = FeatureStatistics.estimate(function, model.table, batches)
-        about = [str(one.message) for one in caught if "attention mask" in str(one.message)]
+        about = [str(one.message) for one in caught if "which positions are padding" in str(one.message)]
         expected = not (mask[:, 0] == 0).any() or mask.all(1).any()  # padding on the left leaves the longest row whole
         assert len(about) == expected and found.count == 12
         assert not about or "Give the batches as mappings with 'attention_mask', or mask_func" in about[0]
