@@ -32,13 +32,13 @@ for step in prepare(request, Path(sys.argv[3])).go():
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no such signal")
-def test_killed_three_times(model_folder, data_file, request_of, tmp_path):
+def test_killed_twice(model_folder, data_file, request_of, tmp_path):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     request = request_of(methods="iba@n_steps=3,leave_one_out,random", examples=16)
     steps = list(prepare(request, whole).go())
     chance = random.Random(0)
     finished = []
-    for _ in range(3):
+    for _ in range(2):
         process = subprocess.Popen(
             [sys.executable, "-c", GO_ON, str(data_file), str(model_folder), str(killed)],
             cwd=tmp_path,
