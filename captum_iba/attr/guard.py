@@ -112,6 +112,7 @@ class ModuleGuard:
             # Those keep state of their communication beside the module, which cannot be turned back by half.
             changed_here = (*_NOT_STATE, "dropout") if _runs_on_cudnn(module) else _NOT_STATE
             self._states.append(_State(module, changed_here))
+            self._take_running(module, keep_buffers=False)
         self._take_running(module)
 
     def rewind(self) -> bool:
@@ -122,11 +123,24 @@ class ModuleGuard:
                 state.restore()
         return bool(changed)
 
+    def require_no_new_modules(self) -> None:
+        """Raise ValueError where a pass has made submodules, whose weights are others in every pass."""
+        for state in self._states:
+            if state.has_new_modules:
+                raise ValueError(
+                    f"{state.name} makes submodules in its first forward pass; expected a model that has run once"
+                )
+
     def epsilon(self) -> float:
         """The coarsest machine epsilon among the parameters of the modules that were taken; float32's at least."""
         dtypes = {p.dtype for m in self._taken.values() for p in m._parameters.values() if p is not None}
         dtypes |= {torch.get_autocast_dtype(kind) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)}
+        if self._on_cuda() and (torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32):
+            dtypes.add(torch.float16)  # TensorFloat-32 has as many digits
         return max([torch.finfo(torch.float32).eps, *(torch.finfo(d).eps for d in dtypes if d.is_floating_point)])
+
+    def _on_cuda(self) -> bool:
+        return any(p is not None and p.is_cuda for m in self._taken.values() for p in m._parameters.values())
 
     def quantized(self) -> Module | None:
         """A quantized module among those that were taken: no gradient flows back through it."""
@@ -138,7 +152,7 @@ class ModuleGuard:
         # weights are not given back, so neither are attributes.
         self.rewind()
 
-    def _take_running(self, module: Module) -> None:
+    def _take_running(self, module: Module, keep_buffers: bool = True) -> None:
         if id(module) in self._taken:
             return
         self._taken[id(module)] = module
@@ -161,7 +175,7 @@ class ModuleGuard:
                 self._undo.callback(_require_grad, module, name)
                 self._flagged.add(id(parameter))
                 parameter.requires_grad_(False)
-        for content in _contents_of(module._buffers):
+        for content in _contents_of(module._buffers) if keep_buffers else ():
             self._undo.callback(content.restore)
 
 
@@ -182,6 +196,20 @@ class _State:
         self._items = {name: copy.copy(value) for name, value in self._values.items() if type(value) in _CONTAINERS}
         self._contents = [*_contents_of(module._buffers), *_contents_of(self._values)]
         self._weights = self._sampled_weights()
+
+    @property
+    def name(self) -> str:
+        """The class of the module."""
+        return type(self._module).__name__
+
+    @property
+    def has_new_modules(self) -> bool:
+        """Whether it has a submodule, with parameters, where it had none (BigBird replaces one, and copies weights)."""
+        before = self._items.get("_modules", {})
+        return any(
+            module is not None and before.get(name) is None and any(True for _ in module.parameters())
+            for name, module in self._module._modules.items()
+        )
 
     @property
     def changed(self) -> bool:
@@ -232,17 +260,29 @@ class _Content:
 
     def __init__(self, tensor: Tensor) -> None:
         self._tensor = tensor
+        self._version = tensor._version
+        self._in_graph = tensor.grad_fn is not None
         self._copy = tensor.detach().clone()
 
     @property
     def changed(self) -> bool:
-        """Whether it holds something else; versions do not tell, for some kernels write without a new one."""
-        return self._tensor.shape != self._copy.shape or not _equal(self._tensor, self._copy)
+        """Whether anything wrote into it. Some kernels (batch normalization) do without a new version."""
+        tensor = self._tensor
+        return (
+            tensor._version != self._version
+            or (tensor.grad_fn is not None) != self._in_graph
+            or tensor.shape != self._copy.shape
+            or not _equal(tensor, self._copy)
+        )
 
     def restore(self) -> None:
         """Write back what it held."""
         if self.changed:
+            if not self._in_graph:
+                with suppress(RuntimeError):  # a view cannot leave the graph of its base
+                    self._tensor.detach_()
             self._tensor.detach().resize_(self._copy.shape).copy_(self._copy)
+            self._version = self._tensor._version
 
 
 # Quantized weights are integer buffers of this many elements and more, which nobody writes into.
@@ -278,7 +318,7 @@ def _same_items(value: Any, items: Any) -> bool:
     if len(value) != len(items):
         return False
     if isinstance(value, dict):
-        return all(a == c and b is d for (a, b), (c, d) in zip(value.items(), items.items(), strict=True))
+        return all((a is c or a == c) and b is d for (a, b), (c, d) in zip(value.items(), items.items(), strict=True))
     if isinstance(value, set):
         return bool(value == items)
     return all(one is other for one, other in zip(value, items, strict=True))

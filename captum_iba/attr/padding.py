@@ -67,24 +67,30 @@ class Padding:
     def _try_shorter(
         self, batch: Any, mask: Tensor, alike: Sequence[bool], rerun: Callable[[Any], Sequence[Tensor]]
     ) -> None:
-        """Cut the last position off: a layer that has the mask's positions has one less, too.
+        """Cut half of the positions off: a layer that has the mask's positions has half of them, too.
 
         Sizes alone do not tell: (T, B, D) has the mask's shape where B = T, and there may be as many latents as tokens.
         """
 
-        def cut(value: Any) -> Any:
-            return value[:, :-1] if isinstance(value, Tensor) and value.shape[:2] == mask.shape else value
+        kept = (mask.shape[1] + 1) // 2  # half: of models that fill up to whole windows, often whole windows
+
+        def cut(name: Any, value: Any) -> Any:
+            # The positions of a decoder are others.
+            own = isinstance(value, Tensor) and value.shape[:2] == mask.shape and not str(name).startswith("decoder")
+            return value[:, :kept] if own else value
 
         if mask.shape[1] == 1:
             return
-        shorter = {k: cut(v) for k, v in batch.items()} if isinstance(batch, Mapping) else tuple(map(cut, batch))
+        items = batch.items() if isinstance(batch, Mapping) else enumerate(batch)
+        shortened = {name: cut(name, value) for name, value in items}
+        shorter = shortened if isinstance(batch, Mapping) else tuple(shortened.values())
         try:
             found = rerun(shorter)
         except Exception:  # a model of one length: the shape has to do
             return
         for number, (feature, same) in enumerate(zip(found, alike, strict=True)):
             if same:
-                fits = feature.ndim == 3 and feature.shape[:2] == (mask.shape[0], mask.shape[1] - 1)
+                fits = feature.ndim == 3 and feature.shape[:2] == (mask.shape[0], kept)
                 self._have_positions.setdefault(number, fits)
 
     def _named(self, batch: Any) -> dict[str, Any]:

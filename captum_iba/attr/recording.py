@@ -88,6 +88,7 @@ def record(forward: Callable[[int], Tensor], sites: Sequence[Site], guard: Modul
         changed = tuple(
             tuple(call.finished and call.changed_in_place for call in sighting.cut.calls) for sighting in sightings
         )
+        guard.require_no_new_modules()
         stateful = guard.rewind()
         if stateful or any(map(any, changed)) or any(sighting.changed_in_place for sighting in sightings):
             # The model wrote into what was to be kept: once more, keeping copies.

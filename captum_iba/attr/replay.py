@@ -147,8 +147,12 @@ class Passes:
         if self._recording.stateful:
             self.guard.rewind()
         # Noised features may take a model through modules that the recorded pass did not run.
-        with self.guard.watching(), hooked(self._sites, visit):
-            return self._recording.forward(copies)
+        try:
+            with self.guard.watching(), hooked(self._sites, visit):
+                return self._recording.forward(copies)
+        except Exception:
+            self.guard.rewind()  # what the pass would have put right at its end
+            raise
 
     def _check(self) -> None:
         """Find out whether rows of a pass are independent, and whether passes can be replayed."""
@@ -167,7 +171,7 @@ class Passes:
         try:
             expected = self.run(2, replaced)
         except Exception as error:
-            if out_of_memory(error) or not self._replay:
+            if out_of_memory(error):
                 raise
             self.reason = f"a pass with another feature fails with {type(error).__name__}: {error}"
             return

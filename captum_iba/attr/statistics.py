@@ -213,13 +213,17 @@ class FeatureStatistics:
         with ModuleGuard(forward_func) as guard, torch.no_grad():
 
             def activations(batch: Any) -> list[Tensor]:
-                return [features for features, _ in _run_to_sites(forward_func, batch, sites, guard)[1]]
+                try:
+                    return [features for features, _ in _run_to_sites(forward_func, batch, sites, guard)[1]]
+                finally:
+                    guard.rewind()
 
             shown = progress(batches, desc="Statistics") if show_progress else batches
             for batch in shown:
                 with guard.watching():
                     # After a first whole pass it is known which layers run once, and where to stop.
                     sites, found = _run_to_sites(forward_func, batch, sites, guard)
+                    guard.rewind()  # the pass ended at the layer: what it would have put right at its end is put right
                     if mask_func is not None:
                         masks: list[Tensor | None] = [mask_func(batch)] * len(found)
                     else:

@@ -231,8 +231,8 @@ class _Golds:
             return None
 
     def _numbered(self, value: Any) -> int | None:
-        if isinstance(value, str) and value.isdecimal():
-            value = int(value)
+        if isinstance(value, str) and (digits := value.strip().removeprefix("+")).isdecimal():
+            value = int(digits)
         whole = isinstance(value, int) and not isinstance(value, bool)
         return value if whole and 0 <= value < len(self.labels) else None
 

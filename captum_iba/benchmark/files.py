@@ -95,7 +95,8 @@ def _as_written(path: Path, datasets: Any) -> dict[str, Any]:
     delimiter = "\t" if ".tsv" in [ending.lower() for ending in path.suffixes] else ","
     names = pandas.read_csv(path, sep=delimiter, nrows=0).columns
     features = datasets.Features({str(name): datasets.Value("string") for name in names})
-    return {"delimiter": delimiter, "features": features, "keep_default_na": False}
+    # Without an index: of rows with a comma too many pandas takes the first field for one, and shifts the rest.
+    return {"delimiter": delimiter, "features": features, "keep_default_na": False, "index_col": False}
 
 
 def _open_named(source: str, subset: str | None, split: str | None) -> tuple[Any, str]:

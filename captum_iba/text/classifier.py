@@ -140,9 +140,10 @@ class Classifier:
         return batches_by_length(lengths, batch_size, self.padding_matters)
 
     def _ends_in_padding(self) -> bool:
-        """Whether the tokenizer adds the token that the configuration calls padding: the model looks before it."""
+        """Whether the tokenizer ends texts in what the configuration calls padding: the model looks before it."""
         encoded = encode(self.tokenizer, "a film", None, _positions(self.model), self._names)
-        return self.model.config.get_text_config().pad_token_id in encoded.inputs["input_ids"]
+        ids = encoded.inputs["input_ids"]
+        return bool(ids) and ids[-1] == self.model.config.get_text_config().pad_token_id
 
     def _try_out(self) -> bool:
         """Whether padding matters to the model.

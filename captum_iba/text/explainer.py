@@ -248,8 +248,8 @@ class TextExplainer:
         self._mark = mark
         if known != {self.fingerprint()}:
             warnings.warn(
-                "statistics: weights, adapters or tokenizer of the model have changed since they were gathered, and "
-                "bits rest on the wrong noise; call estimate_statistics again",
+                "statistics: weights, adapters, configuration or tokenizer of the model have changed since they were "
+                "gathered, and bits rest on the wrong noise; call estimate_statistics again",
                 UserWarning,
                 stacklevel=3,
             )

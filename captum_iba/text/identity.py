@@ -31,7 +31,9 @@ def classifier_fingerprint(classifier: Classifier) -> str:
 
     It is computed anew by every call, because weights can change in memory at any time.
     """
-    parts = (model_fingerprint(classifier.model), tokenizer_fingerprint(classifier.tokenizer))
+    # What the model takes of what the tokenizer gives: a tokenizer that is loaded back may offer more.
+    names = " ".join(classifier._names)
+    parts = (model_fingerprint(classifier.model), tokenizer_fingerprint(classifier.tokenizer), names)
     return hashlib.sha256(" ".join(parts).encode()).hexdigest()
 
 
@@ -68,13 +70,12 @@ def change_mark(model: nn.Module) -> tuple[Any, ...]:
 
 
 def tokenizer_fingerprint(tokenizer: Any) -> str:
-    """SHA-256 of what a fast tokenizer makes of a text: vocabulary, rules, special tokens and inputs."""
+    """SHA-256 of what a fast tokenizer makes of a text: vocabulary, rules and special tokens."""
     content = json.loads(tokenizer.backend_tokenizer.to_str())
     # What the last call left behind, not what the tokenizer is.
     for state in ("truncation", "padding"):
         content.pop(state, None)
     content["special"] = {name: getattr(tokenizer, f"{name}_token", None) for name in _SPECIAL}
-    content["inputs"] = sorted(getattr(tokenizer, "model_input_names", ()))
     content["cut at"] = getattr(tokenizer, "truncation_side", "right")
     return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode("utf-8", "surrogatepass")).hexdigest()
 

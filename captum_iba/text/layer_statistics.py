@@ -64,8 +64,8 @@ def check_model(statistics: Sequence[FeatureStatistics], fingerprint: str, name:
         if one.model not in (None, fingerprint):
             raise ValueError(
                 f"statistics: those of layer {one.layer!r} were gathered with another model than {name} as it is now "
-                f"(weights, adapter, precision or tokenizer differ): their fingerprint is {one.model[:12]}, expected "
-                f"{fingerprint[:12]}. Gather them again with this model (estimate_statistics, or "
+                "(weights, adapter, configuration, precision or tokenizer differ): their fingerprint is "
+                f"{one.model[:12]}, expected {fingerprint[:12]}. Gather them again with this model (estimate_statistics, or "
                 "captum-iba explain --statistics-from TEXTS)."
             )
 

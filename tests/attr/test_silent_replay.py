@@ -452,3 +452,124 @@ def test_masks_of_other_kinds():
     for more in ({"attention_mask": kept.long()[:, None, None]}, {"lengths": lengths}):
         with pytest.warns(UserWarning, match="seems to say which positions are padding"):
             assert count(**more) == ids.numel()
+
+
+# Of a second search.
+
+
+class Depth(nn.Module):
+    """Counts in an attribute, which is put right at the end of a pass."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.head, self.depth = nn.Linear(4, 8), nn.Linear(8, 2), 0
+
+    def forward(self, x):
+        self.depth += 1
+        output = self.head(self.layer(x * self.depth).mean(1))
+        self.depth = 0
+        return output
+
+
+def test_statistics_of_many_batches_are_those_of_one():
+    net, x = seeded(Depth), drawn(100, 3, 4)
+    one = FeatureStatistics.estimate(net, net.layer, [x])
+    many = FeatureStatistics.estimate(net, net.layer, x.split(10))
+    torch.testing.assert_close(many.mean, one.mean)
+    torch.testing.assert_close(many.std, one.std)
+    assert net.depth == 0
+
+
+def test_tensors_as_keys_of_an_attribute():
+    net = seeded(Depth)
+    net.names = {parameter: name for name, parameter in net.named_parameters()}
+    net.seen = set(net.parameters())
+    assert attributed(net, net.layer, drawn(2, 3, 4))[0].shape == (2, 3, 8)
+
+
+class WritesUnderGradients(nn.Module):
+    """A cache of keys, and a mean for a log, on the module."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.key, self.head = nn.Linear(4, 8), nn.Linear(8, 8), nn.Linear(8, 2)
+        self.register_buffer("cache", torch.zeros(64, 9, 8))
+        self.mean = torch.zeros(8)
+
+    def forward(self, x):
+        hidden = self.layer(x)
+        self.cache[: len(x), : x.shape[1]] = self.key(hidden)
+        self.mean.mul_(0.9).add_(0.1 * hidden.mean((0, 1)))
+        return self.head((hidden + self.cache[: len(x), : x.shape[1]]).mean(1))
+
+
+def test_tensors_of_a_module_do_not_stay_in_a_graph():
+    net, x = seeded(WritesUnderGradients), drawn(2, 5, 4)
+    for _ in range(2):  # the second time, the cache holds what is written
+        bits, _ = attributed(net, net.layer, x)
+        for tensor in (net.cache, net.mean):
+            assert tensor.grad_fn is None and not tensor.requires_grad and not tensor.any()
+        assert_same(bits, attributed(net, net.layer, x, replay=False)[0])
+
+
+class OneRow(nn.Module):
+    """Takes one row at a time, and counts as ``Depth`` does."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.rnn, self.head = nn.Linear(4, 8), nn.GRU(8, 8, batch_first=True), nn.Linear(8, 2)
+        self.register_buffer("start", torch.zeros(1, 1, 8))
+        self.depth, self.rows = 0, 1
+
+    def forward(self, x):
+        self.depth += 1
+        start = self.start.expand(1, self.rows or len(x), 8).contiguous()
+        output = self.head(self.rnn(self.depth * self.layer(x), start)[0].mean(1))
+        self.depth = 0
+        return output
+
+
+@pytest.mark.parametrize("replay", [True, False])
+def test_a_model_of_one_row(replay):
+    net, other, x = seeded(OneRow), seeded(OneRow), drawn(1, 5, 4)
+    other.rows = 0  # any number of them
+    changes = {"n_samples": 1, "complement": 0.0, "replay": replay}
+    bits, said = attributed(net, net.layer, x, **changes)
+    assert_same(bits, attributed(other, other.layer, x, **changes)[0])
+    assert len(said) == replay and net.depth == 0
+
+
+def test_a_submodule_that_is_made_in_the_first_pass_is_named():
+    class Makes(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.head = nn.Linear(4, 8), None
+
+        def forward(self, x):
+            if self.head is None:
+                self.head = nn.Linear(8, 2)
+            return self.head(self.layer(x).mean(1))
+
+    net, x = seeded(Makes), drawn(2, 5, 4)
+    with pytest.raises(ValueError, match="Makes makes submodules in its first forward pass; expected a model that has"):
+        attributed(net, net.layer, x)
+    assert net.head is None
+    net(x)
+    assert attributed(net, net.layer, x)[1] == []
+
+
+def test_a_decoder_has_no_mask_of_the_encoder():
+    class Both(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.encoder, self.decoder = nn.Embedding(9, 8), nn.Embedding(9, 8)
+
+        def forward(self, ids, attention_mask, decoder_input_ids):
+            return self.encoder(ids).mean(1) + self.decoder(decoder_input_ids).mean(1)
+
+    net = seeded(Both)
+    ids = torch.arange(600).view(100, 6) % 9
+    batch = {"ids": ids, "attention_mask": (torch.arange(6) < 3).long().expand(100, 6), "decoder_input_ids": ids}
+    with pytest.warns(UserWarning, match="which of them are padding cannot be told, and all count"):
+        encoder, decoder = FeatureStatistics.estimate(net, [net.encoder, net.decoder], [batch])
+    assert (encoder.count, decoder.count) == (300, 600)

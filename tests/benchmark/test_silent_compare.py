@@ -159,3 +159,10 @@ def test_a_comparison_with_a_model_to_which_padding_matters_does_not_depend_on_t
     assert found[0].targets == found[1].targets
     assert "does not embed the token ids" in found[1].rows[1].error
     assert "the positions come first" in found[1].rows[2].error
+
+
+def test_labels_with_blanks_and_signs_and_rows_with_a_comma_too_many(tmp_path):
+    path = write(tmp_path / "blanks.csv", 'text,label\n"good", 1\n"bad", 0\n"fine",+1\n')
+    assert golds(path, ["negative", "positive"]) == ["positive", "negative", "positive"]
+    path = write(tmp_path / "comma.csv", "text,pair\ngood,better,\nbad,worse,\n")
+    assert read_texts(path, "text", "pair") == (["good", "bad"], ["better", "worse"])

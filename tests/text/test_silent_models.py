@@ -306,3 +306,26 @@ def test_an_infinite_value_is_read_back_as_it_was(explainer, tmp_path):
     tokens = [dataclasses.replace(token, bits=bits) for token, bits in zip(result.tokens, values, strict=False)]
     path = dataclasses.replace(result, tokens=tuple(tokens)).save(tmp_path / "result.json")
     assert [token.bits for token in type(result).load(path).tokens] == values
+
+
+def test_a_text_that_begins_with_the_padding_token_does_not_end_in_it(wordpiece):
+    """GPT-2's one special token begins a text where the tokenizer adds it, and is the padding token, too."""
+    number = wordpiece.pad_token_id
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        config = transformers.GPT2Config(
+            vocab_size=SIZE["vocab_size"],
+            n_embd=16,
+            n_layer=2,
+            n_head=2,
+            n_positions=64,
+            pad_token_id=number,
+            num_labels=2,
+        )
+        model = transformers.GPT2ForSequenceClassification(config).eval()
+    for template, ends in ((f"{wordpiece.pad_token} $A", False), (f"$A {wordpiece.pad_token}", True)):
+        tokenizer = copy.deepcopy(wordpiece)
+        tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+            single=template, pair=template + " $B", special_tokens=[(wordpiece.pad_token, number)]
+        )
+        assert Classifier(model, tokenizer).own_end is ends
