@@ -165,4 +165,4 @@ def test_labels_with_blanks_and_signs_and_rows_with_a_comma_too_many(tmp_path):
     path = write(tmp_path / "blanks.csv", 'text,label\n"good", 1\n"bad", 0\n"fine",+1\n')
     assert golds(path, ["negative", "positive"]) == ["positive", "negative", "positive"]
     path = write(tmp_path / "comma.csv", "text,pair\ngood,better,\nbad,worse,\n")
-    assert read_texts(path, "text", "pair") == (["good", "bad"], ["better", "worse"])
+    assert read_texts(str(path), "text", "pair") == (["good", "bad"], ["better", "worse"])

@@ -146,9 +146,7 @@ def test_adapters_have_statistics_of_their_own(model, wordpiece, tmp_path):
         prints.append(explainer.fingerprint())
         means.append(explainer.statistics[0].mean)
     assert not torch.equal(*means)
-    with pytest.raises(
-        ValueError, match=r"another model .*\(weights, adapter, configuration, precision or tokenizer differ\)"
-    ):
+    with pytest.raises(ValueError, match=r"another model .*\(weights, adapter, .* differ\)"):
         both.set_adapter("first")
         explainer.statistics = explainer.statistics
     with pytest.warns(UserWarning, match="have changed since they were gathered"):
