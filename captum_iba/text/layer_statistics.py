@@ -65,8 +65,8 @@ def check_model(statistics: Sequence[FeatureStatistics], fingerprint: str, name:
             raise ValueError(
                 f"statistics: those of layer {one.layer!r} were gathered with another model than {name} as it is now "
                 "(weights, adapter, configuration, precision or tokenizer differ): their fingerprint is "
-                f"{one.model[:12]}, expected {fingerprint[:12]}. Gather them again with this model (estimate_statistics, "
-                "or captum-iba explain --statistics-from TEXTS)."
+                f"{one.model[:12]}, expected {fingerprint[:12]}. Gather them again with this model "
+                "(estimate_statistics, or captum-iba explain --statistics-from TEXTS)."
             )
 
 
