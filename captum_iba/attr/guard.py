@@ -64,7 +64,7 @@ class ModuleGuard:
             if "torch._dynamo" in sys.modules:
                 # Compiled code keeps the hooks, or the lack of them, that it was compiled with.
                 undo.enter_context(torch.compiler.set_stance("force_eager"))
-            undo.callback(self._restore_states)
+            undo.callback(self.rewind)
             self._undo = undo.pop_all()
         try:
             if self._function is not None:
@@ -108,15 +108,17 @@ class ModuleGuard:
         """Prepare one module (not its children) that does not run at the moment; a second time does nothing."""
         if id(module) in self._taken:
             return
-        if not type(module).__module__.startswith(("torch.distributed", "deepspeed")):
-            # Those keep state of their communication beside the module, which cannot be turned back by half.
-            changed_here = (*_NOT_STATE, "dropout") if _runs_on_cudnn(module) else _NOT_STATE
-            self._states.append(_State(module, changed_here))
-            self._take_running(module, keep_buffers=False)
-        self._take_running(module)
+        # Those keep state of their communication beside the module, which cannot be turned back by half.
+        has_own_state = not type(module).__module__.startswith(("torch.distributed", "deepspeed"))
+        if has_own_state:
+            ignored = (*_NOT_STATE, "dropout") if _runs_on_cudnn(module) else _NOT_STATE
+            self._states.append(_State(module, ignored))
+        self._take_running(module, keep_buffers=not has_own_state)
 
     def rewind(self) -> bool:
         """Give modules the state that they had on entering, for another pass; whether they had another one."""
+        # A model that writes into its weights (RWKV scales them in its first pass) remembers that in an attribute:
+        # weights are not given back, so neither are attributes.
         changed = [state for state in self._states if state.changed]
         if changed and not any(state.weights_changed for state in self._states):
             for state in changed:
@@ -147,11 +149,6 @@ class ModuleGuard:
         names = ("torch.ao.nn.quantized", "torch.nn.quantized", "torch.ao.nn.intrinsic.quantized")
         return next((m for m in self._taken.values() if type(m).__module__.startswith(names)), None)
 
-    def _restore_states(self) -> None:
-        # A model that writes into its weights (RWKV scales them in its first pass) remembers that in an attribute:
-        # weights are not given back, so neither are attributes.
-        self.rewind()
-
     def _take_running(self, module: Module, keep_buffers: bool = True) -> None:
         if id(module) in self._taken:
             return
@@ -180,8 +177,6 @@ class ModuleGuard:
 
 
 _CONTAINERS = (dict, OrderedDict, defaultdict, list, set, deque)
-
-
 # What the guard and replay change themselves, and what libraries that offload weights change in every pass.
 _NOT_STATE = ("training", "forward", "_parameters")
 

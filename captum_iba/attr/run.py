@@ -140,9 +140,6 @@ class Run:
                 found.append(self._optimize(job, part, first, passes, loss))
                 continue
             with Passes(recording, part.rows, numbers, job.replay) as passes:
-                if job.replay and not passes.replays:
-                    layer = _describe(self.sites[numbers[0]])
-                    self.warn_once("replay", f"{layer} is not replayed, every pass runs whole: {passes.reason}")
                 if passes.coupled > 10 * passes.tolerance:
                     self.warn_once(
                         "coupled",
@@ -151,6 +148,9 @@ class Run:
                         "the attribution of an example depends on its batch here",
                     )
                 found.append(self._optimize(job, part, first, passes, loss))
+                if job.replay and not passes.replays:
+                    layer = _describe(self.sites[numbers[0]])
+                    self.warn_once("replay", f"{layer} is not replayed, every pass runs whole: {passes.reason}")
         return found
 
     def _require_sound(self, part: Batch, recording: Recording) -> str | LossFunction:
