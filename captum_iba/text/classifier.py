@@ -133,7 +133,7 @@ class Classifier:
         return self.tensors([encoded], whole_windows=True) if len(encoded) else None
 
     def batches(self, lengths: Sequence[int], batch_size: int) -> list[list[int]]:
-        """The numbers of texts that share a pass, by their lengths: as :func:`batches_by_length`.
+        """The numbers of texts that share a pass, by their lengths: as ``batches_by_length``.
 
         Where :attr:`padding_matters`, only texts of equal length do.
         """
