@@ -25,22 +25,30 @@ _FEATURES_LAST = (nn.Linear, nn.Bilinear, nn.LayerNorm, nn.RMSNorm, nn.Embedding
 
 
 def resolve_feature_dim(
-    layer: Module, shape: Sequence[int], feature_dim: int | None = None, last_leaf: Module | None = None
+    layer: Module,
+    shape: Sequence[int],
+    feature_dim: int | None = None,
+    last_leaf: Module | None = None,
+    at_input: bool = False,
 ) -> int:
     """The dimension of an activation that holds the features, from 1 to its number of dimensions less 1.
 
     What is not named is told by what the layer is: 1 for convolutions, batch and group normalization and pooling, the
     last for linear layers, layer normalization, embeddings, recurrent layers and attention. A layer with submodules is
     what they are; where they are of both kinds, the one decides whose width the activation has in its dimension. A
-    layer without parameters (an activation function) goes by the last layer with parameters that ran before it.
+    layer without parameters (an activation function) goes by the last layer with parameters that ran before it, and so
+    does the input of a layer with submodules.
 
     Args:
         layer (Module): The layer.
         shape (sequence of int): Shape of the activation, dimension 0 counting the examples.
         feature_dim (int, optional): The dimension, if it is named; negative ones count from the last.
             Default: None
-        last_leaf (Module, optional): The last module with parameters of its own that ran before the layer's output.
+        last_leaf (Module, optional): The last module with parameters of its own that ran before the layer's output,
+            or its input.
             Default: None
+        at_input (bool, optional): Whether the activation is the layer's input.
+            Default: False
 
     Returns:
         int
@@ -66,11 +74,17 @@ def resolve_feature_dim(
         return 1
     if _channels_first(layer):
         return 1
+    if at_input and isinstance(layer, _FEATURES_LAST):
+        return ndim - 1
     widths = _Widths([layer] if isinstance(layer, _FEATURES_LAST) else layer.modules(), ndim)
-    found = widths.dimension(shape) if widths else None
-    if not widths and last_leaf is not None:
-        widths = _Widths([last_leaf], ndim)
-        # Without parameters of its own a layer keeps the width, or it is not known what it does.
+    found = None
+    if widths and not at_input:
+        found = widths.dimension(shape)
+    elif last_leaf is not None:
+        # Without parameters of its own a layer keeps the width, or it is not known what it does; and what a layer
+        # takes has the width of what gave it, not of what the layer makes of it.
+        found = _Widths([last_leaf], ndim).kept_in(shape)
+    if found is None and at_input:
         found = widths.kept_in(shape)
     if found is None:
         raise ValueError(
@@ -88,6 +102,7 @@ class _Widths:
         self._first: set[int] = set()
         self._last: set[int] = set()
         self._of_unknown_kind: set[int] = set()
+        self._pools = False
         for module in modules:
             self._add(module)
         # Normalizations and linear layers of other libraries are of the kind of what is known beside them.
@@ -114,13 +129,15 @@ class _Widths:
         if self._first and not self._last:
             return None if not first and shape[-1] in self._first else 1
         if self._last and not self._first:
-            return None if not last and shape[1] in self._last else self._ndim - 1
+            # Linear layers behind pooling may weigh channels, which come first.
+            return None if (not last or self._pools) and shape[1] in self._last else self._ndim - 1
         if first == last:
             return None
         return 1 if first else self._ndim - 1
 
     def _add(self, module: Module) -> None:
         if _channels_first(module):
+            self._pools = True
             for name in ("out_channels", "num_features", "num_channels"):
                 if isinstance(width := getattr(module, name, None), int):
                     self._first.add(width)

@@ -95,7 +95,7 @@ class ModuleGuard:
             if threading.get_ident() == thread:
                 _require_initialized(module)
                 self._take_running(module)
-                if module._parameters and not module._modules:
+                if module._parameters and not module._modules and not isinstance(module, nn.PReLU):
                     self.last_leaf = module
 
         handle = register_module_forward_pre_hook(begins)

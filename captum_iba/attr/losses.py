@@ -40,8 +40,9 @@ def resolve_loss(loss: str | LossFunction | None, output: Tensor) -> str | LossF
 
 def are_probabilities(output: Tensor) -> bool:
     """Whether all rows of an output (B, C) lie in [0, 1] and sum to 1, as exactly as a softmax does."""
-    if output.element_size() < 4:
-        tolerance = 2 * torch.finfo(output.dtype).eps
+    coarse = next((d for d in (torch.bfloat16, torch.float16) if bool((output == output.to(d)).all())), None)
+    if coarse is not None:
+        tolerance = 2 * torch.finfo(coarse).eps  # of a model in half precision, whatever its output was cast to
     else:
         # Of float32, too, where the output is in float64: it may have been cast.
         tolerance = torch.finfo(torch.float32).eps * (16 + output.shape[1] / 8)

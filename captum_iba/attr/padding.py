@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import Module
 
 _NO_MASK = ("token_type_ids", "position_ids", "input_ids")
+_OTHER_SEQUENCES = ("decoder", "label", "tgt", "target")
 _LENGTHS = ("length", "lengths", "seq_len", "seq_lens", "seq_length", "seq_lengths", "sequence_lengths")
 
 
@@ -74,14 +75,14 @@ class Padding:
 
         kept = (mask.shape[1] + 1) // 2  # half: of models that fill up to whole windows, often whole windows
 
-        def cut(name: Any, value: Any) -> Any:
+        def cut(name: str, value: Any) -> Any:
             # The positions of a decoder are others.
-            own = isinstance(value, Tensor) and value.shape[:2] == mask.shape and not str(name).startswith("decoder")
+            own = isinstance(value, Tensor) and value.shape[:2] == mask.shape and not name.startswith(_OTHER_SEQUENCES)
             return value[:, :kept] if own else value
 
         if mask.shape[1] == 1:
             return
-        items = batch.items() if isinstance(batch, Mapping) else enumerate(batch)
+        items = batch.items() if isinstance(batch, Mapping) else zip(self._named(batch), batch, strict=False)
         shortened = {name: cut(name, value) for name, value in items}
         shorter = shortened if isinstance(batch, Mapping) else tuple(shortened.values())
         try:
@@ -117,7 +118,7 @@ class Padding:
                 continue
             of_more_dimensions = name == "attention_mask" and value.ndim > 2 and not bool((value == value.amax()).all())
             of_lengths = name in _LENGTHS and value.ndim == 1 and bool((value != value.amax()).any())
-            if of_more_dimensions or of_lengths or (value.shape in shapes and _marks_padding(value)):
+            if of_more_dimensions or of_lengths or (value.shape in shapes and _marks_padding(name, value)):
                 self._warn(
                     "mask",
                     f"batches: {name!r} seems to say which positions are padding, and they are counted as data. "
@@ -136,7 +137,7 @@ def _attention_mask(named: Mapping[str, Any]) -> Tensor | None:
     for name, value in named.items():
         if not isinstance(value, Tensor) or value.ndim != 2:
             continue
-        if name.endswith("key_padding_mask"):
+        if name.endswith("key_padding_mask") and not name.startswith(_OTHER_SEQUENCES):
             return ~value if value.dtype is torch.bool else value == 0
         if name == "attention_mask":
             if bool((value < 0).any()):
@@ -148,14 +149,17 @@ def _attention_mask(named: Mapping[str, Any]) -> Tensor | None:
     return None
 
 
-def _marks_padding(value: Tensor) -> bool:
-    """Whether a (B, T) tensor is 1 for the tokens of each row and 0 for padding on one side of them.
-
-    Token types begin with 0 in every row, and padding on the left leaves at least one row whole.
-    """
-    if value.is_floating_point() or value.is_complex() or not bool(((value == 0) | (value == 1)).all()):
+def _marks_padding(name: str, value: Tensor) -> bool:
+    """Whether a (B, T) tensor is 1 for the tokens of each row and 0 for padding on one side of them."""
+    called_mask = "mask" in name or "pad" in name
+    if (value.is_floating_point() and not called_mask) or not bool(((value == 0) | (value == 1)).all()):
         return False
-    ones = value.bool()
+    # What is called a mask may be true for padding, too; anything else would be token types.
+    return _is_one_side(value.bool()) or (called_mask and _is_one_side(value == 0))
+
+
+def _is_one_side(ones: Tensor) -> bool:
+    # Token types begin with 0 in every row, and padding on the left leaves at least one row whole.
     if bool(ones.all()) or not bool(ones.any(1).all()):
         return False
     changes = (ones[:, 1:] != ones[:, :-1]).sum(1)

@@ -115,13 +115,16 @@ class Passes:
             ValueError: The output has other rows than the inputs.
         """
         try:
-            output = self._run(copies, replace)
+            output = self._require_rows(copies, self._run(copies, replace))
         except Exception as error:
             if self._recorded is None or out_of_memory(error):
                 raise
             # Something that only these features do, and recorded tensors do not take; whole, it works or says why.
             self._fall_back(f"a replayed pass fails with {type(error).__name__}: {error}")
-            output = self._run(copies, replace)
+            output = self._require_rows(copies, self._run(copies, replace))
+        return output
+
+    def _require_rows(self, copies: int, output: Tensor) -> Tensor:
         expected = (copies * self._rows, *self._recording.output.shape[1:])
         if tuple(output.shape) != expected:
             raise ValueError(

@@ -275,14 +275,16 @@ class Run:
             bits if tensor is feature else torch.zeros(tensor.shape, dtype=bits.dtype, device=tensor.device)
             for tensor in _tensors_at(where, self.sites[0].at_input)
         ]
-        return _Part(rows, attributions, trace)
+        bottlenecked = next(number for number, one in enumerate(attributions) if one is bits)
+        return _Part(rows, attributions, bottlenecked, trace)
 
     def _feature_dim(self, sighting: Sighting) -> int:
         """The dimension of the features at a site, as named, as in its statistics, or by what the layer is."""
         named, statistics = self.job.feature_dims[sighting.number], self.statistics[sighting.number]
         layer, shape = self.sites[sighting.number].layer, sighting.feature.shape
         gathered = None if statistics is None else statistics.feature_dim
-        found = resolve_feature_dim(layer, shape, gathered if named is None else named, sighting.last_leaf)
+        at_input = self.sites[sighting.number].at_input
+        found = resolve_feature_dim(layer, shape, gathered if named is None else named, sighting.last_leaf, at_input)
         if gathered is not None and resolve_feature_dim(layer, shape, gathered) != found:
             raise ValueError(
                 f"feature_dim is {named}, but statistics were gathered with {gathered}; expected the same for a "
@@ -313,12 +315,16 @@ class _Part(NamedTuple):
 
     rows: int
     attributions: list[Tensor]
+    bottlenecked: int
     trace: BottleneckTrace | None
 
 
 def _joined(parts: list[_Part]) -> tuple[Any, BottleneckTrace | None]:
     """Attributions and trace of all examples."""
     rows = [part.rows for part in parts]
+    if len({len(part.attributions) for part in parts}) > 1:
+        # transformers gives a layer a mask where texts are padded, and none where they are not.
+        parts = [part._replace(attributions=[part.attributions[part.bottlenecked]]) for part in parts]
     tensors = [_concatenated(pieces, rows) for pieces in zip(*(part.attributions for part in parts), strict=True)]
     traces = [part.trace for part in parts if part.trace is not None]
     trace = BottleneckTrace(*(torch.cat(pieces) for pieces in zip(*traces, strict=True))) if traces else None

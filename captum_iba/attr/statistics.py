@@ -230,7 +230,7 @@ class FeatureStatistics:
                         masks = padding.masks(batch, [features for features, _ in found], activations)
                 each = zip(gathered, layers, dims, found, masks, strict=True)
                 for statistics, one, dim, (features, leaf), mask in each:
-                    statistics._settle_feature_dim(one, features, dim, leaf)
+                    statistics._settle_feature_dim(one, features, dim, leaf, attribute_to_layer_input)
                     statistics.update(features, mask)
         for statistics in gathered:
             statistics._require()
@@ -318,10 +318,12 @@ class FeatureStatistics:
             )
         return rows[mask.to(rows.device, torch.bool)].reshape(-1, rows.shape[-1])
 
-    def _settle_feature_dim(self, layer: Module, features: Tensor, named: int | None, leaf: Module | None) -> None:
+    def _settle_feature_dim(
+        self, layer: Module, features: Tensor, named: int | None, leaf: Module | None, at_input: bool
+    ) -> None:
         if features.ndim < 2:
             raise ValueError(f"layer {type(layer).__name__} has the shape {tuple(features.shape)}, expected (B, ...)")
-        found = resolve_feature_dim(layer, features.shape, named, leaf)
+        found = resolve_feature_dim(layer, features.shape, named, leaf, at_input)
         # The last one from behind: the same for activations of (B, D) and (B, T, D).
         found = -1 if found == features.ndim - 1 else found
         if self.feature_dim not in (None, found):

@@ -575,3 +575,92 @@ def test_a_decoder_has_no_mask_of_the_encoder():
     with pytest.warns(UserWarning, match="which of them are padding cannot be told, and all count"):
         encoder, decoder = FeatureStatistics.estimate(net, [net.encoder, net.decoder], [batch])
     assert (encoder.count, decoder.count) == (300, 600)
+
+
+# Of a third search.
+
+
+@pytest.mark.parametrize("head", ["flatten", "pool"])
+def test_the_input_of_a_head_has_the_features_of_what_gave_it(head):
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.features = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2))
+            pooled = nn.Flatten() if head == "flatten" else nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten())
+            self.classifier = nn.Sequential(pooled, nn.Linear(16 * (9 if head == "flatten" else 4), 2))
+
+        def forward(self, x):
+            return self.classifier(self.features(x))
+
+    net, x = seeded(Net), drawn(40, 3, 6, 6)
+    at_input = FeatureStatistics.estimate(net, net.classifier, [x], attribute_to_layer_input=True)
+    at_output = FeatureStatistics.estimate(net, net.features, [x])
+    assert (at_input.feature_dim, at_input.n_features) == (1, 16)
+    torch.testing.assert_close(at_input.mean, at_output.mean)
+    found = [
+        InformationBottleneckAttribution(net, layer, statistics=statistics).attribute(
+            x[:2], target=0, attribute_to_layer_input=at, **SETTINGS
+        )
+        for layer, statistics, at in ((net.classifier, at_input, True), (net.features, at_output, False))
+    ]
+    assert_same(*found)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_probabilities_of_half_precision_in_float32_are_recognized(dtype):
+    net = seeded(SubtractsTheMean)
+    x = drawn(4, 5, 4)
+
+    def likely(x):
+        return net(x).to(dtype).softmax(-1).float()
+
+    _, said = attributed(likely, net.layer, x)
+    assert any("gives probabilities" in message for message in said)
+
+
+def test_parts_with_and_without_a_mask():
+    """As transformers: a layer gets a mask where texts are padded, and none where they are not."""
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(8, 8)
+
+        def forward(self, hidden, mask=None):
+            return self.inner(hidden) if mask is None else self.inner(hidden) * mask
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.stem, self.layer, self.head = nn.Linear(4, 8), Block(), nn.Linear(8, 2)
+
+        def forward(self, x, kept):
+            mask = None if bool(kept.all()) else kept[..., None].float()
+            return self.head(self.layer(self.stem(x), mask).mean(1))
+
+    net, x = seeded(Net), drawn(2, 5, 4)
+    kept = torch.tensor([[1] * 5, [1, 1, 1, 0, 0]])
+    more = {"additional_forward_args": (kept,), "attribute_to_layer_input": True}
+    whole, _ = attributed(net, net.layer, x, **more)
+    parts, _ = attributed(net, net.layer, x, internal_batch_size=1, **more)
+    assert_same(parts, whole[0])
+
+
+def test_masks_of_any_sign_are_warned_of_and_labels_are_another_sequence():
+    class Both(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.encoder, self.decoder = nn.Embedding(9, 8), nn.Embedding(9, 8)
+
+        def forward(self, ids, attention_mask=None, labels=None, src_mask=None):
+            return self.encoder(ids).mean(1) + self.decoder(ids if labels is None else labels).mean(1)
+
+    net, ids = seeded(Both), torch.arange(600).view(100, 6) % 9
+    kept = torch.arange(6) < (torch.arange(100) % 5 + 2)[:, None]
+    for mask in (kept, ~kept, kept.float()):
+        with pytest.warns(UserWarning, match="seems to say which positions are padding"):
+            FeatureStatistics.estimate(net, net.encoder, [{"ids": ids, "src_mask": mask}])
+    batch = {"ids": ids, "attention_mask": kept.long(), "labels": ids}
+    with pytest.warns(UserWarning, match="which of them are padding cannot be told, and all count"):
+        encoder, decoder = FeatureStatistics.estimate(net, [net.encoder, net.decoder], [batch])
+    assert (encoder.count, decoder.count) == (int(kept.sum()), 600)
