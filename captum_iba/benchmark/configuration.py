@@ -32,7 +32,7 @@ class Configuration:
 
     Attributes:
         model (str): Folder or name of the classifier.
-        model_fingerprint (str): SHA-256 of its weights, adapters and tokenizer
+        model_fingerprint (str): SHA-256 of its weights, adapters, configuration and tokenizer
             (:func:`captum_iba.text.identity.classifier_fingerprint`).
         labels (list of str): Its classes.
         max_length (int): Where texts are cut, in tokens.
