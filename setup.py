@@ -53,6 +53,7 @@ DEV = [
     "playwright>=1.50",
     "pytest>=8",
     "pytest-timeout>=2.3",
+    "pytest-xdist>=3.6",
     "ruff>=0.9",
 ]
 

@@ -167,7 +167,7 @@ def passes_of(iba, net, x, **changes):
         {"preset": "as_released"},
         {"loss": lambda output, target: output[:, 0]},
     ],
-    ids=str,
+    ids=lambda changes: ", ".join(changes) or "none",
 )
 def test_after_success(iba, x, changes):
     iba.attribute(x, **{**QUICK, **changes})
