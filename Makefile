@@ -1,6 +1,7 @@
-# `make` or `make help` lists the targets. Another Python: `make test PYTHON=python3.12`.
+# `make` or `make help` lists the targets. Another Python: `make test PYTHON=python3.12`; one process: `JOBS=0`.
 PYTHON ?= python3
 VENV ?= .venv
+JOBS ?= 2
 BENCH_ARGS ?= --lengths 32 128 512 --layers 1 6 9 --texts 1 16 --rivals --repeats 1
 
 BIN := $(VENV)/bin
@@ -25,7 +26,7 @@ test: $(VENV)/.dev  ## ruff, mypy --strict and pytest
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict captum_iba
-	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
 tutorials: $(VENV)/.dev  ## run the notebooks from beginning to end; what is stored in them stays as it is
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest --nbmake --nbmake-timeout=600 --timeout=1800 \

@@ -86,7 +86,7 @@ setup(
         "Typing :: Typed",
     ],
     packages=find_packages(include=["captum_iba", "captum_iba.*"]),
-    package_data={"captum_iba": ["py.typed", "assets/**", "visualization/templates/*", "benchmark/templates/*"]},
+    package_data={"captum_iba": ["py.typed", "assets/**", "visualization/templates/*", "compare/templates/*"]},
     # No upper bound: one on a released version only makes installers pick an older release without it.
     python_requires=">=3.10",
     install_requires=[

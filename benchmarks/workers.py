@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from captum_iba.benchmark import Request, prepare
+from captum_iba.compare import Request, prepare
 from captum_iba.engines import Ray
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-import captum_iba.text.methods.registry as registry
+import captum_iba.methods.registry as registry
 
 ROOT = Path(__file__).parents[1]
 PAGES = [page for page in sorted((ROOT / "docs").rglob("*.md")) if not {"_build", "tutorials"} & set(page.parts)]
@@ -85,7 +85,7 @@ def _found(parts: list[str]) -> object:
 def test_every_method_is_in_the_table_of_algorithms():
     page = (ROOT / "docs" / "algorithms.md").read_text(encoding="utf-8")
     listed = re.findall(r"^\| `(\w+)` \|", page.partition("\n## ")[0], re.MULTILINE)
-    module = importlib.import_module("captum_iba.text.methods")
+    module = importlib.import_module("captum_iba.methods")
     assert sorted(listed) == sorted(module.names())
 
 

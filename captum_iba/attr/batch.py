@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from captum_iba._compat import TargetType, _format_additional_forward_args
-from captum_iba.attr.nested import map_tensors, tile
+from captum_iba.attr._model.nested import map_tensors, tile
 
 
 @dataclass(frozen=True)

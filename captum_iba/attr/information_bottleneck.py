@@ -6,20 +6,23 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from numbers import Integral
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.nn import Module
 
 from captum_iba._compat import LayerAttribution, ModuleOrModuleList, NoiseTunnel, TargetType, log_usage, progress
+from captum_iba.attr._model.hooks import Site
 from captum_iba.attr.batch import Batch, usable
+from captum_iba.attr.feature_statistics import FeatureStatistics, feature_dims
 from captum_iba.attr.job import Job
 from captum_iba.attr.losses import LossFunction
-from captum_iba.attr.presets import settings
 from captum_iba.attr.run import Run
-from captum_iba.attr.sites import Site
-from captum_iba.attr.statistics import FeatureStatistics, feature_dims
+from captum_iba.attr.settings import BottleneckSettings, SettingsOverrides, resolve_settings
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
@@ -85,28 +88,21 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
         inputs: Tensor | tuple[Tensor, ...],
         target: TargetType = None,
         additional_forward_args: Any = None,
+        *,
+        attribute_to_layer_input: bool = False,
+        internal_batch_size: int | None = None,
         feature_mask: Tensor | None = None,
         bottleneck_mask: Tensor | None = None,
-        preset: str = "default",
-        granularity: str | None = None,
-        beta: float | None = None,
-        n_steps: int | None = None,
-        n_samples: int | None = None,
-        complement: float | None = None,
-        learning_rate: float | None = None,
-        momentum: float | None = None,
-        antithetic: bool | None = None,
-        alternate: bool | None = None,
+        feature_dim: int | Sequence[int | None] | None = None,
+        layer_call: int | Sequence[int] = -1,
+        share_mask: bool = False,
         loss: str | LossFunction | None = None,
         seed: int = 0,
-        share_mask: bool = False,
-        layer_call: int | Sequence[int] = -1,
-        internal_batch_size: int | None = None,
-        attribute_to_layer_input: bool = False,
         replay: bool = True,
-        show_progress: bool = False,
         return_trace: bool = False,
-        feature_dim: int | Sequence[int | None] | None = None,
+        show_progress: bool = False,
+        preset: str | BottleneckSettings = "default",
+        **overrides: Unpack[SettingsOverrides],
     ) -> Any:
         r"""
         Args:
@@ -218,18 +214,7 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
             >>> bits = iba.attribute(ids, target=1, additional_forward_args=mask, bottleneck_mask=mask)
             >>> bits.sum(-1)  # bits per token
         """
-        chosen = settings(
-            preset,
-            granularity=granularity,
-            beta=beta,
-            n_steps=n_steps,
-            n_samples=n_samples,
-            complement=complement,
-            learning_rate=learning_rate,
-            momentum=momentum,
-            antithetic=antithetic,
-            alternate=alternate,
-        )
+        settings = resolve_settings(preset, **overrides)
         size = internal_batch_size
         if size is not None and not (isinstance(size, Integral) and size >= 1):
             raise ValueError(f"internal_batch_size is {size!r}, expected an integer of at least 1")
@@ -246,13 +231,13 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
             batch,
             _usable_mask("feature_mask", feature_mask),
             _repeated_by_noise_tunnel(_usable_mask("bottleneck_mask", bottleneck_mask), batch.rows),
-            chosen,
+            settings,
             loss,
             seed,
             internal_batch_size,
             replay,
             return_trace,
-            complement is not None,
+            overrides.get("complement") is not None,
             feature_dims(feature_dim, len(sites)),
         )
         bar = (

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from captum_iba.attr.feature_statistics import FeatureStatistics
 from captum_iba.attr.mask import MaskLayout
-from captum_iba.attr.statistics import FeatureStatistics
 
 # The standard deviation that the published code arrives at from one instance, sqrt(max(0, 1e-5) / 1).
 _RELEASED_STD = 1e-5**0.5

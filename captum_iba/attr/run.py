@@ -11,10 +11,15 @@ from torch import Tensor
 from torch.nn import DataParallel, Module
 
 from captum_iba._compat import _format_output, _run_forward
+from captum_iba.attr._model.guard import ModuleGuard
+from captum_iba.attr._model.hooks import Site
+from captum_iba.attr._model.nested import tensors_in
+from captum_iba.attr._model.recording import Recording, Sighting, record
+from captum_iba.attr._model.replay import Passes
 from captum_iba.attr.batch import Batch
 from captum_iba.attr.bottleneck import NATS_PER_BIT
 from captum_iba.attr.feature_dim import resolve_feature_dim
-from captum_iba.attr.guard import ModuleGuard
+from captum_iba.attr.feature_statistics import FeatureStatistics
 from captum_iba.attr.job import Job
 from captum_iba.attr.losses import (
     LossFunction,
@@ -26,14 +31,9 @@ from captum_iba.attr.losses import (
 )
 from captum_iba.attr.mask import InformationMeter, MaskLayout
 from captum_iba.attr.memory import out_of_memory
-from captum_iba.attr.nested import tensors_in
 from captum_iba.attr.noise import noise_as_released, noise_of_data_set, noise_of_example
-from captum_iba.attr.optimization import Bottleneck, NoGradientError, optimize_mask
-from captum_iba.attr.presets import Settings
-from captum_iba.attr.recording import Recording, Sighting, record
-from captum_iba.attr.replay import Passes
-from captum_iba.attr.sites import Site
-from captum_iba.attr.statistics import FeatureStatistics
+from captum_iba.attr.optimizer import Bottleneck, NoGradientError, optimize_mask
+from captum_iba.attr.settings import BottleneckSettings
 
 
 class BottleneckTrace(NamedTuple):
@@ -293,11 +293,11 @@ class Run:
         return found
 
     def _noise(
-        self, sighting: Sighting, layout: MaskLayout, chosen: Settings, feature_dim: int
+        self, sighting: Sighting, layout: MaskLayout, chosen: BottleneckSettings, feature_dim: int
     ) -> tuple[Tensor, Tensor]:
         """Mean and standard deviation of the noise at a site, in the mask's precision."""
         feature = sighting.feature.to(torch.promote_types(sighting.feature.dtype, torch.float32))
-        if chosen.own_input:
+        if chosen.noise_around_input:
             return noise_as_released(feature, sighting.layer_input)
         statistics = self.statistics[sighting.number]
         if statistics is not None:

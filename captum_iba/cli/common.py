@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-# The endings of captum_iba.benchmark.files, which is not there without its extra; a test compares them.
+# The endings of captum_iba.compare.files, which is not there without its extra; a test compares them.
 _TABLE = re.compile(r"\.(jsonl?|ndjson|[ct]sv|parquet)(\.(gz|bz2|xz))?$", re.IGNORECASE)
 
 
@@ -43,8 +43,8 @@ def read_texts(source: str, text_column: str | None, pair_column: str | None) ->
             raise ValueError(f"{source} is read line by line and has no columns; expected CSV, JSON lines or parquet.")
         return read_lines(source), None
     require_extra()
-    from captum_iba.benchmark.data import find_columns
-    from captum_iba.benchmark.files import open_table
+    from captum_iba.compare.data import find_columns
+    from captum_iba.compare.files import open_table
 
     table, _ = open_table(source)
     columns = find_columns(table.column_names, text_column, pair_column)

@@ -14,7 +14,7 @@ from captum_iba.cli.common import Precision, PrecisionOption, note, plain_errors
 from captum_iba.cli.engines import AddressOption, EngineName, EngineOption, WorkersOption, find_engine
 
 if TYPE_CHECKING:
-    from captum_iba.benchmark import Comparison, Summary
+    from captum_iba.compare import Comparison, Summary
 
 _INTERRUPTED = "interrupted; what is finished is kept, and the same command goes on where it stopped"
 
@@ -99,7 +99,7 @@ def compare(
     """Compare methods on a data set: tables, curves and a report. Stopped, it goes on where it was."""
     with plain_errors(quiet, _INTERRUPTED):
         require_extra()
-        from captum_iba.benchmark import Request, prepare, write_report
+        from captum_iba.compare import Request, prepare, write_report
 
         where = find_engine(engine, address, workers)
         request = Request(
@@ -135,13 +135,13 @@ def report(
     """Draw the tables, curves and report of a comparison again, from its records."""
     with plain_errors(quiet):
         require_extra()
-        from captum_iba.benchmark import write_report
+        from captum_iba.compare import write_report
 
         _deliver(write_report(folder), quiet)
 
 
 def _go(comparison: Comparison, quiet: bool) -> None:
-    from captum_iba.benchmark import TimeLeft
+    from captum_iba.compare import TimeLeft
 
     left = TimeLeft((run.name for run in comparison.runs), comparison.tokens)
     failing: set[str] = set()

@@ -20,6 +20,7 @@ def demo(
 ) -> None:
     """Explain a few film reviews at all 12 layers of the embedded model, beside other methods, and write a page."""
     with plain_errors(quiet):
+        from captum_iba.methods import attribute
         from captum_iba.text import (
             Classifier,
             TextExplainer,
@@ -31,7 +32,6 @@ def demo(
         )
         from captum_iba.text._files import write_text
         from captum_iba.text.classifier import load_classifier
-        from captum_iba.text.methods import attribute
         from captum_iba.visualization import layer_page
 
         note("loading the embedded model", quiet)

@@ -2,7 +2,7 @@
 
 ::
 
-    >>> from captum_iba.benchmark import Request, prepare
+    >>> from captum_iba.compare import Request, prepare
     >>> from captum_iba.engines import Ray
     >>> comparison = prepare(Request("test.jsonl.gz", examples=50), Path("results"), engine=Ray(workers=2))
     >>> for step in comparison.go():

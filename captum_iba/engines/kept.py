@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from captum_iba.attr.presets import presets
+from captum_iba.attr.settings import preset_values
 from captum_iba.engines.versions import versions
 from captum_iba.text._files import write_text
 from captum_iba.text.explainer import TextExplainer
@@ -51,7 +51,7 @@ class KeptBatches:
             *(block.key for block in explainer.layers),
             str(explainer.classifier.max_length),
             device or str(next(iter(explainer.classifier.model.parameters())).device),
-            json.dumps([versions(), presets(), settings], sort_keys=True, default=str),
+            json.dumps([versions(), preset_values(), settings], sort_keys=True, default=str),
         ]
         for part in parts:
             add_part(self._same, part)

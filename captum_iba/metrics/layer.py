@@ -52,7 +52,7 @@ def sensitivity_max(
     """
     from captum.metrics import sensitivity_max as of_captum
 
-    from captum_iba.attr.nested import tensors_in
+    from captum_iba.attr._model.nested import tensors_in
 
     rows = len(inputs[0] if isinstance(inputs, tuple) else inputs)
 
@@ -131,9 +131,9 @@ def infidelity(
     from captum.metrics import infidelity as of_captum
 
     from captum_iba._compat import _format_additional_forward_args
-    from captum_iba.attr.guard import ModuleGuard
-    from captum_iba.attr.nested import map_tensors, tensors_in
-    from captum_iba.attr.sites import Site, feature_of, hooked
+    from captum_iba.attr._model.guard import ModuleGuard
+    from captum_iba.attr._model.hooks import Site, feature_of, hooked
+    from captum_iba.attr._model.nested import map_tensors, tensors_in
 
     given = inputs if isinstance(inputs, tuple) else (inputs,)
     everything = (*given, *(_format_additional_forward_args(additional_forward_args) or ()))

@@ -166,6 +166,6 @@ def _aligned(tensor: Tensor, shape: torch.Size) -> bool:
 
 def _map_tensors(function: Callable[[Tensor], Any], value: Any) -> Any:
     # Captum loads pyplot: not before something is computed.
-    from captum_iba.attr.nested import map_tensors
+    from captum_iba.attr._model.nested import map_tensors
 
     return map_tensors(function, value)

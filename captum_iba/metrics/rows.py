@@ -79,7 +79,7 @@ class Rows:
     def arguments_of(self, rows: Tensor) -> tuple[Any, ...]:
         """The arguments of ``forward_func`` for some rows."""
         # Captum loads pyplot: not before something is computed.
-        from captum_iba.attr.nested import map_tensors
+        from captum_iba.attr._model.nested import map_tensors
 
         first, examples = self.task.inputs[0], self.examples[rows]
 
@@ -96,7 +96,7 @@ class Rows:
     def logits(self, limit: int | None, show_progress: bool) -> Tensor:
         """What the model gives for all rows, (R, C), float32 at least, on the CPU."""
         from captum_iba._compat import progress
-        from captum_iba.attr.guard import ModuleGuard
+        from captum_iba.attr._model.guard import ModuleGuard
 
         passes = self.passes(limit)
         results: list[Tensor] = []

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from captum_iba.attr.guard import ONE_AT_A_TIME, ModuleGuard
+from captum_iba.attr._model.guard import ONE_AT_A_TIME, ModuleGuard
 from captum_iba.text import alignment
 from captum_iba.text.encoding import EncodedText, check_tokenizer, encode, pad
 from captum_iba.text.heads import refusal

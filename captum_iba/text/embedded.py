@@ -6,7 +6,7 @@ import json
 from importlib.resources import files
 from pathlib import Path
 
-from captum_iba.attr.statistics import FeatureStatistics
+from captum_iba.attr.feature_statistics import FeatureStatistics
 
 
 def _assets() -> Path:

@@ -9,8 +9,8 @@ from typing import Any, overload
 
 import torch
 
-from captum_iba.attr.presets import Settings, settings
-from captum_iba.attr.statistics import FeatureStatistics
+from captum_iba.attr.feature_statistics import FeatureStatistics
+from captum_iba.attr.settings import BottleneckSettings, resolve_settings
 from captum_iba.text import layer_statistics
 from captum_iba.text.classifier import Classifier, load_classifier
 from captum_iba.text.identity import change_mark, classifier_fingerprint
@@ -23,7 +23,7 @@ from captum_iba.text.targets import spread_targets
 GRANULARITIES = ("token", "word", "feature")
 
 
-def read_settings(preset: str, granularity: str | None, **changes: Any) -> Settings:
+def read_settings(preset: str, granularity: str | None, **changes: Any) -> BottleneckSettings:
     """The settings of a preset with changes, where words may share a value, too (by a feature mask, not by settings).
 
     Args:
@@ -35,7 +35,7 @@ def read_settings(preset: str, granularity: str | None, **changes: Any) -> Setti
     """
     if granularity not in (None, *GRANULARITIES):
         raise ValueError(f"granularity: expected one of {', '.join(GRANULARITIES)}, got {granularity!r}.")
-    return settings(preset, granularity=None if granularity == "word" else granularity, **changes)
+    return resolve_settings(preset, granularity=None if granularity == "word" else granularity, **changes)
 
 
 class TextExplainer:
@@ -231,10 +231,10 @@ class TextExplainer:
         targets = spread_targets(target, len(each), self.classifier.labels)
         encoded = self.classifier.encode(each, others)
         place = self._place if preset == "default" else self._published
-        if place.statistics is None and not used.own_input and not self._warned:
+        if place.statistics is None and not used.noise_around_input and not self._warned:
             self._warned = True
             warnings.warn(NO_STATISTICS, UserWarning, stacklevel=2)
-        if place.statistics is not None and not used.own_input:
+        if place.statistics is not None and not used.noise_around_input:
             self._warn_if_changed(place.statistics)
         call = Call(place, preset, granularity or used.granularity, used, seed, internal_batch_size, return_trace)
         results = call.explain_all(encoded, targets, batch_size, show_progress)

@@ -8,7 +8,7 @@ from operator import itemgetter
 from pathlib import Path
 from urllib.parse import quote
 
-from captum_iba.attr.statistics import FeatureStatistics
+from captum_iba.attr.feature_statistics import FeatureStatistics
 from captum_iba.text.classifier import Classifier
 from captum_iba.text.encoding import EncodedText
 from captum_iba.text.layers import Block

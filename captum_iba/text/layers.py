@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from captum_iba.attr.nested import split_feature
+from captum_iba.attr._model.nested import split_feature
 
 if TYPE_CHECKING:
     from captum_iba.text.classifier import Classifier

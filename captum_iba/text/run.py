@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from captum_iba._compat import progress
+from captum_iba.attr.feature_statistics import FeatureStatistics
 from captum_iba.attr.information_bottleneck import InformationBottleneckAttribution
-from captum_iba.attr.presets import Settings
-from captum_iba.attr.statistics import FeatureStatistics
+from captum_iba.attr.settings import BottleneckSettings
 from captum_iba.text.classifier import Classifier
 from captum_iba.text.encoding import EncodedText, per_token
 from captum_iba.text.layers import Block, token_feature_required
@@ -51,7 +51,7 @@ class Call:
     place: Place
     preset: str
     granularity: str
-    settings: Settings
+    settings: BottleneckSettings
     seed: int
     internal_batch_size: int | None
     return_trace: bool
@@ -64,7 +64,7 @@ class Call:
     def _recorded(self) -> dict[str, Any]:
         """The settings, for the result."""
         kept = asdict(self.settings)
-        del kept["own_input"], kept["granularity"]
+        del kept["noise_around_input"], kept["granularity"]
         return {**kept, "seed": self.seed}
 
     def explain(
@@ -196,7 +196,7 @@ class Call:
         )
 
     def _origin(self) -> str:
-        if self.settings.own_input:
+        if self.settings.noise_around_input:
             return "the layer's own input (as released)"
         if self.place.statistics is None:
             return "this text only"

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
 
+    from captum_iba.methods import Scores
     from captum_iba.text import TextAttribution
-    from captum_iba.text.methods import Scores
     from captum_iba.visualization.pieces import Drawable
 
 Labels = Sequence[str] | Mapping[int, str]

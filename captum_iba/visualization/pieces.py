@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple, Union
 from captum_iba.visualization.colour import Scale
 
 if TYPE_CHECKING:
+    from captum_iba.methods import Scores
     from captum_iba.text import TextAttribution
-    from captum_iba.text.methods import Scores
 
 Drawable = Union["TextAttribution", "Scores"]
 """What can be drawn as a token map: bits, or the scores of any method."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from captum_iba.benchmark import read_results
+from captum_iba.compare import read_results
 from captum_iba.metrics import Delete, mean_over_seeds, paired_bootstrap, probability_drop
 from captum_iba.text import Classifier
 from captum_iba.text.classifier import load_classifier

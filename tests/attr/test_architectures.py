@@ -19,7 +19,7 @@ from architectures import (
 from captum.attr import LayerActivation
 
 from captum_iba import FeatureStatistics, InformationBottleneckAttribution
-from captum_iba.attr.nested import tensors_in
+from captum_iba.attr._model.nested import tensors_in
 
 BaseModelOutputWithPast = pytest.importorskip("transformers.modeling_outputs").BaseModelOutputWithPast
 

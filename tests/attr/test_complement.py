@@ -9,7 +9,7 @@ from torch import nn
 
 from captum_iba import FeatureStatistics, InformationBottleneckAttribution
 from captum_iba.attr.losses import losses_held_back
-from captum_iba.attr.presets import settings
+from captum_iba.attr.settings import resolve_settings
 
 WIDTH, LENGTH = 8, 10
 
@@ -110,7 +110,7 @@ def test_alone_together_and_split(iba):
     for size in (1, 3, 8):
         split = iba.attribute(x, target=1, complement=1.0, internal_batch_size=size)
         torch.testing.assert_close(together, split, rtol=1e-4, atol=1e-4)
-    assert trace.loss.shape == (5, settings().n_steps + 1) and bool(trace.loss.isfinite().all())
+    assert trace.loss.shape == (5, resolve_settings().n_steps + 1) and bool(trace.loss.isfinite().all())
 
 
 def test_rows_of_a_pass(iba):

@@ -9,7 +9,7 @@ from torch import nn
 from transformers import DynamicCache
 
 from captum_iba import FeatureStatistics, InformationBottleneckAttribution
-from captum_iba.attr.nested import tensors_in
+from captum_iba.attr._model.nested import tensors_in
 
 BaseModelOutputWithPast = pytest.importorskip("transformers.modeling_outputs").BaseModelOutputWithPast
 

@@ -20,9 +20,9 @@ from captum_iba import FeatureStatistics, InformationBottleneckAttribution
 from captum_iba.attr import guard as guard_module
 from captum_iba.attr.bottleneck import open_bottleneck
 from captum_iba.attr.feature_dim import resolve_feature_dim
+from captum_iba.attr.feature_statistics import _wide
 from captum_iba.attr.mask import MaskLayout
-from captum_iba.attr.optimization import Bottleneck
-from captum_iba.attr.statistics import _wide
+from captum_iba.attr.optimizer import Bottleneck
 
 transformers = pytest.importorskip("transformers")
 

@@ -7,7 +7,7 @@ import torch
 from typer.testing import CliRunner
 
 from captum_iba import cli
-from captum_iba.attr.presets import PRESETS, settings
+from captum_iba.attr.settings import PRESETS, resolve_settings
 from captum_iba.engines import Local
 from captum_iba.engines.texts import explain_texts
 from captum_iba.text import TextExplainer, embedded_model_path, embedded_statistics
@@ -72,7 +72,7 @@ def test_nothing_of_other_settings_is_taken(explainer, batches, tmp_path, monkey
         assert again(**changes)[0] == 1, changes
         assert again(**changes)[0] == 0, changes
     with monkeypatch.context() as patched:
-        patched.setitem(PRESETS, "default", settings(momentum=0.6))
+        patched.setitem(PRESETS, "default", resolve_settings(momentum=0.6))
         assert again()[0] == 1
     explainer.estimate_statistics(TEXTS)
     assert again()[0] == 1

@@ -12,10 +12,10 @@ import torch
 from captum.attr import LayerGradientXActivation, LayerIntegratedGradients
 from transformers import AlbertConfig, GPT2Config
 
+from captum_iba.methods import Method, attribute, find, names, register
+from captum_iba.methods import registry as registry_module
+from captum_iba.methods.task import Task
 from captum_iba.text import Classifier, TextExplainer, find_blocks
-from captum_iba.text.methods import Method, attribute, find, names, register
-from captum_iba.text.methods import registry as registry_module
-from captum_iba.text.methods.task import Task
 
 from .conftest import SIZE, build
 
@@ -66,7 +66,7 @@ def test_these_are_the_methods():
 
 
 def test_import_loads_no_library_that_only_one_method_needs():
-    code = "import sys, captum_iba.text.methods; print({'lime', 'sklearn', 'transformers'} & set(sys.modules))"
+    code = "import sys, captum_iba.methods; print({'lime', 'sklearn', 'transformers'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=400)
     assert (done.stdout.strip(), done.returncode) == ("set()", 0), done.stderr
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from lime.lime_text import LimeTextExplainer
 
+from captum_iba.methods import Task, attribute, scores_of
+from captum_iba.methods.lime_text import _matched_as_released
+from captum_iba.methods.randomness import seed_of
 from captum_iba.text import Classifier
-from captum_iba.text.methods import Task, attribute, scores_of
-from captum_iba.text.methods.lime_text import _matched_as_released
-from captum_iba.text.methods.randomness import seed_of
 
 from .bag_of_tokens import WORTH, bag_of_tokens
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from captum_iba.methods import attribute
 from captum_iba.text import Classifier, embedded_model_path, embedded_statistics
 from captum_iba.text.classifier import load_classifier
-from captum_iba.text.methods import attribute
 
 TEXT = "We went to see this film on a Friday evening, and it was terrible."
 SENSIBLE = ["iba", "lime", "ig", "gradient_shap", "captum_lime", "kernel_shap", "leave_one_out", "conductance"]

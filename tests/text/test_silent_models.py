@@ -8,10 +8,10 @@ import torch
 import transformers
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
+from captum_iba.methods import attribute, lime_text, register, registry
 from captum_iba.text import TextExplainer, encoding
 from captum_iba.text.classifier import Classifier
 from captum_iba.text.identity import classifier_fingerprint
-from captum_iba.text.methods import attribute, lime_text, register, registry
 
 from .conftest import SIZE, build
 

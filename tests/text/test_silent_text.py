@@ -13,11 +13,11 @@ from typer.testing import CliRunner
 from captum_iba import FeatureStatistics, cli
 from captum_iba.engines import Local
 from captum_iba.engines.texts import explain_texts
+from captum_iba.methods import attribute, scores_of
+from captum_iba.methods.task import Task
 from captum_iba.text import TextExplainer, cached_statistics, encoding, run
 from captum_iba.text.classifier import Classifier
 from captum_iba.text.identity import classifier_fingerprint
-from captum_iba.text.methods import attribute, scores_of
-from captum_iba.text.methods.task import Task
 
 from .bag_of_tokens import BagConfig, bag_of_tokens
 from .conftest import SIZE, build

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from captum_iba.methods import Scores
 from captum_iba.text import EncodedText, TextAttribution, Token
-from captum_iba.text.methods import Scores
 
 
 def attribution(text, bits=None, pair=None, layer=1, **changes):

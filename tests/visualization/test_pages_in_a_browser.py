@@ -4,10 +4,10 @@ import shutil
 
 import pytest
 
-from captum_iba.benchmark import prepare, write_report
+from captum_iba.compare import prepare, write_report
 from captum_iba.text._files import write_text
 from captum_iba.visualization import layer_page, method_map, method_page, token_map, token_page
-from tests.benchmark.conftest import data_file, model_folder, own_cache, request_of, write_lines  # noqa: F401
+from tests.compare.conftest import data_file, model_folder, own_cache, request_of, write_lines  # noqa: F401
 from tests.text.conftest import bert, wordpiece  # noqa: F401
 from tests.visualization.examples import attribution, scores
 
@@ -45,7 +45,7 @@ def methods(text):
 @pytest.fixture(scope="module")
 def report(tmp_path_factory, model_folder, data_file):  # noqa: F811
     """The report of a comparison on texts that would be markup."""
-    from captum_iba.benchmark import Request
+    from captum_iba.compare import Request
 
     folder = tmp_path_factory.mktemp("report")
     rows = [{"text": text, "label": 0} for text in (*EVILS, "not unbelievable film")]

@@ -1,0 +1,245 @@
+"""The examples that are compared: which columns hold the texts, which rows are drawn, what their labels mean."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple, dataclass
+from typing import Any
+
+from captum_iba.compare.files import open_table
+from captum_iba.text.targets import find_target
+
+# The names of the columns in well-known data sets: a text and its pair, or a text alone.
+_TEXTS = (
+    ("premise", "hypothesis"),
+    ("sentence1", "sentence2"),
+    ("question1", "question2"),
+    ("question", "sentence"),
+    ("question", "passage"),
+    ("text", "text_pair"),
+    ("text", None),
+    ("sentence", None),
+    ("question", None),
+    ("review", None),
+    ("content", None),
+)
+_LABELS = ("label", "labels", "coarse_label", "gold_label", "class", "target")
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which columns are read.
+
+    Attributes:
+        text (str): Of the texts.
+        pair (str or None): Of the second texts.
+        label (str or None): Of the gold labels.
+    """
+
+    text: str
+    pair: str | None
+    label: str | None
+
+
+@dataclass(frozen=True)
+class Example:
+    """One row of a data set.
+
+    Attributes:
+        number (int): Of the row, from 0.
+        text (str): The text.
+        pair (str or None): The second text of a pair.
+        gold (int or None): The number of the gold class; None where the set has no labels.
+    """
+
+    number: int
+    text: str
+    pair: str | None
+    gold: int | None
+
+
+@dataclass(frozen=True)
+class Data:
+    """The part of a data set that is used.
+
+    Attributes:
+        source (str): Where it came from.
+        split (str or None): Which part of it.
+        columns (Columns): Which columns were read.
+        rows (int): How many rows the whole part has.
+        examples (tuple of Example): The sample, in the order of the rows.
+        others (tuple of Example): Rows outside the sample (without their labels), for the statistics of a layer.
+    """
+
+    source: str
+    split: str | None
+    columns: Columns
+    rows: int
+    examples: tuple[Example, ...]
+    others: tuple[Example, ...]
+
+
+def load_data(
+    source: str,
+    labels: Sequence[str] | None,
+    *,
+    subset: str | None = None,
+    split: str | None = None,
+    text_column: str | None = None,
+    pair_column: str | None = None,
+    label_column: str | None = None,
+    examples: int | None = None,
+    others: int = 0,
+    seed: int = 0,
+) -> Data:
+    """Read a data set and draw a sample of it.
+
+    Args:
+        source (str): A file, folder or name on the hub, as :func:`captum_iba.compare.files.open_table` takes it.
+        labels (sequence of str or None): The labels of the model, in the order of its outputs. Gold labels are their
+            numbers, or their names in any case. None: labels are not read.
+        subset, split (str or None): As for ``open_table``.
+        text_column, pair_column, label_column (str or None): Where the texts, the second texts and the labels are;
+            None looks for well-known names, and for a pair only if the text's column is looked for, too.
+        examples (int or None): How many rows to draw; None, or more than there are, takes all. Default: None.
+        others (int): At most so many rows besides, none of them in the sample. Default: 0.
+        seed (int): Of the sample. Default: 0.
+
+    Returns:
+        Data: the same for the same arguments, on every machine.
+
+    Raises:
+        ValueError: What ``open_table`` raises; no such column (lists those there are); a column of something else
+            than texts; a label that is missing or that the model does not have, or that is one class by its name and
+            another by its number (says in which row).
+
+    Examples::
+
+        >>> data = load_data("test.jsonl.gz", ["negative", "positive"], examples=50)
+        >>> data.columns
+        Columns(text='text', pair=None, label='label')
+    """
+    if examples is not None and examples < 1:
+        raise ValueError(f"examples: expected at least 1, got {examples}.")
+    table, split = open_table(source, subset, split)
+    columns = find_columns(table.column_names, text_column, pair_column, label_column)
+    for name in (columns.text, columns.pair):
+        if name is not None and getattr(table.features[name], "dtype", None) not in ("string", "large_string"):
+            raise ValueError(f"data: the column {name!r} holds {table.features[name]}, expected texts.")
+    order = list(range(len(table)))
+    random.Random(seed).shuffle(order)
+    count = len(order) if examples is None else min(examples, len(order))
+    golds = None if labels is None or columns.label is None else _Golds(table, columns.label, labels)
+    return Data(
+        source,
+        split,
+        columns,
+        len(table),
+        tuple(_example(table, columns, number, golds) for number in sorted(order[:count])),
+        tuple(_example(table, columns, number, None) for number in sorted(order[count : count + others])),
+    )
+
+
+def find_columns(
+    names: Sequence[str], text: str | None = None, pair: str | None = None, label: str | None = None
+) -> Columns:
+    """Which columns hold what.
+
+    Args:
+        names (sequence of str): The columns that there are.
+        text, pair, label (str or None): Those that are known; None looks for well-known names.
+
+    Raises:
+        ValueError: There is no such column, or none with a well-known name; lists those there are.
+    """
+    listed = ", ".join(map(repr, names)) or "none"
+    for what, name in (("text", text), ("pair", pair), ("label", label)):
+        if name is not None and name not in names:
+            raise ValueError(f"data: there is no column {name!r} for the {what}; the columns are {listed}.")
+    spelled = {name.casefold(): name for name in reversed(names)}  # of names that differ in case only, the first
+    if text is None:
+        known = (found for found in _TEXTS if all(name is None or name in spelled for name in found))
+        found = next(known, None)
+        if found is None:
+            raise ValueError(
+                "data: no column has a name known for texts; name it by text_column (--text-column), and labels by "
+                f"label_column (--label-column); the columns are {listed}."
+            )
+        text, second = spelled[found[0]], None if found[1] is None else spelled[found[1]]
+        pair = pair or second
+    return Columns(text, pair, label or next((spelled[name] for name in _LABELS if name in spelled), None))
+
+
+def fingerprint(examples: Iterable[Example]) -> str:
+    """SHA-256 of the rows, as hexadecimal digits: other texts, labels or row numbers give another one."""
+    digest = hashlib.sha256()
+    for example in examples:
+        digest.update(json.dumps(astuple(example)).encode() + b"\n")
+    return digest.hexdigest()
+
+
+class _Golds:
+    """From what the column of labels holds to the numbers of the model's classes.
+
+    Where every label that the column holds, or every name that the data set has for its own numbers, is a label of the
+    model, these decide: the set may count its classes in another order, and number only some. Else its numbers are
+    the model's.
+    """
+
+    def __init__(self, table: Any, column: str, labels: Sequence[str]) -> None:
+        self.column = column
+        self.labels = labels
+        self.names = getattr(table.features[column], "names", None)
+        # No list, which is no label.
+        plain = self.names is None and hasattr(table.features[column], "dtype")
+        values = table.unique(column) if plain else []
+        held = self.names or [str(value) for value in values if value not in (None, "")]
+        self.by_name = all(self._named(name) is not None for name in held)
+
+    def __call__(self, value: Any, row: int) -> int:
+        if value in (None, ""):
+            raise ValueError(f"data: row {row} has no label in the column {self.column!r} (it holds {value!r}).")
+        spelled = self._spelled(value)
+        named, number = self._named(spelled), self._numbered(value)
+        classes = ", ".join(f"{i} ({label})" for i, label in enumerate(self.labels))
+        if named is None and number is None:
+            raise ValueError(
+                f"data: row {row} has the label {value!r} in the column {self.column!r}, which the model does not "
+                f"have; its classes are {classes}."
+            )
+        if self.by_name or named is None or number in (None, named):
+            found = number if named is None else named
+            assert found is not None
+            return found
+        raise ValueError(
+            f"data: row {row} has the label {value!r} ({spelled}) in the column {self.column!r}, which is class "
+            f"{named} by its name and {number} by its number, and other labels there are no names of classes; expected "
+            f"only names of the model's classes, {classes}, or only their numbers."
+        )
+
+    def _spelled(self, value: Any) -> str:
+        known = self.names is not None and isinstance(value, int) and 0 <= value < len(self.names)
+        return str(self.names[value] if known and self.names is not None else value)
+
+    def _named(self, name: str) -> int | None:
+        try:
+            return find_target(name, self.labels)
+        except ValueError:
+            return None
+
+    def _numbered(self, value: Any) -> int | None:
+        if isinstance(value, str) and (digits := value.strip().removeprefix("+")).isdecimal():
+            value = int(digits)
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        return value if whole and 0 <= value < len(self.labels) else None
+
+
+def _example(table: Any, columns: Columns, number: int, golds: _Golds | None) -> Example:
+    row = table[number]
+    gold = None if golds is None else golds(row[golds.column], number)
+    # A missing text is an empty one, which is recorded as an example that failed.
+    text, pair = ("" if name is None or row[name] is None else row[name] for name in (columns.text, columns.pair))
+    return Example(number, text, None if columns.pair is None else pair, gold)

@@ -1,0 +1,168 @@
+"""Comparisons that took other labels or texts than the data has, mixed two models, or drew what was not there."""
+
+import json
+import shutil
+
+import datasets
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from captum_iba.cli.common import read_texts
+from captum_iba.compare import Request, prepare
+from captum_iba.compare.curves import make_curves
+from captum_iba.compare.data import load_data
+from captum_iba.compare.results import read_results
+from captum_iba.methods import register, registry
+from captum_iba.visualization.curve_figures import degradation_bands
+from tests.compare.conftest import LABELS, rows_of_texts, write_lines
+from tests.text.conftest import build, wordpiece  # noqa: F401
+
+
+def golds(path, labels):
+    return [labels[example.gold] for example in load_data(str(path), labels).examples]
+
+
+def write(path, content):
+    path.write_text(content, encoding="utf-8")
+    return path
+
+
+def write_classes(path, names, values):
+    features = datasets.Features({"text": datasets.Value("string"), "label": datasets.ClassLabel(names=names)})
+    rows = [{"text": "a", "label": value} for value in values]
+    datasets.Dataset.from_list(rows, features=features).to_parquet(path)
+    return path
+
+
+@pytest.mark.parametrize("labels", [["1", "0"], ["5", "1", "0"]])
+def test_a_label_that_is_spelled_as_a_number_is_its_class_in_every_kind_of_file(tmp_path, labels):
+    rows = [{"text": "good", "label": 1}, {"text": "bad", "label": 0}]
+    as_texts = [{**row, "label": str(row["label"])} for row in rows]
+    assert golds(write_lines(tmp_path / "numbers.jsonl", rows), labels) == ["1", "0"]
+    assert golds(write_lines(tmp_path / "texts.jsonl", as_texts), labels) == ["1", "0"]
+    assert golds(write(tmp_path / "table.csv", "text,label\ngood,1\nbad,0\n"), labels) == ["1", "0"]
+
+
+def test_stars_are_their_names(tmp_path):
+    path = write(tmp_path / "stars.csv", "text,label\nawful,1\nmeh,3\ngood,5\n")
+    assert golds(path, ["1", "2", "3", "4", "5"]) == ["1", "3", "5"]
+
+
+def test_a_data_set_with_some_of_the_classes_of_the_model_goes_by_their_names(tmp_path):
+    path = write_classes(tmp_path / "data.parquet", ["negative", "positive"], [0, 1])
+    assert golds(path, ["positive", "neutral", "negative"]) == ["negative", "positive"]
+
+
+def test_a_label_that_is_one_class_by_name_and_another_by_number_is_refused(tmp_path):
+    path = write(tmp_path / "stars.csv", "text,label\nawful,0\nmeh,2\n")
+    with pytest.raises(ValueError, match=r"row 1 has the label '2' \(2\) .* class 1 by its name and 2 by its number"):
+        load_data(str(path), ["1", "2", "3"])
+    path = write_classes(tmp_path / "data.parquet", ["positive", "odd"], [0])
+    with pytest.raises(ValueError, match=r"the label 0 \(positive\) .* class 1 by its name and 0 by its number"):
+        load_data(str(path), ["negative", "positive"])
+
+
+def test_numbers_that_are_no_names_stay_numbers(tmp_path):
+    path = write_classes(tmp_path / "data.parquet", ["bad", "good"], [0, 1])
+    assert golds(path, ["LABEL_0", "LABEL_1"]) == ["LABEL_0", "LABEL_1"]
+
+
+def test_true_and_false_are_labels(tmp_path):
+    labels = ["False", "True"]
+    assert golds(write(tmp_path / "data.csv", "text,label\ngood,True\nbad,False\n"), labels) == ["True", "False"]
+    lines = [{"text": "good", "label": True}, {"text": "bad", "label": False}]
+    assert golds(write_lines(tmp_path / "data.jsonl", lines), labels) == ["True", "False"]
+
+
+def test_texts_of_a_table_are_read_as_they_are_written(tmp_path):
+    words = ["None", "NA", "null", "nan", "007", "1e5", "0", ""]
+    path = write(tmp_path / "data.csv", "".join(f"{row}\n" for row in ["text,text_pair", *(f"a,{w}" for w in words)]))
+    assert [example.pair for example in load_data(str(path), None).examples] == words
+    assert read_texts(str(path), None, None) == (["a"] * len(words), words)
+    path = write(tmp_path / "data.tsv", "text\tlabel\n007\t0\nNone\t1\n")
+    assert [example.text for example in load_data(str(path), LABELS).examples] == ["007", "None"]
+
+
+def test_numbers_of_a_table_are_texts_for_explain(tmp_path):
+    path = write_lines(tmp_path / "data.jsonl", [{"text": 0}, {"text": 7}])
+    assert read_texts(str(path), None, None) == (["0", "7"], None)
+
+
+def test_the_row_without_a_label_is_named(tmp_path):
+    path = write(tmp_path / "data.csv", "text,label\ngood,1\nbad,\n")
+    with pytest.raises(ValueError, match="row 1 has no label in the column 'label'"):
+        load_data(str(path), LABELS)
+
+
+def test_a_comparison_does_not_go_on_with_another_configuration_of_the_model(tmp_path, model_folder, request_of):
+    folder, out = shutil.copytree(model_folder, tmp_path / "model"), tmp_path / "out"
+    request = request_of(model=str(folder), methods="random", random_seeds=1)
+    steps = prepare(request, out).go()
+    next(steps)
+    steps.close()
+    configuration = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**configuration, "hidden_act": "relu"}))
+    with pytest.raises(ValueError, match="model_fingerprint"):
+        prepare(request, out)
+    (folder / "config.json").write_text(json.dumps({**configuration, "transformers_version": "9.9.9"}))
+    prepare(request, out)
+
+
+def test_a_method_that_gives_no_numbers_is_one_that_failed(tmp_path, request_of):
+    def broken(task):
+        return [np.full(len(one), np.nan if one.text.startswith("the") else 1.0) for one in task.encoded]
+
+    register("broken", broken, signed=False, description="Broken.")
+    try:
+        for _ in prepare(request_of(methods="broken,random", random_seeds=1), tmp_path).go():
+            pass
+    finally:
+        registry._methods.pop("broken")
+    row = read_results(tmp_path).rows[0]
+    assert row.failed > 0 and "'broken' gave NaN or infinite scores for the text 'the" in row.error
+
+
+def test_curves_stand_where_tokens_were_removed(tmp_path, model_folder):
+    path = write_lines(tmp_path / "short.jsonl", [{"text": text, "label": 0} for text in ("good film", "a plot", "a")])
+    methods = "saliency,saliency@counting=as_released"
+    for _ in prepare(Request(str(path), str(model_folder), methods), tmp_path / "out").go():
+        pass
+    results = read_results(tmp_path / "out")
+    bands = degradation_bands(make_curves(results).degradations)
+    for row in results.rows:
+        share = row.outcomes[0].morf.share.double().mean(0).tolist()
+        assert bands[row.name].x == pytest.approx(share)
+    assert bands[results.rows[0].name].x[1] == pytest.approx((0.5 + 0.5 + 1) / 3)
+
+
+def test_a_comparison_with_a_model_to_which_padding_matters_does_not_depend_on_the_texts_beside(tmp_path, wordpiece):  # noqa: F811
+    config = transformers.XLNetConfig(
+        vocab_size=400, d_model=16, n_layer=2, n_head=2, d_inner=32, pad_token_id=0, num_labels=3
+    )
+    build(config).save_pretrained(tmp_path / "model")
+    wordpiece.save_pretrained(tmp_path / "model")
+    data = write_lines(tmp_path / "data.jsonl", rows_of_texts(6))
+    found = []
+    for size in (1, 6):
+        request = Request(
+            str(data), str(tmp_path / "model"), "leave_one_out,saliency,iba", chunk_size=size, target="predicted"
+        )
+        for _ in prepare(request, tmp_path / str(size)).go():
+            pass
+        found.append(read_results(tmp_path / str(size)))
+    alone, together = (one.rows[0].outcomes[0] for one in found)
+    for order in ("morf", "lerf"):
+        one, other = getattr(alone, order), getattr(together, order)
+        assert torch.allclose(one.probability, other.probability, atol=1e-5)
+    assert found[0].targets == found[1].targets
+    assert "does not embed the token ids" in found[1].rows[1].error
+    assert "the positions come first" in found[1].rows[2].error
+
+
+def test_labels_with_blanks_and_signs_and_rows_with_a_comma_too_many(tmp_path):
+    path = write(tmp_path / "blanks.csv", 'text,label\n"good", 1\n"bad", 0\n"fine",+1\n')
+    assert golds(path, ["negative", "positive"]) == ["positive", "negative", "positive"]
+    path = write(tmp_path / "comma.csv", "text,pair\ngood,better,\nbad,worse,\n")
+    assert read_texts(str(path), "text", "pair") == (["good", "bad"], ["better", "worse"])
