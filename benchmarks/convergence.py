@@ -21,8 +21,9 @@ from scipy.stats import spearmanr
 from benchmarks.degradation import read_texts
 from benchmarks.page import RESULTS, keep, machine
 from captum_iba.attr.settings import resolve_settings
+from captum_iba.demo import embedded_model_path
 from captum_iba.methods.task import FloatArray
-from captum_iba.text import TextExplainer, embedded_model_path
+from captum_iba.text import TextExplainer
 
 _LONG = {"n_steps": 50, "n_samples": 100, "alternate": False, "seed": 100}
 _DEFAULT = resolve_settings()

@@ -124,7 +124,8 @@ def block_math(translator: nodes.NodeVisitor, node: nodes.math_block) -> None:
 def draw_first_map(app: Sphinx) -> None:
     """The token map of the start page, by the code that stands above it there."""
     path = HERE / "_build" / "drawn" / "first.html"
-    from captum_iba.text import TextExplainer, embedded_model_path, embedded_statistics
+    from captum_iba.demo import embedded_model_path, embedded_statistics
+    from captum_iba.text import TextExplainer
 
     explainer = TextExplainer.from_pretrained(
         embedded_model_path(), statistics=[embedded_statistics(layer) for layer in range(1, 13)]

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from captum_iba.text import TextExplainer, embedded_model_path, embedded_statistics
+from captum_iba.demo import embedded_model_path, embedded_statistics
+from captum_iba.text import TextExplainer
 from captum_iba.visualization import plot_tokens, save_figure
 
 explainer = TextExplainer.from_pretrained(

@@ -13,7 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 from captum_iba import __version__, cli
-from captum_iba.text import TextAttribution, embedded_model_path
+from captum_iba.demo import embedded_model_path
+from captum_iba.text import TextAttribution
 from tests.text.conftest import bert, wordpiece  # noqa: F401
 
 ROOT = Path(__file__).parents[1]

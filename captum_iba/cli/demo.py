@@ -20,17 +20,15 @@ def demo(
 ) -> None:
     """Explain a few film reviews at all 12 layers of the embedded model, beside other methods, and write a page."""
     with plain_errors(quiet):
+        from captum_iba._files import write_text
+        from captum_iba.demo import demo_texts, embedded_model_path, embedded_statistics
         from captum_iba.methods import attribute
         from captum_iba.text import (
             Classifier,
             TextExplainer,
-            demo_texts,
-            embedded_model_path,
-            embedded_statistics,
             explain_layers,
             find_blocks,
         )
-        from captum_iba.text._files import write_text
         from captum_iba.text.classifier import load_classifier
         from captum_iba.visualization import layer_page
 

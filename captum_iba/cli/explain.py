@@ -176,7 +176,8 @@ def _load(
 ) -> TextExplainer:
     import torch
 
-    from captum_iba.text import TextExplainer, embedded_model_path
+    from captum_iba.demo import embedded_model_path
+    from captum_iba.text import TextExplainer
 
     return TextExplainer.from_pretrained(
         embedded_model_path() if model is None else model,
@@ -213,7 +214,8 @@ def _find_statistics(
     columns: tuple[str | None, str | None],
     quiet: bool,
 ) -> None:
-    from captum_iba.text import cached_statistics, embedded_statistics
+    from captum_iba.demo import embedded_statistics
+    from captum_iba.text import cached_statistics
 
     if source is not None:
         # The columns are those of --file, if this file has columns at all.
@@ -232,7 +234,7 @@ def _find_statistics(
 
 
 def _deliver(results: list[TextAttribution], html: Path | None, json_file: Path | None, quiet: bool) -> None:
-    from captum_iba.text._files import write_text
+    from captum_iba._files import write_text
     from captum_iba.visualization import terminal_text, token_page
 
     content = None

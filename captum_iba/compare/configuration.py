@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
+from captum_iba._files import write_text
 from captum_iba.attr.settings import preset_values
 from captum_iba.engines.versions import versions
-from captum_iba.text._files import write_text
 
 FILE = "config.json"
 _FORMAT = "captum_iba.compare/1"

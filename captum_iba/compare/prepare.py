@@ -14,11 +14,11 @@ from captum_iba.compare.data import Data, Example, fingerprint, load_data
 from captum_iba.compare.runner import Comparison
 from captum_iba.compare.runs import PAPER, Run, parse_runs
 from captum_iba.compare.statistics import LayerStatistics
+from captum_iba.demo import embedded_model_path, embedded_statistics
 from captum_iba.engines import Engine
 from captum_iba.methods import find
 from captum_iba.metrics import NINTHS
 from captum_iba.text.classifier import Classifier, load_classifier
-from captum_iba.text.embedded import embedded_model_path, embedded_statistics
 from captum_iba.text.identity import classifier_fingerprint
 
 DEFAULT_METHODS = "iba,ig,lime,random"

@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import parquet
 
+from captum_iba._files import write_bytes
 from captum_iba.compare.data import Example
 from captum_iba.compare.runs import folder_name
-from captum_iba.text._files import write_bytes
 from captum_iba.text.encoding import EncodedText
 
 TEXTS = "texts.parquet"

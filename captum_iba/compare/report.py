@@ -12,6 +12,7 @@ from typing import Any
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from captum_iba._files import write_text
 from captum_iba.compare.curves import Curves, draw_curves, make_curves, write_curves
 from captum_iba.compare.measures import MEASURES
 from captum_iba.compare.results import Results, read_results, read_scores
@@ -19,7 +20,6 @@ from captum_iba.compare.summary import describe, failures, findings
 from captum_iba.compare.tables import MARKS, Table, make_table, notes, say, write_tables
 from captum_iba.methods import find
 from captum_iba.methods import names as method_names
-from captum_iba.text._files import write_text
 from captum_iba.visualization.figures import svg
 from captum_iba.visualization.html import colour_rules, sorting
 from captum_iba.visualization.pieces import say_score

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from torch import Tensor
 
+from captum_iba._files import write_text
 from captum_iba.compare.measures import MEASURES, Measure
 from captum_iba.compare.results import Results
 from captum_iba.compare.runs import reference
 from captum_iba.metrics import Interval, paired_bootstrap
-from captum_iba.text._files import write_text
 
 FEWEST = 20
 """Of fewer examples an interval by bootstrap is too narrow to tell methods apart."""

@@ -9,7 +9,6 @@
 
 from captum_iba.text.cache import cache_folder, cached_statistics
 from captum_iba.text.classifier import Classifier
-from captum_iba.text.embedded import demo_texts, embedded_model_path, embedded_statistics
 from captum_iba.text.encoding import EncodedText
 from captum_iba.text.explainer import TextExplainer
 from captum_iba.text.layers import Block, default_layer, find_blocks, find_layer, find_layers
@@ -28,9 +27,6 @@ __all__ = [
     "cache_folder",
     "cached_statistics",
     "default_layer",
-    "demo_texts",
-    "embedded_model_path",
-    "embedded_statistics",
     "explain_layers",
     "find_blocks",
     "find_layer",

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from captum_iba.text._files import write_text
+from captum_iba._files import write_text
 
 if TYPE_CHECKING:
     from captum.attr._utils.visualization import VisualizationDataRecord

@@ -68,7 +68,7 @@ def save_figure(fig: Figure, path: str | os.PathLike[str]) -> Path:
         >>> fig, ax = plot_tokens(result)
         >>> save_figure(fig, "film.svg")
     """
-    from captum_iba.text._files import write_bytes
+    from captum_iba._files import write_bytes
 
     suffix = Path(path).suffix.lower().removeprefix(".")
     if suffix not in FORMATS:

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from captum_iba.demo import demo_texts, embedded_model_path
 from captum_iba.metrics import Delete, aopc, area_between, degradation, probability_drop
-from captum_iba.text import Classifier, demo_texts, embedded_model_path
+from captum_iba.text import Classifier
 from captum_iba.text.classifier import load_classifier
 
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from captum_iba import FeatureStatistics
-from captum_iba.text import TextExplainer, demo_texts, embedded_model_path, embedded_statistics, explain_layers
+from captum_iba.demo import demo_texts, embedded_model_path, embedded_statistics
+from captum_iba.text import TextExplainer, explain_layers
 
 ROOT = Path(__file__).parents[2]
 

@@ -8,9 +8,10 @@ from typer.testing import CliRunner
 
 from captum_iba import cli
 from captum_iba.attr.settings import PRESETS, resolve_settings
+from captum_iba.demo import embedded_model_path, embedded_statistics
 from captum_iba.engines import Local
 from captum_iba.engines.texts import explain_texts
-from captum_iba.text import TextExplainer, embedded_model_path, embedded_statistics
+from captum_iba.text import TextExplainer
 
 TEXTS = ["good film", "a bad film", "dull", "not a good film at all", "what a joy it is", "fine"]
 QUICK = {"n_steps": 2, "batch_size": 2}

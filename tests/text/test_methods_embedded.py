@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from captum_iba.demo import embedded_model_path, embedded_statistics
 from captum_iba.methods import attribute
-from captum_iba.text import Classifier, embedded_model_path, embedded_statistics
+from captum_iba.text import Classifier
 from captum_iba.text.classifier import load_classifier
 
 TEXT = "We went to see this film on a Friday evening, and it was terrible."

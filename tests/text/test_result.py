@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from captum.attr import visualization
 
+from captum_iba._files import write_text
 from captum_iba.text import TextAttribution, Token, Trace
-from captum_iba.text._files import write_text
 
 
 def attribution(bits=(1.0, 2.0, 0.5), text="so <b>good</b>", **changes):

@@ -4,8 +4,8 @@ import shutil
 
 import pytest
 
+from captum_iba._files import write_text
 from captum_iba.compare import prepare, write_report
-from captum_iba.text._files import write_text
 from captum_iba.visualization import layer_page, method_map, method_page, token_map, token_page
 from tests.compare.conftest import data_file, model_folder, own_cache, request_of, write_lines  # noqa: F401
 from tests.text.conftest import bert, wordpiece  # noqa: F401
