@@ -17,7 +17,7 @@ from torch.nn import Module
 
 from captum_iba._compat import progress
 from captum_iba.attr._model.guard import ModuleGuard
-from captum_iba.attr._model.hooks import Site, feature_of, hooked
+from captum_iba.attr._model.hooks import HookPoint, activation_of, hooked
 from captum_iba.attr._model.padding import Padding
 from captum_iba.attr.feature_dim import resolve_feature_dim
 
@@ -205,8 +205,8 @@ class FeatureStatistics:
         layers = [layer] if isinstance(layer, Module) else list(layer)
         calls = [layer_call] * len(layers) if isinstance(layer_call, int) else list(layer_call)
         if len(calls) != len(layers):
-            raise ValueError(f"layer_call has {len(calls)} entries, expected one a layer, {len(layers)}")
-        sites = [Site(one, call, attribute_to_layer_input) for one, call in zip(layers, calls, strict=True)]
+            raise ValueError(f"layer_call has {len(calls)} entries, expected one per layer, {len(layers)}")
+        points = [HookPoint(one, call, attribute_to_layer_input) for one, call in zip(layers, calls, strict=True)]
         dims = feature_dims(feature_dim, len(layers))
         gathered = [cls(_name_of(forward_func, one), min_std) for one in layers]
         padding = Padding(forward_func, [str(_name_of(forward_func, one) or type(one).__name__) for one in layers])
@@ -214,7 +214,7 @@ class FeatureStatistics:
 
             def activations(batch: Any) -> list[Tensor]:
                 try:
-                    return [features for features, _ in _run_to_sites(forward_func, batch, sites, guard)[1]]
+                    return [features for features, _ in _run_to_points(forward_func, batch, points, guard)[1]]
                 finally:
                     guard.rewind()
 
@@ -222,7 +222,7 @@ class FeatureStatistics:
             for batch in shown:
                 with guard.watching():
                     # After a first whole pass it is known which layers run once, and where to stop.
-                    sites, found = _run_to_sites(forward_func, batch, sites, guard)
+                    points, found = _run_to_points(forward_func, batch, points, guard)
                     guard.rewind()  # the pass ended at the layer: what it would have put right at its end is put right
                     if mask_func is not None:
                         masks: list[Tensor | None] = [mask_func(batch)] * len(found)
@@ -373,10 +373,10 @@ class _LayersDone(BaseException):
     """Ends a forward pass; no Exception, so that no handler in a model swallows it."""
 
 
-def _run_to_sites(
-    forward_func: Callable[..., Any], batch: Any, sites: list[Site], guard: ModuleGuard
-) -> tuple[list[Site], list[tuple[Tensor, Module | None]]]:
-    """The sites, the only call of a layer counted from the first, so that no pass need wait for more; the features.
+def _run_to_points(
+    forward_func: Callable[..., Any], batch: Any, points: list[HookPoint], guard: ModuleGuard
+) -> tuple[list[HookPoint], list[tuple[Tensor, Module | None]]]:
+    """The points, the only call of a layer counted from the first, so that no pass need wait for more; the features.
 
     With each feature the last module with parameters of its own that ran before.
     """
@@ -385,15 +385,15 @@ def _run_to_sites(
 
     def visit(layer: Module, at_input: bool, call: int, value: Any, layer_input: Any) -> None:
         runs[layer] += 1
-        if any(site.layer is layer and (site.call < 0 or site.call == call) for site in sites):
-            feature, _ = feature_of(value, layer)
+        if any(point.layer is layer and (point.call < 0 or point.call == call) for point in points):
+            feature, _ = activation_of(value, layer)
             # A copy, because what follows may write into it, an in-place activation for example.
             features[layer, call] = feature.detach().clone(), guard.last_leaf
-        if all((site.layer, site.call) in features for site in sites):
+        if all((point.layer, point.call) in features for point in points):
             raise _LayersDone
 
     try:
-        with hooked(sites, visit):
+        with hooked(points, visit):
             if isinstance(batch, Mapping):
                 forward_func(**batch)
             elif isinstance(batch, (tuple, list)):
@@ -402,10 +402,10 @@ def _run_to_sites(
                 forward_func(batch)
     except _LayersDone:
         pass
-    for site in sites:
-        site.require(runs[site.layer])
-    found = [features[site.layer, site.call % runs[site.layer]] for site in sites]
-    return [replace(site, call=0) if runs[site.layer] == 1 else site for site in sites], found
+    for point in points:
+        point.require(runs[point.layer])
+    found = [features[point.layer, point.call % runs[point.layer]] for point in points]
+    return [replace(point, call=0) if runs[point.layer] == 1 else point for point in points], found
 
 
 def feature_dims(feature_dim: int | Sequence[int | None] | None, n_layers: int) -> list[int | None]:

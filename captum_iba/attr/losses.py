@@ -86,17 +86,17 @@ def row_losses(loss: str | LossFunction, output: Tensor, target: TargetType) -> 
     return -_selected(wide.log_softmax(-1) if loss == "cross_entropy" else wide, target)
 
 
-def knows_probability(loss: str | LossFunction) -> bool:
+def has_probability(loss: str | LossFunction) -> bool:
     """Whether the loss is minus the logarithm of a probability, so that its opposite has a bound."""
     return not callable(loss) and loss != "negative_output"
 
 
-def probability(loss: str | LossFunction, losses: Tensor) -> Tensor:
+def target_probability(loss: str | LossFunction, losses: Tensor) -> Tensor:
     """Probability of the target in every row; where the loss knows none, minus the loss (the selected output)."""
-    return losses.neg().exp() if knows_probability(loss) else losses.neg()
+    return losses.neg().exp() if has_probability(loss) else losses.neg()
 
 
-def losses_held_back(loss: str | LossFunction, output: Tensor, target: TargetType) -> Tensor:
+def complement_losses(loss: str | LossFunction, output: Tensor, target: TargetType) -> Tensor:
     """What the rows of a complement lose by still giving the target, (rows,): :math:`-\\log(1 - p)`.
 
     With logits it is taken from the other classes, :math:`\\log \\sum_c e^{z_c} - \\log \\sum_{c \\ne t} e^{z_c}`: from
@@ -110,7 +110,7 @@ def losses_held_back(loss: str | LossFunction, output: Tensor, target: TargetTyp
         Tensor: smaller is better.
     """
     if loss == "binary_cross_entropy":
-        return losses_held_back("cross_entropy", _no_and_yes(output), _zero_or_one(target))
+        return complement_losses("cross_entropy", _no_and_yes(output), _zero_or_one(target))
     if loss in ("probability", SOFTMAX):
         return _losses_of_other_probabilities(output, target, loss == SOFTMAX)
     if loss == "cross_entropy":
@@ -120,7 +120,7 @@ def losses_held_back(loss: str | LossFunction, output: Tensor, target: TargetTyp
         held_back = wide.logsumexp(-1) - others.logsumexp(-1)
         return held_back.flatten()[chosen // wide.shape[-1]]
     losses = row_losses(loss, output, target)
-    if not knows_probability(loss):
+    if not has_probability(loss):
         return losses.neg()
     return -torch.log(-torch.expm1(-losses.clamp_min(torch.finfo(losses.dtype).tiny)))
 

@@ -1,18 +1,14 @@
-"""Find the mask that lets through only what the prediction needs."""
+"""Find the mask that lets through only the information that the prediction needs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from captum_iba._compat import ExpansionTypes, TargetType, _expand_target
-from captum_iba.attr._model.replay import Passes
-from captum_iba.attr.bottleneck import open_bottleneck, standard_noise
-from captum_iba.attr.losses import LossFunction, losses_held_back, probability, row_losses
-from captum_iba.attr.mask import InformationMeter, MaskLayout
+from captum_iba.attr.losses import target_probability
+from captum_iba.attr.objective import Objective
 from captum_iba.attr.settings import INITIAL_MASK_LOGIT, BottleneckSettings
 
 
@@ -20,160 +16,84 @@ class NoGradientError(ValueError):
     """No gradient flows from the loss back to the mask."""
 
 
-@dataclass(frozen=True)
-class Bottleneck:
-    """One bottleneck (shared by several sites, maybe) in a model that runs on a few examples.
-
-    Args:
-        passes (Passes): Recorded passes through the model.
-        feature (Tensor): What passes the first site, (B, ...).
-        mean, std (sequence of Tensor): Of the noise at each site, broadcastable to the feature there.
-        layout (MaskLayout): What shares a mask value.
-        meter (InformationMeter): Counts the information at the first site.
-        loss (str or Callable): One value a row.
-        target (TargetType): Of the examples.
-        seed (int): Of the noise.
-        n_samples (int): Draws of the noise a step; 0 puts its mean in the place of draws.
-        antithetic (bool): Every second draw, counted through all steps, is the one before it, turned round.
-    """
-
-    passes: Passes
-    feature: Tensor
-    mean: Sequence[Tensor]
-    std: Sequence[Tensor]
-    layout: MaskLayout
-    meter: InformationMeter
-    loss: str | LossFunction
-    target: TargetType
-    seed: int
-    n_samples: int
-    antithetic: bool
-
-    @property
-    def rows(self) -> int:
-        """How many examples there are."""
-        return self.feature.shape[0]
-
-    def losses(self, values: Tensor, step: int, draws: range, sides: Sequence[int]) -> Tensor:
-        """The loss for some draws of the noise of a step, (sides, draws, B).
-
-        Side 0 is what the mask lets through; side 1 is its complement, what the mask holds back, with the
-        same noise, and its loss is that of still giving the target.
-        """
-        lam = torch.stack([self.layout.openness(-values if side else values) for side in sides]).unsqueeze(1)
-        copies = len(sides) * len(draws)
-
-        def replaced(number: int, live: Tensor) -> Tensor:
-            shape = live.shape[1:]
-            if live.shape[0] != copies * self.rows:
-                raise ValueError(
-                    f"a layer has the shape {tuple(live.shape)} in a pass of {copies} copies, expected one row for "
-                    f"each of {self.rows} examples and each copy"
-                )
-            noise = self.mean[number]
-            if self.n_samples:
-                drawn = [self._standard_noise(tuple(shape), number, step, draw, live) for draw in draws]
-                noise = noise + self.std[number] * torch.stack(drawn).unsqueeze(1)
-            feature = self.feature if number == 0 else live.reshape(len(sides), len(draws), self.rows, *shape)
-            # Layers that share a mask may lie on several devices.
-            return open_bottleneck(feature, noise, lam.to(live.device)).flatten(0, 2)
-
-        output = self.passes.run(copies, replaced)
-        target = _expand_target(self.target, len(draws), expansion_type=ExpansionTypes.repeat)
-        found = [
-            (losses_held_back if side else row_losses)(self.loss, rows, target)
-            for side, rows in zip(sides, output.chunk(len(sides)), strict=True)
-        ]
-        return torch.stack(found).reshape(len(sides), len(draws), self.rows)
-
-    def _standard_noise(self, shape: tuple[int, ...], number: int, step: int, draw: int, like: Tensor) -> Tensor:
-        # Of what the two draws of a pair do to the loss, all that is odd in the noise cancels: half the
-        # draws are as good. A pair may fall into two steps, for Adam averages over those.
-        turned = self.antithetic and (step * self.n_samples + draw) % 2 == 1
-        if turned:
-            step, draw = divmod(step * self.n_samples + draw - 1, self.n_samples)
-        noise = standard_noise(shape, (self.seed, number, step, draw), like.device)
-        return -noise if turned else noise
-
-
 def optimize_mask(
-    bottleneck: Bottleneck,
-    chosen: BottleneckSettings,
-    draws_per_pass: int,
-    traced: bool,
-    done: Callable[[int], object],
+    objective: Objective,
+    settings: BottleneckSettings,
+    samples_per_pass: int,
+    return_trace: bool = False,
+    on_pass: Callable[[int], object] = lambda n_samples: None,
 ) -> tuple[Tensor, list[tuple[Tensor, Tensor, Tensor]]]:
-    """Adam on the mask, from open, with fresh noise every step.
+    """Adam on the mask logits, from an open mask, with new noise in every step.
 
-    Losses are summed over examples, never averaged, and noise is the same for every example: what is found
-    for one does not depend on the others.
+    Losses are summed over examples, never averaged, and the noise is the same for every example: the mask of one
+    example does not depend on the others.
 
     Args:
-        bottleneck (Bottleneck): What to minimise.
-        chosen (BottleneckSettings): What to optimize with.
-        draws_per_pass (int): Draws of the noise that go through the model together.
-        traced (bool): The history is wanted: what does not count in a step runs too, and there is one more pass,
-            with the mask that was found.
-        done (Callable): Called after every pass that counts, with the number of its draws.
+        objective (Objective): Loss and information.
+        settings (BottleneckSettings): Steps, noise samples, weights, learning rate, momentum.
+        samples_per_pass (int): Number of noise samples that go through the model together.
+        return_trace (bool, optional): Whether the history is needed. Then masks without weight in a step are evaluated
+            too, and the final mask in one more pass. Default: False
+        on_pass (Callable, optional): Called with the number of noise samples after every forward pass that counts.
 
     Returns:
-        tuple: the values of the mask, and if ``traced`` for every step and the final pass loss, information (nats) and
-        probability of each example, (B,).
+        tuple: mask logits, and with ``return_trace`` for every step and the final pass the objective, the information
+        in nats and the target probability of each example, (B,).
 
     Raises:
-        ValueError: where the loss does not depend on the bottleneck, or is not finite.
+        NoGradientError: The loss does not depend on the mask.
+        ValueError: The loss is not finite.
     """
-    dtype = torch.promote_types(bottleneck.feature.dtype, torch.float32)
-    values = bottleneck.layout.start(INITIAL_MASK_LOGIT, dtype)
-    adam = torch.optim.Adam([values], lr=chosen.learning_rate, betas=(chosen.momentum, 0.999))
-    passes = [
-        range(i, min(i + draws_per_pass, chosen.samples_per_step))
-        for i in range(0, chosen.samples_per_step, draws_per_pass)
-    ]
+    dtype = torch.promote_types(objective.activation.dtype, torch.float32)
+    alpha = objective.layout.initial_alpha(INITIAL_MASK_LOGIT, dtype)
+    adam = torch.optim.Adam([alpha], lr=settings.learning_rate, betas=(settings.momentum, 0.999))
+    n_samples = settings.samples_per_step
+    passes = [range(i, min(i + samples_per_pass, n_samples)) for i in range(0, n_samples, samples_per_pass)]
     history = []
-    for step in range(chosen.n_steps + traced):
-        updates = step < chosen.n_steps
-        gradient = torch.zeros_like(values)
-        loss = torch.zeros(bottleneck.rows, dtype=dtype, device=values.device)
-        chance = torch.zeros_like(loss)
-        noise_step = step // 2 if chosen.alternates else step  # two turns have the same noise
-        turns = [(sides, weight if updates else 0.0) for sides, weight in chosen.masks_of_step(step)]
-        for number, (sides, weight) in enumerate(turn for turn in turns if turn[1] or traced):
-            for draws in passes:
+    for step in range(settings.n_steps + return_trace):
+        updates = step < settings.n_steps
+        gradient = torch.zeros_like(alpha)
+        loss = torch.zeros(len(objective.activation), dtype=dtype, device=alpha.device)
+        probability = torch.zeros_like(loss)
+        noise_step = step // 2 if settings.alternates else step  # a step and its complement have the same noise
+        evaluations = [(masks, weight if updates else 0.0) for masks, weight in settings.masks_of_step(step)]
+        for number, (masks, weight) in enumerate(one for one in evaluations if one[1] or return_trace):
+            for samples in passes:
                 with torch.set_grad_enabled(weight > 0):
-                    losses = bottleneck.losses(values, noise_step, draws, sides)
-                    weights = losses.new_tensor([chosen.complement if side else 1.0 for side in sides])
+                    losses = objective.losses(alpha, noise_step, samples, masks)
+                    weights = losses.new_tensor([settings.complement if mask else 1.0 for mask in masks])
                     total = (weights[:, None, None] * losses).sum((0, 1))
                     if weight:
-                        gradient += weight * _gradient(total.sum() / chosen.samples_per_step, values)
-                loss += total.detach().to(loss) / chosen.samples_per_step
-                if 0 in sides:
-                    chance += probability(bottleneck.loss, losses[0].detach()).sum(0).to(loss) / chosen.samples_per_step
+                        gradient += weight * _gradient(total.sum() / n_samples, alpha)
+                loss += total.detach().to(loss) / n_samples
+                if 0 in masks:
+                    probabilities = target_probability(objective.loss, losses[0].detach())
+                    probability += probabilities.sum(0).to(loss) / n_samples
                 if number == 0:
-                    done(len(draws))
+                    on_pass(len(samples))
         if not bool(loss.isfinite().all()):
             raise ValueError(
                 f"the loss is not finite at step {step}: {loss.tolist()}; "
-                "expected finite outputs of forward_func for noised features"
+                "expected finite outputs of forward_func for noised activations"
             )
         with torch.set_grad_enabled(updates):
-            mean = bottleneck.meter.mean(values)
+            mean = objective.information.mean(alpha)
             if updates:
-                gradient += _gradient(chosen.beta * mean.sum(), values)
+                gradient += _gradient(settings.beta * mean.sum(), alpha)
         mean = mean.detach()
-        if traced:
-            history.append((loss + chosen.beta * mean, mean * bottleneck.meter.elements, chance))
+        if return_trace:
+            history.append((loss + settings.beta * mean, mean * objective.information.n_elements, probability))
         if updates:
-            values.grad = gradient
+            alpha.grad = gradient
             adam.step()
-    return values.detach(), history
+    return alpha.detach(), history
 
 
-def _gradient(loss: Tensor, values: Tensor) -> Tensor:
-    found = torch.autograd.grad(loss, values, allow_unused=True)[0] if loss.requires_grad else None
-    if found is None:
+def _gradient(loss: Tensor, alpha: Tensor) -> Tensor:
+    gradient = torch.autograd.grad(loss, alpha, allow_unused=True)[0] if loss.requires_grad else None
+    if gradient is None:
         raise NoGradientError(
             "the loss does not depend on the layer: expected a layer whose output forward_func uses, and neither "
             "torch.no_grad nor torch.utils.checkpoint (use_reentrant=True) around or after it"
         )
-    return found
+    return gradient

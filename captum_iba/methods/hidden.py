@@ -8,7 +8,7 @@ import torch
 from captum.attr import LayerConductance, LayerGradCam
 from torch import Tensor, nn
 
-from captum_iba.attr._model.nested import split_feature
+from captum_iba.attr._model.nested import split_activation
 from captum_iba.methods.checks import check_count
 from captum_iba.methods.embeddings import EmbeddedTexts, by_embeddings
 from captum_iba.methods.stand_in import stand_in
@@ -114,7 +114,7 @@ class _Watch(nn.Module):
         # Of several calls Captum keeps what it sees last.
         if self._block.call not in (-1, self._calls - 1):
             return None
-        found = split_feature(output)
+        found = split_activation(output)
         if found is None or found[0].ndim != 3:
             raise ValueError(f"layer: {self._block.name} gives no feature of shape (texts, tokens, features).")
         feature, put = found

@@ -132,21 +132,21 @@ def infidelity(
 
     from captum_iba._compat import _format_additional_forward_args
     from captum_iba.attr._model.guard import ModuleGuard
-    from captum_iba.attr._model.hooks import Site, feature_of, hooked
+    from captum_iba.attr._model.hooks import HookPoint, activation_of, hooked
     from captum_iba.attr._model.nested import map_tensors, tensors_in
 
     given = inputs if isinstance(inputs, tuple) else (inputs,)
     everything = (*given, *(_format_additional_forward_args(additional_forward_args) or ()))
     rows = len(given[0])
-    site = Site(layer, at_input=attribute_to_layer_input)
+    site = HookPoint(layer, at_input=attribute_to_layer_input)
     recorded: list[Tensor] = []
 
     def record(module: Module, at_input: bool, call: int, value: Any, layer_input: Any) -> None:
-        recorded.append(feature_of(value, module)[0].clone())  # what follows may write into it
+        recorded.append(activation_of(value, module)[0].clone())  # what follows may write into it
 
     def through(features: Tensor, numbers: Tensor) -> Tensor:
         def replace(module: Module, at_input: bool, call: int, value: Any, layer_input: Any) -> Any:
-            return feature_of(value, module)[1](features.to(recorded[0].dtype, copy=True))
+            return activation_of(value, module)[1](features.to(recorded[0].dtype, copy=True))
 
         def select(tensor: Tensor) -> Tensor:
             if tensor.ndim == 0 or tensor.shape[0] != rows:

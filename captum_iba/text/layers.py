@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from captum_iba.attr._model.nested import split_feature
+from captum_iba.attr._model.nested import split_activation
 
 if TYPE_CHECKING:
     from captum_iba.text.classifier import Classifier
@@ -202,7 +202,7 @@ def token_feature_required(blocks: Sequence[Block], shape: torch.Size) -> Iterat
     def check(layer: nn.Module, args: Any, output: Any) -> None:
         if threading.get_ident() != thread:
             return
-        found = split_feature(output)
+        found = split_activation(output)
         if found is None or found[0].ndim != 3 or found[0].shape[:2] != shape:
             given = "no tensor" if found is None else f"a feature of shape {tuple(found[0].shape)}"
             transposed = found is not None and tuple(found[0].shape[:2]) == (shape[1], shape[0])

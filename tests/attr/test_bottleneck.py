@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from captum_iba.attr.bottleneck import information, open_bottleneck, standard_noise
+from captum_iba.attr.objective import apply_bottleneck, information, standard_noise
 
 CPU = torch.device("cpu")
 EXTREMES = [(a, x) for a in (-40.0, -5.0, 0.0, 5.0, 17.0, 40.0) for x in (-50.0, -1.0, 0.0, 1.0, 50.0)]
@@ -65,14 +65,14 @@ def test_more_open_is_never_less_information(a, more, x):
 
 def test_bottleneck_ends():
     x, e = torch.randn(3, 4), torch.randn(3, 4)
-    assert torch.equal(open_bottleneck(x, e, torch.ones(3, 1)), x)
-    assert torch.equal(open_bottleneck(x, e, torch.zeros(3, 1)), e)
-    torch.testing.assert_close(open_bottleneck(x, e, torch.full((3, 1), 0.25)), 0.25 * x + 0.75 * e)
+    assert torch.equal(apply_bottleneck(x, e, torch.ones(3, 1)), x)
+    assert torch.equal(apply_bottleneck(x, e, torch.zeros(3, 1)), e)
+    torch.testing.assert_close(apply_bottleneck(x, e, torch.full((3, 1), 0.25)), 0.25 * x + 0.75 * e)
 
 
 def test_bottleneck_keeps_the_dtype_of_the_feature_and_the_precision_of_the_mask():
     x = torch.randn(3, 4, dtype=torch.bfloat16)
-    through = open_bottleneck(x, torch.zeros(3, 4), torch.full((3, 1), 0.999))
+    through = apply_bottleneck(x, torch.zeros(3, 4), torch.full((3, 1), 0.999))
     assert through.dtype == torch.bfloat16
     torch.testing.assert_close(through, (0.999 * x.float()).bfloat16())
 

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from captum_iba.attr.bottleneck import information
-from captum_iba.attr.mask import InformationMeter, MaskLayout
+from captum_iba.attr.objective import Information, MaskLayout, information
 
 FEATURE = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(0))
 IMAGE = torch.randn(2, 3, 4, 5, generator=torch.Generator().manual_seed(0))
@@ -27,38 +26,38 @@ IMAGE = torch.randn(2, 3, 4, 5, generator=torch.Generator().manual_seed(0))
 )
 def test_granularity(feature, granularity, shape, feature_dim):
     layout = MaskLayout.of(feature, granularity, None, None, feature_dim)
-    assert tuple(layout.spread(layout.start(5.0, torch.float32)).shape) == shape
+    assert tuple(layout.expand(layout.initial_alpha(5.0, torch.float32)).shape) == shape
 
 
 def test_groups_share_a_value_within_an_example_only():
     words = torch.tensor([[7, 7, 2], [2, 2, 2]])
     layout = MaskLayout.of(FEATURE, "feature", words, None, 2)
-    values = layout.start(0.0, torch.float32)
+    values = layout.initial_alpha(0.0, torch.float32)
     with torch.no_grad():
         values[0, 0], values[0, 1], values[1, 0] = 1.0, 2.0, 3.0  # groups 2 and 7, renumbered 0 and 1
-    assert layout.spread(values).squeeze(-1).tolist() == [[2, 2, 1], [3, 3, 3]]
+    assert layout.expand(values).squeeze(-1).tolist() == [[2, 2, 1], [3, 3, 3]]
 
 
 @pytest.mark.parametrize("granularity", ["token", "channel", "feature"])
-@pytest.mark.parametrize("carries", [None, torch.tensor([[0, 1, 1], [1, 1, 0]]), torch.rand(2, 3, 4) > 0.5])
-def test_counting_over_shared_values_is_counting_over_elements(granularity, carries):
-    layout = MaskLayout.of(FEATURE, granularity, None, carries, 2)
-    meter = InformationMeter(layout, FEATURE)
+@pytest.mark.parametrize("maskable", [None, torch.tensor([[0, 1, 1], [1, 1, 0]]), torch.rand(2, 3, 4) > 0.5])
+def test_counting_over_shared_values_is_counting_over_elements(granularity, maskable):
+    layout = MaskLayout.of(FEATURE, granularity, None, maskable, 2)
+    information_of = Information(layout, FEATURE)
     values = torch.randn(layout.shape)
     expected = information(values.expand_as(FEATURE), FEATURE.square())
-    if carries is not None:
-        carried = carries.reshape(*carries.shape, *[1] * (3 - carries.ndim)).bool().expand_as(FEATURE)
+    if maskable is not None:
+        carried = maskable.reshape(*maskable.shape, *[1] * (3 - maskable.ndim)).bool().expand_as(FEATURE)
         expected = torch.where(carried, expected, 0.0)
-        assert meter.elements.tolist() == carried.flatten(1).sum(1).tolist()
-    torch.testing.assert_close(meter.of_elements(values), expected)
-    torch.testing.assert_close(meter.total(values), expected.flatten(1).sum(1))
+        assert information_of.n_elements.tolist() == carried.flatten(1).sum(1).tolist()
+    torch.testing.assert_close(information_of.per_element(values), expected)
+    torch.testing.assert_close(information_of.total(values), expected.flatten(1).sum(1))
 
 
 def test_an_example_without_bottleneck_counts_nothing():
     layout = MaskLayout.of(FEATURE, "token", None, torch.tensor([[True] * 3, [False] * 3]), 2)
-    meter = InformationMeter(layout, FEATURE)
-    assert float(meter.mean(torch.full((2, 3, 1), 5.0))[1]) == 0.0
-    assert torch.equal(layout.openness(torch.full((2, 3, 1), -40.0))[1], torch.ones(3, 1))
+    information_of = Information(layout, FEATURE)
+    assert float(information_of.mean(torch.full((2, 3, 1), 5.0))[1]) == 0.0
+    assert torch.equal(layout.gate(torch.full((2, 3, 1), -40.0))[1], torch.ones(3, 1))
 
 
 @pytest.mark.parametrize("mask", [torch.zeros(2, 2, dtype=torch.long), torch.zeros(3, dtype=torch.long)])

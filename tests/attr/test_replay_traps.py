@@ -241,7 +241,7 @@ def test_replayed_is_right_or_falls_back(model, rows, positions):
     elif model in FALLS_BACK or said:
         (message,) = [one for one in said if "is not replayed" in one]
         others = [one for one in said if one is not message]
-        assert message.startswith("Block (output) is not replayed, every pass runs whole: a replayed pass")
+        assert message.startswith("Block (output) is not replayed, every forward pass is a full one: a replayed pass")
         assert len(others) == (model is RemembersInACache)  # the mean over all rows of a pass
         assert all("changes with the other rows of a pass" in other for other in others)
 

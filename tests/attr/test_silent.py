@@ -17,12 +17,11 @@ from torch.utils.checkpoint import checkpoint
 
 import captum_iba
 from captum_iba import FeatureStatistics, InformationBottleneckAttribution
-from captum_iba.attr import guard as guard_module
-from captum_iba.attr.bottleneck import open_bottleneck
+from captum_iba.attr._model import guard as guard_module
 from captum_iba.attr.feature_dim import resolve_feature_dim
 from captum_iba.attr.feature_statistics import _wide
-from captum_iba.attr.mask import MaskLayout
-from captum_iba.attr.optimizer import Bottleneck
+from captum_iba.attr.objective import Information, MaskLayout, Objective, apply_bottleneck
+from captum_iba.attr.settings import resolve_settings
 
 transformers = pytest.importorskip("transformers")
 
@@ -351,7 +350,7 @@ def test_probabilities_give_the_bits_of_logits_and_a_warning(complement):
     logits, likely = seeded(Classifier).eval(), seeded(Classifier, lambda: nn.Softmax(-1)).eval()
     expected = attribute(logits, logits.layer, x, statistics, complement=complement)
     iba = InformationBottleneckAttribution(likely, likely.layer, statistics=statistics)
-    with pytest.warns(UserWarning, match=r"forward_func gives probabilities: .* loss='probability' is taken"):
+    with pytest.warns(UserWarning, match=r"forward_func gives probabilities: .* loss='probability' is used"):
         assert_same(iba.attribute(x, **SETTINGS, complement=complement), expected)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -364,19 +363,19 @@ def test_probabilities_give_the_bits_of_logits_and_a_warning(complement):
 
 
 def test_a_probability_that_rounds_to_one_keeps_its_gradient():
-    from captum_iba.attr.losses import SOFTMAX, losses_held_back
+    from captum_iba.attr.losses import SOFTMAX, complement_losses
 
     logits = torch.tensor([[30.0, 1.0, 0.0]], requires_grad=True)
-    expected = losses_held_back("cross_entropy", logits, 0)
+    expected = complement_losses("cross_entropy", logits, 0)
     (slope,) = torch.autograd.grad(expected.sum(), logits)
-    found = losses_held_back(SOFTMAX, logits.softmax(-1), 0)
+    found = complement_losses(SOFTMAX, logits.softmax(-1), 0)
     torch.testing.assert_close(found, expected)
     torch.testing.assert_close(torch.autograd.grad(found.sum(), logits)[0], slope)
 
 
 def test_values_of_a_sigmoid_are_named():
     net = seeded(Classifier, nn.Sigmoid).eval()
-    with pytest.warns(UserWarning, match="values between 0 and 1 only, taken for logits"):
+    with pytest.warns(UserWarning, match="values between 0 and 1 only, which are used as logits"):
         attribute(net, net.layer, drawn(6, 4), of_width(8))
     x, statistics = drawn(6, 4), of_width(8)
 
@@ -592,18 +591,20 @@ def test_a_shared_mask_goes_to_the_device_of_every_layer():
     def zeros(device):
         return torch.zeros(1, 1, 8, device=device)
 
-    bottleneck = Bottleneck(
-        OnTwoDevices(), first, [zeros("cpu"), zeros("meta")], [zeros("cpu"), zeros("meta")],
-        layout, None, "cross_entropy", 0, 0, 0, False,
+    passes = OnTwoDevices()
+    passes.captured = [SimpleNamespace(activation=first)]
+    objective = Objective(
+        passes, [zeros("cpu"), zeros("meta")], [zeros("cpu"), zeros("meta")], layout, Information(layout, first),
+        "cross_entropy", 0, resolve_settings(n_samples=0), 0,
     )  # fmt: skip
-    losses = bottleneck.losses(layout.start(5.0, torch.float32), 0, range(1), [0])
+    losses = objective.losses(layout.initial_alpha(5.0, torch.float32), 0, range(1), [0])
     assert [one.device.type for one in visited] == ["cpu", "meta"]
     assert losses.shape == (1, 1, 2)
 
 
 def test_open_bottleneck_stays_on_its_device():
     meta = torch.empty(2, 3, device="meta")
-    assert open_bottleneck(meta, meta, meta).device.type == "meta"
+    assert apply_bottleneck(meta, meta, meta).device.type == "meta"
 
 
 def test_statistics_of_a_device_without_float64():

@@ -408,7 +408,7 @@ def test_layers_that_cannot_share_a_mask():
     with pytest.raises(ValueError, match="the same call of a layer twice"):
         iba.attribute(drawn(2, 8, 4), target=0, share_mask=True)
     iba = InformationBottleneckAttribution(net, [net[0], net[1]], statistics=[of_width(8)] * 2)
-    with pytest.raises(ValueError, match=r"features of the layers lie in dimensions \[2, 1\]"):
+    with pytest.raises(ValueError, match=r"features of the layers are in dimensions \[2, 1\]"):
         iba.attribute(drawn(2, 8, 4), target=0, share_mask=True, feature_dim=[-1, 1])
 
 

@@ -242,7 +242,7 @@ def test_targets_in_outputs_of_three_dimensions(x):
 def test_one_value_an_example_needs_no_target(x, shape):
     single = made(shape)
     iba = attribution(single)
-    with pytest.warns(UserWarning, match="one value an example.*binary_cross_entropy"):
+    with pytest.warns(UserWarning, match="one value per example.*binary_cross_entropy"):
         found = iba.attribute(x, **QUICK)
     # It has no bound to rise to, so nothing is held back against it.
     torch.testing.assert_close(iba.attribute(x, loss="negative_output", complement=0.0, **QUICK), found)

@@ -1,4 +1,7 @@
-"""Tensors inside what modules take and give: tuples, lists, dictionaries, model outputs."""
+"""Tensors in nested inputs and outputs of modules: tuples, lists, mappings, model outputs.
+
+``torch.utils._pytree`` does not follow mappings of unregistered types, and cannot rebuild immutable ones.
+"""
 
 from __future__ import annotations
 
@@ -29,13 +32,18 @@ def map_tensors(function: Callable[[Tensor], Any], value: Any) -> Any:
 
 def tensors_in(value: Any) -> list[Tensor]:
     """Every tensor of a structure, in order."""
-    found: list[Tensor] = []
-    map_tensors(found.append, value)
-    return found
+    tensors: list[Tensor] = []
+    map_tensors(tensors.append, value)
+    return tensors
+
+
+def copy_tensor(tensor: Tensor) -> Tensor:
+    """A copy outside of any graph."""
+    return tensor.detach().clone()
 
 
 def tile(value: Any, rows: int, copies: int) -> Any:
-    """Every tensor whose first dimension counts the ``rows`` examples, ``copies`` times: draws x examples.
+    """Every tensor whose first dimension counts the ``rows`` examples, ``copies`` times: noise samples x examples.
 
     Captum's own expansion also repeats tensors of other sizes, and leaves those inside dictionaries alone.
     With one example nothing is copied: the tiled tensor is a view.
@@ -49,18 +57,18 @@ def tile(value: Any, rows: int, copies: int) -> Any:
     return value if copies == 1 else map_tensors(tiled, value)
 
 
-def split_feature(value: Any) -> tuple[Tensor, Callable[[Tensor], Any]] | None:
-    """The feature that a layer takes or gives, and a function that puts another in its place.
+def split_activation(value: Any) -> tuple[Tensor, Callable[[Tensor], Any]] | None:
+    """The activation in the input or output of a layer, and a function that puts another in its place.
 
-    The feature is the tensor itself, or else what is called ``hidden_states`` or ``last_hidden_state``, or
-    else the first floating-point tensor. Where it stands in several places (query, key and value of attention), it is
-    replaced in all. The rest of the structure is kept. None where there is no such tensor.
+    The activation is the tensor itself, or else what is called ``hidden_states`` or ``last_hidden_state``, or
+    else the first floating-point tensor. Where it is in several places (query, key and value of attention), it is
+    replaced in all of them. The rest of the structure stays. None where there is no such tensor.
     """
-    found = _split(value)
-    if found is None or sum(tensor is found[0] for tensor in tensors_in(value)) == 1:
-        return found
-    feature = found[0]
-    return feature, lambda new: map_tensors(lambda tensor: new if tensor is feature else tensor, value)
+    split = _split(value)
+    if split is None or sum(tensor is split[0] for tensor in tensors_in(value)) == 1:
+        return split
+    activation = split[0]
+    return activation, lambda new: map_tensors(lambda tensor: new if tensor is activation else tensor, value)
 
 
 def _split(value: Any) -> tuple[Tensor, Callable[[Tensor], Any]] | None:
@@ -68,13 +76,13 @@ def _split(value: Any) -> tuple[Tensor, Callable[[Tensor], Any]] | None:
         return (value, lambda new: new) if value.is_floating_point() else None
     if isinstance(value, (tuple, list)):
         for index, item in enumerate(value):
-            if (found := _split(item)) is not None:
-                return found[0], _replace_item(value, index, found[1])
+            if (split := _split(item)) is not None:
+                return split[0], _replace_item(value, index, split[1])
     if isinstance(value, Mapping):
         named = [key for key in ("hidden_states", "last_hidden_state") if key in value]
         for key in [*named, *value]:
-            if (found := _split(value[key])) is not None:
-                return found[0], _replace_key(value, key, found[1])
+            if (split := _split(value[key])) is not None:
+                return split[0], _replace_key(value, key, split[1])
     return None
 
 
