@@ -59,9 +59,9 @@ class BottleneckTrace(NamedTuple):
     probability: Tensor
 
 
-@dataclass(frozen=True)
+@dataclass
 class Execution:
-    """One call of ``attribute`` on a model.
+    """One call of ``attribute`` on a model; it runs once.
 
     Args:
         forward_func (Callable): The model.
@@ -73,7 +73,7 @@ class Execution:
         feature_dims (sequence of int or None): Dimension of the features, of each hook point.
         loss (str, Callable or None): As for ``attribute``.
         seed (int): Seed of the noise.
-        internal_batch_size (int or None): Largest number of rows of a pass.
+        internal_batch_size (int or None): Largest number of rows of a pass; smaller after memory ran out.
         replay (bool): Whether passes may be replayed.
         return_trace (bool): Whether traces are returned.
         complement_required (bool): Whether the complement stays for a loss that has no bound.
@@ -98,8 +98,9 @@ class Execution:
     complement_required: bool
     warn_once: Callable[[str, str], None]
     on_rows: Callable[[int], object]
-    after_memory_error: bool = False
-    resolved: dict[str, Any] = field(default_factory=dict)
+    _after_memory_error: bool = field(default=False, init=False)
+    _resolved_loss: str | LossFunction | None = field(default=None, init=False)
+    _n_rows_run: int = field(default=0, init=False)
 
     @property
     def n_rows(self) -> int:
@@ -109,27 +110,27 @@ class Execution:
     def attributions(self, bottlenecks: Sequence[Sequence[int]]) -> list[tuple[Any, BottleneckTrace | None]]:
         """Attribution and trace of every bottleneck (at one hook point, or shared by several)."""
         with ModuleGuard(self.forward_func) as guard:
-            execution, parts, outputs, first = self, [], [], 0
+            parts: list[list[_PartResult]] = []
+            outputs: list[Tensor] = []
+            first = 0
             while first < self.inputs.rows:
-                part = self.inputs.part(first, execution._examples_per_pass)
-                n_rows_before = self.resolved.setdefault("rows", 0)
-                smaller = None
+                part = self.inputs.part(first, self._examples_per_pass)
+                n_rows_before, failed = self._n_rows_run, False
                 try:
-                    results, output = execution._part(part, first, bottlenecks, guard)
+                    results, output = self._part(part, first, bottlenecks, guard)
                 except (MemoryError, RuntimeError) as error:
-                    smaller = execution._halved() if out_of_memory(error) else None
-                    if smaller is None:
+                    failed = out_of_memory(error) and self._halve()
+                    if not failed:
                         _raise_with_reason(error)
-                if smaller is None:
-                    parts.append(results)
-                    outputs.append(output)
-                    first += part.rows
-                else:
+                if failed:
                     # Here, where the exception and with it everything that the pass held is gone.
-                    execution = smaller
-                    self._count_rows(n_rows_before - self.resolved["rows"])
+                    self._count_rows(n_rows_before - self._n_rows_run)
                     if torch.cuda.is_available():
                         torch.cuda.empty_cache()
+                    continue
+                parts.append(results)
+                outputs.append(output)
+                first += part.rows
             if len(parts) > 1 and self.inputs.has_further_rows:
                 self._compare_with_one_pass(torch.cat(outputs), guard)
         return [_joined([part[number] for part in parts]) for number in range(len(bottlenecks))]
@@ -145,21 +146,22 @@ class Execution:
         n_samples, rows_per_sample = self.settings.samples_per_step, self.settings.rows_per_sample
         if self.internal_batch_size is not None:
             n_samples = min(n_samples, max(1, self.internal_batch_size // rows_per_sample))
-        if activation.device.type != "cpu" or (self.internal_batch_size is not None and not self.after_memory_error):
+        if activation.device.type != "cpu" or (self.internal_batch_size is not None and not self._after_memory_error):
             return n_samples
         return min(n_samples, max(1, _BYTES_PER_PASS // (rows_per_sample * activation.nbytes)))
 
-    def _halved(self) -> Execution | None:
-        """The same with at most half the rows; None where a pass has one example and one noise sample already."""
+    def _halve(self) -> bool:
+        """At most half the rows from now on; False where a pass has one example and one noise sample already."""
         rows = self.inputs.rows * self.settings.samples_per_step * self.settings.rows_per_sample
         if self.internal_batch_size is not None:
             rows = min(rows, self.internal_batch_size)
         if rows <= self.settings.rows_per_sample:
-            return None
-        return replace(self, internal_batch_size=rows // 2, after_memory_error=True)
+            return False
+        self.internal_batch_size, self._after_memory_error = rows // 2, True
+        return True
 
     def _count_rows(self, n_rows: int) -> None:
-        self.resolved["rows"] += n_rows
+        self._n_rows_run += n_rows
         self.on_rows(n_rows)
 
     def _forward(self, part: ModelInputs) -> Callable[[int], Any]:
@@ -217,8 +219,9 @@ class Execution:
             )
         if not output.is_floating_point():
             raise ValueError(f"forward_func gives the dtype {output.dtype}, expected floating-point numbers")
-        # Once for all examples: another part could look different.
-        loss: str | LossFunction = self.resolved.setdefault("loss", resolve_loss(self.loss, output))
+        if self._resolved_loss is None:  # once for all examples: another part could look different
+            self._resolved_loss = resolve_loss(self.loss, output)
+        loss = self._resolved_loss
         require_outputs(loss, output)
         self._warn_of_outputs(loss, output)
         losses = row_losses(loss, output, part.target)
