@@ -1,4 +1,4 @@
-"""A running model, prepared for attribution and given back as it was."""
+"""Prepare a running model for attribution, and restore it afterwards."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ once, one would restore what the other changed."""
 
 
 class ModuleGuard:
-    """Takes modules into evaluation mode, without gradients to their parameters, and gives them back.
+    """Puts modules into evaluation mode, without gradients to their parameters, and restores them.
 
-    In training mode dropout would blur every attribution and batch normalization would learn from it; gradients
-    to the parameters are never needed. On leaving the context, also by an exception, these are what they were:
+    In training mode dropout would change every attribution and batch normalization would learn from it; gradients
+    to the parameters are never needed. On leaving the context, also by an exception, these are restored:
 
     - training flags and ``requires_grad`` of every module that ran, and the contents of its buffers;
-    - of modules that are taken before they run (:meth:`take`), also the attributes that ``forward`` writes: numbers,
+    - of modules that are guarded before they run (:meth:`take`), also the attributes that ``forward`` writes: numbers,
       tensors, buffers, hooks, and which items are in lists, dictionaries and sets (not what is inside of these items);
     - torch's global random state, on the CPU and on accelerators.
 
-    What ``forward`` writes into other objects (a cache, a configuration) is not given back, nor are attributes of a
+    What ``forward`` writes into other objects (a cache, a configuration) is not restored, nor are attributes of a
     model that writes into its own parameters.
 
     Args:
-        function (Callable, optional): What is going to run: the modules that it is, is bound to, closes over or names
-            are taken at once. Default: None
+        function (Callable, optional): The function that is going to run: modules that it is, is bound to, closes over
+            or names are guarded at once. Default: None
     """
 
     def __init__(self, function: Callable[..., Any] | None = None) -> None:
         self._function = function
         self._undo = ExitStack()
-        self._taken: dict[int, Module] = {}
+        self._guarded: dict[int, Module] = {}
         self._flagged: set[int] = set()
         self._states: list[_State] = []
         self.last_leaf: Module | None = None
@@ -81,20 +81,20 @@ class ModuleGuard:
         try:
             self._undo.close()
         finally:
-            self._taken.clear()
+            self._guarded.clear()
             self._flagged.clear()
             self._states.clear()
             self.last_leaf = None
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Take every module that begins to run on this thread, whatever function calls it."""
+        """Guard every module that begins to run on this thread, whatever function calls it."""
         thread = threading.get_ident()
 
         def begins(module: Module, args: Any) -> None:
             if threading.get_ident() == thread:
                 _require_initialized(module)
-                self._take_running(module)
+                self._guard_running(module)
                 if module._parameters and not module._modules and not isinstance(module, nn.PReLU):
                     self.last_leaf = module
 
@@ -105,20 +105,20 @@ class ModuleGuard:
             handle.remove()
 
     def take(self, module: Module) -> None:
-        """Prepare one module (not its children) that does not run at the moment; a second time does nothing."""
-        if id(module) in self._taken:
+        """Guard one module (not its children) that does not run at the moment; a second time does nothing."""
+        if id(module) in self._guarded:
             return
-        # Those keep state of their communication beside the module, which cannot be turned back by half.
+        # Those keep the state of their communication beside the module; restoring a half of it would break it.
         has_own_state = not type(module).__module__.startswith(("torch.distributed", "deepspeed"))
         if has_own_state:
             ignored = (*_NOT_STATE, "dropout") if _runs_on_cudnn(module) else _NOT_STATE
             self._states.append(_State(module, ignored))
-        self._take_running(module, keep_buffers=not has_own_state)
+        self._guard_running(module, keep_buffers=not has_own_state)
 
     def rewind(self) -> bool:
-        """Give modules the state that they had on entering, for another pass; whether they had another one."""
+        """Restore the state that modules had on entering, for another pass; returns whether it had changed."""
         # A model that writes into its weights (RWKV scales them in its first pass) remembers that in an attribute:
-        # weights are not given back, so neither are attributes.
+        # weights are not restored, so neither are attributes.
         changed = [state for state in self._states if state.changed]
         if changed and not any(state.weights_changed for state in self._states):
             for state in changed:
@@ -126,7 +126,7 @@ class ModuleGuard:
         return bool(changed)
 
     def require_no_new_modules(self) -> None:
-        """Raise ValueError where a pass has made submodules, whose weights are others in every pass."""
+        """Raise ValueError where a pass has made submodules, which have other weights in every pass."""
         for state in self._states:
             if state.has_new_modules:
                 raise ValueError(
@@ -134,25 +134,25 @@ class ModuleGuard:
                 )
 
     def epsilon(self) -> float:
-        """The coarsest machine epsilon among the parameters of the modules that were taken; float32's at least."""
-        dtypes = {p.dtype for m in self._taken.values() for p in m._parameters.values() if p is not None}
+        """The largest machine epsilon among the parameters of the guarded modules, at least that of float32."""
+        dtypes = {p.dtype for m in self._guarded.values() for p in m._parameters.values() if p is not None}
         dtypes |= {torch.get_autocast_dtype(kind) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)}
         if self._on_cuda() and (torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32):
             dtypes.add(torch.float16)  # TensorFloat-32 has as many digits
         return max([torch.finfo(torch.float32).eps, *(torch.finfo(d).eps for d in dtypes if d.is_floating_point)])
 
     def _on_cuda(self) -> bool:
-        return any(p is not None and p.is_cuda for m in self._taken.values() for p in m._parameters.values())
+        return any(p is not None and p.is_cuda for m in self._guarded.values() for p in m._parameters.values())
 
     def quantized(self) -> Module | None:
-        """A quantized module among those that were taken: no gradient flows back through it."""
+        """A quantized module among the guarded ones: no gradient flows back through it."""
         names = ("torch.ao.nn.quantized", "torch.nn.quantized", "torch.ao.nn.intrinsic.quantized")
-        return next((m for m in self._taken.values() if type(m).__module__.startswith(names)), None)
+        return next((m for m in self._guarded.values() if type(m).__module__.startswith(names)), None)
 
-    def _take_running(self, module: Module, keep_buffers: bool = True) -> None:
-        if id(module) in self._taken:
+    def _guard_running(self, module: Module, keep_buffers: bool = True) -> None:
+        if id(module) in self._guarded:
             return
-        self._taken[id(module)] = module
+        self._guarded[id(module)] = module
         # Each undo is registered before its change, so that an interrupt in between loses nothing.
         if _runs_on_cudnn(module):
             # cuDNN has no backward pass in evaluation mode, and dropout is all that the mode is about.
@@ -166,7 +166,7 @@ class ModuleGuard:
             # What torch.func puts in a parameter's place is no leaf, and belongs to somebody else's graph.
             if parameter is None or is_lazy(parameter) or not parameter.is_leaf or parameter.is_inference():
                 continue
-            # A parameter that two modules share has lost its flag when the second is taken.
+            # A parameter that two modules share has lost its flag when the second is guarded.
             if parameter.requires_grad or id(parameter) in self._flagged:
                 # By name: libraries that offload weights put new objects in the place of parameters.
                 self._undo.callback(_require_grad, module, name)
@@ -182,7 +182,7 @@ _NOT_STATE = ("training", "forward", "_parameters")
 
 
 class _State:
-    """The attributes of a module at a moment: what they are, and what is in them."""
+    """The attributes of a module at a moment, and the contents of their containers and tensors."""
 
     def __init__(self, module: Module, ignored: tuple[str, ...]) -> None:
         self._module = module
@@ -208,7 +208,7 @@ class _State:
 
     @property
     def changed(self) -> bool:
-        """Whether any attribute is another one now, or holds something else."""
+        """Whether any attribute has been replaced, or its content has changed."""
         now = {name: value for name, value in vars(self._module).items() if name not in self._ignored}
         return (
             len(now) != len(self._values)
@@ -227,7 +227,7 @@ class _State:
         )
 
     def restore(self) -> None:
-        """Put back what is another one now."""
+        """Restore what has changed."""
         now = vars(self._module)
         for name in [name for name in now if name not in self._values and name not in self._ignored]:
             del now[name]
@@ -251,7 +251,7 @@ class _State:
 
 
 class _Content:
-    """What is in a tensor at a moment."""
+    """The content of a tensor at a moment."""
 
     def __init__(self, tensor: Tensor) -> None:
         self._tensor = tensor
@@ -261,7 +261,7 @@ class _Content:
 
     @property
     def changed(self) -> bool:
-        """Whether anything wrote into it. Some kernels (batch normalization) do without a new version."""
+        """Whether anything wrote into it. Some kernels (batch normalization) write without a new version."""
         tensor = self._tensor
         return (
             tensor._version != self._version
@@ -271,7 +271,7 @@ class _Content:
         )
 
     def restore(self) -> None:
-        """Write back what it held."""
+        """Write the content back."""
         if self.changed:
             if not self._in_graph:
                 with suppress(RuntimeError):  # a view cannot leave the graph of its base
@@ -280,20 +280,20 @@ class _Content:
             self._version = self._tensor._version
 
 
-# Quantized weights are integer buffers of this many elements and more, which nobody writes into.
+# Larger integer buffers are quantized weights, which nobody writes into.
 _LARGE = 2**20
 
 
 def _contents_of(values: Mapping[str, Any]) -> list[_Content]:
-    found = []
+    contents = []
     for value in values.values():
         if not isinstance(value, Tensor) or isinstance(value, nn.Parameter) or not _is_plain(value):
             continue
         if value.is_inference() or not (value.is_floating_point() or value.numel() < _LARGE):
             continue
         with suppress(NotImplementedError):  # types of less than a byte
-            found.append(_Content(value))
-    return found
+            contents.append(_Content(value))
+    return contents
 
 
 def _is_plain(tensor: Tensor) -> bool:
@@ -334,7 +334,7 @@ def _require_initialized(module: Module) -> None:
 
 
 def _keep_random_states(undo: ExitStack) -> None:
-    """Put torch's default generators back when ``undo`` is closed: a model may draw from them."""
+    """Restore torch's default generators when ``undo`` is closed: a model may use them."""
     undo.callback(torch.set_rng_state, torch.get_rng_state())
     if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         undo.callback(torch.cuda.set_rng_state_all, torch.cuda.get_rng_state_all())
@@ -350,7 +350,7 @@ def _require_grad(module: Module, name: str) -> None:
 
 def modules_of(function: Callable[..., Any]) -> list[Module]:
     """The modules that a callable is, is bound to, closes over or names, with all their submodules."""
-    found: dict[int, Module] = {}
+    modules: dict[int, Module] = {}
     seen: set[int] = set()
     queue: deque[tuple[Any, int]] = deque([(function, 0)])
     while queue:
@@ -359,10 +359,10 @@ def modules_of(function: Callable[..., Any]) -> list[Module]:
             continue
         seen.add(id(value))
         if isinstance(value, Module):
-            found.update((id(module), module) for module in value.modules())
+            modules.update((id(module), module) for module in value.modules())
         else:
             queue.extend((held, depth + 1) for held in _held_by(value, at_top=depth == 0))
-    return list(found.values())
+    return list(modules.values())
 
 
 def _held_by(value: Any, at_top: bool) -> list[Any]:
