@@ -39,7 +39,7 @@ def make_curves(results: Results) -> Curves:
     degradations = {
         row.name: row.outcomes[0].morf._replace(
             probability=_mean([one.morf.probability for one in row.outcomes]),
-            share=_mean([one.morf.share for one in row.outcomes]),
+            fraction=_mean([one.morf.fraction for one in row.outcomes]),
         )
         for row in results.rows
         if row.outcomes

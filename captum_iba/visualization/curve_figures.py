@@ -277,5 +277,5 @@ def _probabilities(name: str, curve: Degradation | Tensor) -> Tensor:
 
 def _shares(curve: Degradation | Tensor) -> list[float]:
     if isinstance(curve, Degradation):
-        return [float(share) for share in curve.share.double().mean(0)]
+        return [float(share) for share in curve.fraction.double().mean(0)]
     return [k / (curve.shape[1] - 1) for k in range(curve.shape[1])]

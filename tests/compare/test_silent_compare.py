@@ -132,7 +132,7 @@ def test_curves_stand_where_tokens_were_removed(tmp_path, model_folder):
     results = read_results(tmp_path / "out")
     bands = degradation_bands(make_curves(results).degradations)
     for row in results.rows:
-        share = row.outcomes[0].morf.share.double().mean(0).tolist()
+        share = row.outcomes[0].morf.fraction.double().mean(0).tolist()
         assert bands[row.name].x == pytest.approx(share)
     assert bands[results.rows[0].name].x[1] == pytest.approx((0.5 + 0.5 + 1) / 3)
 

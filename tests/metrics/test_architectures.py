@@ -63,7 +63,7 @@ def test_deletion_is_a_shorter_text(name, side):
         1,
         mask,
         removable_mask=(ids > 19) & (ids != pad_id),
-        operator=Delete(pad_id),
+        perturbation=Delete(pad_id),
         counts=[1, 2, 3],
         max_examples_per_batch=4,
     )

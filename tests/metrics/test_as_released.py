@@ -11,7 +11,7 @@ from tests.metrics.bag import CLS, PAD, SEP, bag
 
 
 def published(tokens, special, scores, order, steps=10):
-    """Kept tokens at every step: the share is of all tokens; the scan over the ranking stops before its last entry."""
+    """Kept tokens at every step: fractions of all tokens; the scan over the ranking stops before its last entry."""
     counts = list(dict.fromkeys(int(count) for count in np.round(np.linspace(0, 1, steps) * len(tokens))))
     counts += [counts[-1]] * (steps - len(counts))
     ranking = np.argsort([-score if order == "morf" else score for score in scores], kind="stable")
@@ -38,7 +38,7 @@ def ours(tokens, special, scores, order, padded=0):
         1,
         mask,
         removable_mask=removable,
-        operator=Delete(PAD),
+        perturbation=Delete(PAD),
         order=order,
         counting="as_released",
     )
@@ -58,17 +58,17 @@ def test_agrees_with_the_plain_procedure(text, ends, order, padded):
     kept = published(tokens, special, scores, order)
     worth = [sum(token for token in row if token > SEP) / 10 for row in kept]
     torch.testing.assert_close(result.logit, torch.tensor([worth]), rtol=1e-5, atol=1e-4)
-    shares = [(len(tokens) - len(row)) / max(1, len(text)) for row in kept]
-    torch.testing.assert_close(result.share, torch.tensor([shares]))
+    fractions = [(len(tokens) - len(row)) / max(1, len(text)) for row in kept]
+    torch.testing.assert_close(result.fraction, torch.tensor([fractions]))
 
 
 def test_by_hand():
     # Five tokens, ninths of them round to 1 1 2 2 3 3 4 4 5, so the steps remove 1 2 3 4 5 5 5 5 5, and never 10.
     result = ours([CLS, 10, 20, 30, SEP], [True, False, False, False, True], [9, 1, 3, 2, 9], "morf")
     assert result.logit.tolist() == [pytest.approx([6, 4, 1, 1, 1, 1, 1, 1, 1, 1])]
-    assert result.share.tolist() == [pytest.approx([0, 1 / 3, *[2 / 3] * 8])]
+    assert result.fraction.tolist() == [pytest.approx([0, 1 / 3, *[2 / 3] * 8])]
 
 
 def test_a_special_token_that_ranks_last_saves_no_other():
     result = ours([CLS, 10, 20, SEP], [True, False, False, True], [0, 1, 2, 3], "morf")
-    assert result.share[0, -1] == 1
+    assert result.fraction[0, -1] == 1

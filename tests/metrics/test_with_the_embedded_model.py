@@ -44,7 +44,7 @@ def leave_one_out(classifier, inputs, removable, target):
 def test_informed_scores_beat_random_ones(classifier, batch):
     inputs, removable = batch
     target = classifier.logits(*inputs).argmax(-1)
-    settings = {"removable_mask": removable, "operator": Delete(0)}
+    settings = {"removable_mask": removable, "perturbation": Delete(0)}
     found = {}
     for name, scores in {
         "leave one out": leave_one_out(classifier, inputs, removable, target),
@@ -62,7 +62,7 @@ def test_first_column_is_the_prediction(classifier, batch):
     inputs, removable = batch
     scores = torch.zeros(removable.shape)
     result = degradation(
-        classifier.logits, inputs[0], scores, None, inputs[1:], removable_mask=removable, operator=Delete(0)
+        classifier.logits, inputs[0], scores, None, inputs[1:], removable_mask=removable, perturbation=Delete(0)
     )
     with torch.no_grad():
         chances = classifier.logits(*inputs).softmax(-1)
