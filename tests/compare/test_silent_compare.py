@@ -15,7 +15,7 @@ from captum_iba.compare.curves import make_curves
 from captum_iba.compare.data import load_data
 from captum_iba.compare.results import read_results
 from captum_iba.methods import register, registry
-from captum_iba.visualization.curve_figures import degradation_bands
+from captum_iba.visualization.curves import degradation_bands
 from tests.compare.conftest import LABELS, rows_of_texts, write_lines
 from tests.text.conftest import build, wordpiece  # noqa: F401
 

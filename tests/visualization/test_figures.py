@@ -205,7 +205,7 @@ def test_the_same_figure_is_the_same_file(tmp_path, kind):
 
 def test_saving_says_what_is_wrong(tmp_path):
     fig, _ = plot_tokens(attribution("a film"))
-    with pytest.raises(ValueError, match=r"path: .*\.svg, \.png or \.pdf, got 'film.gif'"):
+    with pytest.raises(ValueError, match=r"path is 'film.gif', expected .*\.svg, \.png or \.pdf"):
         save_figure(fig, "film.gif")
     with pytest.raises(FileNotFoundError, match="does not exist"):
         save_figure(fig, tmp_path / "no" / "film.svg")

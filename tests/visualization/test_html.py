@@ -10,7 +10,7 @@ from rich.console import Console
 
 from captum_iba.text import TextAttribution
 from captum_iba.visualization import layer_page, method_map, method_page, terminal_text, token_map, token_page
-from captum_iba.visualization.pieces import say_short
+from captum_iba.visualization.pieces import format_number
 from tests.visualization.examples import attribution, scores
 
 VOID = {"meta", "br", "input", "link", "img", "hr"}
@@ -96,7 +96,7 @@ def test_words_are_coloured_by_their_bits():
     [(0, "0"), (1, "1"), (9.96, "10"), (100, "100"), (583.3, "583"), (4246, "4.2k"), (12732826, "13M"), (2e9, "2G")],
 )
 def test_numbers_at_the_scale_are_short(bits, text):
-    assert say_short(bits) == text
+    assert format_number(bits, "tick") == text
 
 
 def test_less_than_a_bit_stays_pale():
@@ -134,7 +134,7 @@ def test_pairs_and_cuts_are_shown():
     one = attribution("first text", pair="second text", tokens_cut=3)
     for page, maps in zip(pages(one), (2, 2, 4, 4), strict=True):
         seen = Page(page)
-        assert "second" in seen.text and "3 tokens were cut off" in seen.text
+        assert "second" in seen.text and "3 tokens were truncated" in seen.text
         # Each text runs in its own direction; the table has two rows, and the page of layers draws both twice.
         assert page.count('class="map" dir="auto"') == maps
 
