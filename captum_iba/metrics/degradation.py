@@ -30,7 +30,7 @@ COUNTINGS = ("removable", "as_released")
 
 # Size of a forward pass by default. On a CPU larger passes leave the caches and get slower: benchmarks/degradation.py.
 POSITIONS_PER_PASS = {"cpu": 1024}
-POSITIONS_PER_PASS_ELSEWHERE = 32768
+POSITIONS_PER_PASS_OTHERWISE = 32768
 IMAGES_PER_PASS = 32
 
 
@@ -53,7 +53,7 @@ class Degradation(NamedTuple):
 
 
 class DegradationSettings(TypedDict, total=False):
-    """Keyword arguments that :func:`degradation` and :func:`degradation_both` have in common."""
+    """Keyword arguments of :func:`degradation` and :func:`degradation_both`; see there."""
 
     feature_mask: Tensor | None
     removable_mask: Tensor | None
@@ -72,15 +72,8 @@ def degradation(
     target: int | Sequence[int] | Tensor | None = None,
     additional_forward_args: Any = None,
     *,
-    feature_mask: Tensor | None = None,
-    removable_mask: Tensor | None = None,
-    perturbation: Perturbation | None = None,
-    fractions: Sequence[float] | None = None,
-    counts: Sequence[int] | None = None,
     order: str = "morf",
-    counting: str = "removable",
-    max_examples_per_batch: int | None = None,
-    show_progress: bool = False,
+    **settings: Unpack[DegradationSettings],
 ) -> Degradation:
     r"""
     Remove the features of each example in the order of their scores, and record how the prediction changes.
@@ -114,6 +107,8 @@ def degradation(
         additional_forward_args (Any, optional): Additional arguments of ``forward_func``, one or a tuple. Tensors in
                     them whose first dimension is B are selected together with the examples.
                     Default: None
+        order (str, optional): ``"morf"``, highest score first, or ``"lerf"``, lowest first.
+                    Default: "morf"
         feature_mask (Tensor, optional): Integers (B, T) or (1, T), for images (B, H, W) or (1, H, W). Features with
                     the same integer (sub-words of a word, superpixels) are removed as one, scored by their sum.
                     Default: None, every feature by itself
@@ -128,8 +123,6 @@ def degradation(
                     Default: None, 1/9, 2/9, ... 1
         counts (sequence of int, optional): Numbers of removed features, in rising order, in place of ``fractions``.
                     Default: None
-        order (str, optional): ``"morf"``, highest score first, or ``"lerf"``, lowest first.
-                    Default: "morf"
         counting (str, optional): ``"removable"``; or ``"as_released"``, as in the code of Jiang et al.: fractions of
                     the whole length, special tokens included, halves to even; steps of a short text that remove
                     as many as the one before are left out, and the last is repeated at the end; the token
@@ -160,22 +153,8 @@ def degradation(
     """
     if order not in ORDERS:
         raise ValueError(f"order is {order!r}, expected one of {', '.join(ORDERS)}")
-    return _degrade(
-        (order,),
-        forward_func,
-        inputs,
-        attributions,
-        target,
-        additional_forward_args,
-        feature_mask=feature_mask,
-        removable_mask=removable_mask,
-        perturbation=perturbation,
-        fractions=fractions,
-        counts=counts,
-        counting=counting,
-        max_examples_per_batch=max_examples_per_batch,
-        show_progress=show_progress,
-    )[0]
+    arguments = (forward_func, inputs, attributions, target, additional_forward_args)
+    return _degrade((order,), *arguments, **settings)[0]
 
 
 def degradation_both(
@@ -234,9 +213,9 @@ def _degrade(
 ) -> list[Degradation]:
     """One result per order."""
     tensors = _check_inputs(inputs)
-    arguments = additional_forward_args if isinstance(additional_forward_args, tuple) else (additional_forward_args,)
-    arguments = () if additional_forward_args is None else arguments
-    first = tensors[0]
+    first, arguments = tensors[0], additional_forward_args
+    if not isinstance(arguments, tuple):
+        arguments = () if arguments is None else (arguments,)
     if counting not in COUNTINGS:
         raise ValueError(f"counting is {counting!r}, expected one of {', '.join(COUNTINGS)}")
     if max_examples_per_batch is not None and not max_examples_per_batch >= 1:
@@ -324,7 +303,7 @@ class _Rows:
             lengths, numbers = torch.sort((~self.removed(numbers)).sum(1), descending=True, stable=True)
         if limit is None and first.ndim >= 4:
             limit = IMAGES_PER_PASS
-        positions = POSITIONS_PER_PASS.get(first.device.type, POSITIONS_PER_PASS_ELSEWHERE)
+        positions = POSITIONS_PER_PASS.get(first.device.type, POSITIONS_PER_PASS_OTHERWISE)
         parts = torch.split(numbers, _pass_sizes(lengths.tolist(), positions) if limit is None else limit)
         if not (isinstance(self.perturbation, Delete) and self.perturbation.equal_lengths):
             return list(parts)

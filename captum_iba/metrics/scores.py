@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -18,6 +18,64 @@ from captum_iba.metrics.degradation import Degradation
 from captum_iba.metrics.removal import NINTHS
 
 
+@dataclass(frozen=True)
+class Metric:
+    """A metric of :data:`METRICS`; called with both results it returns one value per example, (B,).
+
+    Args:
+        name (str): Name of the function.
+        title (str): Title of its column in tables.
+        function (Callable): Function of one or two results.
+        higher_is_better (bool): Whether higher values speak for the attribution method.
+        source (str): Paper of the formula.
+        formula (str): The formula in words.
+        orders (tuple of str): Results that ``function`` takes: "morf", "lerf".
+        settings (dict): Keyword arguments of ``function``.
+    """
+
+    name: str
+    title: str
+    function: Callable[..., Tensor]
+    higher_is_better: bool
+    source: str
+    formula: str
+    orders: tuple[str, ...]
+    settings: dict[str, Any]
+
+    def __call__(self, morf: Degradation, lerf: Degradation) -> Tensor:
+        """Values of B examples, (B,), from the results of both orders."""
+        results = {"morf": morf, "lerf": lerf}
+        return self.function(*(results[order] for order in self.orders), **self.settings)
+
+
+METRICS: dict[str, Metric] = {}
+"""The registry of metrics with one value per example, by name; tables take their columns from it."""
+
+_ERASER = "ERASER, DeYoung et al. 2020, as its code computes it"
+_TO_HALF = NINTHS[:4]  # ERASER's fractions end at one half
+_Function = TypeVar("_Function", bound=Callable[..., Tensor])
+
+
+def _metric(
+    title: str, source: str, formula: str, orders: str = "morf", higher_is_better: bool = True, **settings: Any
+) -> Callable[[_Function], _Function]:
+    """Add a function to :data:`METRICS`."""
+
+    def add(function: _Function) -> _Function:
+        name = function.__name__
+        METRICS[name] = Metric(
+            name, title, function, higher_is_better, source, formula, tuple(orders.split()), settings
+        )
+        return function
+
+    return add
+
+
+@_metric(
+    "drop at 1/9",
+    "Jiang et al. 2020, table 1",
+    "decrease in the probability of the explained class without the top ninth of the tokens",
+)
 def probability_drop(result: Degradation, fraction: float = 1 / 9, fractions: Sequence[float] = NINTHS) -> Tensor:
     r"""
     Decrease in target probability without the top fraction: :math:`p(x) - p(x \setminus r_k)`.
@@ -45,6 +103,7 @@ def probability_drop(result: Degradation, fraction: float = 1 / 9, fractions: Se
     return result.probability[:, 0] - result.probability[:, _column(result, fraction, fractions)]
 
 
+@_metric("AOPC", "Samek et al. 2017", "mean decrease over all steps, from 0/9 to 9/9 removed")
 def aopc(result: Degradation) -> Tensor:
     r"""
     Area over the perturbation curve: :math:`\frac{1}{S + 1} \sum_{k=0}^{S} p(x^{(0)}) - p(x^{(k)})`.
@@ -70,6 +129,7 @@ def aopc(result: Degradation) -> Tensor:
     return (result.probability[:, :1] - result.probability).mean(1)
 
 
+@_metric("comprehensiveness", _ERASER, "mean decrease without the top 1/9 to 4/9", over=_TO_HALF)
 def comprehensiveness(
     morf: Degradation, over: Iterable[float] | None = None, fractions: Sequence[float] = NINTHS
 ) -> Tensor:
@@ -102,6 +162,7 @@ def comprehensiveness(
     return _mean_drop(morf, list(fractions if over is None else over), fractions)
 
 
+@_metric("sufficiency", _ERASER, "mean decrease with only the top 1/9 to 4/9 kept", "lerf", False, over=_TO_HALF)
 def sufficiency(lerf: Degradation, over: Iterable[float] | None = None, fractions: Sequence[float] = NINTHS) -> Tensor:
     r"""
     Mean decrease in target probability with only the top features: the mean over fractions of :math:`p(x) - p(r_k)`.
@@ -133,6 +194,12 @@ def sufficiency(lerf: Degradation, over: Iterable[float] | None = None, fraction
     return _mean_drop(lerf, removed, fractions)
 
 
+@_metric(
+    "log-odds at 1/9",
+    "Chen et al. 2020",
+    "logarithm of the probability without the top ninth, minus that of the complete text",
+    higher_is_better=False,
+)
 def log_odds(result: Degradation, fraction: float = 1 / 9, fractions: Sequence[float] = NINTHS) -> Tensor:
     r"""
     :math:`\log p(x \setminus r_k) - \log p(x)`, natural logarithm.
@@ -161,6 +228,12 @@ def log_odds(result: Degradation, fraction: float = 1 / 9, fractions: Sequence[f
     return logarithm[:, _column(result, fraction, fractions)] - logarithm[:, 0]
 
 
+@_metric(
+    "LeRF−MoRF",
+    "Schulz et al. 2020, not scaled",
+    "area between the curves of least and most relevant first; 0 for random scores",
+    "morf lerf",
+)
 def area_between(morf: Degradation, lerf: Degradation) -> Tensor:
     r"""
     Area between the curves of least and of most relevant first, :math:`\int p_{LeRF} - p_{MoRF}`.
@@ -194,6 +267,11 @@ def area_between(morf: Degradation, lerf: Degradation) -> Tensor:
     return torch.trapezoid(lerf.probability, lerf.fraction) - torch.trapezoid(morf.probability, morf.fraction)
 
 
+@_metric(
+    "flips at 1/9",
+    "Serrano and Smith 2019, of a fraction",
+    "fraction of the texts whose most probable class changes without the top ninth",
+)
 def decision_flip_rate(result: Degradation, fraction: float = 1 / 9, fractions: Sequence[float] = NINTHS) -> Tensor:
     """
     1 where the most probable class changes without the top fraction, else 0; the mean is the rate.
@@ -265,103 +343,6 @@ def normalised_curve(result: Degradation, floor: float) -> Tensor:
     mean = result.probability.mean(0)
     span = mean[0] - floor
     return (mean - floor) / span.where(span > 0, torch.nan)
-
-
-@dataclass(frozen=True)
-class Metric:
-    """A metric of :data:`METRICS`; called with both results it returns one value per example, (B,).
-
-    Args:
-        name (str): Name of the function.
-        title (str): Title of its column in tables.
-        function (Callable): Takes one result for each of ``orders``, returns (B,).
-        higher_is_better (bool): Whether higher values speak for the attribution method.
-        source (str): Paper of the formula.
-        formula (str): The formula in words.
-        orders (tuple of str): Results that ``function`` takes: "morf", "lerf". Default: ("morf",)
-    """
-
-    name: str
-    title: str
-    function: Callable[..., Tensor]
-    higher_is_better: bool
-    source: str
-    formula: str
-    orders: tuple[str, ...] = ("morf",)
-
-    def __call__(self, morf: Degradation, lerf: Degradation) -> Tensor:
-        """Values of B examples, (B,), from the results of both orders."""
-        results = {"morf": morf, "lerf": lerf}
-        return self.function(*(results[order] for order in self.orders))
-
-
-# ERASER's fractions end at one half.
-_TO_HALF = NINTHS[:4]
-
-METRICS: dict[str, Metric] = {
-    metric.name: metric
-    for metric in (
-        Metric(
-            "probability_drop",
-            "drop at 1/9",
-            probability_drop,
-            True,
-            "Jiang et al. 2020, table 1",
-            "decrease in the probability of the explained class without the top ninth of the tokens",
-        ),
-        Metric(
-            "aopc",
-            "AOPC",
-            aopc,
-            True,
-            "Samek et al. 2017",
-            "mean decrease over all steps, from 0/9 to 9/9 removed",
-        ),
-        Metric(
-            "comprehensiveness",
-            "comprehensiveness",
-            partial(comprehensiveness, over=_TO_HALF),
-            True,
-            "ERASER, DeYoung et al. 2020, as its code computes it",
-            "mean decrease without the top 1/9 to 4/9",
-        ),
-        Metric(
-            "sufficiency",
-            "sufficiency",
-            partial(sufficiency, over=_TO_HALF),
-            False,
-            "ERASER, DeYoung et al. 2020, as its code computes it",
-            "mean decrease with only the top 1/9 to 4/9 kept",
-            ("lerf",),
-        ),
-        Metric(
-            "log_odds",
-            "log-odds at 1/9",
-            log_odds,
-            False,
-            "Chen et al. 2020",
-            "logarithm of the probability without the top ninth, minus that of the complete text",
-        ),
-        Metric(
-            "area_between",
-            "LeRF−MoRF",
-            area_between,
-            True,
-            "Schulz et al. 2020, not scaled",
-            "area between the curves of least and most relevant first; 0 for random scores",
-            ("morf", "lerf"),
-        ),
-        Metric(
-            "decision_flip_rate",
-            "flips at 1/9",
-            decision_flip_rate,
-            True,
-            "Serrano and Smith 2019, of a fraction",
-            "fraction of the texts whose most probable class changes without the top ninth",
-        ),
-    )
-}
-"""The registry of metrics with one value per example, by name; tables take their columns from it."""
 
 
 def _mean_drop(result: Degradation, removed: list[float], fractions: Sequence[float]) -> Tensor:
