@@ -43,7 +43,7 @@ def test_other_target():
     torch.testing.assert_close(result.probability, torch.tensor([[1 / (1 + math.exp(10)), 0.5]]))
 
 
-def test_default_target_is_the_most_probable_class_of_the_whole():
+def test_default_target_is_the_most_probable_class_of_the_complete_example():
     ids = torch.tensor([[40, 30], [PAD, PAD]])
     result = degradation(bag, ids, torch.ones(2, 2), perturbation=ReplaceToken(MASK), counts=[2])
     assert result.logit.tolist() == [[7, 0], [0, 0]]
@@ -130,7 +130,7 @@ def test_groups_go_together_by_the_sum_of_their_scores():
     torch.testing.assert_close(result.fraction, torch.tensor([[0, 1 / 3, 2 / 3, 1]]))
 
 
-def test_group_keeps_its_members_that_may_not_go_and_their_scores_do_not_count():
+def test_members_of_a_group_that_are_not_removable_stay_and_do_not_count():
     words = torch.tensor([[0, 0, 1, 1, 2, 2]])
     # The 9s of [CLS] and [SEP] do not count: 0.1, 0.6, 0.3.
     assert logits(degrade(feature_mask=words, counts=[1, 2, 3])) == [10, 5, 1, 0]
@@ -207,7 +207,7 @@ def test_mask_out():
     assert mask.tolist() == [6 * [1]]
 
 
-def test_callable_operator_sees_whole_rows_and_what_is_removed():
+def test_a_function_as_perturbation_gets_rows_and_the_mask_of_removed_features():
     def swap(inputs, arguments, removed):
         return (torch.where(removed, inputs[0] + 1, inputs[0]),), arguments
 
@@ -273,7 +273,7 @@ def test_repeated_steps_run_once():
     assert logits(result) == [6, 5, 5, 5, 5, 3, 3, 3, 0, 0]
 
 
-def test_both_orders_share_the_whole_and_the_empty_row():
+def test_both_orders_have_the_complete_and_the_empty_row_in_common():
     rows = []
 
     def spy(ids):
@@ -299,7 +299,7 @@ def test_passes_by_default_hold_a_thousand_positions():
     assert shapes == [(3, 300), (3, 300), (4, 200), (5, 10)]
 
 
-def test_passes_are_sorted_by_length_and_cut():
+def test_passes_are_sorted_by_length_and_split():
     shapes = []
 
     def spy(ids, mask):
@@ -403,10 +403,10 @@ def test_bad_inputs(inputs, error):
         degradation(bag, inputs, SCORES, 1, perturbation=Delete(PAD))
 
 
-def test_scores_of_numpy_and_operators_by_name():
+def test_numpy_scores_and_perturbations_by_name():
     expected = degradation(bag, IDS, SCORES, 1, perturbation=Delete(PAD))
-    found = degradation(bag, IDS, SCORES.numpy(), 1, perturbation=Delete(PAD))
-    assert torch.equal(found.probability, expected.probability)
+    result = degradation(bag, IDS, SCORES.numpy(), 1, perturbation=Delete(PAD))
+    assert torch.equal(result.probability, expected.probability)
     with pytest.raises(TypeError, match="perturbation is 'delete', expected one of captum_iba.metrics.perturbations"):
         degradation(bag, IDS, SCORES, 1, perturbation="delete")
 
@@ -423,7 +423,7 @@ def test_delete_refuses_masks_of_pairs():
         degradation(bag, IDS, SCORES, 1, torch.ones(1, 6, 6), perturbation=Delete(PAD))
 
 
-def test_a_class_with_a_probability_of_its_own_is_a_question_of_yes_or_no():
+def test_sigmoid_classes_are_explained_as_two_logits():
     # As the docstring says: zero and the logit of the class.
     result = degradation(bag, IDS, SCORES, 1, perturbation=Delete(PAD), counts=[2])
     torch.testing.assert_close(result.probability, result.logit.sigmoid())

@@ -81,9 +81,9 @@ def test_removing_nothing_changes_nothing(model, batch, perturbation):
 def test_least_relevant_first_is_most_relevant_first_of_the_negated_scores(model, batch, perturbation, as_released):
     counting = "as_released" if as_released and isinstance(perturbation, Delete) else "removable"
     options = {"perturbation": perturbation, "counting": counting}
-    one = run(model, batch, order="lerf", **options)
-    other = run(model, batch, negate=True, order="morf", **options)
-    for a, b in zip(one, other, strict=True):
+    lerf = run(model, batch, order="lerf", **options)
+    negated = run(model, batch, negate=True, order="morf", **options)
+    for a, b in zip(lerf, negated, strict=True):
         assert torch.equal(a, b)
 
 
@@ -111,7 +111,7 @@ def test_batch_padding_and_passes_do_not_matter(model, batch, perturbation, extr
 
 @few
 @given(texts, perturbations)
-def test_everything_is_gone_at_the_end_and_more_at_every_step(model, batch, perturbation):
+def test_everything_is_removed_at_the_end_and_more_at_every_step(model, batch, perturbation):
     result = run(model, batch, perturbation=perturbation)
     lengths = torch.tensor([len(text) for text in batch])
     assert torch.equal(result.fraction[:, -1], (lengths > 0).float())
@@ -142,9 +142,9 @@ def test_against_one_text_at_a_time_without_padding(model):
         for count in range(4):
             removed = sorted(range(len(text)), key=lambda k: -text[k][1])[:count]
             ids, _, segments, _, _ = padded([text])
-            kept = [k for k in range(ids.shape[1]) if k - 1 not in removed]
+            remaining = [k for k in range(ids.shape[1]) if k - 1 not in removed]
             with torch.no_grad():
-                logits = model(ids[:, kept], token_type_ids=segments[:, kept]).logits
+                logits = model(ids[:, remaining], token_type_ids=segments[:, remaining]).logits
             torch.testing.assert_close(result.logit[i, count], logits[0, 1], **TOLERANCE)
             torch.testing.assert_close(result.probability[i, count], logits[0].softmax(0)[1], **TOLERANCE)
             assert result.decision[i, count] == logits[0].argmax()

@@ -47,10 +47,10 @@ def test_it_cascades_and_leaves_the_model_alone(model):
     before = {name: value.clone() for name, value in model.state_dict().items()}
     seen = []
 
-    def explain(one):
-        state = one.state_dict()
+    def explain(randomised):
+        state = randomised.state_dict()
         seen.append([name for name in before if not torch.equal(before[name], state[name])])
-        return gradient(one)
+        return gradient(randomised)
 
     state = torch.get_rng_state()
     cascading_randomisation(model, explain, ["3", "0"])
@@ -60,14 +60,14 @@ def test_it_cascades_and_leaves_the_model_alone(model):
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_scores_that_ignore_the_model_stay_alike(model):
-    result = cascading_randomisation(model, lambda one: X)
+def test_scores_that_ignore_the_model_stay_similar(model):
+    result = cascading_randomisation(model, lambda model: X)
     torch.testing.assert_close(result.correlation, torch.ones(5, 3, dtype=torch.float64))
 
 
 def test_only_magnitudes_count(model):
     signs = iter([1, -1, 1, -1])
-    result = cascading_randomisation(model, lambda one: X * next(signs))
+    result = cascading_randomisation(model, lambda model: X * next(signs))
     torch.testing.assert_close(result.correlation, torch.ones(5, 3, dtype=torch.float64))
 
 
@@ -142,16 +142,16 @@ GROUND_TRUTH = torch.tensor([[0, 1, 1, 0]]).bool()
         ([0, math.inf, 1, -math.inf], 1.0),
     ],
 )
-def test_precision_by_hand(scores, expected):
+def test_ground_truth_precision_by_hand(scores, expected):
     assert ground_truth_precision(torch.tensor([scores]), GROUND_TRUTH).tolist() == [expected]
 
 
-def test_precision_sums_hidden_dimensions():
+def test_ground_truth_precision_sums_hidden_dimensions():
     scores = torch.tensor([[[5.0, -5], [1, 0], [1, 1], [0, 0]]])
     assert ground_truth_precision(scores, GROUND_TRUTH).tolist() == [1]
 
 
-def test_precision_leaves_special_tokens_out():
+def test_ground_truth_precision_leaves_special_tokens_out():
     scores = torch.tensor([[9.0, 2, 3, 9]])
     assert ground_truth_precision(
         scores, GROUND_TRUTH, GROUND_TRUTH | torch.tensor([[0, 0, 0, 0]]).bool()
@@ -160,7 +160,7 @@ def test_precision_leaves_special_tokens_out():
     assert ground_truth_precision(scores, GROUND_TRUTH, removable).tolist() == [0]
 
 
-def test_precision_per_example():
+def test_ground_truth_precision_per_example():
     ground_truth = torch.tensor([[True, False], [False, True], [False, False]])
     precision = ground_truth_precision(torch.tensor([[2.0, 1], [2, 1], [2, 1]]), ground_truth)
     assert precision[:2].tolist() == [1, 0]
@@ -168,6 +168,6 @@ def test_precision_per_example():
 
 
 @pytest.mark.parametrize("shape", [(1, 3), (4,), (1, 4, 2, 2)])
-def test_precision_of_wrong_shapes(shape):
+def test_ground_truth_precision_of_wrong_shapes(shape):
     with pytest.raises(ValueError, match="attributions and masks have the shapes"):
         ground_truth_precision(torch.zeros(shape), GROUND_TRUTH)

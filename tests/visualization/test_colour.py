@@ -24,7 +24,7 @@ def test_ticks_do_not_run_into_each_other():
 
 
 @pytest.mark.parametrize("bits", [math.nan, math.inf, -math.inf])
-def test_what_is_no_number_has_no_level(bits):
+def test_nan_and_infinity_have_no_level(bits):
     assert Scale(8.0).level(bits) is None
 
 

@@ -56,7 +56,7 @@ def test_signed_words_stand_on_two_sides():
     assert {"−1", "0", "1", "score"} <= set(words_in(ax))
 
 
-def test_what_is_no_number_is_hatched():
+def test_nan_and_infinity_are_hatched():
     _, ax = plot_tokens(attribution("what is this", bits=[math.nan, math.inf, 2.0]))
     assert [bool(patch.get_hatch()) for patch in ax.patches[:4]] == [False, True, True, False]
     _, ax = plot_layers([attribution("what is this", bits=[math.nan, math.inf, 2.0])])
@@ -143,7 +143,7 @@ def test_normalised_curves_run_from_1_to_0():
 
 
 @pytest.mark.parametrize("wrong", [torch.zeros(3), torch.zeros(0, 4), torch.full((2, 3), math.nan)])
-def test_curves_of_something_else_are_an_error(wrong):
+def test_wrong_curves_are_an_error(wrong):
     with pytest.raises(ValueError, match=r"'a'|NaN"):
         plot_degradation({"a": wrong})
     with pytest.raises(ValueError, match="curves"):
@@ -187,7 +187,7 @@ def every_figure(ax=None):
     ]
 
 
-def test_axes_that_are_given_are_drawn_on():
+def test_own_axes_are_drawn_on():
     from matplotlib.figure import Figure
 
     ax = Figure().add_subplot()
