@@ -25,7 +25,7 @@ _RESAMPLES = 999  # enough for a figure
 _MOST_TICKS = 16
 
 
-class DegradationCurves(Protocol):
+class DrawableDegradation(Protocol):
     """Target probability and removed fraction at each step, (B, S + 1): a :class:`captum_iba.metrics.Degradation`."""
 
     @property
@@ -34,7 +34,7 @@ class DegradationCurves(Protocol):
     def fraction(self) -> Tensor: ...
 
 
-class OptimizationTrace(Protocol):
+class DrawableTrace(Protocol):
     """Information in bits and target probability at each step: a trace of one example."""
 
     @property
@@ -43,8 +43,8 @@ class OptimizationTrace(Protocol):
     def probability(self) -> Any: ...
 
 
-Curves = DegradationCurves | Tensor
-"""Degradation curves, or target probabilities (B, S + 1) at evenly spaced fractions from 0 to 1."""
+DrawableCurve = DrawableDegradation | Tensor
+"""A degradation, or target probabilities (B, S + 1) at evenly spaced fractions from 0 to 1."""
 
 
 class Band(NamedTuple):
@@ -63,7 +63,7 @@ class Band(NamedTuple):
     high: list[float]
 
 
-def degradation_bands(curves: Mapping[str, Curves], normalised: bool = False) -> dict[str, Band]:
+def degradation_bands(curves: Mapping[str, DrawableCurve], normalised: bool = False) -> dict[str, Band]:
     """Means over the examples at every step with 95 % bootstrap intervals, as :func:`plot_degradation` draws them.
 
     Args:
@@ -104,7 +104,7 @@ def degradation_bands(curves: Mapping[str, Curves], normalised: bool = False) ->
 
 
 def plot_degradation(
-    curves: Mapping[str, Curves], ax: Axes | None = None, normalised: bool = False
+    curves: Mapping[str, DrawableCurve], ax: Axes | None = None, normalised: bool = False
 ) -> tuple[Figure | SubFigure, Axes]:
     """Degradation curves: mean target probability as features are removed, with 95 % intervals.
 
@@ -210,7 +210,7 @@ def plot_sweep(
     return figure, ax
 
 
-def plot_trace(trace: OptimizationTrace, ax: Axes | None = None) -> tuple[Figure | SubFigure, Axes]:
+def plot_trace(trace: DrawableTrace, ax: Axes | None = None) -> tuple[Figure | SubFigure, Axes]:
     """Optimization of a mask: information in bits and target probability against the step.
 
     Args:
@@ -302,7 +302,7 @@ def _interval(values: Tensor | Sequence[float]) -> Interval:
     return paired_bootstrap(values, n_resamples=_RESAMPLES)
 
 
-def _probabilities(name: str, curve: Curves) -> Tensor:
+def _probabilities(name: str, curve: DrawableCurve) -> Tensor:
     values = torch.as_tensor(getattr(curve, "probability", curve)).detach()
     if values.ndim != 2 or values.shape[0] < 1 or values.shape[1] < 2:
         raise ValueError(f"curves has {name!r} of the shape {tuple(values.shape)}, expected (examples, steps + 1)")
@@ -311,7 +311,7 @@ def _probabilities(name: str, curve: Curves) -> Tensor:
     return values.cpu().double()
 
 
-def _fractions(curve: Curves) -> list[float]:
+def _fractions(curve: DrawableCurve) -> list[float]:
     if hasattr(curve, "fraction"):
         return [float(fraction) for fraction in curve.fraction.double().mean(0)]
     return [k / (curve.shape[1] - 1) for k in range(curve.shape[1])]

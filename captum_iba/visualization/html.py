@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from captum_iba.visualization.colour import Scale, colour_class, colours
 from captum_iba.visualization.pieces import (
@@ -372,11 +372,7 @@ def _ranked(attribution: DrawableBits) -> list[dict[str, Any]]:
     ]
 
 
-class _CaptumRecorded(Protocol):
-    def to_captum_record(self) -> VisualizationDataRecord: ...
-
-
-def visualization_records(attributions: Sequence[_CaptumRecorded]) -> list[VisualizationDataRecord]:
+def visualization_records(attributions: Sequence[DrawableBits]) -> list[VisualizationDataRecord]:
     """Records for ``captum.attr.visualization.visualize_text``, one per text.
 
     Words and labels are escaped and NaN becomes 0, since Captum does neither; see
