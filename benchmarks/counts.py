@@ -121,7 +121,7 @@ def cases(model: Any) -> dict[str, tuple[Callable[[], object], int]]:
         "paper, every layer by itself": sweep(),
         "statistics of every layer": (lambda: FeatureStatistics.estimate(forward, blocks, [ids[:8]]), 0),
         "degradation, both orders": (
-            lambda: degradation_both(forward, texts, scores, 1, removable_mask=removable, operator=Delete(0)),
+            lambda: degradation_both(forward, texts, scores, 1, removable_mask=removable, perturbation=Delete(0)),
             0,
         ),
     }

@@ -91,7 +91,7 @@ def batched(batch: Batch, rows_a_pass: int | None) -> Tensor:
         1,
         batch.inputs[1:],
         removable_mask=batch.removable,
-        operator=Delete(batch.pad_id),
+        perturbation=Delete(batch.pad_id),
         max_examples_per_batch=rows_a_pass,
     ).probability
 

@@ -156,7 +156,7 @@ class Computation:
                 target,
                 example.gold,
                 scores[row].tokens.tolist(),
-                morf.share[row].tolist(),
+                morf.fraction[row].tolist(),
                 morf.probability[row].tolist(),
                 morf.logit[row].tolist(),
                 morf.decision[row].tolist(),
@@ -194,8 +194,8 @@ class Computation:
                 target=_tensor([item.target for item in scores], input_ids),
                 additional_forward_args=tuple(others) or None,
                 removable_mask=removable.to(input_ids.device),
-                operator=Delete(self.classifier.pad_id, self.classifier.padding_matters),
-                shares=NINTHS,
+                perturbation=Delete(self.classifier.pad_id, self.classifier.padding_matters),
+                fractions=NINTHS,
                 counting=run.counting,
             )
 

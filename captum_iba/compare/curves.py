@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from captum_iba.compare.results import Results
-from captum_iba.metrics import Degradation, mean_over_seeds
+from captum_iba.metrics import Degradation, degraded_floor, mean_over_seeds
 from captum_iba.visualization import plot_degradation, save_figure
 
 _LEAST_SPAN = 0.1
@@ -39,14 +39,13 @@ def make_curves(results: Results) -> Curves:
     degradations = {
         row.name: row.outcomes[0].morf._replace(
             probability=_mean([one.morf.probability for one in row.outcomes]),
-            share=_mean([one.morf.share for one in row.outcomes]),
+            fraction=_mean([one.morf.fraction for one in row.outcomes]),
         )
         for row in results.rows
         if row.outcomes
     }
-    floor = min(float(one.probability[:, -1].mean()) for one in degradations.values())
     whole = float(next(iter(degradations.values())).probability[:, 0].mean())
-    return Curves(degradations, whole - floor >= _LEAST_SPAN)
+    return Curves(degradations, whole - degraded_floor(degradations.values()) >= _LEAST_SPAN)
 
 
 def _mean(runs: list[Tensor]) -> Tensor:

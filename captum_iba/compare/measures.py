@@ -1,4 +1,4 @@
-"""What the columns of the tables are: each a number for every example and method."""
+"""Columns of the tables: metrics of the registry, and the time."""
 
 from __future__ import annotations
 
@@ -9,16 +9,7 @@ import torch
 from torch import Tensor
 
 from captum_iba.compare.results import Outcome, Row
-from captum_iba.metrics import (
-    aopc,
-    area_between,
-    comprehensiveness,
-    mean_over_seeds,
-    probability_drop,
-    sufficiency,
-)
-
-_TO_HALF = tuple(k / 9 for k in range(1, 5))
+from captum_iba.metrics import METRICS, mean_over_seeds
 
 
 @dataclass(frozen=True)
@@ -26,11 +17,11 @@ class Measure:
     """A column.
 
     Attributes:
-        name (str): For machines.
-        title (str): For readers.
-        function (callable): From a run's outcome to one number an example, (B,).
-        higher_is_better (bool): Whether more speaks for the method.
-        meaning (str): In a sentence, with the source of the formula.
+        name (str): Name in ``table.csv``.
+        title (str): Title in the tables.
+        function (callable): From a run's outcome to one value per example, (B,).
+        higher_is_better (bool): Whether higher values speak for the method.
+        meaning (str): The formula in words, and its source.
         each (bool): Whether examples are measured one by one. Otherwise, as the time of those that are scored together,
             there is no interval over examples. Default: True.
     """
@@ -43,47 +34,23 @@ class Measure:
     each: bool = True
 
     def of(self, row: Row) -> Tensor:
-        """The numbers of a row, (B,), float64: the mean over its seeds."""
+        """Values of a row, (B,), float64: the mean over its seeds."""
         return mean_over_seeds([self.function(outcome) for outcome in row.outcomes])
 
 
+def _of_metric(name: str) -> Measure:
+    metric = METRICS[name]
+    return Measure(
+        name,
+        metric.title,
+        lambda outcome: metric(outcome.morf, outcome.lerf),
+        metric.higher_is_better,
+        f"{metric.formula} ({metric.source}).",
+    )
+
+
 MEASURES = (
-    Measure(
-        "drop",
-        "drop at 1/9",
-        lambda outcome: probability_drop(outcome.morf),
-        True,
-        "how far the probability of the explained class falls without the top ninth of the tokens "
-        "(Jiang et al. 2020, table 1).",
-    ),
-    Measure(
-        "aopc",
-        "AOPC",
-        lambda outcome: aopc(outcome.morf),
-        True,
-        "the mean fall over all steps, from 0/9 to 9/9 removed (Samek et al. 2017).",
-    ),
-    Measure(
-        "comprehensiveness",
-        "comprehensiveness",
-        lambda outcome: comprehensiveness(outcome.morf, over=_TO_HALF),
-        True,
-        "the mean fall without the top 1/9 to 4/9 (ERASER, DeYoung et al. 2020, whose shares end at one half).",
-    ),
-    Measure(
-        "sufficiency",
-        "sufficiency",
-        lambda outcome: sufficiency(outcome.lerf, over=_TO_HALF),
-        False,
-        "the mean fall with only the top 1/9 to 4/9 kept (ERASER).",
-    ),
-    Measure(
-        "lerf_minus_morf",
-        "LeRF−MoRF",
-        lambda outcome: area_between(outcome.morf, outcome.lerf),
-        True,
-        "the area between the curves of least and most relevant first (Schulz et al. 2020, not scaled); 0 is chance.",
-    ),
+    *map(_of_metric, ("probability_drop", "aopc", "comprehensiveness", "sufficiency", "area_between")),
     Measure(
         "seconds",
         "s/example",

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from captum_iba._files import write_text
@@ -21,8 +20,8 @@ from captum_iba.compare.tables import MARKS, Table, make_table, notes, say, writ
 from captum_iba.methods import find
 from captum_iba.methods import names as method_names
 from captum_iba.visualization.figures import svg
-from captum_iba.visualization.html import colour_rules, sorting
-from captum_iba.visualization.pieces import say_score
+from captum_iba.visualization.html import render_template, sorting
+from captum_iba.visualization.pieces import format_number
 
 TEXTS_DRAWN = 20
 _TOP_WORDS = 6
@@ -64,17 +63,11 @@ def write_report(folder: Path) -> Summary:
 
 
 def _page(results: Results, table: Table, curves: Curves, drawing: str) -> str:
-    environment = Environment(
-        loader=ChoiceLoader([PackageLoader("captum_iba.compare"), PackageLoader("captum_iba.visualization")]),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["breakable"] = _breakable
     texts = _texts(results)
-    return environment.get_template("report.html.jinja").render(
-        colour_rules=colour_rules,
+    return render_template(
+        "report.html.jinja",
+        package="captum_iba.compare",
+        breakable=_breakable,
         title="Which words decide? Methods compared",
         description=describe(results),
         findings=findings(table, results),
@@ -202,7 +195,7 @@ def _pieces(row: dict[str, Any], words: Sequence[_Word], by_method: dict[str, li
                 "style": ";".join(f"--m{k}:{depth:.2f}" for k, depth in enumerate(depths) if abs(depth) >= 0.005),
                 "strange": "".join(f" x{k}" for k, score in enumerate(scores) if not math.isfinite(score)),
                 "title": "\n".join(
-                    f"{name}: {say_score(score)}" for name, score in zip(by_method, scores, strict=True)
+                    f"{name}: {format_number(score, 'score')}" for name, score in zip(by_method, scores, strict=True)
                 ),
             }
         )

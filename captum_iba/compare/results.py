@@ -158,7 +158,7 @@ def _outcome(records: Sequence[Record]) -> Outcome:
             name: torch.tensor([getattr(record, f"{order}_{name}") for record in records])
             for name in ("probability", "logit", "decision")
         }
-        return Degradation(**values, share=torch.tensor([record.share for record in records]))
+        return Degradation(**values, fraction=torch.tensor([record.share for record in records]))
 
     return Outcome(of("morf"), of("lerf"), np.array([record.seconds for record in records], dtype=np.float64))
 

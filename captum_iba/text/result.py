@@ -7,7 +7,6 @@ import html
 import json
 import math
 import os
-import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,6 +18,7 @@ import numpy.typing as npt
 import torch
 
 from captum_iba._files import write_text
+from captum_iba.visualization.terminal import printable
 
 if TYPE_CHECKING:
     from captum.attr._utils.visualization import VisualizationDataRecord
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 _FORMAT = "captum_iba.TextAttribution/1"
 _SHOWN = 20
 _BAR = 24
-# These reorder what follows them on a terminal, beyond the word that they stand in.
-_BIDI_CONTROLS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 
 @dataclass(frozen=True)
@@ -283,16 +281,6 @@ class TextAttribution:
 def finite(bits: float) -> float:
     """The number itself, or 0 where it is NaN or infinite."""
     return bits if math.isfinite(bits) else 0.0
-
-
-def printable(text: str) -> str:
-    """The text for a terminal: control characters and text-direction overrides are spelled out."""
-    return "".join(
-        character.encode("unicode_escape").decode("ascii")
-        if unicodedata.category(character) in ("Cc", "Cs") or character in _BIDI_CONTROLS
-        else character
-        for character in text
-    )
 
 
 def _json_safe(value: Any) -> Any:

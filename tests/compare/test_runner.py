@@ -72,13 +72,13 @@ def test_records_say_what_method_and_test_give(request_of, tmp_path, model_folde
                 target=record.target,
                 additional_forward_args=tuple(others),
                 removable_mask=~torch.tensor([scores.encoded.special]),
-                operator=Delete(0),
+                perturbation=Delete(0),
                 order=order,
             )
             np.testing.assert_allclose(getattr(record, f"{order}_probability"), expected.probability[0], atol=1e-5)
             np.testing.assert_allclose(getattr(record, f"{order}_logit"), expected.logit[0], atol=1e-4)
             assert getattr(record, f"{order}_decision") == expected.decision[0].tolist()
-            np.testing.assert_allclose(record.share, expected.share[0], atol=1e-6)
+            np.testing.assert_allclose(record.share, expected.fraction[0], atol=1e-6)
         assert record.seconds > 0 and record.error is None
 
 

@@ -15,7 +15,7 @@ from captum_iba.compare.curves import make_curves
 from captum_iba.compare.data import load_data
 from captum_iba.compare.results import read_results
 from captum_iba.methods import register, registry
-from captum_iba.visualization.curve_figures import degradation_bands
+from captum_iba.visualization.curves import degradation_bands
 from tests.compare.conftest import LABELS, rows_of_texts, write_lines
 from tests.text.conftest import build, wordpiece  # noqa: F401
 
@@ -132,7 +132,7 @@ def test_curves_stand_where_tokens_were_removed(tmp_path, model_folder):
     results = read_results(tmp_path / "out")
     bands = degradation_bands(make_curves(results).degradations)
     for row in results.rows:
-        share = row.outcomes[0].morf.share.double().mean(0).tolist()
+        share = row.outcomes[0].morf.fraction.double().mean(0).tolist()
         assert bands[row.name].x == pytest.approx(share)
     assert bands[results.rows[0].name].x[1] == pytest.approx((0.5 + 0.5 + 1) / 3)
 

@@ -33,12 +33,12 @@ def by_hand(folder, runs):
         share = np.array([r.share for r in rows])
         widths = np.diff(share, axis=1)
         area = [((curve[:, 1:] + curve[:, :-1]) / 2 * widths).sum(1) for curve in (lerf, morf)]
-        columns["drop"].append(morf[:, 0] - morf[:, 1])
+        columns["probability_drop"].append(morf[:, 0] - morf[:, 1])
         columns["aopc"].append(sum(morf[:, 0] - morf[:, k] for k in range(10)) / 10)
         columns["comprehensiveness"].append(sum(morf[:, 0] - morf[:, k] for k in (1, 2, 3, 4)) / 4)
         # The top k/9 kept is the lowest 1 - k/9 removed.
         columns["sufficiency"].append(sum(lerf[:, 0] - lerf[:, 9 - k] for k in (1, 2, 3, 4)) / 4)
-        columns["lerf_minus_morf"].append(area[0] - area[1])
+        columns["area_between"].append(area[0] - area[1])
         columns["seconds"].append(np.array([r.seconds for r in rows]))
     return {name: np.mean(values, axis=0) for name, values in columns.items()}
 

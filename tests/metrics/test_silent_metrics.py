@@ -28,7 +28,7 @@ def test_rows_of_equal_length_share_a_pass_where_padding_matters():
             scores[rows],
             target=1,
             removable_mask=ids[rows] != 0,
-            operator=Delete(0, equal_lengths=True),
+            perturbation=Delete(0, equal_lengths=True),
             **limit,
         ).probability
 

@@ -1,5 +1,6 @@
 import dataclasses
 import math
+import re
 import subprocess
 import sys
 import warnings
@@ -55,7 +56,7 @@ def test_signed_words_stand_on_two_sides():
     assert {"−1", "0", "1", "score"} <= set(words_in(ax))
 
 
-def test_what_is_no_number_is_hatched():
+def test_nan_and_infinity_are_hatched():
     _, ax = plot_tokens(attribution("what is this", bits=[math.nan, math.inf, 2.0]))
     assert [bool(patch.get_hatch()) for patch in ax.patches[:4]] == [False, True, True, False]
     _, ax = plot_layers([attribution("what is this", bits=[math.nan, math.inf, 2.0])])
@@ -142,7 +143,7 @@ def test_normalised_curves_run_from_1_to_0():
 
 
 @pytest.mark.parametrize("wrong", [torch.zeros(3), torch.zeros(0, 4), torch.full((2, 3), math.nan)])
-def test_curves_of_something_else_are_an_error(wrong):
+def test_wrong_curves_are_an_error(wrong):
     with pytest.raises(ValueError, match=r"'a'|NaN"):
         plot_degradation({"a": wrong})
     with pytest.raises(ValueError, match="curves"):
@@ -186,7 +187,7 @@ def every_figure(ax=None):
     ]
 
 
-def test_axes_that_are_given_are_drawn_on():
+def test_own_axes_are_drawn_on():
     from matplotlib.figure import Figure
 
     ax = Figure().add_subplot()
@@ -205,7 +206,7 @@ def test_the_same_figure_is_the_same_file(tmp_path, kind):
 
 def test_saving_says_what_is_wrong(tmp_path):
     fig, _ = plot_tokens(attribution("a film"))
-    with pytest.raises(ValueError, match=r"path: .*\.svg, \.png or \.pdf, got 'film.gif'"):
+    with pytest.raises(ValueError, match=r"path is 'film.gif', expected .*\.svg, \.png or \.pdf"):
         save_figure(fig, "film.gif")
     with pytest.raises(FileNotFoundError, match="does not exist"):
         save_figure(fig, tmp_path / "no" / "film.svg")
@@ -228,6 +229,15 @@ def test_importing_is_light():
     heavy = ["transformers", "lime", "scipy", "matplotlib", "jinja2", "rich"]
     code = f"import sys, captum_iba.visualization; print([name for name in {heavy} if name in sys.modules])"
     assert run_python(code) == "[]"
+
+
+def test_nothing_of_the_rooms_above_is_imported():
+    """Neither at run time nor for types: protocols say what is drawn."""
+    package = Path(__file__).parents[2] / "captum_iba" / "visualization"
+    imports = set(
+        re.findall(r"^ *(?:from|import) captum_iba\.?(\w*)", "".join(map(Path.read_text, package.glob("*.py"))), re.M)
+    )
+    assert imports == {"_bootstrap", "_files", "visualization"}
 
 
 def test_without_matplotlib_it_says_what_to_install():

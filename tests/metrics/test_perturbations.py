@@ -45,15 +45,15 @@ def test_replace_token():
 @pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.float32])
 def test_mask_out(dtype):
     mask = torch.ones(2, 4, dtype=dtype)
-    _, (first, found) = MaskOut(2)((IDS,), ("text", mask), REMOVED)
+    _, (first, masked) = MaskOut(2)((IDS,), ("text", mask), REMOVED)
     assert first == "text"
-    assert torch.equal(found.bool(), ~REMOVED)
-    assert found.dtype == dtype
+    assert torch.equal(masked.bool(), ~REMOVED)
+    assert masked.dtype == dtype
     assert mask.all()
 
 
 @pytest.mark.parametrize("argument", [-1, 2, 3, 7])
-def test_mask_out_names_what_it_found(argument):
+def test_mask_out_names_the_wrong_argument(argument):
     with pytest.raises(ValueError, match=f"MaskOut: argument {argument} of forward_func is"):
         MaskOut(argument)((IDS,), (torch.ones(2, 4), torch.ones(2, 3), None), REMOVED)
 
@@ -61,5 +61,5 @@ def test_mask_out_names_what_it_found(argument):
 def test_baseline_value_broadcasts():
     image = torch.ones(1, 2, 2, 2)
     removed = torch.tensor([[[True, False], [False, False]]])
-    (found,), _ = BaselineValue(torch.tensor([3.0, 4.0]).view(2, 1, 1))((image,), (), removed)
-    assert found.tolist() == [[[[3, 1], [1, 1]], [[4, 1], [1, 1]]]]
+    (masked,), _ = BaselineValue(torch.tensor([3.0, 4.0]).view(2, 1, 1))((image,), (), removed)
+    assert masked.tolist() == [[[[3, 1], [1, 1]], [[4, 1], [1, 1]]]]

@@ -22,10 +22,10 @@ from captum_iba.metrics import (
 HALVES = [0.5, 1.0]
 
 
-def made(probability, decision=None, share=None):
+def made(probability, decision=None, fraction=None):
     """A result with these probabilities."""
     p = torch.tensor(probability)
-    steps = torch.linspace(0, 1, p.shape[1]).expand_as(p) if share is None else torch.tensor(share)
+    steps = torch.linspace(0, 1, p.shape[1]).expand_as(p) if fraction is None else torch.tensor(fraction)
     chosen = torch.zeros_like(p, dtype=torch.int64) if decision is None else torch.tensor(decision)
     return Degradation(p, p.logit(), chosen, steps)
 
@@ -52,7 +52,7 @@ def test_aopc_counts_the_step_that_removes_nothing():
 
 
 def test_comprehensiveness_does_not():
-    close(comprehensiveness(MORF, shares=HALVES), [(0.4 + 0.7) / 2, 0.1])
+    close(comprehensiveness(MORF, fractions=HALVES), [(0.4 + 0.7) / 2, 0.1])
     close(comprehensiveness(MORF, [0.5], HALVES), [0.4, 0.0])
 
 
@@ -60,7 +60,7 @@ def test_sufficiency_keeps_the_top():
     # Keeping the top half is removing the lower half; keeping all loses nothing.
     close(sufficiency(LERF, [0.5], HALVES), [0.1, -0.1])
     close(sufficiency(LERF, [0.5, 1.0], HALVES), [0.05, -0.05])
-    close(sufficiency(LERF, shares=HALVES), [0.1, -0.1])
+    close(sufficiency(LERF, fractions=HALVES), [0.1, -0.1])
 
 
 def test_sufficiency_by_default_keeps_something():
@@ -78,8 +78,8 @@ def test_area_between():
 
 
 def test_area_is_over_what_was_really_removed():
-    share = [[0.0, 1.0, 1.0]]
-    close(area_between(made([[0.8, 0.2, 0.2]], share=share), made([[0.8, 0.4, 0.4]], share=share)), [0.1])
+    fraction = [[0.0, 1.0, 1.0]]
+    close(area_between(made([[0.8, 0.2, 0.2]], fraction=fraction), made([[0.8, 0.4, 0.4]], fraction=fraction)), [0.1])
 
 
 def test_decision_flip_rate():
@@ -119,30 +119,30 @@ def test_agree_with_the_formulas_written_out(curves):
     expected = naive_comprehensiveness([curve[0] for curve in curves], [curve[1:] for curve in curves])
     assert comprehensiveness(result).mean().item() == pytest.approx(expected, abs=1e-5)
     assert area_between(result, result).tolist() == [0] * len(curves)
-    # With the same shares the two differ by the divisor only.
+    # With the same fractions the two differ by the divisor only.
     torch.testing.assert_close(aopc(result) * 10, comprehensiveness(result) * 9)
 
 
 @pytest.mark.parametrize("name", METRICS)
 def test_registry(name):
-    """Every metric gives a value an example, and says truly which of two methods is better."""
+    """Every metric has one value per example, and says truly which of two methods is better."""
     metric = METRICS[name]
     good = {"morf": made([[0.9] + 9 * [0.2]] * 2, [[1] + 9 * [0]] * 2), "lerf": made([[0.9] * 9 + [0.2]] * 2)}
     bad = {"morf": good["lerf"], "lerf": good["morf"]}
-    values = [metric.function(*(results[order] for order in metric.orders)) for results in (good, bad)]
+    values = [metric(**results) for results in (good, bad)]
     assert all(value.shape == (2,) for value in values)
     assert bool((values[0] > values[1]).all()) == metric.higher_is_better
     assert bool((values[0] < values[1]).all()) != metric.higher_is_better
-    assert metric.source
+    assert metric.name == name and metric.title and metric.source and metric.formula
 
 
 @pytest.mark.parametrize(
     ("compute", "message"),
     [
-        (lambda: probability_drop(MORF, 0.3, HALVES), r"share is 0.3, expected one of \[0.5, 1.0\]"),
-        (lambda: probability_drop(MORF), "shares has 9 entries, expected the 2"),
+        (lambda: probability_drop(MORF, 0.3, HALVES), r"fraction is 0.3, expected one of \[0.5, 1.0\]"),
+        (lambda: probability_drop(MORF), "fractions has 9 entries, expected the 2"),
         (lambda: comprehensiveness(MORF, [], HALVES), "over is empty"),
-        (lambda: sufficiency(LERF, [0.3], HALVES), "share is 0.7"),
+        (lambda: sufficiency(LERF, [0.3], HALVES), "fraction is 0.7"),
         (lambda: area_between(MORF, made([[0.9, 0.2]])), r"lerf has the shape \(1, 2\)"),
     ],
 )

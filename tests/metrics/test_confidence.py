@@ -10,35 +10,35 @@ from captum_iba.metrics import Interval, mean_over_seeds, paired_bootstrap
 
 def test_interval_of_a_normal_sample():
     values = torch.randn(400, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + 3
-    found = paired_bootstrap(values)
-    assert found.mean == pytest.approx(values.mean().item())
+    interval = paired_bootstrap(values)
+    assert interval.mean == pytest.approx(values.mean().item())
     # The textbook's interval, mean +- 1.96 standard errors.
     error = values.std().item() / 20
-    assert found.low == pytest.approx(found.mean - 1.96 * error, abs=0.1 * error)
-    assert found.high == pytest.approx(found.mean + 1.96 * error, abs=0.1 * error)
+    assert interval.low == pytest.approx(interval.mean - 1.96 * error, abs=0.1 * error)
+    assert interval.high == pytest.approx(interval.mean + 1.96 * error, abs=0.1 * error)
 
 
 def test_percentiles_of_all_resamples():
     # Of (0, 0, 0, 0, 0, 1): low is 0, since a third of the resamples have no 1.
-    found = paired_bootstrap([0.0, 0, 0, 0, 0, 1])
+    interval = paired_bootstrap([0.0, 0, 0, 0, 0, 1])
     means = sorted(sum(draw) / 6 for draw in itertools.product([0, 0, 0, 0, 0, 1], repeat=6))
-    assert found.low == 0
-    assert found.mean < found.high <= means[-1]
+    assert interval.low == 0
+    assert interval.mean < interval.high <= means[-1]
 
 
 def test_pairs_are_kept_together():
     spread = torch.linspace(0, 100, 50)
     better = spread + 1 + 0.1 * torch.tensor([1.0, -1.0]).repeat(25)
-    found = paired_bootstrap(better, spread)
-    assert found.mean == pytest.approx(1, abs=1e-4)
-    assert found.excludes_zero
-    assert found.high - found.low < 0.1
+    interval = paired_bootstrap(better, spread)
+    assert interval.mean == pytest.approx(1, abs=1e-4)
+    assert interval.excludes_zero
+    assert interval.high - interval.low < 0.1
     # Not paired, the spread of the examples hides the difference.
-    apart = [paired_bootstrap(values) for values in (better, spread)]
-    assert apart[0].low < apart[1].high
+    unpaired = [paired_bootstrap(values) for values in (better, spread)]
+    assert unpaired[0].low < unpaired[1].high
 
 
-def test_minus_turns_it_around():
+def test_the_reverse_difference_is_negated():
     a, b = torch.rand(2, 40, generator=torch.Generator().manual_seed(0))
     there, back = paired_bootstrap(a, b), paired_bootstrap(b, a)
     assert (back.mean, back.low, back.high) == pytest.approx((-there.mean, -there.high, -there.low), abs=0.01)
@@ -51,10 +51,10 @@ def test_constant_values(values):
 
 def test_equal_differences_are_constant():
     a = torch.rand(20, generator=torch.Generator().manual_seed(0))
-    found = paired_bootstrap(a + 1, a)
-    assert found.low <= found.mean <= found.high
-    assert found.high - found.low < 1e-6
-    assert found.excludes_zero
+    interval = paired_bootstrap(a + 1, a)
+    assert interval.low <= interval.mean <= interval.high
+    assert interval.high - interval.low < 1e-6
+    assert interval.excludes_zero
     same = paired_bootstrap(a, a)
     assert same == Interval(0, 0, 0)
     assert not same.excludes_zero
@@ -62,9 +62,9 @@ def test_equal_differences_are_constant():
 
 @pytest.mark.parametrize("count", [2, 3, 5, 30])
 def test_nearly_constant_values_give_numbers(count):
-    found = paired_bootstrap([0.0] * (count - 1) + [1.0])
-    assert all(math.isfinite(value) for value in found)
-    assert found.low <= found.mean <= found.high
+    interval = paired_bootstrap([0.0] * (count - 1) + [1.0])
+    assert all(math.isfinite(value) for value in interval)
+    assert interval.low <= interval.mean <= interval.high
 
 
 def test_seed():
@@ -102,8 +102,8 @@ def test_missing_scipy_names_the_extra(monkeypatch):
 
 
 def test_mean_over_seeds():
-    found = mean_over_seeds([torch.tensor([0.0, 1.0]), torch.tensor([1.0, 1.0]), [0.5, 4.0]])
-    assert found.tolist() == [0.5, 2.0]
+    means = mean_over_seeds([torch.tensor([0.0, 1.0]), torch.tensor([1.0, 1.0]), [0.5, 4.0]])
+    assert means.tolist() == [0.5, 2.0]
     with pytest.raises(ValueError, match=r"runs have \[1, 2\] values"):
         mean_over_seeds([[1.0], [1.0, 2.0]])
     with pytest.raises(ValueError, match=r"runs have \[\] values"):
