@@ -86,12 +86,15 @@ def test_every_method_is_in_the_table_of_algorithms():
     page = (ROOT / "docs" / "algorithms.md").read_text(encoding="utf-8")
     listed = re.findall(r"^\| `(\w+)` \|", page.partition("\n## ")[0], re.MULTILINE)
     module = importlib.import_module("captum_iba.methods")
-    assert sorted(listed) == sorted(module.names())
+    assert sorted(listed) == sorted(module.method_names())
 
 
 def test_every_public_package_has_a_page():
     pages = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "api").glob("*.md"))
-    packages = ["captum_iba", *(f"captum_iba.{name}" for name in ("text", "methods", "metrics", "visualization", "compare"))]
+    packages = [
+        "captum_iba",
+        *(f"captum_iba.{name}" for name in ("text", "methods", "metrics", "visualization", "compare")),
+    ]
     assert [name for name in packages if f"automodule:: {name}\n" not in pages] == []
 
 

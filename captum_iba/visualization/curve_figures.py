@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure, SubFigure
 
     from captum_iba.attr import BottleneckTrace
-    from captum_iba.text import Trace
+    from captum_iba.text import TextTrace
 
 # Okabe and Ito's colours, told apart by colour-blind eyes too; without their yellow, which is too pale for a line.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#777777")
@@ -179,12 +179,13 @@ def plot_sweep(
     return figure, ax
 
 
-def plot_trace(trace: Trace | BottleneckTrace, ax: Axes | None = None) -> tuple[Figure | SubFigure, Axes]:
+def plot_trace(trace: TextTrace | BottleneckTrace, ax: Axes | None = None) -> tuple[Figure | SubFigure, Axes]:
     """How the optimisation of a mask went: information in bits and the target's probability against the step.
 
     Args:
-        trace (Trace or BottleneckTrace): Of one example, n_steps + 1 values each: a :class:`captum_iba.text.Trace`, or
-            one row of a :class:`captum_iba.BottleneckTrace` (``BottleneckTrace(*(part[0] for part in trace))``).
+        trace (TextTrace or BottleneckTrace): Of one example, n_steps + 1 values each: a
+            :class:`captum_iba.text.TextTrace`, or one row of a :class:`captum_iba.BottleneckTrace`
+            (``BottleneckTrace(*(part[0] for part in trace))``).
         ax (matplotlib Axes, optional): Where to draw. Default: None, a new figure.
 
     Returns:

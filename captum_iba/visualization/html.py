@@ -302,7 +302,7 @@ def _methods(texts: Sequence[Sequence[Scores]], labels: Labels | None) -> dict[s
             {
                 "title": _title(scores[0]),
                 "target": _label(scores[0].target, labels),
-                "cut": scores[0].encoded.cut,
+                "cut": scores[0].encoded.tokens_truncated,
                 "rows": [
                     {"number": names.index(one.method), "name": one.method, "map": draw(one, scale_of(one))}
                     for one in scores

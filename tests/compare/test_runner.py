@@ -10,7 +10,7 @@ from captum_iba.compare import prepare, read_results, write_report
 from captum_iba.compare.configuration import read_configuration
 from captum_iba.compare.records import chunk_path, read_records, read_texts
 from captum_iba.compare.results import read_scores
-from captum_iba.methods import attribute, register, registry
+from captum_iba.methods import attribute, register_method, registry
 from captum_iba.metrics import Delete, degradation
 from captum_iba.text import Classifier, TextExplainer, find_layer
 from captum_iba.text.classifier import load_classifier
@@ -37,7 +37,7 @@ def own_method():
     added = []
 
     def add(name, function):
-        register(name, function, signed=True, description="Of a test.")
+        register_method(name, function, signed=True, description="Of a test.")
         added.append(name)
 
     yield add

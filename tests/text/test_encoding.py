@@ -24,7 +24,7 @@ def test_words_keep_the_original_spelling(wordpiece):
     assert encoded.tokens[2:5] == ("un", "##believ", "##able")
     assert encoded.words[:5] == (None, 0, 1, 1, 1)
     assert encoded.special == (True, *[False] * 10, True)
-    assert encoded.cut == 0
+    assert encoded.tokens_truncated == 0
 
 
 def test_pairs_number_their_words_on(wordpiece):
@@ -45,7 +45,7 @@ def test_special_tokens_written_in_the_text_are_special_and_unknown_words_are_no
 def test_truncation_is_noticed(wordpiece):
     encoded = encode(wordpiece, "good film " * 10, None, 12, NAMES)
     assert len(encoded) == 12 and encoded.tokens[-1] == "[SEP]"
-    assert encoded.cut == 10
+    assert encoded.tokens_truncated == 10
 
 
 def test_byte_level_words_have_no_space_and_whole_emojis(byte_level):
@@ -81,9 +81,9 @@ def test_a_slow_tokenizer_is_an_error_that_says_what_is_needed():
         check_tokenizer(ByT5Tokenizer())
 
 
-def test_texts_are_cut_where_the_model_ends(bert, wordpiece):
+def test_texts_are_truncated_where_the_model_ends(bert, wordpiece):
     assert Classifier(bert, wordpiece).max_length == 40
     assert Classifier(bert, wordpiece, 8).max_length == 8
     for wrong in (0, 41, True, 8.0):
-        with pytest.raises(ValueError, match="max_length: expected an integer from 1 to 40"):
+        with pytest.raises(ValueError, match="max_length is .*, expected an integer from 1 to 40"):
             Classifier(bert, wordpiece, wrong)

@@ -12,12 +12,10 @@ import torch
 from captum.attr import LayerGradientXActivation, LayerIntegratedGradients
 from transformers import AlbertConfig, GPT2Config
 
-from captum_iba.methods import Method, attribute, find, names, register
+from captum_iba.methods import AttributionTask, Method, attribute, find_method, method_names, register_method
 from captum_iba.methods import registry as registry_module
-from captum_iba.methods.task import Task
 from captum_iba.text import Classifier, TextExplainer, find_blocks
-
-from .conftest import SIZE, build
+from tests.text.conftest import SIZE, build
 
 ROOT = Path(__file__).parents[2]
 TEXTS = ["The film was not good", "bad", "a dull, unbelievable plot! don't like the plot"]
@@ -62,7 +60,7 @@ def run(name, classifier, texts, pairs=None, target=0, **options):
 
 
 def test_these_are_the_methods():
-    assert names() == BUILT_IN
+    assert method_names() == BUILT_IN
 
 
 def test_import_loads_no_library_that_only_one_method_needs():
@@ -85,11 +83,11 @@ def test_one_finite_score_a_token_whatever_is_in_the_batch(classifier, decoder, 
         assert (scores.tokens[np.array(encoded.special)] == 0).all()
         for number, word in enumerate(scores.words):
             of_word = [t for t, w in zip(scores.tokens, encoded.words, strict=True) if w == number]
-            if find(name).of_words:
+            if find_method(name).word_level:
                 assert of_word == pytest.approx([word] * len(of_word))
             else:
                 assert word == pytest.approx(sum(of_word))
-        assert scores.signed == find(name).signed and (scores.signed or (scores.tokens >= 0).all())
+        assert scores.signed == find_method(name).signed and (scores.signed or (scores.tokens >= 0).all())
         alone = run(name, classifier, TEXTS[i], pairs and pairs[i], statistics=statistics)[0]
         scale = abs(scores.tokens).max() + 1e-9
         assert np.allclose(scores.tokens / scale, alone.tokens / scale, atol=1e-4)
@@ -227,8 +225,8 @@ def test_the_task_names_the_layer_unless_the_option_does(classifier, statistics)
         by_task, by_option, other = (
             run(name, classifier, TEXTS[0], statistics=statistics, layer=layer)[0].tokens for layer in (1, 1, 3)
         )
-        task = Task(classifier, classifier.encode([TEXTS[0]], [None]), [0], layer=3, statistics=statistics)
-        chosen = find(name)(task, layer=1, **FEW.get(name, {}))[0]
+        task = AttributionTask(classifier, classifier.encode([TEXTS[0]], [None]), [0], layer=3, statistics=statistics)
+        chosen = find_method(name)(task, layer=1, **FEW.get(name, {}))[0]
         assert np.allclose(by_task, by_option) and np.allclose(chosen[1:-1], by_task[1:-1], atol=1e-6)
         assert not np.allclose(by_task, other)
 
@@ -253,7 +251,7 @@ def test_by_magnitude(classifier):
 @pytest.mark.parametrize("name", ["iba:abs", "random:abs", "saliency:abs"])
 def test_what_has_no_sign_is_not_read_by_magnitude(name):
     with pytest.raises(ValueError, match=f"'{name[:-4]}' has no signs"):
-        find(name)
+        find_method(name)
 
 
 @pytest.mark.parametrize("name", ["shap", "", ":abs", "IG", "ig:Abs"])
@@ -271,8 +269,8 @@ def test_an_own_method(own, classifier):
     def longest(task, scale=1.0):
         return [scale * np.array([len(token) for token in text.tokens]) for text in task.encoded]
 
-    method = register("longest", longest, signed=False, description="Long tokens first.", scale=2.0)
-    assert isinstance(method, Method) and method == find("longest") and names()[-1] == "longest"
+    method = register_method("longest", longest, signed=False, description="Long tokens first.", scale=2.0)
+    assert isinstance(method, Method) and method == find_method("longest") and method_names()[-1] == "longest"
     scores = attribute("longest", classifier, "the film")[0]
     assert scores.tokens.tolist() == [0, 6, 8, 0]
     assert attribute("longest", classifier, "the film", scale=3.0)[0].words.tolist() == [9, 12]
@@ -281,7 +279,7 @@ def test_an_own_method(own, classifier):
 @pytest.mark.parametrize("name", ["ig", "ig:abs", "iba@layer=3", "", "my method"])
 def test_a_name_that_cannot_be_registered(own, name):
     with pytest.raises(ValueError, match="name: "):
-        register(name, lambda task: [], signed=False, description="")
+        register_method(name, lambda task: [], signed=False, description="")
 
 
 @pytest.mark.parametrize(
@@ -293,7 +291,7 @@ def test_a_name_that_cannot_be_registered(own, name):
     ],
 )
 def test_an_own_method_that_gives_something_else(own, classifier, function, says):
-    register("mine", function, signed=False, description="")
+    register_method("mine", function, signed=False, description="")
     with pytest.raises(ValueError, match=says):
         attribute("mine", classifier, "the film")
 
@@ -323,4 +321,4 @@ def test_bad_options(classifier, statistics, name, options, error, says):
 
 def test_a_task_has_a_target_a_text(classifier):
     with pytest.raises(ValueError, match="targets: expected one for each of the 2 texts, got 1"):
-        Task(classifier, classifier.encode(TEXTS[:2], [None] * 2), [0])
+        AttributionTask(classifier, classifier.encode(TEXTS[:2], [None] * 2), [0])
