@@ -12,6 +12,7 @@ import torch
 from captum.attr import LayerGradientXActivation, LayerIntegratedGradients
 from transformers import AlbertConfig, GPT2Config
 
+from captum_iba.attr.settings import SettingsOverrides
 from captum_iba.methods import AttributionTask, Method, attribute, find_method, method_names, register_method
 from captum_iba.methods import registry as registry_module
 from captum_iba.text import Classifier, TextExplainer, find_blocks
@@ -236,9 +237,9 @@ def test_statistics_are_found_by_their_layer(classifier, statistics):
     given = [statistics(block) for block in reversed(blocks)]
     expected = run("iba", classifier, TEXTS[0], statistics=statistics, layer=[2, 3])[0].tokens
     assert np.array_equal(run("iba", classifier, TEXTS[0], statistics=given, layer=[2, 3])[0].tokens, expected)
-    with pytest.raises(ValueError, match=f"statistics: none are of layer '{blocks[2].key}'"):
+    with pytest.raises(ValueError, match=f"statistics are of layers .*, expected those of layer '{blocks[2].key}'"):
         run("iba", classifier, TEXTS[0], statistics=given[2], layer=[2, 3])
-    with pytest.raises(TypeError, match=r"layer: expected .*, got \[1, 2\]; only iba takes several"):
+    with pytest.raises(TypeError, match=r"layer is \[1, 2\], expected .*; only iba takes several"):
         run("grad_cam", classifier, TEXTS[0], layer=[1, 2])
 
 
@@ -276,9 +277,19 @@ def test_an_own_method(own, classifier):
     assert attribute("longest", classifier, "the film", scale=3.0)[0].words.tolist() == [9, 12]
 
 
+def test_the_options_of_iba_are_the_settings():
+    assert find_method("iba").option_names() == ["preset", "layer", *SettingsOverrides.__annotations__]
+    assert find_method("ig:abs").option_names() == ["n_steps", "baseline", "output"]
+    find_method("iba").check_options(["beta", "granularity"])
+
+
+def test_a_function_of_any_options_takes_any(own):
+    register_method("any", lambda task, **options: [], signed=False, description="").check_options(["whatever"])
+
+
 @pytest.mark.parametrize("name", ["ig", "ig:abs", "iba@layer=3", "", "my method"])
 def test_a_name_that_cannot_be_registered(own, name):
-    with pytest.raises(ValueError, match="name: "):
+    with pytest.raises(ValueError, match="name is .*, expected "):
         register_method(name, lambda task: [], signed=False, description="")
 
 
@@ -286,7 +297,7 @@ def test_a_name_that_cannot_be_registered(own, name):
     ("function", "says"),
     [
         (lambda task: [], "'mine' gave scores of 0 texts, expected 1"),
-        (lambda task: [np.zeros(3)], r"'mine' gave scores of shape \(3,\), expected \(4,\), one a token"),
+        (lambda task: [np.zeros(3)], r"'mine' gave scores of shape \(3,\), expected \(4,\), one per token"),
         (lambda task: [np.zeros((4, 2))], r"shape \(4, 2\)"),
     ],
 )
@@ -300,18 +311,30 @@ def test_an_own_method_that_gives_something_else(own, classifier, function, says
     ("name", "options", "error", "says"),
     [
         ("ig", {"n_steps": 0}, ValueError, "n_steps"),
-        ("ig", {"baseline": "zero"}, ValueError, "baseline: expected 'mask' or 'pad', got 'zero'"),
-        ("ig", {"output": "loss"}, ValueError, "output: expected 'logit' or 'probability', got 'loss'"),
+        ("ig", {"baseline": "zero"}, ValueError, "baseline is 'zero', expected 'mask' or 'pad'"),
+        ("ig", {"output": "loss"}, ValueError, "output is 'loss', expected 'logit' or 'probability'"),
         ("ig", {"steps": 3}, TypeError, "'ig' has no option 'steps'; its options are n_steps, baseline, output"),
         ("lime", {"n_samples": 1.5}, ValueError, "n_samples"),
         ("gradient_shap", {"n_samples": True}, ValueError, "n_samples"),
         ("kernel_shap", {"n_samples": -1}, ValueError, "n_samples"),
         ("occlusion", {"window": 0}, ValueError, "window"),
-        ("grad_cam", {"layer": 9}, ValueError, "layer: expected a block from 1 to 4, got 9"),
-        ("grad_cam", {"layer": "classifier"}, ValueError, "layer: classifier gives no feature"),
+        ("grad_cam", {"layer": 9}, ValueError, "layer is 9, expected a block from 1 to 4"),
+        ("grad_cam", {"layer": "classifier"}, ValueError, "layer classifier returns no such activation"),
         ("iba", {"beta": -1.0}, ValueError, "beta"),
+        (
+            "iba",
+            {"granularity": "channel"},
+            ValueError,
+            "granularity is 'channel', expected one of token, word, feature",
+        ),
+        (
+            "iba",
+            {"betas": 1.0},
+            TypeError,
+            "'iba' has no option 'betas'; its options are preset, layer, granularity, beta",
+        ),
         ("ig", {"target": 3}, ValueError, "target"),
-        ("ig", {"batch_size": 0}, ValueError, "batch_size: expected an integer of at least 1, got 0"),
+        ("ig", {"batch_size": 0}, ValueError, "batch_size is 0, expected an integer of at least 1"),
     ],
 )
 def test_bad_options(classifier, statistics, name, options, error, says):
@@ -320,5 +343,5 @@ def test_bad_options(classifier, statistics, name, options, error, says):
 
 
 def test_a_task_has_a_target_a_text(classifier):
-    with pytest.raises(ValueError, match="targets: expected one for each of the 2 texts, got 1"):
+    with pytest.raises(ValueError, match="targets has 1 entries, expected one for each of 2 texts"):
         AttributionTask(classifier, classifier.encode(TEXTS[:2], [None] * 2), [0])

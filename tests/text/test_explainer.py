@@ -9,6 +9,7 @@ import transformers
 from torch import nn
 
 from captum_iba import FeatureStatistics
+from captum_iba.attr.settings import PRESETS, BottleneckSettings
 from captum_iba.text import TextExplainer
 from captum_iba.text.classifier import load_classifier
 
@@ -44,6 +45,19 @@ def test_special_tokens_have_bits_only_as_released(explainer):
     assert (released.bits > 0).all()
     assert released.statistics == "the layer's own input (as released)"
     assert released.settings["n_steps"] == 3 and released.settings["beta"] == 1e-5
+
+
+def test_settings_are_passed_on_as_they_are(explainer):
+    settings = BottleneckSettings("token", beta=1.0, n_steps=3, n_samples=2)
+    result = explainer.explain(TEXTS[0], preset=settings)
+    assert result.preset == "custom" and result.settings["beta"] == 1.0 and result.settings["complement"] == 0.0
+    assert (result.bits == explainer.explain(TEXTS[0], preset=settings, beta=1.0).bits).all()
+    assert explainer.explain(TEXTS[0], preset=PRESETS["paper"], **QUICK) == explainer.explain(
+        TEXTS[0], preset="paper", **QUICK
+    )
+    assert explainer.explain(TEXTS[0], preset=settings, granularity="word").granularity == "word"
+    with pytest.raises(TypeError, match="'betas' is not a setting"):
+        explainer.explain(TEXTS[0], betas=1.0)
 
 
 def test_words_share_a_mask_value(explainer):

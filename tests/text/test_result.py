@@ -94,7 +94,12 @@ def test_json_has_no_nan():
     assert np.isnan(TextAttribution.from_dict(content).bits[1])
 
 
-@pytest.mark.parametrize("content", ["[]", "{", '{"format": "other"}', '{"format": "captum_iba.TextAttribution/1"}'])
+def test_a_result_of_an_older_format_is_refused_with_the_way_out():
+    with pytest.raises(ValueError, match=r"content is 'captum_iba.TextAttribution/1', expected .*/2'; explain again"):
+        TextAttribution.from_dict({"format": "captum_iba.TextAttribution/1"})
+
+
+@pytest.mark.parametrize("content", ["[]", "{", '{"format": "other"}', '{"format": "captum_iba.TextAttribution/2"}'])
 def test_loading_something_else_is_an_error(tmp_path, content):
     path = tmp_path / "other.json"
     path.write_text(content)
