@@ -1,4 +1,8 @@
-"""Methods by gradients at the word embeddings or through a layer; Captum computes them."""
+"""Methods by gradients at the word embeddings or through a layer; Captum computes them.
+
+Every method takes an :class:`captum_iba.methods.AttributionTask` and its options, and returns one array of scores per
+text, (T,).
+"""
 
 from __future__ import annotations
 
@@ -35,7 +39,6 @@ def integrated_gradients(
     Sundararajan et al., "Axiomatic Attribution for Deep Networks", ICML 2017, https://arxiv.org/abs/1703.01365.
 
     Args:
-        task (AttributionTask): The texts.
         n_steps (int): Number of points on the path. Default: 50.
         baseline (str): Reference token of the reference text, ``"pad"`` or ``"mask"``; special tokens stay.
             Default: ``"pad"``.
@@ -51,51 +54,37 @@ def integrated_gradients(
         raise ValueError(f"output is {output!r}, expected 'logit' or 'probability'")
     reference_token(task.classifier, baseline)  # an unknown one is an error before anything runs
 
-    def attribute(texts: EmbeddedTexts) -> Tensor:
+    def attribute(texts: EmbeddedTexts) -> Any:
         forward = texts.forward if output == "logit" else texts.probabilities
-        scores: Tensor = IntegratedGradients(forward).attribute(
-            texts.embeddings,
-            baselines=texts.baseline(baseline),
-            n_steps=n_steps,
-            internal_batch_size=max(task.batch_size, len(texts.encoded)),
-            **texts.arguments,
+        return (
+            IntegratedGradients(forward)
+            .attribute(
+                texts.embeddings,
+                baselines=texts.baseline(baseline),
+                n_steps=n_steps,
+                internal_batch_size=max(task.batch_size, len(texts.encoded)),
+                **texts.arguments,
+            )
+            .sum(-1)
         )
-        return scores.sum(-1)
 
     return _scores_at_embeddings(task, n_steps, attribute)
 
 
 def gradient_x_activation(task: AttributionTask) -> list[FloatArray]:
-    """The gradient of the target's logit times the embedding (Layer Gradient X Activation).
+    """The gradient of the target's logit times the embedding (Layer Gradient X Activation)."""
 
-    Args:
-        task (AttributionTask): The texts.
-
-    Returns:
-        list of array: Scores, (T,), one array per text.
-    """
-
-    def attribute(texts: EmbeddedTexts) -> Tensor:
-        scores: Tensor = InputXGradient(texts.forward).attribute(texts.leaves(), **texts.arguments)
-        return scores.sum(-1)
+    def attribute(texts: EmbeddedTexts) -> Any:
+        return InputXGradient(texts.forward).attribute(texts.leaves(), **texts.arguments).sum(-1)
 
     return _scores_at_embeddings(task, 1, attribute)
 
 
 def saliency(task: AttributionTask) -> list[FloatArray]:
-    """The norm of the gradient of the target's logit at each embedding.
+    """The norm of the gradient of the target's logit at each embedding."""
 
-    Args:
-        task (AttributionTask): The texts.
-
-    Returns:
-        list of array: Norms, (T,), one array per text.
-    """
-
-    def attribute(texts: EmbeddedTexts) -> Tensor:
-        gradients = Saliency(texts.forward).attribute(texts.leaves(), **texts.arguments)
-        norms: Tensor = gradients.norm(dim=-1)
-        return norms
+    def attribute(texts: EmbeddedTexts) -> Any:
+        return Saliency(texts.forward).attribute(texts.leaves(), **texts.arguments).norm(dim=-1)
 
     return _scores_at_embeddings(task, 1, attribute)
 
@@ -107,11 +96,7 @@ def gradient_shap(task: AttributionTask, n_samples: int = 50) -> list[FloatArray
     Interpreting Model Predictions", NeurIPS 2017, https://arxiv.org/abs/1705.07874.
 
     Args:
-        task (AttributionTask): The texts.
         n_samples (int): Number of points. Default: 50.
-
-    Returns:
-        list of array: Scores, (T,), one array per text.
     """
     check_count("n_samples", n_samples)
     return [
@@ -143,14 +128,7 @@ def _expected_gradients(task: AttributionTask, encoded: EncodedText, target: int
 
 
 def ig_as_released(task: AttributionTask) -> list[FloatArray]:
-    """Integrated gradients as the paper's code computes them: of class 0 whatever the target, in 10 steps.
-
-    Args:
-        task (AttributionTask): The texts.
-
-    Returns:
-        list of array: Scores, (T,), one array per text.
-    """
+    """Integrated gradients as the paper's code computes them: of class 0 whatever the target, in 10 steps."""
     return integrated_gradients(replace(task, targets=[0] * len(task.targets)), 10, "pad", "probability")
 
 
@@ -162,31 +140,30 @@ def conductance(
     Dhamdhere et al., "How Important Is a Neuron", ICLR 2019, https://arxiv.org/abs/1805.12233.
 
     Args:
-        task (AttributionTask): The texts.
         layer (int, str or None): Block number from 1, or a module's name. Default: the task's, or else
             :func:`captum_iba.text.default_layer`.
         n_steps (int): Number of steps from the reference text. Default: 50.
         baseline (str): As for :func:`integrated_gradients`. Default: ``"pad"``.
-
-    Returns:
-        list of array: Scores, (T,), one array per text.
     """
     check_count("n_steps", n_steps)
     reference_token(task.classifier, baseline)  # an unknown one is an error before anything runs
     block = _layer(task, layer)
 
-    def attribute(texts: EmbeddedTexts) -> Tensor:
+    def attribute(texts: EmbeddedTexts) -> Any:
         probe = _ActivationProbe(block, texts)
-        scores: Tensor = LayerConductance(probe.run, probe).attribute(
-            texts.embeddings,
-            baselines=texts.baseline(baseline),
-            n_steps=n_steps,
-            # The other rules omit the ends of the path, and the change there.
-            method="riemann_trapezoid",
-            internal_batch_size=max(task.batch_size, 2 * len(texts.encoded)),
-            **texts.arguments,
+        return (
+            LayerConductance(probe.run, probe)
+            .attribute(
+                texts.embeddings,
+                baselines=texts.baseline(baseline),
+                n_steps=n_steps,
+                # The other rules omit the ends of the path, and the change there.
+                method="riemann_trapezoid",
+                internal_batch_size=max(task.batch_size, 2 * len(texts.encoded)),
+                **texts.arguments,
+            )
+            .sum(1)
         )
-        return scores.sum(1)
 
     return _scores_at_embeddings(task, n_steps + 1, attribute)
 
@@ -198,15 +175,11 @@ def grad_cam(task: AttributionTask, layer: int | str | None = None) -> list[Floa
     without the last step, which sets negative scores to 0.
 
     Args:
-        task (AttributionTask): The texts.
         layer (int, str or None): As for :func:`conductance`.
-
-    Returns:
-        list of array: Scores, (T,), one array per text.
     """
     block = _layer(task, layer)
 
-    def attribute(texts: EmbeddedTexts) -> Tensor:
+    def attribute(texts: EmbeddedTexts) -> Any:
         probe = _ActivationProbe(block, texts)
         scores: Tensor = LayerGradCam(probe.run, probe).attribute(texts.leaves(), **texts.arguments)
         # Captum's mean includes the padding, where the gradient is 0.
@@ -402,7 +375,7 @@ def _offsets_of_ids(args: Any, ids: Tensor, pad_id: int) -> tuple[int, int] | No
 
 
 def _scores_at_embeddings(
-    task: AttributionTask, rows_per_text: int, attribute: Callable[[EmbeddedTexts], Tensor]
+    task: AttributionTask, rows_per_text: int, attribute: Callable[[EmbeddedTexts], Any]
 ) -> list[FloatArray]:
     """Scores of all texts, in batches.
 

@@ -37,15 +37,11 @@ def lime(
     into other tokens.
 
     Args:
-        task (AttributionTask): The texts.
         n_samples (int): Number of versions of a text that run, itself included. Default: 1000.
         bow (bool): Whether words of the same spelling are removed together and get one weight, as by default in the
             package. Default: False.
         kernel_width (float): Width of the package's kernel, on 100 times the cosine distance. Default: 25, the
             package's.
-
-    Returns:
-        list of array: Weight of each token's word, (T,), one array per text.
     """
     check_count("n_samples", n_samples)
     check_flag("bow", bow)
@@ -127,12 +123,6 @@ def lime_as_released(task: AttributionTask) -> list[FloatArray]:
     It explains class 1 whatever the target, from 100 versions of the text (75 of a pair) with words removed, but not
     punctuation, and words of the same spelling together. A token has the weight of the word that it spells, alone or
     with the next token; all others, except special tokens, have the *highest* weight of all.
-
-    Args:
-        task (AttributionTask): The texts.
-
-    Returns:
-        list of array: Weights, (T,), one array per text.
     """
     return [_explain_as_released(task, encoded) for encoded in task.encoded]
 

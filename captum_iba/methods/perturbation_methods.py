@@ -1,10 +1,13 @@
-"""Methods that replace tokens or words by the reference token; Captum computes them."""
+"""Methods that replace tokens or words by the reference token; Captum computes them.
+
+Every method takes an :class:`captum_iba.methods.AttributionTask` and its options, and returns one array of scores per
+text, (T,); those that replace words give each token the score of its word.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,20 +32,12 @@ _KERNEL_WIDTH = 0.25
 
 
 def leave_one_out(task: AttributionTask) -> list[FloatArray]:
-    """Decrease in the target probability with a token replaced by [MASK] (Captum's FeatureAblation).
+    """Decrease in the target probability with a token replaced by [MASK] (Captum's FeatureAblation)."""
 
-    Args:
-        task (AttributionTask): The texts.
-
-    Returns:
-        list of array: Decreases in probability, (T,), one array per text.
-    """
-
-    def attribute(encoded: EncodedText, tokens: RemovableTokens) -> Tensor:
-        scores: Tensor = FeatureAblation(tokens.probability).attribute(
+    def attribute(tokens: RemovableTokens) -> Any:
+        return FeatureAblation(tokens.probability).attribute(
             tokens.ids, tokens.references, perturbations_per_eval=task.batch_size
         )
-        return scores
 
     return _scores_of_each(task, attribute)
 
@@ -51,21 +46,16 @@ def occlusion(task: AttributionTask, window: int = 3) -> list[FloatArray]:
     """Decrease in the target probability with neighbouring tokens replaced by [MASK] (Captum's Occlusion).
 
     Args:
-        task (AttributionTask): The texts.
         window (int): Number of neighbouring tokens that are replaced together; a token's score is the mean over the
             windows that contain it. Default: 3.
-
-    Returns:
-        list of array: Decreases in probability, (T,), one array per text.
     """
     check_count("window", window)
 
-    def attribute(encoded: EncodedText, tokens: RemovableTokens) -> Tensor:
+    def attribute(tokens: RemovableTokens) -> Any:
         size = min(window, tokens.ids.shape[1])
-        scores: Tensor = Occlusion(tokens.probability).attribute(
+        return Occlusion(tokens.probability).attribute(
             tokens.ids, (size,), baselines=tokens.references, perturbations_per_eval=task.batch_size
         )
-        return scores
 
     return _scores_of_each(task, attribute)
 
@@ -77,19 +67,13 @@ def captum_lime(task: AttributionTask, n_samples: int = 1000) -> list[FloatArray
     Captum's own kernel compares token ids as if they were quantities, and its Lasso gives most words 0.
 
     Args:
-        task (AttributionTask): The texts.
         n_samples (int): Number of versions of a text that run. Default: 1000.
-
-    Returns:
-        list of array: Weight of each token's word, (T,), one array per text.
     """
     check_count("n_samples", n_samples)
 
-    def attribute(encoded: EncodedText, tokens: RemovableTokens) -> Tensor:
-        seed_everything(seed_of_text(task.seed, encoded))
+    def attribute(tokens: RemovableTokens) -> Any:
         explainer = Lime(tokens.probability, interpretable_model=_Ridge(), similarity_func=_similarity)
-        weights: Tensor = explainer.attribute(tokens.ids, **_arguments(task, tokens, n_samples))
-        return weights
+        return explainer.attribute(tokens.ids, **tokens.arguments(n_samples, task.batch_size))
 
     return _scores_of_each(task, attribute)
 
@@ -101,79 +85,74 @@ def kernel_shap(task: AttributionTask, n_samples: int = 1000) -> list[FloatArray
     https://arxiv.org/abs/1705.07874.
 
     Args:
-        task (AttributionTask): The texts.
         n_samples (int): Number of versions of a text that run; fewer than its words give no reliable values.
             Default: 1000.
-
-    Returns:
-        list of array: Value of each token's word, (T,), one array per text.
     """
     check_count("n_samples", n_samples)
 
-    def attribute(encoded: EncodedText, tokens: RemovableTokens) -> Tensor:
+    def attribute(tokens: RemovableTokens) -> Any:
         if int(tokens.words.max()) == 0:
             # Captum has no sizes of subsets to sample; the one word has the whole difference.
             difference = tokens.probability(tokens.ids) - tokens.probability(tokens.references)
             return difference[:, None].expand_as(tokens.ids)
-        seed_everything(seed_of_text(task.seed, encoded))
-        values: Tensor = KernelShap(tokens.probability).attribute(tokens.ids, **_arguments(task, tokens, n_samples))
-        return values
+        return KernelShap(tokens.probability).attribute(tokens.ids, **tokens.arguments(n_samples, task.batch_size))
 
     return _scores_of_each(task, attribute)
 
 
-@dataclass(frozen=True)
 class RemovableTokens:
     """The removable tokens of one text, as input of a function that Captum can explain.
 
     Special tokens stay. All rows have one length, so that nothing is padded and passes are full.
+
+    Args:
+        classifier (Classifier): The model and its tokenizer.
+        encoded (EncodedText): The text.
+        target (int): The class to explain.
 
     Attributes:
         ids (Tensor): Token ids, (1, N).
         references (Tensor): Ids of the reference tokens, which replace them, (1, N).
         positions (Tensor): Positions in the text, (N,).
         words (Tensor): Number of each token's word, from 0, (1, N).
-        probability (callable): Function of ids, (rows, N), that gives the target probability, (rows,).
     """
 
-    ids: Tensor
-    references: Tensor
-    positions: Tensor
-    words: Tensor
-    probability: Callable[[Tensor], Tensor]
+    def __init__(self, classifier: Classifier, encoded: EncodedText, target: int) -> None:
+        self._classifier, self._target = classifier, target
+        self._input_ids, *self._others = classifier.tensors([encoded]).values()
+        device = self._input_ids.device
+        self.positions = torch.tensor(encoded.removable, device=device).nonzero()[:, 0]
+        self.words = torch.tensor([[word for word in encoded.words if word is not None]], device=device)
+        self.ids = self._input_ids[:, self.positions]
+        self.references = torch.full_like(self.ids, reference_token(classifier))
 
-    @classmethod
-    def of(cls, classifier: Classifier, encoded: EncodedText, target: int) -> RemovableTokens:
-        """The removable tokens of a text."""
-        input_ids, *others = classifier.tensors([encoded]).values()
-        positions = torch.tensor(encoded.removable, device=input_ids.device).nonzero()[:, 0]
-        words = torch.tensor([word for word in encoded.words if word is not None], device=input_ids.device)
-        ids = input_ids[:, positions]
+    def probability(self, rows: Tensor) -> Tensor:
+        """Target probability, (rows,), of the text with other token ids, (rows, N)."""
+        ids = self._input_ids.repeat(len(rows), 1)
+        ids[:, self.positions] = rows
+        with torch.no_grad():
+            logits = self._classifier.logits(ids, *(other.expand(len(rows), -1) for other in self._others))
+        return class_probabilities(self._classifier, logits)[:, self._target]
 
-        def probability(rows: Tensor) -> Tensor:
-            ids_of_rows = input_ids.repeat(len(rows), 1)
-            ids_of_rows[:, positions] = rows
-            with torch.no_grad():
-                logits = classifier.logits(ids_of_rows, *(other.expand(len(rows), -1) for other in others))
-            return class_probabilities(classifier, logits)[:, target]
-
-        return cls(ids, torch.full_like(ids, reference_token(classifier)), positions, words[None], probability)
-
-    def expand(self, scores: Tensor, length: int) -> FloatArray:
-        """Scores of the removable tokens, (1, N), as scores of all tokens, (T,), 0 for special tokens."""
-        of_all = np.zeros(length)
-        of_all[self.positions.cpu().numpy()] = scores[0].cpu().double().numpy()
-        return of_all
+    def arguments(self, n_samples: int, batch_size: int) -> dict[str, Any]:
+        """Arguments of ``attribute`` of Captum's methods that replace words at random."""
+        return {
+            "baselines": self.references,
+            "feature_mask": self.words,
+            "n_samples": n_samples,
+            "perturbations_per_eval": batch_size,
+        }
 
 
-def _scores_of_each(
-    task: AttributionTask, attribute: Callable[[EncodedText, RemovableTokens], Tensor]
-) -> list[FloatArray]:
-    """Scores of each text by a function of it and its removable tokens that gives their scores, (1, N)."""
+def _scores_of_each(task: AttributionTask, attribute: Callable[[RemovableTokens], Any]) -> list[FloatArray]:
+    """Scores of all tokens of each text, by a function that gives those of its removable tokens, (1, N)."""
     scores = []
     for encoded, target in zip(task.encoded, task.targets, strict=True):
-        tokens = RemovableTokens.of(task.classifier, encoded, target)
-        scores.append(tokens.expand(attribute(encoded, tokens), len(encoded)))
+        tokens = RemovableTokens(task.classifier, encoded, target)
+        seed_everything(seed_of_text(task.seed, encoded))
+        of_text = np.zeros(len(encoded))
+        of_text[tokens.positions.cpu().numpy()] = attribute(tokens)[0].cpu().double().numpy()
+        scores.append(of_text)
     return scores
 
 
@@ -187,24 +166,15 @@ class _Ridge:
         """Fit the model to batches of kept words, probabilities and weights."""
         from sklearn.linear_model import Ridge
 
-        kept, outputs, weights = (torch.cat(column).cpu().numpy() for column in zip(*batches, strict=True))
-        self._weights = torch.from_numpy(Ridge(alpha=1.0).fit(kept, outputs, sample_weight=weights).coef_)
+        kept_words, outputs, weights = (torch.cat(column).cpu().numpy() for column in zip(*batches, strict=True))
+        self._weights = torch.from_numpy(Ridge(alpha=1.0).fit(kept_words, outputs, sample_weight=weights).coef_)
 
     def representation(self) -> Tensor:
         """Weights of the words."""
         return self._weights
 
 
-def _similarity(original: Tensor, changed: Tensor, kept: Tensor, **_: Any) -> float:
-    """Weight of a version with the words ``kept``, (1, W), by its cosine distance from the text."""
-    distance = 1.0 - math.sqrt(float(kept.float().mean()))
+def _similarity(original: Tensor, changed: Tensor, kept_words: Tensor, **_: Any) -> float:
+    """Weight of a version with some words kept, (1, W), by its cosine distance from the text."""
+    distance = 1.0 - math.sqrt(float(kept_words.float().mean()))
     return math.exp(-(distance**2) / (2 * _KERNEL_WIDTH**2))
-
-
-def _arguments(task: AttributionTask, tokens: RemovableTokens, n_samples: int) -> dict[str, Any]:
-    return {
-        "baselines": tokens.references,
-        "feature_mask": tokens.words,
-        "n_samples": n_samples,
-        "perturbations_per_eval": task.batch_size,
-    }

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 import torch
-from torch import Tensor
 
 from captum_iba._compat import progress
 from captum_iba.attr.feature_statistics import FeatureStatistics
@@ -69,20 +68,12 @@ class ClassifierBottleneck:
         return_trace: bool = False,
         show_progress: bool = False,
     ) -> list[TextAttribution]:
-        """Attribute the model's decisions on encoded texts to their tokens.
+        """Attribute the decisions on encoded texts to their tokens, as :meth:`TextExplainer.explain`.
 
-        Args:
-            encoded (sequence of EncodedText): The texts.
-            targets (sequence of int or None): The class to explain of each text; None is the predicted class.
-            settings (BottleneckSettings): Settings of the bottleneck.
-            preset (str): Name of the preset, for the result.
-            granularity (str): Elements that share a mask value, ``"word"`` or that of the settings.
-            seed, batch_size, internal_batch_size, return_trace, show_progress: As for :meth:`TextExplainer.explain`.
-
-        Returns:
-            list of TextAttribution: One per text.
+        ``preset`` is the name of the settings in the result; ``granularity`` is theirs, or ``"word"``.
         """
         classifier = self.classifier
+        recorded = {k: v for k, v in asdict(settings).items() if k not in ("noise_around_input", "granularity")}
         results: dict[int, TextAttribution] = {}
         batches = classifier.batches([len(text) for text in encoded], batch_size)
         for batch in progress(batches, desc="Texts") if show_progress and len(batches) > 1 else batches:
@@ -116,12 +107,15 @@ class ClassifierBottleneck:
                     show_progress=show_progress and len(batches) == 1,
                     preset=settings,
                 )
-            bits, traces = _bits_and_traces(attribution, input_ids, return_trace)
+            bits, trace = attribution if return_trace else (attribution, None)
+            if isinstance(bits, tuple):  # the block has further outputs, in T5 its position bias
+                bits = next((tensor for tensor in bits if tensor.shape[:2] == input_ids.shape), bits[0])
+            bits_per_token = bits.cpu().double().sum(-1).tolist()
             for row, i in enumerate(batch):
                 results[i] = TextAttribution(
                     text=encoded[i].text,
                     pair=encoded[i].pair,
-                    tokens=_tokens(encoded[i], bits[row].tolist()),
+                    tokens=_tokens(encoded[i], bits_per_token[row]),
                     target=classes[row],
                     target_label=classifier.labels[classes[row]],
                     target_probability=float(probabilities[row, classes[row]]),
@@ -134,9 +128,9 @@ class ClassifierBottleneck:
                     preset=preset,
                     granularity=granularity,
                     statistics=self._noise_origin(settings),
-                    settings=_settings_of_result(settings, seed),
+                    settings={**recorded, "seed": seed},
                     tokens_truncated=encoded[i].tokens_truncated,
-                    trace=None if traces is None else traces[row],
+                    trace=None if trace is None else TextTrace(*(tuple(values[row].tolist()) for values in trace)),
                 )
         return [results[i] for i in range(len(encoded))]
 
@@ -151,18 +145,6 @@ class ClassifierBottleneck:
         return "this text only" if self.statistics is None else f"a dataset of {self.statistics[0].count} positions"
 
 
-def _bits_and_traces(attribution: Any, input_ids: Tensor, return_trace: bool) -> tuple[Tensor, list[TextTrace] | None]:
-    """Bits per token, (B, T), and a trace per text."""
-    bits, trace = attribution if return_trace else (attribution, None)
-    if isinstance(bits, tuple):  # the block has further outputs, in T5 its position bias
-        bits = next((tensor for tensor in bits if tensor.shape[:2] == input_ids.shape), bits[0])
-    traces = None
-    if trace is not None:
-        rows = zip(trace.loss.tolist(), trace.information.tolist(), trace.probability.tolist(), strict=True)
-        traces = [TextTrace(*map(tuple, row)) for row in rows]
-    return bits.cpu().double().sum(-1), traces
-
-
 def _tokens(encoded: EncodedText, bits: Sequence[float]) -> tuple[Token, ...]:
     columns = (encoded.tokens, bits, encoded.spans, encoded.sequences, encoded.special, encoded.words)
     return tuple(
@@ -170,12 +152,6 @@ def _tokens(encoded: EncodedText, bits: Sequence[float]) -> tuple[Token, ...]:
         # bits are longer where a text is padded
         for token, of_token, (start, end), sequence, special, word in zip(*columns, strict=False)
     )
-
-
-def _settings_of_result(settings: BottleneckSettings, seed: int) -> dict[str, Any]:
-    values = asdict(settings)
-    del values["noise_around_input"], values["granularity"]
-    return {**values, "seed": seed}
 
 
 class TextExplainer:
@@ -235,7 +211,7 @@ class TextExplainer:
         self.use_statistics(statistics)
 
     def fingerprint(self) -> str:
-        """Digest of the model, with its weights and active adapters, and of the tokenizer; computed anew."""
+        """Digest of the model, its weights and active adapters, and of the tokenizer; computed anew."""
         return layer_statistics.classifier_fingerprint(self.classifier)
 
     def use_statistics(
