@@ -15,9 +15,9 @@ from captum_iba.compare.runs import Run
 from captum_iba.compare.statistics import LayerStatistics, StatisticsError
 from captum_iba.engines import Engine, EngineError, Local, Pool, in_order
 from captum_iba.methods import AttributionTask, find_method, score
+from captum_iba.text.arguments import batches_by_length
 from captum_iba.text.classifier import Classifier
 from captum_iba.text.encoding import EncodedText
-from captum_iba.text.inputs import batches_by_length
 from captum_iba.text.layers import Block
 
 

@@ -9,8 +9,8 @@ from typing import Any
 from captum_iba._compat import progress
 from captum_iba.engines.base import Engine, in_order
 from captum_iba.engines.kept import KeptBatches
+from captum_iba.text.arguments import batches_by_length, check_texts, targets_per_text
 from captum_iba.text.explainer import TextExplainer
-from captum_iba.text.inputs import batches_by_length, check_texts, targets_per_text
 from captum_iba.text.result import TextAttribution
 
 _Call = tuple[list[str], list[str] | None, list[int | None], dict[str, Any]]

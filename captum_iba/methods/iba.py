@@ -11,8 +11,8 @@ from typing_extensions import Unpack
 
 from captum_iba.attr.settings import BottleneckSettings, SettingsOverrides
 from captum_iba.methods.task import AttributionTask, FloatArray
+from captum_iba.text.arguments import resolve_text_settings
 from captum_iba.text.explainer import NO_STATISTICS, ClassifierBottleneck
-from captum_iba.text.inputs import resolve_text_settings
 from captum_iba.text.layers import check_layers, find_blocks, find_layers, published_layer
 
 

@@ -16,9 +16,9 @@ import torch
 from captum_iba.attr._model.guard import ModuleGuard
 from captum_iba.attr.feature_statistics import FeatureStatistics
 from captum_iba.methods.task import AttributionTask, FloatArray, Scores, no_statistics, random_states_restored
+from captum_iba.text.arguments import check_texts, targets_per_text
 from captum_iba.text.classifier import Classifier
 from captum_iba.text.encoding import EncodedText, scores_per_word
-from captum_iba.text.inputs import check_texts, targets_per_text
 from captum_iba.text.layers import Block
 from captum_iba.text.statistics import check_model, classifier_fingerprint
 

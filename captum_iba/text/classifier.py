@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from captum_iba.attr._model.guard import ONE_AT_A_TIME, ModuleGuard
+from captum_iba.text.arguments import batches_by_length
 from captum_iba.text.encoding import EncodedText, check_tokenizer, encode, pad
-from captum_iba.text.inputs import batches_by_length
 
 # Tokenizers without a limit of their own have a very large integer.
 _NO_LIMIT = 10**6
@@ -170,7 +170,7 @@ class Classifier:
         return self.tensors([encoded], whole_windows=True) if len(encoded) else None
 
     def batches(self, lengths: Sequence[int], batch_size: int) -> list[list[int]]:
-        """Indices of texts that share a pass, as :func:`captum_iba.text.inputs.batches_by_length`.
+        """Indices of texts that share a pass, as :func:`captum_iba.text.arguments.batches_by_length`.
 
         If :attr:`padding_matters`, only texts of equal length share one.
         """

@@ -16,9 +16,9 @@ from captum_iba.attr.feature_statistics import FeatureStatistics
 from captum_iba.attr.information_bottleneck import InformationBottleneckAttribution
 from captum_iba.attr.settings import BottleneckSettings, SettingsOverrides
 from captum_iba.text import statistics as layer_statistics
+from captum_iba.text.arguments import ExplainOptions, check_texts, resolve_text_settings, targets_per_text
 from captum_iba.text.classifier import Classifier, load_classifier
 from captum_iba.text.encoding import EncodedText, per_token
-from captum_iba.text.inputs import ExplainOptions, check_texts, resolve_text_settings, targets_per_text
 from captum_iba.text.layers import Block, check_layers, find_layers, published_layer, token_activations_required
 from captum_iba.text.result import TextAttribution, TextTrace, Token
 
