@@ -25,7 +25,6 @@ _NO_LIMIT = 10**6
 # Numbers of padding tokens that are tried on a short text: an odd and an even length, for models that pool.
 _PADDING_LENGTHS = (1, 6)
 
-
 _ALIGNMENT = 64  # bytes of a cache line, and of what torch aligns its own memory to
 
 _FUNCTION = "forward_func=lambda ids, mask: model(input_ids=ids, attention_mask=mask)"
@@ -115,9 +114,8 @@ class Classifier:
         if device.type != "meta":
             return device
         for module in self.model.modules():
-            hook = getattr(module, "_hf_hook", None)
-            for one in getattr(hook, "hooks", (hook,)):
-                if (execution := getattr(one, "execution_device", None)) is not None:
+            for hook in accelerate_hooks(module):
+                if (execution := getattr(hook, "execution_device", None)) is not None:
                     return torch.device("cuda", execution) if isinstance(execution, int) else torch.device(execution)
         return device
 
@@ -303,6 +301,12 @@ class Classifier:
                 yield
             finally:
                 config.pad_token_id = before
+
+
+def accelerate_hooks(module: nn.Module) -> tuple[Any, ...]:
+    """Hooks of a module by which accelerate offloads its weights."""
+    hook = getattr(module, "_hf_hook", None)
+    return tuple(getattr(hook, "hooks", (hook,)))
 
 
 def load_classifier(

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from captum_iba.attr.feature_statistics import FeatureStatistics
-from captum_iba.text.classifier import Classifier
+from captum_iba.text.classifier import Classifier, accelerate_hooks
 from captum_iba.text.encoding import EncodedText
 from captum_iba.text.layers import Block
 
@@ -282,9 +282,8 @@ def _offloaded(model: nn.Module) -> dict[str, Tensor]:
     """Weights that accelerate offloads between passes, by their names in the state_dict."""
     weights = {}
     for prefix, module in model.named_modules():
-        hook = getattr(module, "_hf_hook", None)
-        for one in getattr(hook, "hooks", (hook,)):
-            weights_map = getattr(one, "weights_map", None)
+        for hook in accelerate_hooks(module):
+            weights_map = getattr(hook, "weights_map", None)
             if weights_map is None:
                 continue
             for name, value in (*module._parameters.items(), *module._buffers.items()):

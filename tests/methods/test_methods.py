@@ -73,7 +73,7 @@ def test_import_loads_no_library_that_only_one_method_needs():
 @EACH
 @pytest.mark.parametrize("model", ["encoder", "decoder"])
 @pytest.mark.parametrize("pairs", [None, PAIRS], ids=["single", "pairs"])
-def test_one_finite_score_a_token_whatever_is_in_the_batch(classifier, decoder, statistics, name, model, pairs):
+def test_one_finite_score_per_token_whatever_is_in_the_batch(classifier, decoder, statistics, name, model, pairs):
     classifier = classifier if model == "encoder" else decoder
     together = run(name, classifier, TEXTS, pairs, statistics=statistics)
     for i, scores in enumerate(together):
@@ -342,6 +342,6 @@ def test_bad_options(classifier, statistics, name, options, error, says):
         attribute(name, classifier, TEXTS[0], **{"target": 0, "statistics": statistics, **options})
 
 
-def test_a_task_has_a_target_a_text(classifier):
+def test_a_task_has_one_target_per_text(classifier):
     with pytest.raises(ValueError, match="targets has 1 entries, expected one for each of 2 texts"):
         AttributionTask(classifier, classifier.encode(TEXTS[:2], [None] * 2), [0])

@@ -225,7 +225,7 @@ def test_seed(explainer):
     assert (first == again).all() and not np.allclose(first, other)
 
 
-def test_statistics_are_kept_checked_and_said(explainer, bert, wordpiece, tmp_path):
+def test_statistics_are_saved_checked_and_named_in_results(explainer, bert, wordpiece, tmp_path):
     path = tmp_path / "layer-02.safetensors"
     explainer.save_statistics(path)
     again = TextExplainer(bert, wordpiece, layer=2, statistics=path)
@@ -401,7 +401,7 @@ def test_what_is_not_a_classifier(wordpiece):
         TextExplainer(words, wordpiece)
 
 
-def test_a_layer_whose_feature_is_no_sequence(bert, wordpiece):
+def test_a_layer_whose_activation_is_no_sequence(bert, wordpiece):
     with pytest.raises(ValueError, match=r"bert\.pooler returns an activation of shape \(1, 16\)"):
         TextExplainer(bert, wordpiece, layer="bert.pooler")
 

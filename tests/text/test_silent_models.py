@@ -109,7 +109,7 @@ def test_a_bottleneck_and_gradients_are_alone_where_padding_matters(wordpiece):
 @pytest.mark.parametrize(
     "texts", [["bad film"], ["bad film a", "good film b", "a film the", "not film bad", "a b film"]]
 )
-def test_gradients_of_a_model_that_turns_its_ids_round_are_refused(wordpiece, texts):
+def test_gradients_of_a_model_that_transposes_its_ids_are_refused(wordpiece, texts):
     classifier = Classifier(build(PADDING_MATTERS["xlnet"]()), wordpiece)
     with pytest.raises(ValueError, match="XLNet.* does not embed the token ids as it gets them"):
         attribute("saliency", classifier, texts, target=1)
@@ -209,7 +209,7 @@ def test_a_text_that_ends_in_the_padding_token_is_read_as_by_the_model_itself(pa
         assert both[1].tokens == pytest.approx(alone.tokens, rel=1e-4, abs=1e-5)
 
 
-def test_a_stand_in_that_is_the_padding_token_is_not_the_end_of_the_text():
+def test_a_reference_token_that_is_the_padding_token_is_not_the_end_of_the_text():
     model, tokenizer = decoder_with({}, 0, ends_text=False)
     classifier = Classifier(model, tokenizer)
     text = "this is not a good film"
@@ -228,7 +228,7 @@ def test_a_stand_in_that_is_the_padding_token_is_not_the_end_of_the_text():
     assert attribute("leave_one_out", classifier, text, target=1)[0].tokens == pytest.approx(expected, abs=1e-5)
 
 
-def test_a_stand_in_that_ends_every_text_is_refused():
+def test_a_reference_token_that_ends_every_text_is_refused():
     classifier = Classifier(*decoder_with({}, 0, ends_text=True))
     with pytest.raises(ValueError, match="no unknown token, and its padding token ends every text"):
         attribute("leave_one_out", classifier, "good film", target=1)

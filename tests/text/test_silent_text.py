@@ -107,14 +107,14 @@ def test_explain_refuses_a_file_of_statistics_of_another_model(bert, model, word
     assert "were gathered with another model" in said and "--statistics-from" in said
 
 
-def test_statistics_of_an_unknown_model_are_taken(bert, wordpiece):
+def test_statistics_of_an_unknown_model_are_accepted(bert, wordpiece):
     explainer = TextExplainer(bert, wordpiece, layer=2)
     (one,) = explainer.estimate_statistics(TEXTS)
     one.model = None
     assert TextExplainer(bert, wordpiece, layer=2, statistics=one).statistics == (one,)
 
 
-def test_kept_results_of_other_adapters_tokenizers_and_labels_are_not_taken(model, wordpiece, tmp_path):
+def test_saved_results_of_other_adapters_tokenizers_and_labels_are_not_used(model, wordpiece, tmp_path):
     def kept(one, tokenizer):
         explainer = TextExplainer(one, tokenizer, layer=2, statistics=statistics)
         return explain_texts(Local(), explainer, TEXTS, keep=tmp_path, **QUICK), len(list(tmp_path.iterdir()))
@@ -160,7 +160,7 @@ def test_adapters_have_statistics_of_their_own(model, wordpiece, tmp_path):
     assert explainer.fingerprint() not in prints
 
 
-def test_a_fingerprint_reads_weights_that_accelerate_keeps_elsewhere(bert, model, wordpiece):
+def test_a_fingerprint_reads_weights_that_accelerate_offloads(bert, model, wordpiece):
     accelerate = pytest.importorskip("accelerate")
     explainer = TextExplainer(bert, wordpiece)
     expected = explainer.fingerprint()
@@ -241,7 +241,7 @@ def test_a_model_that_generates_text_is_refused_at_construction(wordpiece):
         TextExplainer(transformers.T5ForConditionalGeneration(config), wordpiece)
 
 
-def test_a_classifier_by_any_name_is_taken_and_left_as_it_was(wordpiece):
+def test_a_classifier_by_any_name_is_accepted_and_left_as_it_was(wordpiece):
     class MyCausalLMThing(type(bag_of_tokens())):
         pass
 

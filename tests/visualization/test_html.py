@@ -134,7 +134,7 @@ def test_pairs_and_cuts_are_shown():
     one = attribution("first text", pair="second text", tokens_truncated=3)
     for page, maps in zip(pages(one), (2, 2, 4, 4), strict=True):
         seen = Page(page)
-        assert "second" in seen.text and "3 tokens were cut off" in seen.text
+        assert "second" in seen.text and "3 tokens were truncated" in seen.text
         # Each text runs in its own direction; the table has two rows, and the page of layers draws both twice.
         assert page.count('class="map" dir="auto"') == maps
 
