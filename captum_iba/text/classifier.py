@@ -43,10 +43,7 @@ _BY_NAME = {
     "CausalLM": ("a causal language model", f"{_FUNCTION}.logits[:, -1], the vocabulary for the next token"),
     "LMHead": ("a causal language model", f"{_FUNCTION}.logits[:, -1], the vocabulary for the next token"),
 }
-_BASE = (
-    "a base model without a head",
-    "a forward_func that puts a head on it and returns logits, (B, classes)",
-)
+_BASE = ("a base model without a head", "a forward_func that puts a head on it and returns logits, (B, classes)")
 
 
 class NotAClassifierError(ValueError):
@@ -227,7 +224,7 @@ class Classifier:
             Tensor: Logits, (B, C).
 
         Raises:
-            ValueError: The output is not one value per text and class, or no token is left to pad with.
+            ValueError: The output does not have this shape, or no token is left to pad with.
         """
         inputs = dict(zip(self._names, (input_ids, *others), strict=True))
         with ExitStack() as stack:
@@ -327,10 +324,6 @@ def load_classifier(
     Raises:
         ValueError: The checkpoint lacks weights of a classifier, its head for example, or has no tokenizer.
         OSError: There is no such folder or name.
-
-    Examples::
-
-        >>> classifier = Classifier(*load_classifier("path/to/classifier"))
     """
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 

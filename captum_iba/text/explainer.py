@@ -179,7 +179,7 @@ class TextExplainer:
     Examples::
 
         >>> explainer = TextExplainer.from_pretrained("path/to/classifier", layer=9)
-        >>> explainer.estimate_statistics(training_texts)
+        >>> statistics = explainer.estimate_statistics(training_texts)
         >>> print(explainer.explain("A wonderful film."))
     """
 
@@ -227,11 +227,9 @@ class TextExplainer:
         Raises:
             ValueError: Statistics of another number of layers, of other layers, or gathered with another model.
         """
-        per_layer = (
-            None
-            if statistics is None
-            else ((statistics,) if isinstance(statistics, FeatureStatistics) else tuple(statistics))
-        )
+        if isinstance(statistics, FeatureStatistics):
+            statistics = (statistics,)
+        per_layer = None if statistics is None else tuple(statistics)
         if per_layer is not None and len(per_layer) != len(self.layers):
             raise ValueError(f"statistics has {len(per_layer)} entries, expected those of {len(self.layers)} layers")
         for of_layer, block in zip(per_layer or (), self.layers, strict=False):
@@ -399,10 +397,6 @@ class TextExplainer:
         Raises:
             TypeError: One string instead of several texts, or a text that is not a string.
             ValueError: An empty text, or one of special tokens only.
-
-        Examples::
-
-            >>> explainer.estimate_statistics(training_texts)
         """
         if isinstance(texts, str):
             raise TypeError("texts is one string, expected several texts")
@@ -433,8 +427,7 @@ class TextExplainer:
             FileNotFoundError: There is no such file, or the folder has none of a layer.
             ValueError: Not a file of statistics, or statistics of another layer or model.
         """
-        statistics = layer_statistics.load(path, self.layers)
-        self.statistics = statistics
+        self.statistics = statistics = layer_statistics.load(path, self.layers)
         return statistics
 
 
@@ -447,8 +440,8 @@ def cached_statistics(
 ) -> tuple[Path, bool]:
     """Have an explainer use the statistics of its layers over texts, from the cache if they are there.
 
-    They are found again for the same model (weights, adapters, precision), tokenizer, layers, ``max_length`` and
-    texts, wherever the model was loaded from.
+    The key has the model (weights, adapters, precision), tokenizer, layers, ``max_length`` and texts, but not where the
+    model was loaded from.
 
     Args:
         explainer (TextExplainer): The explainer.

@@ -98,7 +98,11 @@ def test_records_say_what_method_and_test_give(request_of, tmp_path, model_folde
         ("grad_cam@layer=1+2", ValueError, "only iba takes several"),
         ("conductance@baseline=zero", ValueError, "baseline is 'zero', expected 'mask' or 'pad'"),
         ("ig:abs@baseline=zero", ValueError, "baseline is 'zero', expected 'mask' or 'pad'"),
-        ("lime@n_samples=0", ValueError, "methods: lime@n_samples=0: n_samples is 0, expected an integer of at least 1"),
+        (
+            "lime@n_samples=0",
+            ValueError,
+            "methods: lime@n_samples=0: n_samples is 0, expected an integer of at least 1",
+        ),
         ("lime@bow=perhaps", ValueError, "bow: expected True or False, got 'perhaps'"),
         ("lime@kernel_width=0", ValueError, "kernel_width: expected a number above 0, got 0"),
         ("kernel_shap@n_samples=many", ValueError, "n_samples"),
