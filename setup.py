@@ -21,6 +21,7 @@ TEXT = [
     "transformers>=5",
     "lime>=0.2",
     "jinja2>=3.1",
+    "platformdirs>=4",
     "rich>=13",
     "typer>=0.12",
 ]

@@ -9,7 +9,19 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "captum_iba"
 
 # A package imports from those before it, and from itself.
-ORDER = ("_version", "_compat", "_files", "attr", "metrics", "visualization", "text", "demo", "methods", "compare", "cli")
+ORDER = "_version _compat _files attr metrics visualization text demo methods compare cli".split()
+    "_version",
+    "_compat",
+    "_files",
+    "attr",
+    "metrics",
+    "visualization",
+    "text",
+    "demo",
+    "methods",
+    "compare",
+    "cli",
+)
 
 
 def modules():
@@ -66,9 +78,7 @@ def test_imports_go_one_way():
         f"{name} imports {other}"
         for name, targets in imports().items()
         for other in targets
-        if name.split(".")[1:]
-        and name.split(".")[1] in rank
-        and rank[name.split(".")[1]] < rank[other.split(".")[1]]
+        if name.split(".")[1:] and name.split(".")[1] in rank and rank[name.split(".")[1]] < rank[other.split(".")[1]]
     ]
     assert backwards == []
 

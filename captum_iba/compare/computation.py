@@ -15,7 +15,7 @@ from captum_iba.compare.data import Example
 from captum_iba.compare.records import Record
 from captum_iba.compare.runs import Run
 from captum_iba.compare.statistics import LayerStatistics, StatisticsError
-from captum_iba.methods import Method, Scores, Task, names, register, scores_of
+from captum_iba.methods import AttributionTask, Method, Scores, method_names, register_method, score
 from captum_iba.metrics import NINTHS, Degradation, Delete, degradation_both
 from captum_iba.text.classifier import Classifier
 from captum_iba.text.encoding import EncodedText
@@ -78,13 +78,13 @@ class Computation:
         """There, methods that only the driver knows are made known."""
         vars(self).update(state)
         for method in self.methods:
-            if method.name not in names():
-                register(
+            if method.name not in method_names():
+                register_method(
                     method.name,
                     method.function,
                     signed=method.signed,
                     description=method.description,
-                    of_words=method.of_words,
+                    word_level=method.word_level,
                     **method.options,
                 )
 
@@ -142,9 +142,11 @@ class Computation:
     def _compute(self, run: Run, items: Sequence[tuple[Example, EncodedText]]) -> list[Record]:
         encoded = [tokens for _, tokens in items]
         targets = self._targets(items)
-        task = Task(self.classifier, encoded, targets, run.seed, self.batch_size, run.layer, statistics=self.statistics)
+        task = AttributionTask(
+            self.classifier, encoded, targets, run.seed, self.batch_size, run.layer, statistics=self.statistics
+        )
         before = self.statistics.seconds
-        scores = scores_of(run.method, task, **dict(run.options))
+        scores = score(run.method, task, **dict(run.options))
         elsewhere = (self.statistics.seconds - before) / len(items)
         morf, lerf = self._degrade(run, scores)
         if not (morf.probability.isfinite().all() and lerf.probability.isfinite().all()):

@@ -33,7 +33,7 @@ class Configuration:
     Attributes:
         model (str): Folder or name of the classifier.
         model_fingerprint (str): SHA-256 of its weights, adapters, configuration and tokenizer
-            (:func:`captum_iba.text.identity.classifier_fingerprint`).
+            (:func:`captum_iba.text.statistics.classifier_fingerprint`).
         labels (list of str): Its classes.
         max_length (int): Where texts are cut, in tokens.
         device, dtype (str): Where it runs and in which precision.

@@ -10,7 +10,7 @@ from dataclasses import astuple, dataclass
 from typing import Any
 
 from captum_iba.compare.files import open_table
-from captum_iba.text.targets import find_target
+from captum_iba.text.arguments import find_target
 
 # The names of the columns in well-known data sets: a text and its pair, or a text alone.
 _TEXTS = (

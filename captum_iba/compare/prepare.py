@@ -16,10 +16,10 @@ from captum_iba.compare.runs import PAPER, Run, parse_runs
 from captum_iba.compare.statistics import LayerStatistics
 from captum_iba.demo import embedded_model_path, embedded_statistics
 from captum_iba.engines import Engine
-from captum_iba.methods import find
+from captum_iba.methods import find_method
 from captum_iba.metrics import NINTHS
 from captum_iba.text.classifier import Classifier, load_classifier
-from captum_iba.text.identity import classifier_fingerprint
+from captum_iba.text.statistics import classifier_fingerprint
 
 DEFAULT_METHODS = "iba,ig,lime,random"
 STATISTICS_TEXTS = 500
@@ -160,7 +160,7 @@ def _configuration(request: Request, comparison: Comparison, data: Data, statist
         data_fingerprint=fingerprint(data.examples),
         target=comparison.target,
         methods={row: [run.name for run in runs if run.row == row] for row in dict.fromkeys(run.row for run in runs)},
-        signed=list(dict.fromkeys(run.row for run in runs if find(run.method).signed)),
+        signed=list(dict.fromkeys(run.row for run in runs if find_method(run.method).signed)),
         counted_as_released=list(dict.fromkeys(run.row for run in runs if run.counting == "as_released")),
         seed=request.seed,
         shares=list(NINTHS),
@@ -187,7 +187,7 @@ def _runs(request: Request) -> tuple[Run, ...]:
     runs = parse_runs(methods, request.layers, request.betas, request.seed, request.random_seeds)
     for run in runs:
         # What is unknown is said before anything is loaded.
-        find(run.method).check_options(name for name, _ in run.options)
+        find_method(run.method).check_options(name for name, _ in run.options)
     return runs
 
 

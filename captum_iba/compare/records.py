@@ -158,7 +158,7 @@ def write_texts(path: Path, examples: Sequence[Example], encoded: Sequence[Encod
                 "ends": [end for _, end in item.spans],
                 "sequences": list(item.sequences),
                 "words": list(item.words),
-                "cut": item.cut,
+                "cut": item.tokens_truncated,
             }
         rows.append(row)
     _write_table(path, pa.Table.from_pylist(rows, _TEXT))

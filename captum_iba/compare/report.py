@@ -17,8 +17,7 @@ from captum_iba.compare.measures import MEASURES
 from captum_iba.compare.results import Results, read_results, read_scores
 from captum_iba.compare.summary import describe, failures, findings
 from captum_iba.compare.tables import MARKS, Table, make_table, notes, say, write_tables
-from captum_iba.methods import find
-from captum_iba.methods import names as method_names
+from captum_iba.methods import find_method, method_names
 from captum_iba.visualization.figures import svg
 from captum_iba.visualization.html import render_template, sorting
 from captum_iba.visualization.pieces import format_number
@@ -155,7 +154,7 @@ def _words(row: dict[str, Any]) -> list[_Word]:
 def _scores_words(run: str) -> bool:
     """Whether the method of a run gives all tokens of a word the word's score; an own method may be unknown by now."""
     method = run.partition("@")[0]
-    return method.partition(":")[0] in method_names() and find(method).of_words
+    return method.partition(":")[0] in method_names() and find_method(method).word_level
 
 
 def _word_scores(row: dict[str, Any], count: int, scores: Sequence[float], alike: bool) -> list[float]:

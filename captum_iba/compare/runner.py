@@ -14,10 +14,10 @@ from captum_iba.compare.records import TEXTS, Record, chunk_path, is_finished, w
 from captum_iba.compare.runs import Run
 from captum_iba.compare.statistics import LayerStatistics, StatisticsError
 from captum_iba.engines import Engine, EngineError, Local, Pool, in_order
-from captum_iba.methods import Task, find, scores_of
+from captum_iba.methods import AttributionTask, find_method, score
+from captum_iba.text.arguments import batches_by_length
 from captum_iba.text.classifier import Classifier
 from captum_iba.text.encoding import EncodedText
-from captum_iba.text.inputs import batches_by_length
 from captum_iba.text.layers import Block
 
 
@@ -109,7 +109,7 @@ class Comparison:
         self.device = device
         for run in runs:
             self._check(run)
-        methods = {base: find(base) for base in (run.method.partition(":")[0] for run in runs)}
+        methods = {base: find_method(base) for base in (run.method.partition(":")[0] for run in runs)}
         self._computation = Computation(classifier, statistics, target, batch_size, list(methods.values()))
         items = [encode(classifier, example) for example in examples]
         # Longest first: if memory runs out, it does so at once.
@@ -186,19 +186,19 @@ class Comparison:
     def _asked_for(self, run: Run) -> list[Block]:
         """The layers whose statistics a method asks for before it looks at texts."""
         asked: list[Block] = []
-        task = Task(self.classifier, [], [], run.seed, self.batch_size, run.layer, statistics=asked.append)
+        task = AttributionTask(self.classifier, [], [], run.seed, self.batch_size, run.layer, statistics=asked.append)
         try:
-            scores_of(run.method, task, **dict(run.options))
+            score(run.method, task, **dict(run.options))
         except Exception:  # an own method that cannot do without texts
             return []
         return asked
 
     def _check(self, run: Run) -> None:
         """A method without texts says what is wrong with its options, and computes nothing."""
-        task = Task(self.classifier, [], [], run.seed, self.batch_size, run.layer)
+        task = AttributionTask(self.classifier, [], [], run.seed, self.batch_size, run.layer)
         if run.layer is None and not run.options:
             return
         try:
-            scores_of(run.method, task, **dict(run.options))
+            score(run.method, task, **dict(run.options))
         except (TypeError, ValueError) as error:
             raise ValueError(f"methods: {run.row}: {error}") from error

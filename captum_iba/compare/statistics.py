@@ -13,11 +13,11 @@ from urllib.parse import quote
 
 from captum_iba.attr.feature_statistics import FeatureStatistics
 from captum_iba.compare.data import Example
-from captum_iba.text import layer_statistics
+from captum_iba.text import statistics as layer_statistics
 from captum_iba.text.classifier import Classifier
 from captum_iba.text.encoding import EncodedText
-from captum_iba.text.identity import classifier_fingerprint
 from captum_iba.text.layers import Block, find_layers
+from captum_iba.text.statistics import classifier_fingerprint
 
 Parts = Callable[[Sequence[tuple[str | None, Sequence[EncodedText]]]], Sequence[tuple[FeatureStatistics, ...]]]
 """Calls :meth:`LayerStatistics.part` for each of several arguments, wherever, and gives the results in their order."""

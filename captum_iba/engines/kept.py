@@ -12,8 +12,8 @@ from captum_iba._files import write_text
 from captum_iba.attr.settings import preset_values
 from captum_iba.engines.versions import versions
 from captum_iba.text.explainer import TextExplainer
-from captum_iba.text.identity import add_part
 from captum_iba.text.result import TextAttribution
+from captum_iba.text.statistics import add_part
 
 
 class KeptBatches:

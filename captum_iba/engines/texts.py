@@ -9,10 +9,9 @@ from typing import Any
 from captum_iba._compat import progress
 from captum_iba.engines.base import Engine, in_order
 from captum_iba.engines.kept import KeptBatches
+from captum_iba.text.arguments import batches_by_length, check_texts, targets_per_text
 from captum_iba.text.explainer import TextExplainer
-from captum_iba.text.inputs import batches_by_length, check_texts
 from captum_iba.text.result import TextAttribution
-from captum_iba.text.targets import spread_targets
 
 _Call = tuple[list[str], list[str] | None, list[int | None], dict[str, Any]]
 """Texts, their pairs, targets, and settings."""
@@ -79,7 +78,7 @@ def explain_texts(
         >>> results = explain_texts(Ray(workers=2), explainer, reviews, preset="paper")
     """
     each, others = check_texts(texts, pairs)
-    targets = spread_targets(target, len(each), explainer.classifier.labels)
+    targets = targets_per_text(target, len(each), explainer.classifier.labels)
     encoded = explainer.classifier.encode(each, others)
     batches = batches_by_length([len(item) for item in encoded], batch_size)
     calls: list[_Call] = [

@@ -1,61 +1,83 @@
-"""Methods to attribute a classifier's decision to tokens and words, all behind one signature.
+"""Methods that attribute a classifier's decision to tokens and words, all with one signature.
 
 ::
 
-    >>> from captum_iba.methods import attribute, names
+    >>> from captum_iba.methods import attribute, method_names
     >>> scores = attribute("ig", classifier, ["A wonderful film."], target="positive")
     >>> scores[0].words
 
-An own method is a function and a call of :func:`register`. What several methods can be compared by is in
-:mod:`captum_iba.metrics`.
+To add a method, write a function and call :func:`register_method`. :mod:`captum_iba.metrics` compares methods.
 """
 
-from captum_iba.methods.ablation import leave_one_out, occlusion
-from captum_iba.methods.attribution import attribute, scores_of
-from captum_iba.methods.bottleneck import information_bottleneck
-from captum_iba.methods.chance import by_chance
-from captum_iba.methods.gradients import (
+from captum_iba.methods.gradient_methods import (
+    conductance,
+    grad_cam,
     gradient_shap,
     gradient_x_activation,
     ig_as_released,
     integrated_gradients,
     saliency,
 )
-from captum_iba.methods.hidden import conductance, grad_cam
-from captum_iba.methods.lime_text import lime, lime_as_released
-from captum_iba.methods.registry import Method, find, names, register
-from captum_iba.methods.surrogates import captum_lime, kernel_shap
-from captum_iba.methods.task import Scores, Task
+from captum_iba.methods.iba import information_bottleneck
+from captum_iba.methods.lime import lime, lime_as_released
+from captum_iba.methods.perturbation_methods import captum_lime, kernel_shap, leave_one_out, occlusion
+from captum_iba.methods.registry import Method, attribute, find_method, method_names, register_method, score
+from captum_iba.methods.task import AttributionTask, Scores, random_baseline
 
-__all__ = ["Method", "Scores", "Task", "attribute", "find", "names", "register", "scores_of"]
+__all__ = [
+    "AttributionTask",
+    "Method",
+    "Scores",
+    "attribute",
+    "find_method",
+    "method_names",
+    "register_method",
+    "score",
+]
 
-register("iba", information_bottleneck, signed=False, description="Information bottleneck, at its best settings.")
-register("iba_paper", information_bottleneck, signed=False, description="IBA, the paper's equations.", preset="paper")
-register(
+register_method(
+    "iba", information_bottleneck, signed=False, description="Information bottleneck, at its best settings."
+)
+register_method(
+    "iba_paper", information_bottleneck, signed=False, description="IBA, the paper's equations.", preset="paper"
+)
+register_method(
     "iba_as_released",
     information_bottleneck,
     signed=False,
     description="IBA as the paper's code computes it, with noise from the text itself.",
     preset="as_released",
 )
-register("random", by_chance, signed=False, description="By chance.")
-register("lime", lime, signed=True, of_words=True, description="LIME, by the lime package.")
-register("ig", integrated_gradients, signed=True, description="Integrated gradients at the word embeddings.")
-register("gradient_x_activation", gradient_x_activation, signed=True, description="Gradient times word embedding.")
-register("gradient_shap", gradient_shap, signed=True, description="Expected gradients at the word embeddings.")
-register("saliency", saliency, signed=False, description="Length of the gradient at the word embeddings.")
-register(
-    "captum_lime", captum_lime, signed=True, of_words=True, description="LIME with words replaced by [MASK], by Captum."
+register_method("random", random_baseline, signed=False, description="Random scores, the baseline of all methods.")
+register_method("lime", lime, signed=True, word_level=True, description="LIME, by the lime package.")
+register_method("ig", integrated_gradients, signed=True, description="Integrated gradients at the word embeddings.")
+register_method(
+    "gradient_x_activation", gradient_x_activation, signed=True, description="Gradient times word embedding."
 )
-register(
-    "kernel_shap", kernel_shap, signed=True, of_words=True, description="Shapley values with words replaced by [MASK]."
+register_method("gradient_shap", gradient_shap, signed=True, description="Expected gradients at the word embeddings.")
+register_method("saliency", saliency, signed=False, description="Norm of the gradient at the word embeddings.")
+register_method(
+    "captum_lime",
+    captum_lime,
+    signed=True,
+    word_level=True,
+    description="LIME with words replaced by [MASK], by Captum.",
 )
-register("leave_one_out", leave_one_out, signed=True, description="Each token replaced by [MASK].")
-register("occlusion", occlusion, signed=True, description="Neighbouring tokens replaced by [MASK] together.")
-register("conductance", conductance, signed=True, description="Integrated gradients through a layer.")
-register("grad_cam", grad_cam, signed=True, description="A layer's features weighed by their mean gradient.")
-register("ig_as_released", ig_as_released, signed=True, description="IG as in the paper's code: class 0, 10 steps.")
-register(
+register_method(
+    "kernel_shap",
+    kernel_shap,
+    signed=True,
+    word_level=True,
+    description="Shapley values with words replaced by [MASK].",
+)
+register_method("leave_one_out", leave_one_out, signed=True, description="Each token replaced by [MASK].")
+register_method("occlusion", occlusion, signed=True, description="Neighbouring tokens replaced by [MASK] together.")
+register_method("conductance", conductance, signed=True, description="Integrated gradients through a layer.")
+register_method("grad_cam", grad_cam, signed=True, description="A layer's activations weighted by their mean gradient.")
+register_method(
+    "ig_as_released", ig_as_released, signed=True, description="IG as in the paper's code: class 0, 10 steps."
+)
+register_method(
     "lime_as_released",
     lime_as_released,
     signed=True,

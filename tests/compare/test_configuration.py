@@ -9,7 +9,7 @@ from captum_iba.attr.settings import PRESETS, resolve_settings
 from captum_iba.compare import prepare
 from captum_iba.compare.configuration import differences, read_configuration
 from captum_iba.text.classifier import Classifier
-from captum_iba.text.identity import classifier_fingerprint
+from captum_iba.text.statistics import classifier_fingerprint
 from tests.compare.conftest import rows_of_texts, write_lines
 
 

@@ -10,7 +10,7 @@ from captum_iba.compare import prepare, read_results, write_report
 from captum_iba.compare.configuration import read_configuration
 from captum_iba.compare.records import chunk_path, read_records, read_texts
 from captum_iba.compare.results import read_scores
-from captum_iba.methods import attribute, register, registry
+from captum_iba.methods import attribute, register_method, registry
 from captum_iba.metrics import Delete, degradation
 from captum_iba.text import Classifier, TextExplainer, find_layer
 from captum_iba.text.classifier import load_classifier
@@ -37,7 +37,7 @@ def own_method():
     added = []
 
     def add(name, function):
-        register(name, function, signed=True, description="Of a test.")
+        register_method(name, function, signed=True, description="Of a test.")
         added.append(name)
 
     yield add
@@ -92,13 +92,17 @@ def test_records_say_what_method_and_test_give(request_of, tmp_path, model_folde
         ("iba@beta=-1", ValueError, "methods: iba@beta=-1: beta is -1, expected a number of at least 0"),
         ("iba@beta=nan", ValueError, "beta is nan"),
         ("iba@n_steps=1.5", ValueError, "n_steps is 1.5"),
-        ("iba@granularity=letter", ValueError, "granularity: expected one of token, word, feature"),
-        ("iba@layer=5", ValueError, "methods: iba@layer=5: layer: expected a block from 1 to 4, got 5"),
+        ("iba@granularity=letter", ValueError, "granularity is 'letter', expected one of token, word, feature"),
+        ("iba@layer=5", ValueError, "methods: iba@layer=5: layer is 5, expected a block from 1 to 4"),
         ("iba@layer=1+1", ValueError, "one or more different layers"),
         ("grad_cam@layer=1+2", ValueError, "only iba takes several"),
-        ("conductance@baseline=zero", ValueError, "baseline: expected 'mask' or 'pad', got 'zero'"),
-        ("ig:abs@baseline=zero", ValueError, "baseline: expected 'mask' or 'pad', got 'zero'"),
-        ("lime@n_samples=0", ValueError, "methods: lime@n_samples=0: n_samples: expected an integer of at least 1"),
+        ("conductance@baseline=zero", ValueError, "baseline is 'zero', expected 'mask' or 'pad'"),
+        ("ig:abs@baseline=zero", ValueError, "baseline is 'zero', expected 'mask' or 'pad'"),
+        (
+            "lime@n_samples=0",
+            ValueError,
+            "methods: lime@n_samples=0: n_samples is 0, expected an integer of at least 1",
+        ),
         ("lime@bow=perhaps", ValueError, "bow: expected True or False, got 'perhaps'"),
         ("lime@kernel_width=0", ValueError, "kernel_width: expected a number above 0, got 0"),
         ("kernel_shap@n_samples=many", ValueError, "n_samples"),

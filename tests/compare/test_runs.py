@@ -1,7 +1,7 @@
 import pytest
 
 from captum_iba.compare.runs import PAPER, folder_name, parse_runs, reference
-from captum_iba.methods import find
+from captum_iba.methods import find_method
 
 
 def names(*arguments, **settings):
@@ -57,7 +57,7 @@ def test_the_rows_of_the_paper():
     assert list(dict.fromkeys(run.row for run in runs if run.counting == "as_released")) == released
     assert len(runs) == 7 + 2 * 5
     for run in runs:
-        find(run.method)
+        find_method(run.method)
 
 
 @pytest.mark.parametrize(

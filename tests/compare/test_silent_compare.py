@@ -14,7 +14,7 @@ from captum_iba.compare import Request, prepare
 from captum_iba.compare.curves import make_curves
 from captum_iba.compare.data import load_data
 from captum_iba.compare.results import read_results
-from captum_iba.methods import register, registry
+from captum_iba.methods import register_method, registry
 from captum_iba.visualization.curves import degradation_bands
 from tests.compare.conftest import LABELS, rows_of_texts, write_lines
 from tests.text.conftest import build, wordpiece  # noqa: F401
@@ -114,7 +114,7 @@ def test_a_method_that_gives_no_numbers_is_one_that_failed(tmp_path, request_of)
     def broken(task):
         return [np.full(len(one), np.nan if one.text.startswith("the") else 1.0) for one in task.encoded]
 
-    register("broken", broken, signed=False, description="Broken.")
+    register_method("broken", broken, signed=False, description="Broken.")
     try:
         for _ in prepare(request_of(methods="broken,random", random_seeds=1), tmp_path).go():
             pass

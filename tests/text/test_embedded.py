@@ -15,7 +15,7 @@ from captum_iba.text import TextExplainer, explain_layers
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_embedded_model_is_whole_and_small():
+def test_the_embedded_model_is_complete_and_small():
     folder = embedded_model_path()
     assert {"config.json", "model.safetensors", "tokenizer.json", "README.md"} <= {f.name for f in folder.iterdir()}
     assert sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) <= 8e6

@@ -61,7 +61,7 @@ def test_what_was_stopped_goes_on(explainer, batches, tmp_path, monkeypatch):
     assert watched == []
 
 
-def test_nothing_of_other_settings_is_taken(explainer, batches, tmp_path, monkeypatch):
+def test_results_of_other_settings_are_not_used(explainer, batches, tmp_path, monkeypatch):
     def again(**changes):
         batches.clear()
         found = explain_texts(Local(), explainer, TEXTS[:2], **{**QUICK, "keep": tmp_path, **changes})

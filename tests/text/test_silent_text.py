@@ -13,11 +13,11 @@ from typer.testing import CliRunner
 from captum_iba import FeatureStatistics, cli
 from captum_iba.engines import Local
 from captum_iba.engines.texts import explain_texts
-from captum_iba.methods import attribute, scores_of
-from captum_iba.methods.task import Task
-from captum_iba.text import TextExplainer, cached_statistics, encoding, run
+from captum_iba.methods import AttributionTask, attribute, score
+from captum_iba.text import TextExplainer, cached_statistics, encoding
+from captum_iba.text import explainer as explainer_module
 from captum_iba.text.classifier import Classifier
-from captum_iba.text.identity import classifier_fingerprint
+from captum_iba.text.statistics import classifier_fingerprint
 
 from .bag_of_tokens import BagConfig, bag_of_tokens
 from .conftest import SIZE, build
@@ -107,14 +107,14 @@ def test_explain_refuses_a_file_of_statistics_of_another_model(bert, model, word
     assert "were gathered with another model" in said and "--statistics-from" in said
 
 
-def test_statistics_of_an_unknown_model_are_taken(bert, wordpiece):
+def test_statistics_of_an_unknown_model_are_accepted(bert, wordpiece):
     explainer = TextExplainer(bert, wordpiece, layer=2)
     (one,) = explainer.estimate_statistics(TEXTS)
     one.model = None
     assert TextExplainer(bert, wordpiece, layer=2, statistics=one).statistics == (one,)
 
 
-def test_kept_results_of_other_adapters_tokenizers_and_labels_are_not_taken(model, wordpiece, tmp_path):
+def test_saved_results_of_other_adapters_tokenizers_and_labels_are_not_used(model, wordpiece, tmp_path):
     def kept(one, tokenizer):
         explainer = TextExplainer(one, tokenizer, layer=2, statistics=statistics)
         return explain_texts(Local(), explainer, TEXTS, keep=tmp_path, **QUICK), len(list(tmp_path.iterdir()))
@@ -160,7 +160,7 @@ def test_adapters_have_statistics_of_their_own(model, wordpiece, tmp_path):
     assert explainer.fingerprint() not in prints
 
 
-def test_a_fingerprint_reads_weights_that_accelerate_keeps_elsewhere(bert, model, wordpiece):
+def test_a_fingerprint_reads_weights_that_accelerate_offloads(bert, model, wordpiece):
     accelerate = pytest.importorskip("accelerate")
     explainer = TextExplainer(bert, wordpiece)
     expected = explainer.fingerprint()
@@ -241,7 +241,7 @@ def test_a_model_that_generates_text_is_refused_at_construction(wordpiece):
         TextExplainer(transformers.T5ForConditionalGeneration(config), wordpiece)
 
 
-def test_a_classifier_by_any_name_is_taken_and_left_as_it_was(wordpiece):
+def test_a_classifier_by_any_name_is_accepted_and_left_as_it_was(wordpiece):
     class MyCausalLMThing(type(bag_of_tokens())):
         pass
 
@@ -273,7 +273,7 @@ def test_a_classifier_of_other_classes_than_it_says_is_refused(wordpiece):
 def test_layers_with_the_positions_first_are_refused_at_construction(wordpiece):
     config = transformers.XLNetConfig(d_model=16, n_layer=2, n_head=2, d_inner=32, vocab_size=400)
     with pytest.raises(
-        ValueError, match=r"layer: transformer\.layer\.0 .*positions come first, \(T, B, D\), as in XLNet"
+        ValueError, match=r"layer transformer\.layer\.0 .*positions come first, \(T, B, D\), as in XLNet"
     ):
         TextExplainer(build(config), wordpiece)
 
@@ -310,7 +310,7 @@ def test_longformer_is_explained_whatever_is_beside_a_text(wordpiece):
 
 def test_iba_in_a_comparison_tokenises_once_and_keeps_one_explainer(bert, wordpiece, monkeypatch):
     made, encoded = [], []
-    real, real_encode = run.InformationBottleneckAttribution, Classifier.encode
+    real, real_encode = explainer_module.InformationBottleneckAttribution, Classifier.encode
 
     class Counted(real):
         def __init__(self, *arguments, **others):
@@ -324,16 +324,16 @@ def test_iba_in_a_comparison_tokenises_once_and_keeps_one_explainer(bert, wordpi
     classifier = Classifier(bert, wordpiece)
     layers = TextExplainer(bert, wordpiece)
     statistics = dict(zip((b.key for b in layers.layers), layers.estimate_statistics(TEXTS), strict=True))
-    monkeypatch.setattr(run, "InformationBottleneckAttribution", Counted)
+    monkeypatch.setattr(explainer_module, "InformationBottleneckAttribution", Counted)
     monkeypatch.setattr(Classifier, "encode", encode)
     chunks = [classifier.encode(chunk, [None] * 2) for chunk in (TEXTS, ["good", "not bad"])]
     for chunk in chunks:
-        task = Task(classifier, chunk, [0, 1], statistics=lambda block: statistics[block.key])
-        scores_of("iba", task, **{"n_steps": 2})
+        task = AttributionTask(classifier, chunk, [0, 1], statistics=lambda block: statistics[block.key])
+        score("iba", task, **{"n_steps": 2})
     assert len(made) == 1 and encoded == [*TEXTS, "good", "not bad"]
     # Other statistics, or none, are another explainer.
     other = {key: copy.deepcopy(one) for key, one in statistics.items()}
-    scores_of("iba", Task(classifier, chunks[0], [0, 1], statistics=lambda block: other[block.key]), n_steps=1)
+    score("iba", AttributionTask(classifier, chunks[0], [0, 1], statistics=lambda block: other[block.key]), n_steps=1)
     assert len(made) == 2
 
 

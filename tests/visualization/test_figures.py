@@ -13,7 +13,7 @@ from captum.attr import LayerAttribution, visualization
 
 from captum_iba import BottleneckTrace, InformationBottleneckAttribution
 from captum_iba.metrics import Degradation, paired_bootstrap
-from captum_iba.text import Trace
+from captum_iba.text import TextTrace
 from captum_iba.visualization import (
     plot_before_after,
     plot_degradation,
@@ -165,7 +165,7 @@ def test_sweep():
 
 
 def test_trace():
-    _, ax = plot_trace(Trace((1.0, 0.5), (9.0, 3.5), (0.5, 0.8)))
+    _, ax = plot_trace(TextTrace((1.0, 0.5), (9.0, 3.5), (0.5, 0.8)))
     right = ax.figure.axes[1]
     assert ax.get_lines()[0].get_ydata().tolist() == [9.0, 3.5]
     assert right.get_lines()[0].get_ydata().tolist() == [0.5, 0.8]
@@ -183,7 +183,7 @@ def every_figure(ax=None):
         plot_layers([one], ax),
         plot_degradation({"a": curve(0.05)}, ax),
         plot_sweep({1: [0.2, 0.4], 2: [0.5, 0.7]}, "layer", ax, reference={"ig": [0.1, 0.3]}),
-        plot_trace(Trace((1.0, 0.5), (9.0, 3.5), (0.5, 0.8)), ax),
+        plot_trace(TextTrace((1.0, 0.5), (9.0, 3.5), (0.5, 0.8)), ax),
     ]
 
 

@@ -131,7 +131,7 @@ def test_spaces_between_words_stay():
 
 
 def test_pairs_and_truncation_are_shown():
-    one = attribution("first text", pair="second text", tokens_cut=3)
+    one = attribution("first text", pair="second text", tokens_truncated=3)
     for page, maps in zip(pages(one), (2, 2, 4, 4), strict=True):
         seen = Page(page)
         assert "second" in seen.text and "3 tokens were truncated" in seen.text

@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 from lime.lime_text import LimeTextExplainer
 
-from captum_iba.methods import Task, attribute, scores_of
-from captum_iba.methods.lime_text import _matched_as_released
-from captum_iba.methods.randomness import seed_of
+from captum_iba.methods import AttributionTask, attribute, score
+from captum_iba.methods.lime import _matched_as_released
+from captum_iba.methods.task import seed_of_text
 from captum_iba.text import Classifier
-
-from .bag_of_tokens import WORTH, bag_of_tokens
+from tests.text.bag_of_tokens import WORTH, bag_of_tokens
 
 TEXTS = ["the film was good", "not good, dull plot", "unbelievable"]
 
@@ -118,7 +117,7 @@ def test_lime_is_that_of_the_package(classifier):
     def classify(versions):
         return np.array([[probability(w, 0), probability(w)] for w in (worths(v.split()).sum() for v in versions)])
 
-    random_state = np.random.RandomState(seed_of(3, unpunctuated.encoded))
+    random_state = np.random.RandomState(seed_of_text(3, unpunctuated.encoded))
     explanation = LimeTextExplainer(random_state=random_state).explain_instance(
         plain, classify, labels=(1,), num_features=7, num_samples=300
     )
@@ -171,9 +170,9 @@ def test_the_predicted_class_is_the_default(classifier):
 
 def test_scores_of_encoded_texts(classifier):
     encoded = classifier.encode(TEXTS, [None] * 3)
-    scores = scores_of("leave_one_out", Task(classifier, encoded, [1, 1, 0], batch_size=2))
+    scores = score("leave_one_out", AttributionTask(classifier, encoded, [1, 1, 0], batch_size=2))
     expected = attribute("leave_one_out", classifier, TEXTS, target=[1, 1, 0])
     for one, other in zip(scores, expected, strict=True):
         assert np.allclose(one.tokens, other.tokens, atol=1e-5)  # passes of 2 rows and of more
         assert one.seconds > 0 and one.method == "leave_one_out"
-    assert scores_of("ig", Task(classifier, [], [])) == []
+    assert score("ig", AttributionTask(classifier, [], [])) == []

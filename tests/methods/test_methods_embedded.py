@@ -43,7 +43,7 @@ def test_the_word_that_decides_has_the_highest_score(classifier, name):
     assert rank(scores[0], "terrible") == 0
 
 
-def test_chance_does_not_find_it(classifier):
+def test_the_random_baseline_does_not_find_it(classifier):
     ranks = [rank(attribute("random", classifier, TEXT, seed=seed)[0], "terrible") for seed in range(20)]
     assert np.mean(ranks) > 3
 

@@ -12,12 +12,11 @@ import torch
 from captum.attr import LayerGradientXActivation, LayerIntegratedGradients
 from transformers import AlbertConfig, GPT2Config
 
-from captum_iba.methods import Method, attribute, find, names, register
+from captum_iba.attr.settings import SettingsOverrides
+from captum_iba.methods import AttributionTask, Method, attribute, find_method, method_names, register_method
 from captum_iba.methods import registry as registry_module
-from captum_iba.methods.task import Task
 from captum_iba.text import Classifier, TextExplainer, find_blocks
-
-from .conftest import SIZE, build
+from tests.text.conftest import SIZE, build
 
 ROOT = Path(__file__).parents[2]
 TEXTS = ["The film was not good", "bad", "a dull, unbelievable plot! don't like the plot"]
@@ -62,7 +61,7 @@ def run(name, classifier, texts, pairs=None, target=0, **options):
 
 
 def test_these_are_the_methods():
-    assert names() == BUILT_IN
+    assert method_names() == BUILT_IN
 
 
 def test_import_loads_no_library_that_only_one_method_needs():
@@ -74,7 +73,7 @@ def test_import_loads_no_library_that_only_one_method_needs():
 @EACH
 @pytest.mark.parametrize("model", ["encoder", "decoder"])
 @pytest.mark.parametrize("pairs", [None, PAIRS], ids=["single", "pairs"])
-def test_one_finite_score_a_token_whatever_is_in_the_batch(classifier, decoder, statistics, name, model, pairs):
+def test_one_finite_score_per_token_whatever_is_in_the_batch(classifier, decoder, statistics, name, model, pairs):
     classifier = classifier if model == "encoder" else decoder
     together = run(name, classifier, TEXTS, pairs, statistics=statistics)
     for i, scores in enumerate(together):
@@ -85,11 +84,11 @@ def test_one_finite_score_a_token_whatever_is_in_the_batch(classifier, decoder, 
         assert (scores.tokens[np.array(encoded.special)] == 0).all()
         for number, word in enumerate(scores.words):
             of_word = [t for t, w in zip(scores.tokens, encoded.words, strict=True) if w == number]
-            if find(name).of_words:
+            if find_method(name).word_level:
                 assert of_word == pytest.approx([word] * len(of_word))
             else:
                 assert word == pytest.approx(sum(of_word))
-        assert scores.signed == find(name).signed and (scores.signed or (scores.tokens >= 0).all())
+        assert scores.signed == find_method(name).signed and (scores.signed or (scores.tokens >= 0).all())
         alone = run(name, classifier, TEXTS[i], pairs and pairs[i], statistics=statistics)[0]
         scale = abs(scores.tokens).max() + 1e-9
         assert np.allclose(scores.tokens / scale, alone.tokens / scale, atol=1e-4)
@@ -227,8 +226,8 @@ def test_the_task_names_the_layer_unless_the_option_does(classifier, statistics)
         by_task, by_option, other = (
             run(name, classifier, TEXTS[0], statistics=statistics, layer=layer)[0].tokens for layer in (1, 1, 3)
         )
-        task = Task(classifier, classifier.encode([TEXTS[0]], [None]), [0], layer=3, statistics=statistics)
-        chosen = find(name)(task, layer=1, **FEW.get(name, {}))[0]
+        task = AttributionTask(classifier, classifier.encode([TEXTS[0]], [None]), [0], layer=3, statistics=statistics)
+        chosen = find_method(name)(task, layer=1, **FEW.get(name, {}))[0]
         assert np.allclose(by_task, by_option) and np.allclose(chosen[1:-1], by_task[1:-1], atol=1e-6)
         assert not np.allclose(by_task, other)
 
@@ -238,9 +237,9 @@ def test_statistics_are_found_by_their_layer(classifier, statistics):
     given = [statistics(block) for block in reversed(blocks)]
     expected = run("iba", classifier, TEXTS[0], statistics=statistics, layer=[2, 3])[0].tokens
     assert np.array_equal(run("iba", classifier, TEXTS[0], statistics=given, layer=[2, 3])[0].tokens, expected)
-    with pytest.raises(ValueError, match=f"statistics: none are of layer '{blocks[2].key}'"):
+    with pytest.raises(ValueError, match=f"statistics are of layers .*, expected those of layer '{blocks[2].key}'"):
         run("iba", classifier, TEXTS[0], statistics=given[2], layer=[2, 3])
-    with pytest.raises(TypeError, match=r"layer: expected .*, got \[1, 2\]; only iba takes several"):
+    with pytest.raises(TypeError, match=r"layer is \[1, 2\], expected .*; only iba takes several"):
         run("grad_cam", classifier, TEXTS[0], layer=[1, 2])
 
 
@@ -253,7 +252,7 @@ def test_by_magnitude(classifier):
 @pytest.mark.parametrize("name", ["iba:abs", "random:abs", "saliency:abs"])
 def test_what_has_no_sign_is_not_read_by_magnitude(name):
     with pytest.raises(ValueError, match=f"'{name[:-4]}' has no signs"):
-        find(name)
+        find_method(name)
 
 
 @pytest.mark.parametrize("name", ["shap", "", ":abs", "IG", "ig:Abs"])
@@ -271,29 +270,39 @@ def test_an_own_method(own, classifier):
     def longest(task, scale=1.0):
         return [scale * np.array([len(token) for token in text.tokens]) for text in task.encoded]
 
-    method = register("longest", longest, signed=False, description="Long tokens first.", scale=2.0)
-    assert isinstance(method, Method) and method == find("longest") and names()[-1] == "longest"
+    method = register_method("longest", longest, signed=False, description="Long tokens first.", scale=2.0)
+    assert isinstance(method, Method) and method == find_method("longest") and method_names()[-1] == "longest"
     scores = attribute("longest", classifier, "the film")[0]
     assert scores.tokens.tolist() == [0, 6, 8, 0]
     assert attribute("longest", classifier, "the film", scale=3.0)[0].words.tolist() == [9, 12]
 
 
+def test_the_options_of_iba_are_the_settings():
+    assert find_method("iba").option_names() == ["preset", "layer", *SettingsOverrides.__annotations__]
+    assert find_method("ig:abs").option_names() == ["n_steps", "baseline", "output"]
+    find_method("iba").check_options(["beta", "granularity"])
+
+
+def test_a_function_of_any_options_takes_any(own):
+    register_method("any", lambda task, **options: [], signed=False, description="").check_options(["whatever"])
+
+
 @pytest.mark.parametrize("name", ["ig", "ig:abs", "iba@layer=3", "", "my method"])
 def test_a_name_that_cannot_be_registered(own, name):
-    with pytest.raises(ValueError, match="name: "):
-        register(name, lambda task: [], signed=False, description="")
+    with pytest.raises(ValueError, match="name is .*, expected "):
+        register_method(name, lambda task: [], signed=False, description="")
 
 
 @pytest.mark.parametrize(
     ("function", "says"),
     [
         (lambda task: [], "'mine' gave scores of 0 texts, expected 1"),
-        (lambda task: [np.zeros(3)], r"'mine' gave scores of shape \(3,\), expected \(4,\), one a token"),
+        (lambda task: [np.zeros(3)], r"'mine' gave scores of shape \(3,\), expected \(4,\), one per token"),
         (lambda task: [np.zeros((4, 2))], r"shape \(4, 2\)"),
     ],
 )
 def test_an_own_method_that_gives_something_else(own, classifier, function, says):
-    register("mine", function, signed=False, description="")
+    register_method("mine", function, signed=False, description="")
     with pytest.raises(ValueError, match=says):
         attribute("mine", classifier, "the film")
 
@@ -302,18 +311,30 @@ def test_an_own_method_that_gives_something_else(own, classifier, function, says
     ("name", "options", "error", "says"),
     [
         ("ig", {"n_steps": 0}, ValueError, "n_steps"),
-        ("ig", {"baseline": "zero"}, ValueError, "baseline: expected 'mask' or 'pad', got 'zero'"),
-        ("ig", {"output": "loss"}, ValueError, "output: expected 'logit' or 'probability', got 'loss'"),
+        ("ig", {"baseline": "zero"}, ValueError, "baseline is 'zero', expected 'mask' or 'pad'"),
+        ("ig", {"output": "loss"}, ValueError, "output is 'loss', expected 'logit' or 'probability'"),
         ("ig", {"steps": 3}, TypeError, "'ig' has no option 'steps'; its options are n_steps, baseline, output"),
         ("lime", {"n_samples": 1.5}, ValueError, "n_samples"),
         ("gradient_shap", {"n_samples": True}, ValueError, "n_samples"),
         ("kernel_shap", {"n_samples": -1}, ValueError, "n_samples"),
         ("occlusion", {"window": 0}, ValueError, "window"),
-        ("grad_cam", {"layer": 9}, ValueError, "layer: expected a block from 1 to 4, got 9"),
-        ("grad_cam", {"layer": "classifier"}, ValueError, "layer: classifier gives no feature"),
+        ("grad_cam", {"layer": 9}, ValueError, "layer is 9, expected a block from 1 to 4"),
+        ("grad_cam", {"layer": "classifier"}, ValueError, "layer classifier returns no such activation"),
         ("iba", {"beta": -1.0}, ValueError, "beta"),
+        (
+            "iba",
+            {"granularity": "channel"},
+            ValueError,
+            "granularity is 'channel', expected one of token, word, feature",
+        ),
+        (
+            "iba",
+            {"betas": 1.0},
+            TypeError,
+            "'iba' has no option 'betas'; its options are preset, layer, granularity, beta",
+        ),
         ("ig", {"target": 3}, ValueError, "target"),
-        ("ig", {"batch_size": 0}, ValueError, "batch_size: expected an integer of at least 1, got 0"),
+        ("ig", {"batch_size": 0}, ValueError, "batch_size is 0, expected an integer of at least 1"),
     ],
 )
 def test_bad_options(classifier, statistics, name, options, error, says):
@@ -321,6 +342,6 @@ def test_bad_options(classifier, statistics, name, options, error, says):
         attribute(name, classifier, TEXTS[0], **{"target": 0, "statistics": statistics, **options})
 
 
-def test_a_task_has_a_target_a_text(classifier):
-    with pytest.raises(ValueError, match="targets: expected one for each of the 2 texts, got 1"):
-        Task(classifier, classifier.encode(TEXTS[:2], [None] * 2), [0])
+def test_a_task_has_one_target_per_text(classifier):
+    with pytest.raises(ValueError, match="targets has 1 entries, expected one for each of 2 texts"):
+        AttributionTask(classifier, classifier.encode(TEXTS[:2], [None] * 2), [0])
