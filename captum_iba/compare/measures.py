@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from captum_iba.compare.results import Outcome, Row
+from captum_iba.compare.records import Outcome, Row
 from captum_iba.metrics import (
     aopc,
     area_between,
@@ -28,7 +28,7 @@ class Measure:
     Attributes:
         name (str): For machines.
         title (str): For readers.
-        function (callable): From a run's outcome to one number an example, (B,).
+        function (callable): From a run's outcome to one number per example, (B,).
         higher_is_better (bool): Whether more speaks for the method.
         meaning (str): In a sentence, with the source of the formula.
         each (bool): Whether examples are measured one by one. Otherwise, as the time of those that are scored together,

@@ -1,4 +1,4 @@
-"""The tables: means with their intervals, and where a method differs from the bottleneck."""
+"""The table of a comparison: means with intervals, where a method differs from the bottleneck, and the findings."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from torch import Tensor
 
 from captum_iba._files import write_text
 from captum_iba.compare.measures import MEASURES, Measure
-from captum_iba.compare.results import Results
-from captum_iba.compare.runs import reference
+from captum_iba.compare.records import Results, Row
 from captum_iba.metrics import Interval, paired_bootstrap
 
 FEWEST = 20
@@ -26,12 +25,12 @@ _TEX_ESCAPES = {"_": r"\_", "%": r"\%", "&": r"\&", "#": r"\#", "$": r"\$", "→
 
 @dataclass(frozen=True)
 class Cell:
-    """A method by a measure.
+    """A method by a metric.
 
     Attributes:
         interval (Interval): Mean over the examples, with its 95 % bootstrap interval; NaN where there is none.
-        difference (Interval or None): The reference minus this method, example by example; None for the reference
-            itself and where there is none.
+        difference (Interval or None): Reference minus this method, example by example; None for the reference itself
+            and where there is none.
         mark (str): ``"better"`` or ``"worse"`` than the reference where the difference's interval excludes 0, else
             empty; so too with fewer than :data:`FEWEST` examples.
     """
@@ -45,16 +44,21 @@ class Cell:
         """Whether there is more than a mean."""
         return not math.isnan(self.interval.low)
 
+    def __str__(self) -> str:
+        """The mean, and its interval where it has one."""
+        mean, low, high = map(say, self.interval)
+        return f"{mean} [{low}, {high}]" if self.has_interval else mean
+
 
 @dataclass(frozen=True)
 class Table:
-    """All methods by all measures.
+    """All methods by all metrics.
 
     Attributes:
-        rows (dict): Per method a cell for each of :data:`captum_iba.compare.measures.MEASURES`; empty where it
+        rows (dict): For each method a cell per metric (:data:`captum_iba.compare.measures.MEASURES`); empty where it
             failed on every example.
-        reference (str or None): The row that the others are compared with.
-        examples (int): Over how many examples.
+        reference (str or None): Row that the others are compared with: ``iba``, else its first variant, else none.
+        examples (int): Number of examples.
     """
 
     rows: dict[str, list[Cell]]
@@ -64,22 +68,20 @@ class Table:
 
 def make_table(results: Results) -> Table:
     """Compute the table of a comparison: intervals by bootstrap over the examples, the same on every call."""
-    against = reference(row.name for row in results.rows if row.outcomes)
-    of_reference = next((row for row in results.rows if row.name == against), None)
-    rows: dict[str, list[Cell]] = {}
-    for row in results.rows:
-        rows[row.name] = []
-        for measure in MEASURES if row.outcomes else ():
-            values = measure.of(row)
-            other = None if of_reference is None or row is of_reference else measure.of(of_reference)
-            rows[row.name].append(_cell(measure, values, other))
-    return Table(rows, against, len(results.common))
+    variants = [row for row in results.rows if row.outcomes and row.about["method"] == "iba"]
+    reference = next((row for row in variants if row.name == "iba"), variants[0] if variants else None)
+    rows = {row.name: _cells(row, reference) if row.outcomes else [] for row in results.rows}
+    return Table(rows, None if reference is None else reference.name, len(results.common))
+
+
+def _cells(row: Row, reference: Row | None) -> list[Cell]:
+    others = [None if reference is None or row is reference else measure.of(reference) for measure in MEASURES]
+    return [_cell(measure, measure.of(row), other) for measure, other in zip(MEASURES, others, strict=True)]
 
 
 def _cell(measure: Measure, values: Tensor, reference_values: Tensor | None) -> Cell:
     if not measure.each:
-        mean = float(values.mean())
-        return Cell(Interval(mean, math.nan, math.nan), None, "")
+        return Cell(Interval(float(values.mean()), math.nan, math.nan), None, "")
     interval = paired_bootstrap(values)
     if reference_values is None:
         return Cell(interval, None, "")
@@ -106,55 +108,49 @@ def say(value: float) -> str:
     return f"{value:.3f}" if abs(value) < 10 else f"{value:.1f}" if abs(value) < 1000 else f"{value:.0f}"
 
 
-def say_interval(cell: Cell) -> str:
-    """A mean, and its interval where it has one."""
-    mean, low, high = map(say, cell.interval)
-    return f"{mean} [{low}, {high}]" if cell.has_interval else mean
-
-
 def markdown(table: Table, results: Results) -> str:
     """The table for a reader, with what its columns mean."""
-    head = ["method", *(f"{measure.title} {_arrow(measure)}" for measure in MEASURES)]
-    lines = [_row(head), _row(["---", *["---:"] * len(MEASURES)])]
+    lines = [["method", *map(_title, MEASURES)], ["---", *["---:"] * len(MEASURES)]]
     for name, cells in table.rows.items():
-        shown = [f"{say_interval(cell)} {MARKS[cell.mark]}".rstrip() for cell in cells] or ["failed"] * len(MEASURES)
-        lines.append(_row([f"**{name}**" if name == table.reference else name, *shown]))
-    return "\n".join([*lines, "", *(f"- {note}" for note in notes(table, results)), ""])
+        shown = [f"{cell} {MARKS[cell.mark]}".rstrip() for cell in cells] or ["failed"] * len(MEASURES)
+        lines.append([f"**{name}**" if name == table.reference else name, *shown])
+    listed = [f"- {note}" for note in notes(table, results)]
+    return "\n".join([*(f"| {' | '.join(cells)} |" for cells in lines), "", *listed, ""])
 
 
 def notes(table: Table, results: Results) -> list[str]:
     """What a reader of the table must know, one sentence or two each."""
-    found = [
+    lines = [
         f"Means over {table.examples} examples, with 95 % bootstrap intervals over the examples. Explained: the "
-        f"{results.configuration['target']} class."
+        f"{results.record['target']} class."
     ]
     if table.reference is not None:
-        found.append(
+        lines.append(
             f"{MARKS['better']} better, {MARKS['worse']} worse than {table.reference}: the interval of the paired "
             "difference excludes 0."
             if table.examples >= FEWEST
             else f"{table.examples} examples are too few to tell methods apart: nothing is marked."
         )
-    found += [f"{measure.title} {_arrow(measure)}: {measure.meaning}" for measure in MEASURES]
-    if released := results.configuration["counted_as_released"]:
-        found.append(
+    lines += [f"{_title(measure)}: {measure.meaning}" for measure in MEASURES]
+    if released := _counted_as_released(results):
+        lines.append(
             f"Counted as in the published code (special tokens count, the last-ranked token stays), so not quite "
             f"comparable with the rest: {', '.join(released)}."
         )
     several = [f"{row.name} ({len(row.outcomes)})" for row in results.rows if len(row.outcomes) > 1]
     if several:
-        found.append(f"Mean over several seeds: {', '.join(several)}.")
-    found += [
+        lines.append(f"Mean over several seeds: {', '.join(several)}.")
+    lines += [
         f"{row.name} failed on {row.failed} of {len(results.texts)} examples, which count for "
         f"{'no method' if row.outcomes else 'this method only'}; the first error: {row.error}"
         for row in results.rows
         if row.failed
     ]
-    return found
+    return lines
 
 
 def comma_separated(table: Table) -> str:
-    """The table for machines, one line a method and measure, in full precision."""
+    """The table for machines, one line per method and metric, in full precision."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     names = ["mean", "low", "high"]
@@ -179,18 +175,69 @@ def tex(table: Table) -> str:
         r"\midrule",
     ]
     for row, cells in table.rows.items():
-        shown = [f"{say_interval(cell)}{_TEX_MARKS[cell.mark]}" for cell in cells] or ["failed"] * len(MEASURES)
+        shown = [f"{cell}{_TEX_MARKS[cell.mark]}" for cell in cells] or ["failed"] * len(MEASURES)
         lines.append(" & ".join([_escape(row), *shown]) + r" \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
 
 
-def _row(cells: list[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def _arrow(measure: Measure) -> str:
-    return "↑" if measure.higher_is_better else "↓"
+def _title(measure: Measure) -> str:
+    return f"{measure.title} {'↑' if measure.higher_is_better else '↓'}"
 
 
 def _escape(text: str) -> str:
     return "".join(_TEX_ESCAPES.get(letter, letter) for letter in text)
+
+
+def _counted_as_released(results: Results) -> list[str]:
+    return [row.name for row in results.rows if row.about["counting"] == "as_released"]
+
+
+def describe(results: Results) -> str:
+    """Model, data and how often the model is right, in one sentence or two."""
+    record = results.record
+    data = record["data"] if record["split"] is None else f"{record['data']} ({record['split']})"
+    accuracy = "" if results.accuracy is None else f" It decides {results.accuracy:.1%} of them as the gold labels say."
+    return (
+        f"{len(results.common)} of {record['rows']} examples of {data}, decided by {record['model']}.{accuracy} "
+        f"Every method explains the {record['target']} class."
+    )
+
+
+def findings(table: Table, results: Results) -> list[tuple[str, str]]:
+    """For each metric its title and a sentence on which method is first, and where the reference stands."""
+    released = _counted_as_released(results)
+    fair = {name: cells for name, cells in table.rows.items() if cells and name not in released}
+    rows = fair or {name: cells for name, cells in table.rows.items() if cells}
+    return [(measure.title, _finding(measure, column, rows, table)) for column, measure in enumerate(MEASURES)]
+
+
+def failures(results: Results) -> list[str]:
+    """A sentence for each method that failed on examples."""
+    return [
+        f"{row.name} failed on {row.failed} of {len(results.texts)} examples, the first time with: {row.error}"
+        for row in results.rows
+        if row.failed
+    ]
+
+
+def _finding(measure: Measure, column: int, rows: dict[str, list[Cell]], table: Table) -> str:
+    reference = table.reference
+    sign = -1 if measure.higher_is_better else 1
+    order = sorted(rows, key=lambda name: sign * rows[name][column].interval.mean)
+    if not measure.each:  # no contest: random scores take no time
+        return f"{', '.join(f'{name} {say(rows[name][column].interval.mean)}' for name in order)}."
+    first = order[0]
+    winner = f"{first} is first with {rows[first][column]}"
+    if reference is None or reference not in rows or len(rows) == 1:
+        return f"{winner}."
+    if table.examples < FEWEST:
+        return f"{winner}; {table.examples} examples are too few to tell methods apart."
+    if first != reference:
+        verdict = "excludes" if rows[first][column].mark else "includes"
+        own = f"{reference} is number {order.index(reference) + 1} with {rows[reference][column]}"
+        return f"{winner}; {own}, and the interval of their paired difference {verdict} 0."
+    level = [name for name in order[1:] if not rows[name][column].mark]
+    if len(level) == len(order) - 1:
+        return f"{winner}; no paired difference to the others has an interval that excludes 0."
+    others = f"all but {', '.join(level)}" if level else "all others"
+    return f"{winner}; the intervals of its paired differences to {others} exclude 0."

@@ -11,8 +11,7 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 from typer.testing import CliRunner
 
 from captum_iba import FeatureStatistics, cli
-from captum_iba.engines import Local
-from captum_iba.engines.texts import explain_texts
+from captum_iba.compare.parallel import LocalExecutor, explain_texts
 from captum_iba.methods import attribute, scores_of
 from captum_iba.methods.task import Task
 from captum_iba.text import TextExplainer, cached_statistics, encoding, run
@@ -117,7 +116,7 @@ def test_statistics_of_an_unknown_model_are_taken(bert, wordpiece):
 def test_kept_results_of_other_adapters_tokenizers_and_labels_are_not_taken(model, wordpiece, tmp_path):
     def kept(one, tokenizer):
         explainer = TextExplainer(one, tokenizer, layer=2, statistics=statistics)
-        return explain_texts(Local(), explainer, TEXTS, keep=tmp_path, **QUICK), len(list(tmp_path.iterdir()))
+        return explain_texts(LocalExecutor(), explainer, TEXTS, keep=tmp_path, **QUICK), len(list(tmp_path.iterdir()))
 
     (statistics,) = TextExplainer(model, wordpiece, layer=2).estimate_statistics(TEXTS)
     statistics.model = None
