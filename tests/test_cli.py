@@ -272,7 +272,7 @@ def test_compare_variants_of_iba():
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        (["compare"], 2, "--data"),
+        (["compare", "--out", "o"], 2, "--data"),
         (["compare", "--data", "good.jsonl"], 2, "--out"),
         (["compare", "--data", "good.jsonl", "--out", "o", "--examples", "0"], 2, "--examples"),
         (["compare", "--data", "good.jsonl", "--out", "o", "--preset", "best"], 2, "best"),
