@@ -331,6 +331,17 @@ def test_compare_without_its_extra(name, monkeypatch):
     assert done.exit_code == 1 and f'{name} is not installed; run: pip install "captum-iba[compare]"' in done.stderr
 
 
+def test_explain_needs_no_extra_but_text(tmp_path):
+    missing = ["datasets", "pyarrow", "ray"]
+    arguments = ["explain", *QUICK, "--quiet", "--keep", "kept", GOOD]
+    block = f"import sys; sys.modules.update(dict.fromkeys({missing}))"
+    code = f"{block}\nfrom captum_iba.cli import main; main({arguments})"
+    process = start("-c", code, folder=tmp_path)
+    out, err = process.communicate(timeout=400)
+    assert (process.returncode, out.startswith(GOOD)) == (0, True), err
+    assert len(list((tmp_path / "kept").iterdir())) == 1
+
+
 def test_as_a_process(tmp_path):
     process = start("-m", "captum_iba", "explain", *QUICK, GOOD, folder=tmp_path)
     out, err = process.communicate(timeout=400)

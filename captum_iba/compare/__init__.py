@@ -1,4 +1,4 @@
-"""Methods compared on a data set: records, tables, curves and a report (needs ``captum-iba[compare]``).
+"""Methods compared on a dataset: records, tables, curves and a report (needs ``captum-iba[compare]``).
 
 ::
 

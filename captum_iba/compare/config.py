@@ -291,7 +291,7 @@ def _layer(layer: Any, method: str) -> int | str | tuple[int | str, ...] | None:
     layers = tuple(layer) if isinstance(layer, (list, tuple)) else (layer,)
     if layer is None:
         return None
-    if not layers or not all(isinstance(one, int | str) and not isinstance(one, bool) for one in layers):
+    if not layers or not all(isinstance(item, int | str) and not isinstance(item, bool) for item in layers):
         raise ValueError(
             f"methods: layer of {method!r} is {layer!r}, expected a block number, a module name, or a list."
         )

@@ -1,4 +1,4 @@
-"""The examples that are compared: reading a data set through ``datasets``, its columns and labels, and the sample."""
+"""The examples that are compared: reading a dataset through ``datasets``, its columns and labels, and the sample."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import Any
 
 from captum_iba.text.targets import find_target
 
-# The names of the columns in well-known data sets: a text and its pair, or a text alone.
+# The names of the columns in well-known datasets: a text and its pair, or a text alone.
 _TEXTS = (
     ("premise", "hypothesis"),
     ("sentence1", "sentence2"),
@@ -46,18 +46,18 @@ _READERS = {
 }
 _OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open, "": open}
 
-# Which part of a data set is taken when none is named.
+# Which split is taken when none is named, in this order.
 _SPLITS = ("test", "validation", "dev", "train")
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Which columns are read.
+    """Names of the columns that are read.
 
     Attributes:
-        text (str): Of the texts.
-        pair (str or None): Of the second texts.
-        label (str or None): Of the gold labels.
+        text (str): Column with the texts.
+        pair (str or None): Column with the second texts.
+        label (str or None): Column with the gold labels.
     """
 
     text: str
@@ -67,13 +67,13 @@ class Columns:
 
 @dataclass(frozen=True)
 class Example:
-    """One row of a data set.
+    """One row of a dataset.
 
     Attributes:
-        number (int): Of the row, from 0.
+        number (int): Number of the row, from 0.
         text (str): The text.
-        pair (str or None): The second text of a pair.
-        gold (int or None): The number of the gold class; None where the set has no labels.
+        pair (str or None): Second text of a pair.
+        gold (int or None): Index of the gold class; None where the dataset has no labels.
     """
 
     number: int
@@ -84,13 +84,13 @@ class Example:
 
 @dataclass(frozen=True)
 class Data:
-    """The part of a data set that is used.
+    """The split of a dataset that is used, and the sample of it.
 
     Attributes:
-        source (str): Where it came from.
-        split (str or None): Which part of it.
-        columns (Columns): Which columns were read.
-        rows (int): How many rows the whole part has.
+        source (str): File, folder or name on the hub.
+        split (str or None): Name of the split.
+        columns (Columns): Names of the columns that were read.
+        rows (int): Number of rows in the split.
         examples (tuple of Example): The sample, in the order of the rows.
         others (tuple of Example): Rows outside the sample (without their labels), for the statistics of a layer.
     """
@@ -116,21 +116,22 @@ def load_data(
     others: int = 0,
     seed: int = 0,
 ) -> Data:
-    """Read a data set and draw a sample of it.
+    """Read a dataset and take a random sample of it.
 
     Args:
-        source (str): A file, folder or name on the hub, as :func:`open_table` takes it.
-        labels (sequence of str or None): The labels of the model, in the order of its outputs. Gold labels are their
-            numbers, or their names in any case. None: labels are not read.
-        subset, split (str or None): As for ``open_table``.
-        text_column, pair_column, label_column (str or None): Where the texts, the second texts and the labels are;
-            None looks for well-known names, and for a pair only if the text's column is looked for, too.
-        examples (int or None): How many rows to draw; None, or more than there are, takes all. Default: None.
-        others (int): At most so many rows besides, none of them in the sample. Default: 0.
-        seed (int): Of the sample. Default: 0.
+        source (str): File, folder or name on the hub, as for :func:`open_table`.
+        labels (sequence of str or None): Labels of the model, in the order of its outputs. Gold labels are their
+            indices, or their names in any case. None: labels are not read.
+        subset, split (str, optional): As for ``open_table``. Default: None.
+        text_column, pair_column, label_column (str, optional): Columns with the texts, the second texts and the
+            labels; None looks for well-known names, and for a pair only if the text's column is looked for, too.
+            Default: None.
+        examples (int, optional): Number of rows in the sample; None, or more than there are, takes all. Default: None.
+        others (int, optional): Largest number of rows besides, none of them in the sample. Default: 0.
+        seed (int, optional): Seed of the sample. Default: 0.
 
     Returns:
-        Data: the same for the same arguments, on every machine.
+        Data: The same for the same arguments, on every machine.
 
     Raises:
         ValueError: What ``open_table`` raises; no such column (lists those there are); a column of something else
@@ -167,11 +168,11 @@ def load_data(
 def find_columns(
     names: Sequence[str], text: str | None = None, pair: str | None = None, label: str | None = None
 ) -> Columns:
-    """Which columns hold what.
+    """Find the columns with texts, second texts and labels.
 
     Args:
-        names (sequence of str): The columns that there are.
-        text, pair, label (str or None): Those that are known; None looks for well-known names.
+        names (sequence of str): Names of all columns.
+        text, pair, label (str, optional): Names that are known; None looks for well-known names. Default: None.
 
     Raises:
         ValueError: There is no such column, or none with a well-known name; lists those there are.
@@ -182,14 +183,14 @@ def find_columns(
             raise ValueError(f"data: there is no column {name!r} for the {what}; the columns are {listed}.")
     spelled = {name.casefold(): name for name in reversed(names)}  # of names that differ in case only, the first
     if text is None:
-        known = (found for found in _TEXTS if all(name is None or name in spelled for name in found))
-        found = next(known, None)
-        if found is None:
+        known = (pair_names for pair_names in _TEXTS if all(name is None or name in spelled for name in pair_names))
+        first = next(known, None)
+        if first is None:
             raise ValueError(
                 "data: no column has a name known for texts; name it by text_column (--text-column), and labels by "
                 f"label_column (--label-column); the columns are {listed}."
             )
-        text, second = spelled[found[0]], None if found[1] is None else spelled[found[1]]
+        text, second = spelled[first[0]], None if first[1] is None else spelled[first[1]]
         pair = pair or second
     return Columns(text, pair, label or next((spelled[name] for name in _LABELS if name in spelled), None))
 
@@ -232,9 +233,9 @@ class _Golds:
                 f"have; its classes are {classes}."
             )
         if self.by_name or named is None or number in (None, named):
-            found = number if named is None else named
-            assert found is not None
-            return found
+            index = number if named is None else named
+            assert index is not None
+            return index
         raise ValueError(
             f"data: row {row} has the label {value!r} ({spelled}) in the column {self.column!r}, which is class "
             f"{named} by its name and {number} by its number, and other labels there are no names of classes; expected "
@@ -267,22 +268,21 @@ def _example(table: Any, columns: Columns, number: int, golds: _Golds | None) ->
 
 
 def open_table(source: str, subset: str | None = None, split: str | None = None) -> tuple[Any, str | None]:
-    """A data set as a table on disk.
+    """Open a dataset as a table on disk.
 
     Args:
-        source (str): A file (JSON lines, CSV, parquet, or a text a line in ``.txt``; also compressed: ``.gz``,
-            ``.bz2``, ``.xz``), a folder that ``datasets`` understands, or a name on the hub.
-        subset (str or None): The configuration of a set on the hub that has several. Default: None.
-        split (str or None): Which part; None takes the test part, else the validation part, else the only one.
-            Default: None.
+        source (str): File (JSON lines, CSV, parquet, or one text per line in ``.txt``; also compressed: ``.gz``,
+            ``.bz2``, ``.xz``), folder that ``datasets`` understands, or name on the hub.
+        subset (str, optional): Subset of a dataset on the hub that has several. Default: None.
+        split (str, optional): Name of the split; None takes test, else validation, else the only one. Default: None.
 
     Returns:
-        tuple: the ``datasets.Dataset``, and the name of the part (None for a file, which has none).
+        tuple: The ``datasets.Dataset``, and the name of the split (None for a file, which has none).
 
     Raises:
         FileNotFoundError: There is no such file or name.
         ValueError: A file of another kind, an empty one, one that cannot be read (says the line where it can), or
-            no such part.
+            no such split.
         ModuleNotFoundError: ``datasets`` is not installed.
     """
     path = Path(source)

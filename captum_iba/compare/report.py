@@ -62,7 +62,7 @@ def write_report(folder: Path) -> Summary:
     files = write_tables(table, results, folder)
     files += [save_figure(drawing, folder / f"curves.{kind}") for kind in ("svg", "png")]
     files.append(write_text(folder / "report.html", _page(results, table, curves, svg(drawing))))
-    return Summary(files, [f"{title}: {said}" for title, said in findings(table, results)] + failures(results))
+    return Summary(files, [f"{title}: {finding}" for title, finding in findings(table, results)] + failures(results))
 
 
 @dataclass(frozen=True)
