@@ -176,7 +176,7 @@ def test_seeds():
 
 def test_a_row_with_a_name():
     found = runs(
-        {"method": "lime", "n_samples": 10, "name": "quick lime"}, {"method": "random", "name": "r", "seeds": 2}
+        {"method": "lime", "n_samples": 9, "name": "quick lime"}, {"method": "random", "name": "r", "seeds": 2}
     )
     assert [(run.row, run.name) for run in found] == [("quick lime",) * 2, ("r", "r@seed=0"), ("r", "r@seed=1")]
     assert found[0].options == (("n_samples", 9),)
