@@ -15,9 +15,19 @@ from markupsafe import Markup
 from torch import Tensor
 
 from captum_iba._files import write_text
-from captum_iba.compare.measures import MEASURES
 from captum_iba.compare.records import Results, read_results, read_scores
-from captum_iba.compare.tables import MARKS, Table, describe, failures, findings, make_table, notes, say, write_tables
+from captum_iba.compare.tables import (
+    COLUMNS,
+    MARKS,
+    Table,
+    describe,
+    failures,
+    findings,
+    make_table,
+    notes,
+    say,
+    write_tables,
+)
 from captum_iba.metrics import Degradation, mean_over_seeds
 from captum_iba.visualization import plot_degradation, save_figure
 from captum_iba.visualization.figures import svg
@@ -117,7 +127,7 @@ def _page(results: Results, table: Table, curves: Curves, drawing: str) -> str:
         description=describe(results),
         findings=findings(table, results),
         failures=failures(results),
-        measures=MEASURES,
+        columns=COLUMNS,
         table=table,
         marks=MARKS,
         say=say,

@@ -5,15 +5,25 @@ from __future__ import annotations
 import csv
 import io
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from captum_iba._files import write_text
-from captum_iba.compare.measures import MEASURES, Measure
-from captum_iba.compare.records import Results, Row
-from captum_iba.metrics import Interval, paired_bootstrap
+from captum_iba.compare.records import Outcome, Results, Row
+from captum_iba.metrics import (
+    Interval,
+    aopc,
+    area_between,
+    comprehensiveness,
+    mean_over_seeds,
+    paired_bootstrap,
+    probability_drop,
+    sufficiency,
+)
 
 FEWEST = 20
 """Of fewer examples an interval by bootstrap is too narrow to tell methods apart."""
@@ -21,6 +31,88 @@ FEWEST = 20
 MARKS = {"better": "▲", "worse": "▼", "": ""}
 _TEX_MARKS = {"better": r"$^{+}$", "worse": r"$^{-}$", "": ""}
 _TEX_ESCAPES = {"_": r"\_", "%": r"\%", "&": r"\&", "#": r"\#", "$": r"\$", "→": r"$\to$", "−": "$-$", "\\": ""}
+
+
+_TO_HALF = tuple(k / 9 for k in range(1, 5))
+
+
+@dataclass(frozen=True)
+class MetricColumn:
+    """A column of the table.
+
+    Attributes:
+        name (str): Name in ``table.csv``.
+        title (str): Title in the tables.
+        function (callable): Function from the outcome of a run to one value per example, (B,).
+        higher_is_better (bool): Whether higher values speak for the method.
+        meaning (str): The formula in words, and its source.
+        per_example (bool): Whether examples are measured one by one. Otherwise, as the time of those that are scored
+            together, there is no interval over examples. Default: True.
+    """
+
+    name: str
+    title: str
+    function: Callable[[Outcome], Tensor]
+    higher_is_better: bool
+    meaning: str
+    per_example: bool = True
+
+    def values(self, row: Row) -> Tensor:
+        """Values of a row, (B,), float64: the mean over its seeds."""
+        return mean_over_seeds([self.function(outcome) for outcome in row.outcomes])
+
+    def __str__(self) -> str:
+        """The title, with an arrow to the better side."""
+        return f"{self.title} {'↑' if self.higher_is_better else '↓'}"
+
+
+COLUMNS = (
+    MetricColumn(
+        "drop",
+        "drop at 1/9",
+        lambda outcome: probability_drop(outcome.morf),
+        True,
+        "how far the probability of the explained class falls without the top ninth of the tokens "
+        "(Jiang et al. 2020, table 1).",
+    ),
+    MetricColumn(
+        "aopc",
+        "AOPC",
+        lambda outcome: aopc(outcome.morf),
+        True,
+        "the mean fall over all steps, from 0/9 to 9/9 removed (Samek et al. 2017).",
+    ),
+    MetricColumn(
+        "comprehensiveness",
+        "comprehensiveness",
+        lambda outcome: comprehensiveness(outcome.morf, over=_TO_HALF),
+        True,
+        "the mean fall without the top 1/9 to 4/9 (ERASER, DeYoung et al. 2020, whose shares end at one half).",
+    ),
+    MetricColumn(
+        "sufficiency",
+        "sufficiency",
+        lambda outcome: sufficiency(outcome.lerf, over=_TO_HALF),
+        False,
+        "the mean fall with only the top 1/9 to 4/9 kept (ERASER).",
+    ),
+    MetricColumn(
+        "lerf_minus_morf",
+        "LeRF−MoRF",
+        lambda outcome: area_between(outcome.morf, outcome.lerf),
+        True,
+        "the area between the curves of least and most relevant first (Schulz et al. 2020, not scaled); 0 is chance.",
+    ),
+    MetricColumn(
+        "seconds",
+        "s/example",
+        lambda outcome: torch.from_numpy(outcome.seconds),
+        False,
+        "seconds per example for the scores, on the machine of the comparison; the test itself is not counted. "
+        "Examples are scored together, so there is no interval.",
+        per_example=False,
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -55,7 +147,7 @@ class Table:
     """All methods by all metrics.
 
     Attributes:
-        rows (dict): For each method a cell per metric (:data:`captum_iba.compare.measures.MEASURES`); empty where it
+        rows (dict): For each method a cell per metric (:data:`COLUMNS`); empty where it
             failed on every example.
         reference (str or None): Row that the others are compared with: ``iba``, else its first variant, else none.
         examples (int): Number of examples.
@@ -75,12 +167,12 @@ def make_table(results: Results) -> Table:
 
 
 def _cells(row: Row, reference: Row | None) -> list[Cell]:
-    others = [None if reference is None or row is reference else measure.of(reference) for measure in MEASURES]
-    return [_cell(measure, measure.of(row), other) for measure, other in zip(MEASURES, others, strict=True)]
+    others = [None if reference is None or row is reference else column.values(reference) for column in COLUMNS]
+    return [_cell(column, column.values(row), other) for column, other in zip(COLUMNS, others, strict=True)]
 
 
-def _cell(measure: Measure, values: Tensor, reference_values: Tensor | None) -> Cell:
-    if not measure.each:
+def _cell(column: MetricColumn, values: Tensor, reference_values: Tensor | None) -> Cell:
+    if not column.per_example:
         return Cell(Interval(float(values.mean()), math.nan, math.nan), None, "")
     interval = paired_bootstrap(values)
     if reference_values is None:
@@ -88,7 +180,7 @@ def _cell(measure: Measure, values: Tensor, reference_values: Tensor | None) -> 
     difference = paired_bootstrap(reference_values, values)
     mark = ""
     if difference.excludes_zero and len(values) >= FEWEST:
-        mark = "worse" if (difference.low > 0) == measure.higher_is_better else "better"
+        mark = "worse" if (difference.low > 0) == column.higher_is_better else "better"
     return Cell(interval, difference, mark)
 
 
@@ -110,9 +202,9 @@ def say(value: float) -> str:
 
 def markdown(table: Table, results: Results) -> str:
     """The table for a reader, with what its columns mean."""
-    lines = [["method", *map(_title, MEASURES)], ["---", *["---:"] * len(MEASURES)]]
+    lines = [["method", *map(str, COLUMNS)], ["---", *["---:"] * len(COLUMNS)]]
     for name, cells in table.rows.items():
-        shown = [f"{cell} {MARKS[cell.mark]}".rstrip() for cell in cells] or ["failed"] * len(MEASURES)
+        shown = [f"{cell} {MARKS[cell.mark]}".rstrip() for cell in cells] or ["failed"] * len(COLUMNS)
         lines.append([f"**{name}**" if name == table.reference else name, *shown])
     listed = [f"- {note}" for note in notes(table, results)]
     return "\n".join([*(f"| {' | '.join(cells)} |" for cells in lines), "", *listed, ""])
@@ -131,7 +223,7 @@ def notes(table: Table, results: Results) -> list[str]:
             if table.examples >= FEWEST
             else f"{table.examples} examples are too few to tell methods apart: nothing is marked."
         )
-    lines += [f"{_title(measure)}: {measure.meaning}" for measure in MEASURES]
+    lines += [f"{column}: {column.meaning}" for column in COLUMNS]
     if released := _counted_as_released(results):
         lines.append(
             f"Counted as in the published code (special tokens count, the last-ranked token stays), so not quite "
@@ -158,10 +250,10 @@ def comma_separated(table: Table) -> str:
         ["method", "measure", *names, *(f"reference_minus_method_{name}" for name in names), "mark", "examples"]
     )
     for row, cells in table.rows.items():
-        for measure, cell in zip(MEASURES, cells, strict=bool(cells)):
+        for column, cell in zip(COLUMNS, cells, strict=bool(cells)):
             interval = cell.interval if cell.has_interval else (cell.interval.mean, "", "")
             difference = ("", "", "") if cell.difference is None else cell.difference
-            writer.writerow([row, measure.name, *interval, *difference, cell.mark, table.examples])
+            writer.writerow([row, column.name, *interval, *difference, cell.mark, table.examples])
     return text.getvalue()
 
 
@@ -169,19 +261,15 @@ def tex(table: Table) -> str:
     """The table for a paper, with the commands of ``booktabs``."""
     lines = [
         "% needs \\usepackage{booktabs}; + and -: better and worse than the reference, paired 95 % interval",
-        rf"\begin{{tabular}}{{l{'r' * len(MEASURES)}}}",
+        rf"\begin{{tabular}}{{l{'r' * len(COLUMNS)}}}",
         r"\toprule",
-        " & ".join(["method", *(_escape(measure.title) for measure in MEASURES)]) + r" \\",
+        " & ".join(["method", *(_escape(column.title) for column in COLUMNS)]) + r" \\",
         r"\midrule",
     ]
     for row, cells in table.rows.items():
-        shown = [f"{cell}{_TEX_MARKS[cell.mark]}" for cell in cells] or ["failed"] * len(MEASURES)
+        shown = [f"{cell}{_TEX_MARKS[cell.mark]}" for cell in cells] or ["failed"] * len(COLUMNS)
         lines.append(" & ".join([_escape(row), *shown]) + r" \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
-
-
-def _title(measure: Measure) -> str:
-    return f"{measure.title} {'↑' if measure.higher_is_better else '↓'}"
 
 
 def _escape(text: str) -> str:
@@ -208,7 +296,7 @@ def findings(table: Table, results: Results) -> list[tuple[str, str]]:
     released = _counted_as_released(results)
     fair = {name: cells for name, cells in table.rows.items() if cells and name not in released}
     rows = fair or {name: cells for name, cells in table.rows.items() if cells}
-    return [(measure.title, _finding(measure, column, rows, table)) for column, measure in enumerate(MEASURES)]
+    return [(column.title, _finding(column, index, rows, table)) for index, column in enumerate(COLUMNS)]
 
 
 def failures(results: Results) -> list[str]:
@@ -220,23 +308,23 @@ def failures(results: Results) -> list[str]:
     ]
 
 
-def _finding(measure: Measure, column: int, rows: dict[str, list[Cell]], table: Table) -> str:
+def _finding(column: MetricColumn, index: int, rows: dict[str, list[Cell]], table: Table) -> str:
     reference = table.reference
-    sign = -1 if measure.higher_is_better else 1
-    order = sorted(rows, key=lambda name: sign * rows[name][column].interval.mean)
-    if not measure.each:  # no contest: random scores take no time
-        return f"{', '.join(f'{name} {say(rows[name][column].interval.mean)}' for name in order)}."
+    sign = -1 if column.higher_is_better else 1
+    order = sorted(rows, key=lambda name: sign * rows[name][index].interval.mean)
+    if not column.per_example:  # no contest: random scores take no time
+        return f"{', '.join(f'{name} {say(rows[name][index].interval.mean)}' for name in order)}."
     first = order[0]
-    winner = f"{first} is first with {rows[first][column]}"
+    winner = f"{first} is first with {rows[first][index]}"
     if reference is None or reference not in rows or len(rows) == 1:
         return f"{winner}."
     if table.examples < FEWEST:
         return f"{winner}; {table.examples} examples are too few to tell methods apart."
     if first != reference:
-        verdict = "excludes" if rows[first][column].mark else "includes"
-        own = f"{reference} is number {order.index(reference) + 1} with {rows[reference][column]}"
+        verdict = "excludes" if rows[first][index].mark else "includes"
+        own = f"{reference} is number {order.index(reference) + 1} with {rows[reference][index]}"
         return f"{winner}; {own}, and the interval of their paired difference {verdict} 0."
-    level = [name for name in order[1:] if not rows[name][column].mark]
+    level = [name for name in order[1:] if not rows[name][index].mark]
     if len(level) == len(order) - 1:
         return f"{winner}; no paired difference to the others has an interval that excludes 0."
     others = f"all but {', '.join(level)}" if level else "all others"

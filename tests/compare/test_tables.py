@@ -6,10 +6,9 @@ import pytest
 import torch
 from scipy import stats
 
-from captum_iba.compare.measures import MEASURES
 from captum_iba.compare.records import Outcome, Results, Row, read_records, read_results
 from captum_iba.compare.report import make_curves
-from captum_iba.compare.tables import comma_separated, findings, make_table, markdown, tex
+from captum_iba.compare.tables import COLUMNS, comma_separated, findings, make_table, markdown, tex
 from captum_iba.metrics import NINTHS, Degradation
 from captum_iba.visualization import plot_degradation
 from captum_iba.visualization.figures import svg
@@ -23,8 +22,8 @@ def results(finished):
 
 
 def by_hand(folder, runs):
-    """The measures of each example, from the parquet files and the papers' formulas; the mean over the runs."""
-    columns = {measure.name: [] for measure in MEASURES}
+    """The metrics of each example, from the parquet files and the papers' formulas; the mean over the runs."""
+    columns = {column.name: [] for column in COLUMNS}
     for run in runs:
         records = {r.example: r for path in (folder / "records" / run).glob("*.parquet") for r in read_records(path)}
         rows = [records[example] for example in sorted(records)]
@@ -48,13 +47,13 @@ def test_every_number_of_the_table_from_the_records(finished, results):
     expected = {row: by_hand(finished, about["runs"]) for row, about in results.record["methods"].items()}
     assert list(table.rows) == list(expected) == ["iba@n_steps=3", "leave_one_out", "saliency", "random"]
     lines = {(line["method"], line["measure"]): line for line in csv.DictReader(io.StringIO(comma_separated(table)))}
-    assert len(lines) == 4 * len(MEASURES)
+    assert len(lines) == 4 * len(COLUMNS)
     for name, cells in table.rows.items():
-        for measure, cell in zip(MEASURES, cells, strict=True):
-            values = expected[name][measure.name]
+        for column, cell in zip(COLUMNS, cells, strict=True):
+            values = expected[name][column.name]
             assert cell.interval.mean == pytest.approx(values.mean(), abs=1e-6)
-            line = lines[name, measure.name]
-            if measure.name == "seconds":  # of chunks: no interval, and no difference
+            line = lines[name, column.name]
+            if column.name == "seconds":  # of chunks: no interval, and no difference
                 assert (line["low"], line["reference_minus_method_mean"], line["mark"], cell.mark) == ("", "", "", "")
                 continue
             assert cell.interval.low <= cell.interval.mean <= cell.interval.high
@@ -62,7 +61,7 @@ def test_every_number_of_the_table_from_the_records(finished, results):
             if name == table.reference:
                 assert cell.difference is None and cell.mark == "" and line["reference_minus_method_mean"] == ""
                 continue
-            difference = expected[table.reference][measure.name] - values
+            difference = expected[table.reference][column.name] - values
             assert cell.difference.mean == pytest.approx(difference.mean(), abs=1e-6)
             own = stats.bootstrap((difference,), np.mean, n_resamples=9999, rng=np.random.default_rng(0))
             tolerance = 0.1 * (own.confidence_interval.high - own.confidence_interval.low) + 1e-6
@@ -156,7 +155,7 @@ def test_markdown_and_tex_hold_the_numbers():
     assert "| leave_one_out | 0.080 [0.080, 0.080] ▲ |" in text and "| **iba** | 0.050 [0.050, 0.050] |" in text
     assert r"leave\_one\_out & 0.080 [0.080, 0.080]$^{+}$ &" in paper and paper.count(r"\\") == 3
     widths = {line.count("|") for line in text.splitlines() if line.startswith("|")}
-    assert widths == {len(MEASURES) + 2}
+    assert widths == {len(COLUMNS) + 2}
 
 
 def drawn(curves):
@@ -204,7 +203,7 @@ def test_a_few_examples_mark_nothing(count):
     few = made({"iba": [falling(0.9, 0.08, count)], "ig": [falling(0.9, 0.01, count)]})
     table = make_table(few)
     assert table.rows["ig"][0].difference.mean == pytest.approx(0.07)
-    assert [cell.mark for cell in table.rows["ig"]] == len(MEASURES) * [""]
+    assert [cell.mark for cell in table.rows["ig"]] == len(COLUMNS) * [""]
     assert f"{count} examples are too few to tell methods apart: nothing is marked." in markdown(table, few)
     said = dict(findings(table, few))["AOPC"]
     assert said.startswith("iba is first") and said.endswith(f"; {count} examples are too few to tell methods apart.")
