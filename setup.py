@@ -29,10 +29,11 @@ PLOT = [
     "matplotlib>=3.8",
     "scipy>=1.11",  # intervals of curves
 ]
-BENCHMARK = [
+COMPARE = [
     *PLOT,
     "datasets>=4",
     "pyarrow>=15",
+    "pyyaml>=6",  # the configuration of a comparison
 ]
 RAY = [
     "ray>=2.48",
@@ -101,11 +102,11 @@ setup(
     extras_require={
         "text": TEXT,
         "plot": PLOT,
-        "benchmark": TEXT + BENCHMARK,
+        "compare": TEXT + COMPARE,
         "ray": TEXT + RAY,
         "docs": DOCS,
         "dev": DEV,
-        "all": TEXT + BENCHMARK + RAY + DOCS + DEV,
+        "all": TEXT + COMPARE + RAY + DOCS + DEV,
     },
     entry_points={"console_scripts": ["captum-iba = captum_iba.cli:main"]},
 )

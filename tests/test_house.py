@@ -9,19 +9,8 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "captum_iba"
 
 # A package imports from those before it, and from itself.
-ORDER = "_version _compat _files attr metrics visualization text demo methods compare cli".split()
-    "_version",
-    "_compat",
-    "_files",
-    "attr",
-    "metrics",
-    "visualization",
-    "text",
-    "demo",
-    "methods",
-    "compare",
-    "cli",
-)
+ORDER = ("_version", "_compat", "_files", "attr", "metrics", "visualization", "text", "demo", "methods", "compare")
+ORDER += ("cli",)
 
 
 def modules():

@@ -1,18 +1,24 @@
-"""The examples that are compared: which columns hold the texts, which rows are drawn, what their labels mean."""
+"""The examples that are compared: reading a dataset through ``datasets``, its columns and labels, and the sample."""
 
 from __future__ import annotations
 
+import bz2
+import errno
+import gzip
 import hashlib
 import json
+import logging
+import lzma
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import astuple, dataclass
+from pathlib import Path
 from typing import Any
 
-from captum_iba.compare.files import open_table
 from captum_iba.text.arguments import find_target
 
-# The names of the columns in well-known data sets: a text and its pair, or a text alone.
+# The names of the columns in well-known datasets: a text and its pair, or a text alone.
 _TEXTS = (
     ("premise", "hypothesis"),
     ("sentence1", "sentence2"),
@@ -28,15 +34,30 @@ _TEXTS = (
 )
 _LABELS = ("label", "labels", "coarse_label", "gold_label", "class", "target")
 
+# What reads a file, by its ending; one of a compression may follow it.
+_READERS = {
+    ".jsonl": "json",
+    ".json": "json",
+    ".ndjson": "json",
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".parquet": "parquet",
+    ".txt": "text",
+}
+_OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open, "": open}
+
+# Which split is taken when none is named, in this order.
+_SPLITS = ("test", "validation", "dev", "train")
+
 
 @dataclass(frozen=True)
 class Columns:
-    """Which columns are read.
+    """Names of the columns that are read.
 
     Attributes:
-        text (str): Of the texts.
-        pair (str or None): Of the second texts.
-        label (str or None): Of the gold labels.
+        text (str): Column with the texts.
+        pair (str or None): Column with the second texts.
+        label (str or None): Column with the gold labels.
     """
 
     text: str
@@ -46,13 +67,13 @@ class Columns:
 
 @dataclass(frozen=True)
 class Example:
-    """One row of a data set.
+    """One row of a dataset.
 
     Attributes:
-        number (int): Of the row, from 0.
+        number (int): Number of the row, from 0.
         text (str): The text.
-        pair (str or None): The second text of a pair.
-        gold (int or None): The number of the gold class; None where the set has no labels.
+        pair (str or None): Second text of a pair.
+        gold (int or None): Index of the gold class; None where the dataset has no labels.
     """
 
     number: int
@@ -63,13 +84,13 @@ class Example:
 
 @dataclass(frozen=True)
 class Data:
-    """The part of a data set that is used.
+    """The split of a dataset that is used, and the sample of it.
 
     Attributes:
-        source (str): Where it came from.
-        split (str or None): Which part of it.
-        columns (Columns): Which columns were read.
-        rows (int): How many rows the whole part has.
+        source (str): File, folder or name on the hub.
+        split (str or None): Name of the split.
+        columns (Columns): Names of the columns that were read.
+        rows (int): Number of rows in the split.
         examples (tuple of Example): The sample, in the order of the rows.
         others (tuple of Example): Rows outside the sample (without their labels), for the statistics of a layer.
     """
@@ -95,21 +116,22 @@ def load_data(
     others: int = 0,
     seed: int = 0,
 ) -> Data:
-    """Read a data set and draw a sample of it.
+    """Read a dataset and take a random sample of it.
 
     Args:
-        source (str): A file, folder or name on the hub, as :func:`captum_iba.compare.files.open_table` takes it.
-        labels (sequence of str or None): The labels of the model, in the order of its outputs. Gold labels are their
-            numbers, or their names in any case. None: labels are not read.
-        subset, split (str or None): As for ``open_table``.
-        text_column, pair_column, label_column (str or None): Where the texts, the second texts and the labels are;
-            None looks for well-known names, and for a pair only if the text's column is looked for, too.
-        examples (int or None): How many rows to draw; None, or more than there are, takes all. Default: None.
-        others (int): At most so many rows besides, none of them in the sample. Default: 0.
-        seed (int): Of the sample. Default: 0.
+        source (str): File, folder or name on the hub, as for :func:`open_table`.
+        labels (sequence of str or None): Labels of the model, in the order of its outputs. Gold labels are their
+            indices, or their names in any case. None: labels are not read.
+        subset, split (str, optional): As for ``open_table``. Default: None.
+        text_column, pair_column, label_column (str, optional): Columns with the texts, the second texts and the
+            labels; None looks for well-known names, and for a pair only if the text's column is looked for, too.
+            Default: None.
+        examples (int, optional): Number of rows in the sample; None, or more than there are, takes all. Default: None.
+        others (int, optional): Largest number of rows besides, none of them in the sample. Default: 0.
+        seed (int, optional): Seed of the sample. Default: 0.
 
     Returns:
-        Data: the same for the same arguments, on every machine.
+        Data: The same for the same arguments, on every machine.
 
     Raises:
         ValueError: What ``open_table`` raises; no such column (lists those there are); a column of something else
@@ -146,11 +168,11 @@ def load_data(
 def find_columns(
     names: Sequence[str], text: str | None = None, pair: str | None = None, label: str | None = None
 ) -> Columns:
-    """Which columns hold what.
+    """Find the columns with texts, second texts and labels.
 
     Args:
-        names (sequence of str): The columns that there are.
-        text, pair, label (str or None): Those that are known; None looks for well-known names.
+        names (sequence of str): Names of all columns.
+        text, pair, label (str, optional): Names that are known; None looks for well-known names. Default: None.
 
     Raises:
         ValueError: There is no such column, or none with a well-known name; lists those there are.
@@ -161,14 +183,14 @@ def find_columns(
             raise ValueError(f"data: there is no column {name!r} for the {what}; the columns are {listed}.")
     spelled = {name.casefold(): name for name in reversed(names)}  # of names that differ in case only, the first
     if text is None:
-        known = (found for found in _TEXTS if all(name is None or name in spelled for name in found))
-        found = next(known, None)
-        if found is None:
+        known = (pair_names for pair_names in _TEXTS if all(name is None or name in spelled for name in pair_names))
+        first = next(known, None)
+        if first is None:
             raise ValueError(
                 "data: no column has a name known for texts; name it by text_column (--text-column), and labels by "
                 f"label_column (--label-column); the columns are {listed}."
             )
-        text, second = spelled[found[0]], None if found[1] is None else spelled[found[1]]
+        text, second = spelled[first[0]], None if first[1] is None else spelled[first[1]]
         pair = pair or second
     return Columns(text, pair, label or next((spelled[name] for name in _LABELS if name in spelled), None))
 
@@ -211,9 +233,9 @@ class _Golds:
                 f"have; its classes are {classes}."
             )
         if self.by_name or named is None or number in (None, named):
-            found = number if named is None else named
-            assert found is not None
-            return found
+            index = number if named is None else named
+            assert index is not None
+            return index
         raise ValueError(
             f"data: row {row} has the label {value!r} ({spelled}) in the column {self.column!r}, which is class "
             f"{named} by its name and {number} by its number, and other labels there are no names of classes; expected "
@@ -243,3 +265,139 @@ def _example(table: Any, columns: Columns, number: int, golds: _Golds | None) ->
     # A missing text is an empty one, which is recorded as an example that failed.
     text, pair = ("" if name is None or row[name] is None else row[name] for name in (columns.text, columns.pair))
     return Example(number, text, None if columns.pair is None else pair, gold)
+
+
+def open_table(source: str, subset: str | None = None, split: str | None = None) -> tuple[Any, str | None]:
+    """Open a dataset as a table on disk.
+
+    Args:
+        source (str): File (JSON lines, CSV, parquet, or one text per line in ``.txt``; also compressed: ``.gz``,
+            ``.bz2``, ``.xz``), folder that ``datasets`` understands, or name on the hub.
+        subset (str, optional): Subset of a dataset on the hub that has several. Default: None.
+        split (str, optional): Name of the split; None takes test, else validation, else the only one. Default: None.
+
+    Returns:
+        tuple: The ``datasets.Dataset``, and the name of the split (None for a file, which has none).
+
+    Raises:
+        FileNotFoundError: There is no such file or name.
+        ValueError: A file of another kind, an empty one, one that cannot be read (says the line where it can), or
+            no such split.
+        ModuleNotFoundError: ``datasets`` is not installed.
+    """
+    path = Path(source)
+    if path.is_file():
+        if subset is not None or split is not None:
+            raise ValueError(f"data: {source} is a file and has no parts to choose from; leave subset and split out.")
+        return _open_file(path), None
+    if not path.is_dir() and (source.startswith((".", "/", "~")) or _kind(path) is not None):
+        raise FileNotFoundError(f"data: there is no file {source}.")
+    return _open_named(source, subset, split)
+
+
+def _kind(path: Path) -> tuple[str, str] | None:
+    """What reads the file, and its compression."""
+    endings = [ending.lower() for ending in path.suffixes]
+    packed = endings.pop() if endings and endings[-1] in _OPENERS else ""
+    reader = _READERS.get(endings[-1]) if endings else None
+    return None if reader is None else (reader, packed)
+
+
+def _open_file(path: Path) -> Any:
+    kind = _kind(path)
+    if kind is None:
+        raise ValueError(f"data: {path} has none of the endings {', '.join(_READERS)} (or these with .gz, .bz2, .xz).")
+    if path.stat().st_size == 0:
+        raise ValueError(f"data: {path} is empty.")
+    reader, packed = kind
+    try:
+        with _quiet() as datasets:
+            options = _as_written(path, datasets) if reader == "csv" else {}
+            table = datasets.load_dataset(reader, data_files=str(path), split="train", **options)
+    except (KeyboardInterrupt, ModuleNotFoundError):
+        raise
+    except Exception as error:
+        if _is_full(error):
+            raise
+        raise ValueError(f"data: {path} cannot be read: {_reason(error, path, reader, packed)}") from error
+    if len(table) == 0:
+        raise ValueError(f"data: {path} has no rows.")
+    return table
+
+
+def _as_written(path: Path, datasets: Any) -> dict[str, Any]:
+    """That every field of a table of text is read as it stands there: "None", "NA" and "007" are texts."""
+    import pandas
+
+    delimiter = "\t" if ".tsv" in [ending.lower() for ending in path.suffixes] else ","
+    names = pandas.read_csv(path, sep=delimiter, nrows=0).columns
+    features = datasets.Features({str(name): datasets.Value("string") for name in names})
+    # Without an index: of rows with a comma too many pandas takes the first field for one, and shifts the rest.
+    return {"delimiter": delimiter, "features": features, "keep_default_na": False, "index_col": False}
+
+
+def _open_named(source: str, subset: str | None, split: str | None) -> tuple[Any, str]:
+    with _quiet() as datasets:
+        parts = datasets.load_dataset(source, subset)
+    if split is None:
+        split = next((name for name in _SPLITS if name in parts), next(iter(parts)))
+    if split not in parts:
+        raise ValueError(f"data: {source} has no part {split!r}; there are {', '.join(parts)}.")
+    return parts[split], split
+
+
+@contextmanager
+def _quiet() -> Iterator[Any]:
+    """``datasets`` without its bars and its log, which says before the exception what the exception says."""
+    try:
+        import datasets
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f'data: {error.name} is not installed; run: pip install "captum-iba[compare]"', name=error.name
+        ) from error
+    log = logging.getLogger("datasets")
+    before, bars = log.level, datasets.are_progress_bars_disabled()
+    log.setLevel(logging.CRITICAL)
+    datasets.disable_progress_bars()
+    try:
+        yield datasets
+    finally:
+        log.setLevel(before)
+        if not bars:
+            datasets.enable_progress_bars()
+
+
+def _is_full(error: BaseException | None) -> bool:
+    """Whether the disk was full, anywhere in the chain: ``datasets`` writes the table to its cache."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _reason(error: Exception, path: Path, reader: str, packed: str) -> str:
+    if reader == "json" and (line := _broken_line(path, packed)) is not None:
+        return line
+    if isinstance(error, StopIteration):
+        return "it has no rows."
+    cause = error.__cause__ or error
+    return " ".join(str(cause).split()) or type(cause).__name__
+
+
+def _broken_line(path: Path, packed: str) -> str | None:
+    """Where a file of JSON lines is broken: ``datasets`` counts from the block that it was reading."""
+    try:
+        with _OPENERS[packed](path, "rb") as lines:
+            for number, line in enumerate(lines, 1):
+                if not line.strip():
+                    continue
+                try:
+                    row = json.loads(line)
+                except ValueError as error:
+                    return f"line {number} is not JSON ({error})."
+                if not isinstance(row, dict):
+                    return f"line {number} is no object with named fields."
+    except (OSError, EOFError, lzma.LZMAError) as error:
+        return f"{type(error).__name__}: {error}"
+    return None

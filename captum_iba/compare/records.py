@@ -1,4 +1,4 @@
-"""Records in parquet files, each written whole or not at all."""
+"""Records in parquet files, each written atomically; and those of a finished comparison read back, side by side."""
 
 from __future__ import annotations
 
@@ -8,19 +8,24 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import torch
 from pyarrow import parquet
 
 from captum_iba._files import write_bytes
+from captum_iba.compare.config import folder_name, read_record
 from captum_iba.compare.data import Example
-from captum_iba.compare.runs import folder_name
+from captum_iba.metrics import Degradation
 from captum_iba.text.encoding import EncodedText
+
+FloatArray = npt.NDArray[np.float64]
 
 TEXTS = "texts.parquet"
 """The file of the texts, in the folder of a comparison."""
 
 _NUMBERS = pa.list_(pa.float64())
-_CLASSES = pa.list_(pa.int32())
 _INTEGERS = pa.list_(pa.int32())
 
 _RECORD = pa.schema(
@@ -30,13 +35,13 @@ _RECORD = pa.schema(
         ("target", pa.int32()),
         ("gold", pa.int32()),
         ("scores", _NUMBERS),
-        ("share", _NUMBERS),
+        ("fraction", _NUMBERS),
         ("morf_probability", _NUMBERS),
         ("morf_logit", _NUMBERS),
-        ("morf_decision", _CLASSES),
+        ("morf_decision", _INTEGERS),
         ("lerf_probability", _NUMBERS),
         ("lerf_logit", _NUMBERS),
-        ("lerf_decision", _CLASSES),
+        ("lerf_decision", _INTEGERS),
         ("seconds", pa.float64()),
         ("error", pa.string()),
     ]
@@ -53,7 +58,7 @@ _TEXT = pa.schema(
         ("ends", _INTEGERS),
         ("sequences", _INTEGERS),
         ("words", _INTEGERS),
-        ("cut", pa.int32()),
+        ("truncated", pa.int32()),
         ("error", pa.string()),
     ]
 )
@@ -61,19 +66,19 @@ _TEXT = pa.schema(
 
 @dataclass(frozen=True)
 class Record:
-    """One example and one run: what the method said, and what became of the decision.
+    """One example and one run: the scores of the method, and what became of the decision.
 
     Attributes:
         example (int): Row number of the example.
         run (str): The method with its settings and seed.
         target (int or None): The class that was explained.
         gold (int or None): The gold class.
-        scores (list of float or None): One a token; 0 for special tokens.
-        share (list of float or None): The share of the tokens removed at each step, 0 first.
-        morf_probability, morf_logit, morf_decision (list or None): Of the target, and the most probable class, at
-            each step, the tokens with the highest scores removed first.
+        scores (list of float or None): One score per token; 0 for special tokens.
+        fraction (list of float or None): Fraction of the tokens removed at each step, 0 first.
+        morf_probability, morf_logit, morf_decision (list or None): Probability and logit of the target, and the most
+            probable class, at each step; the tokens with the highest scores are removed first.
         lerf_probability, lerf_logit, lerf_decision (list or None): The same, those with the lowest removed first.
-        seconds (float or None): Time that the scores took.
+        seconds (float or None): Time that the scores took, in seconds.
         error (str or None): What went wrong; then all that depends on the method is None.
     """
 
@@ -82,7 +87,7 @@ class Record:
     target: int | None
     gold: int | None
     scores: list[float] | None = None
-    share: list[float] | None = None
+    fraction: list[float] | None = None
     morf_probability: list[float] | None = None
     morf_logit: list[float] | None = None
     morf_decision: list[int] | None = None
@@ -112,15 +117,14 @@ def read_records(path: Path, columns: Sequence[str] | None = None) -> list[Recor
 
     Args:
         path (Path): The file.
-        columns (sequence of str or None): What is wanted besides ``example``, ``run``, ``target`` and ``gold``; the
-            rest is None then. Default: None, all of it.
+        columns (sequence of str, optional): Columns to read besides ``example``, ``run``, ``target`` and ``gold``;
+            the rest is None then. Default: all.
 
     Raises:
         ValueError: Not such a file.
     """
-    always = ["example", "run", "target", "gold"]
-    wanted = None if columns is None else [*always, *columns]
-    return [Record(**row) for row in _read_rows(path, _RECORD, wanted)]
+    names = None if columns is None else ["example", "run", "target", "gold", *columns]
+    return [Record(**row) for row in _read_rows(path, _RECORD, names)]
 
 
 def is_finished(path: Path, examples: Sequence[int]) -> bool:
@@ -158,7 +162,7 @@ def write_texts(path: Path, examples: Sequence[Example], encoded: Sequence[Encod
                 "ends": [end for _, end in item.spans],
                 "sequences": list(item.sequences),
                 "words": list(item.words),
-                "cut": item.tokens_truncated,
+                "truncated": item.tokens_truncated,
             }
         rows.append(row)
     _write_table(path, pa.Table.from_pylist(rows, _TEXT))
@@ -167,6 +171,147 @@ def write_texts(path: Path, examples: Sequence[Example], encoded: Sequence[Encod
 def read_texts(path: Path) -> list[dict[str, Any]]:
     """The rows that :func:`write_texts` wrote, in their order; ValueError for another file."""
     return _read_rows(path, _TEXT)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One run over the examples that all methods have in common.
+
+    Attributes:
+        morf, lerf (Degradation): Degradation with the most and the least relevant tokens removed first.
+        seconds (array): Time per example in seconds, (n,).
+    """
+
+    morf: Degradation
+    lerf: Degradation
+    seconds: FloatArray
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the tables.
+
+    Attributes:
+        name (str): The method with its settings.
+        about (dict): Its ``method``, ``counting``, ``runs``, and whether it is ``signed`` or ``word_level``.
+        outcomes (tuple of Outcome): One per seed; empty where the method failed on every example.
+        failed (int): Number of examples that it failed on.
+        error (str or None): What went wrong with the first of them.
+    """
+
+    name: str
+    about: dict[str, Any]
+    outcomes: tuple[Outcome, ...]
+    failed: int
+    error: str | None
+
+
+@dataclass(frozen=True)
+class Results:
+    """A comparison, read back.
+
+    Attributes:
+        folder (Path): Where it lies.
+        record (dict): What it was computed with.
+        texts (list of dict): Its examples, as :func:`read_texts` gives them.
+        rows (tuple of Row): Its methods, in the order of the configuration.
+        common (list of int): Row numbers of the examples that no method failed on (one that failed on all aside);
+            all numbers of tables and curves are over these.
+        targets (dict): For each of these the class that was explained.
+        accuracy (float or None): Fraction of them that the model decides as the gold labels say.
+    """
+
+    folder: Path
+    record: dict[str, Any]
+    texts: list[dict[str, Any]]
+    rows: tuple[Row, ...]
+    common: list[int]
+    targets: dict[int, int]
+    accuracy: float | None
+
+
+def read_results(folder: Path) -> Results:
+    """Read what a comparison has left in its folder.
+
+    Raises:
+        ValueError: There is no comparison, it is not finished, or every method failed on every example.
+    """
+    record = read_record(folder)
+    methods: dict[str, dict[str, Any]] = record["methods"]
+    if not (folder / TEXTS).is_file():
+        raise ValueError(f"{folder}: the comparison has not begun; run the command that made it once more.")
+    texts = read_texts(folder / TEXTS)
+    records = {run: _read_run(folder, run) for about in methods.values() for run in about["runs"]}
+    missing = sum(len(texts) - len(of_run) for of_run in records.values())
+    if missing:
+        raise ValueError(
+            f"{folder}: the comparison is not finished, {missing} of {len(texts) * len(records)} records are missing; "
+            "run the command that made it once more, and it goes on."
+        )
+    numbers = [text["example"] for text in texts]
+    errors = {row: _errors(numbers, [records[run] for run in about["runs"]]) for row, about in methods.items()}
+    usable = [row for row in methods if len(errors[row]) < len(numbers)]
+    common = [number for number in numbers if not any(number in errors[row] for row in usable)]
+    if not usable or not common:
+        first = next(error for failed in errors.values() for error in failed.values())
+        raise ValueError(f"{folder}: no example is left that all methods could do; the first error was: {first}")
+    rows = tuple(
+        Row(
+            row,
+            about,
+            tuple(_outcome([records[run][i] for i in common]) for run in about["runs"]) if row in usable else (),
+            len(errors[row]),
+            next(iter(errors[row].values()), None),
+        )
+        for row, about in methods.items()
+    )
+    first_run = [records[methods[usable[0]]["runs"][0]][number] for number in common]
+    targets = {record.example: record.target or 0 for record in first_run}
+    return Results(folder, record, texts, rows, common, targets, _accuracy(first_run))
+
+
+def read_scores(folder: Path, run: str, examples: Sequence[int]) -> dict[int, list[float]]:
+    """The scores of a run for some examples, by row number; those that failed are not there."""
+    numbers = set(examples)
+    return {
+        record.example: record.scores
+        for path in _files(folder, run)
+        for record in read_records(path, ["scores"])
+        if record.example in numbers and record.scores is not None
+    }
+
+
+def _files(folder: Path, run: str) -> list[Path]:
+    return sorted((folder / "records" / folder_name(run)).glob("*.parquet"))
+
+
+def _read_run(folder: Path, run: str) -> dict[int, Record]:
+    columns = [name for name in _RECORD.names if name.startswith(("morf_", "lerf_"))]
+    columns += ["fraction", "seconds", "error"]
+    return {record.example: record for path in _files(folder, run) for record in read_records(path, columns)}
+
+
+def _errors(numbers: Sequence[int], runs: Sequence[dict[int, Record]]) -> dict[int, str]:
+    """For each example that failed in any of the runs the first error."""
+    first = {number: next((run[number].error for run in runs if run[number].error), None) for number in numbers}
+    return {number: error for number, error in first.items() if error is not None}
+
+
+def _outcome(records: Sequence[Record]) -> Outcome:
+    def degradation(order: str) -> Degradation:
+        values = {
+            name: torch.tensor([getattr(record, f"{order}_{name}") for record in records])
+            for name in ("probability", "logit", "decision")
+        }
+        return Degradation(**values, fraction=torch.tensor([record.fraction for record in records]))
+
+    seconds = np.array([record.seconds for record in records], dtype=np.float64)
+    return Outcome(degradation("morf"), degradation("lerf"), seconds)
+
+
+def _accuracy(records: Sequence[Record]) -> float | None:
+    correct = [record.morf_decision[0] == record.gold for record in records if record.morf_decision is not None]
+    return None if any(record.gold is None for record in records) else sum(correct) / len(correct)
 
 
 def _storable(text: str) -> str:

@@ -1,29 +1,41 @@
-"""The page of a comparison: one HTML file that fetches nothing."""
+"""The report of a comparison: its curves, and one HTML page that fetches nothing."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from markupsafe import Markup
+from torch import Tensor
 
 from captum_iba._files import write_text
-from captum_iba.compare.curves import Curves, draw_curves, make_curves, write_curves
-from captum_iba.compare.measures import MEASURES
-from captum_iba.compare.results import Results, read_results, read_scores
-from captum_iba.compare.summary import describe, failures, findings
-from captum_iba.compare.tables import MARKS, Table, make_table, notes, say, write_tables
-from captum_iba.methods import find_method, method_names
+from captum_iba.compare.records import Results, read_results, read_scores
+from captum_iba.compare.tables import (
+    COLUMNS,
+    MARKS,
+    Table,
+    describe,
+    failures,
+    findings,
+    make_table,
+    notes,
+    say,
+    write_tables,
+)
+from captum_iba.metrics import Degradation, degraded_floor, mean_over_seeds
+from captum_iba.visualization import plot_degradation, save_figure
 from captum_iba.visualization.figures import svg
 from captum_iba.visualization.html import render_template, sorting
 from captum_iba.visualization.pieces import format_number
 
-TEXTS_DRAWN = 20
+_TEXTS_DRAWN = 20
 _TOP_WORDS = 6
+_LEAST_SPAN = 0.1
 
 
 @dataclass(frozen=True)
@@ -32,7 +44,7 @@ class Summary:
 
     Attributes:
         files (list of Path): All that was written, the page last.
-        lines (list of str): The findings in sentences, a measure each, then failures.
+        lines (list of str): One sentence per metric with its finding, then failures.
     """
 
     files: list[Path]
@@ -55,10 +67,46 @@ def write_report(folder: Path) -> Summary:
     results = read_results(folder)
     table = make_table(results)
     curves = make_curves(results)
-    figure, _ = draw_curves(curves)
-    files = [*write_tables(table, results, folder), *write_curves(figure, folder)]
-    files.append(write_text(folder / "report.html", _page(results, table, curves, svg(figure))))
-    return Summary(files, [f"{title}: {said}" for title, said in findings(table, results)] + failures(results))
+    drawing: Any = plot_degradation(curves.degradations, normalised=curves.normalised)[0]
+    files = write_tables(table, results, folder)
+    files += [save_figure(drawing, folder / f"curves.{kind}") for kind in ("svg", "png")]
+    files.append(write_text(folder / "report.html", _page(results, table, curves, svg(drawing))))
+    return Summary(files, [f"{title}: {finding}" for title, finding in findings(table, results)] + failures(results))
+
+
+@dataclass(frozen=True)
+class Curves:
+    """The curves of a comparison.
+
+    Attributes:
+        degradations (mapping of str to Degradation): For each method the probability of the explained class as
+            tokens are removed, most relevant first, and the fractions removed: short texts have no ninths. Of several
+            seeds the mean.
+        normalised (bool): Whether they are drawn with 1 for the mean of the whole texts and 0 for the floor: the
+            lowest mean of the fully degraded texts among the methods. Not so where the floor is hardly lower than
+            the whole texts (a model that takes an empty text for the explained class): the scale would blow up noise.
+    """
+
+    degradations: Mapping[str, Degradation]
+    normalised: bool
+
+
+def make_curves(results: Results) -> Curves:
+    """The curve of every row that has one, all on the same scale."""
+    degradations = {
+        row.name: row.outcomes[0].morf._replace(
+            probability=_mean([outcome.morf.probability for outcome in row.outcomes]),
+            fraction=_mean([outcome.morf.fraction for outcome in row.outcomes]),
+        )
+        for row in results.rows
+        if row.outcomes
+    }
+    whole = float(next(iter(degradations.values())).probability[:, 0].mean())
+    return Curves(degradations, whole - degraded_floor(degradations.values()) >= _LEAST_SPAN)
+
+
+def _mean(runs: list[Tensor]) -> Tensor:
+    return torch.stack([mean_over_seeds([run[:, step] for run in runs]) for step in range(runs[0].shape[1])], 1)
 
 
 def _page(results: Results, table: Table, curves: Curves, drawing: str) -> str:
@@ -71,7 +119,7 @@ def _page(results: Results, table: Table, curves: Curves, drawing: str) -> str:
         description=describe(results),
         findings=findings(table, results),
         failures=failures(results),
-        measures=MEASURES,
+        columns=COLUMNS,
         table=table,
         marks=MARKS,
         say=say,
@@ -79,10 +127,10 @@ def _page(results: Results, table: Table, curves: Curves, drawing: str) -> str:
         # matplotlib has escaped the names in it; they hold no markup to begin with.
         curves=Markup(drawing),
         normalised=curves.normalised,
-        methods=_methods(results),
+        methods=[{"name": row.name, "signed": row.about["signed"]} for row in results.rows if row.outcomes],
         texts=texts,
         strange=any(piece.get("strange") for text in texts for piece in text["pieces"]),
-        configuration=results.configuration,
+        record=results.record,
         sorting=sorting(),
     )
 
@@ -92,53 +140,46 @@ def _breakable(name: str) -> Markup:
     return Markup("<wbr>").join(re.split(r"(?<=[_@,])", name))
 
 
-def _methods(results: Results) -> list[dict[str, Any]]:
-    signed = results.configuration["signed"]
-    return [{"name": row.name, "signed": row.name in signed} for row in results.rows if row.outcomes]
-
-
 def _texts(results: Results) -> list[dict[str, Any]]:
     """Some of the texts, evenly spaced over the sample, ready to draw."""
-    count = min(TEXTS_DRAWN, len(results.common))
-    places = [i * len(results.common) // count for i in range(count)]
-    numbers = [results.common[place] for place in places]
-    rows = {text["example"]: text for text in results.texts}
-    usable = [row for row in results.rows if row.outcomes]
-    runs = {row.name: results.configuration["methods"][row.name][0] for row in usable}
-    scores = {name: read_scores(results.folder, run, numbers) for name, run in runs.items()}
-    alike = {name: _scores_words(run) for name, run in runs.items()}
-    labels = results.configuration["labels"]
+    count = min(_TEXTS_DRAWN, len(results.common))
+    indices = [i * len(results.common) // count for i in range(count)]
+    numbers = [results.common[i] for i in indices]
+    text_rows = {text["example"]: text for text in results.texts}
+    rows = [row for row in results.rows if row.outcomes]
+    scores = {row.name: read_scores(results.folder, row.about["runs"][0], numbers) for row in rows}
+    labels = results.record["labels"]
     texts = []
-    for place, number in zip(places, numbers, strict=True):
-        row, curve = rows[number], usable[0].outcomes[0].morf
-        words = _words(row)
-        by_method = [_word_scores(row, len(words), scores[name][number], alike[name]) for name in runs]
+    for i, number in zip(indices, numbers, strict=True):
+        text, curve = text_rows[number], rows[0].outcomes[0].morf
+        words = _words(text)
+        word_scores = {
+            row.name: _word_scores(text, len(words), scores[row.name][number], row.about["word_level"]) for row in rows
+        }
         texts.append(
             {
                 "number": number,
                 "target": labels[results.targets[number]],
-                "probability": float(curve.probability[place, 0]),
-                "predicted": labels[int(curve.decision[place, 0])],
-                "gold": None if row["gold"] is None else labels[row["gold"]],
-                "cut": row["cut"],
-                "pieces": _pieces(row, words, dict(zip(runs, by_method, strict=True))),
-                "tops": [
-                    (name, [words[i].text for i in _top(found)]) for name, found in zip(runs, by_method, strict=True)
-                ],
+                "probability": float(curve.probability[i, 0]),
+                "predicted": labels[int(curve.decision[i, 0])],
+                "gold": None if text["gold"] is None else labels[text["gold"]],
+                "truncated": text["truncated"],
+                "pieces": _pieces(text, words, word_scores),
+                "tops": [(name, [words[k].text for k in _top(values)]) for name, values in word_scores.items()],
             }
         )
     return texts
 
 
 @dataclass(frozen=True)
-class _Word:
+class _Span:
     text: str
     sequence: int
     start: int
     end: int
 
 
-def _words(row: dict[str, Any]) -> list[_Word]:
+def _words(row: dict[str, Any]) -> list[_Span]:
     """The words of a text and its pair, as they are spelled there."""
     spans: dict[int, tuple[int, int, int]] = {}
     for word, sequence, start, end in zip(row["words"], row["sequences"], row["starts"], row["ends"], strict=True):
@@ -146,15 +187,9 @@ def _words(row: dict[str, Any]) -> list[_Word]:
             _, first, last = spans.get(word, (sequence, start, end))
             spans[word] = (sequence, min(first, start), max(last, end))
     return [
-        _Word((row["pair"] if sequence else row["text"])[start:end], sequence, start, end)
+        _Span((row["pair"] if sequence else row["text"])[start:end], sequence, start, end)
         for _, (sequence, start, end) in sorted(spans.items())
     ]
-
-
-def _scores_words(run: str) -> bool:
-    """Whether the method of a run gives all tokens of a word the word's score; an own method may be unknown by now."""
-    method = run.partition("@")[0]
-    return method.partition(":")[0] in method_names() and find_method(method).word_level
 
 
 def _word_scores(row: dict[str, Any], count: int, scores: Sequence[float], alike: bool) -> list[float]:
@@ -172,7 +207,7 @@ def _top(scores: Sequence[float]) -> list[int]:
     return sorted(finite, key=lambda i: -scores[i])[:_TOP_WORDS]
 
 
-def _pieces(row: dict[str, Any], words: Sequence[_Word], by_method: dict[str, list[float]]) -> list[dict[str, str]]:
+def _pieces(row: dict[str, Any], words: Sequence[_Span], by_method: dict[str, list[float]]) -> list[dict[str, str]]:
     """Words with the depth of their colour by each method, and what is between them."""
     most = [max((abs(score) for score in scores if math.isfinite(score)), default=0.0) for scores in by_method.values()]
     pieces = []
@@ -185,7 +220,7 @@ def _pieces(row: dict[str, Any], words: Sequence[_Word], by_method: dict[str, li
         if gap := source[max(0, ends[word.sequence]) : word.start]:
             pieces.append({"kind": "gap", "text": gap})
         ends[word.sequence] = max(ends[word.sequence], word.end)
-        scores = [of_words[i] for of_words in by_method.values()]
+        scores = [word_level[i] for word_level in by_method.values()]
         depths = [_depth(score, top) for score, top in zip(scores, most, strict=True)]
         pieces.append(
             {

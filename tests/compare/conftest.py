@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from captum_iba.compare import Request, prepare, write_report
+from captum_iba.compare import ComparisonConfig, prepare, write_report
 from tests.text.conftest import bert, wordpiece  # noqa: F401
 
 LABELS = ["negative", "neutral", "positive"]
@@ -47,8 +47,8 @@ def data_file(tmp_path_factory):
 
 
 @pytest.fixture
-def request_of(model_folder, data_file):
-    """A request for the tiny model and data, with changes."""
+def config_of(model_folder, data_file):
+    """A configuration for the tiny model and data, with changes."""
 
     def make(**changes):
         settings = {
@@ -59,7 +59,7 @@ def request_of(model_folder, data_file):
             "random_seeds": 2,
             "chunk_size": 2,
         }
-        return Request(**{**settings, **changes})
+        return ComparisonConfig(**{**settings, **changes})
 
     return make
 
@@ -68,11 +68,11 @@ def request_of(model_folder, data_file):
 def finished(tmp_path_factory, model_folder, data_file) -> Path:
     """The folder of a finished comparison; not to be changed."""
     folder = tmp_path_factory.mktemp("finished")
-    methods = "iba@n_steps=3,leave_one_out,saliency,random"
-    request = Request(
+    methods = [{"method": "iba", "n_steps": 3}, "leave_one_out", "saliency", "random"]
+    config = ComparisonConfig(
         str(data_file), str(model_folder), methods, examples=12, random_seeds=3, chunk_size=5, batch_size=16
     )
-    for _ in prepare(request, folder).go():
+    for _ in prepare(config, folder).go():
         pass
     write_report(folder)
     return folder

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from captum_iba.compare import prepare
-from captum_iba.engines import EngineError, Ray
+from captum_iba.compare.parallel import ExecutorError, RayExecutor
 from tests.compare.agreement import assert_agree
 from tests.compare.test_runner import all_records, by_length, own_method  # noqa: F401
 
@@ -34,7 +34,7 @@ def address(monkeypatch):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Ray has no clusters there")
-def test_a_machine_lost_in_the_middle(address, request_of, tmp_path, own_method):  # noqa: F811
+def test_a_machine_lost_in_the_middle(address, config_of, tmp_path, own_method):  # noqa: F811
     lost = tmp_path / "lost"
 
     def unlucky(task):
@@ -45,10 +45,10 @@ def test_a_machine_lost_in_the_middle(address, request_of, tmp_path, own_method)
         return by_length(task)
 
     own_method("unlucky", unlucky)
-    request = request_of(methods="iba@n_steps=2,unlucky", chunk_size=1)
+    config = config_of(methods=[{"method": "iba", "n_steps": 2}, "unlucky"], chunk_size=1)
     lost.touch()
-    list(prepare(request, tmp_path / "here").go())
-    comparison = prepare(request, tmp_path / "there", engine=Ray(address=address, workers=2))
+    list(prepare(config, tmp_path / "here").go())
+    comparison = prepare(config, tmp_path / "there", executor=RayExecutor(address=address, workers=2))
     lost.unlink()
     with pytest.warns(UserWarning, match=r"a worker died; chunk \d of unlucky is done again"):
         steps = list(comparison.go())
@@ -56,12 +56,12 @@ def test_a_machine_lost_in_the_middle(address, request_of, tmp_path, own_method)
     assert_agree(all_records(tmp_path / "there"), all_records(tmp_path / "here"))
 
 
-def test_an_address_that_is_none(request_of, tmp_path):
+def test_an_address_that_is_none(config_of, tmp_path):
     pytest.importorskip("ray")
-    with pytest.raises(EngineError, match="^address: no Ray cluster lets this .* at 'nowhere': .*RAY_AUTH_MODE"):
-        list(prepare(request_of(), tmp_path / "a", engine=Ray(address="nowhere")).go())
+    with pytest.raises(ExecutorError, match="^address is 'nowhere', where no Ray cluster lets this .*RAY_AUTH_MODE"):
+        list(prepare(config_of(), tmp_path / "a", executor=RayExecutor(address="nowhere")).go())
     with socket.socket() as taken:  # bound, but nobody listens
         taken.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(EngineError, match=f"^address: nothing answers at '{address}'"):
-            list(prepare(request_of(), tmp_path / "b", engine=Ray(address=address)).go())
+        with pytest.raises(ExecutorError, match=f"^address is '{address}', where nothing answers"):
+            list(prepare(config_of(), tmp_path / "b", executor=RayExecutor(address=address)).go())

@@ -7,7 +7,7 @@ import datasets
 import pytest
 
 from captum_iba.cli.common import has_columns
-from captum_iba.compare import files
+from captum_iba.compare import data as data_module
 from captum_iba.compare.data import Columns, find_columns, fingerprint, load_data
 from tests.compare.conftest import LABELS, rows_of_texts, write_lines
 
@@ -44,10 +44,10 @@ def test_names_of_columns_in_any_case():
         find_columns(["Words"])
 
 
-@pytest.mark.parametrize("packed", files._OPENERS)
+@pytest.mark.parametrize("packed", data_module._OPENERS)
 def test_the_command_line_knows_the_same_tables(packed):
-    found = {ending for ending in (*files._READERS, ".doc", "") if has_columns(f"texts{ending}{packed}")}
-    assert found == set(files._READERS) - {".txt"}
+    found = {ending for ending in (*data_module._READERS, ".doc", "") if has_columns(f"texts{ending}{packed}")}
+    assert found == set(data_module._READERS) - {".txt"}
 
 
 def test_a_text_a_line(tmp_path):

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from captum_iba.compare import prepare, write_report
-from captum_iba.compare.results import read_scores
+from captum_iba.compare.records import read_scores
 from tests.compare.conftest import WORDS, write_lines
 
 FILES = ["table.md", "table.csv", "table.tex", "curves.svg", "curves.png", "report.html"]
@@ -45,10 +45,14 @@ def test_texts_are_shown_whole_and_coloured_by_every_method(finished):
     assert article.count("<dt>") == 4
 
 
-def test_a_word_of_several_tokens_has_the_score_that_its_method_gave_the_word(request_of, tmp_path):
+def test_a_word_of_several_tokens_has_the_score_that_its_method_gave_the_word(config_of, tmp_path):
     data = write_lines(tmp_path / "data.jsonl", [{"text": "not unbelievable film", "label": 0}])
     out = tmp_path / "out"
-    list(prepare(request_of(data=str(data), methods="captum_lime@n_samples=40", examples=None), out).go())
+    list(
+        prepare(
+            config_of(data=str(data), methods=[{"method": "captum_lime", "n_samples": 40}], examples=None), out
+        ).go()
+    )
     write_report(out)
     (scores,) = read_scores(out, "captum_lime@n_samples=40", [0]).values()
     words = [scores[1], scores[2], scores[5]]  # un ##believ ##able share one
@@ -58,22 +62,22 @@ def test_a_word_of_several_tokens_has_the_score_that_its_method_gave_the_word(re
     assert re.findall(r"--m0:(-?[\d.]+)", page) == [f"{word / most:.2f}" for word in words]
 
 
-def test_nothing_in_a_text_becomes_markup(request_of, tmp_path):
+def test_nothing_in_a_text_becomes_markup(config_of, tmp_path):
     evil = '<script>alert(1)</script> <img src=x onerror=alert(2)> " onmouseover="x \' & film'
     data = write_lines(tmp_path / "data.jsonl", [{"text": evil, "label": 0}, {"text": "a film", "label": 1}])
     out = tmp_path / "out"
-    request = request_of(data=str(data), methods="saliency,random", examples=None)
-    list(prepare(request, out).go())
+    config = config_of(data=str(data), methods="saliency,random", examples=None)
+    list(prepare(config, out).go())
     write_report(out)
     page = (out / "report.html").read_text("utf-8")
     assert page.count("<script") == 1 and "<img" not in page
     assert "&lt;</span>" in page and 'onmouseover="' not in page
 
 
-def test_what_is_not_finished_is_not_drawn(request_of, tmp_path):
+def test_what_is_not_finished_is_not_drawn(config_of, tmp_path):
     with pytest.raises(ValueError, match="holds no comparison"):
         write_report(tmp_path)
-    comparison = prepare(request_of(), tmp_path)
+    comparison = prepare(config_of(), tmp_path)
     with pytest.raises(ValueError, match="has not begun"):
         write_report(tmp_path)
     next(comparison.go())
@@ -85,7 +89,7 @@ def test_what_is_not_finished_is_not_drawn(request_of, tmp_path):
 def test_scores_that_are_no_numbers_are_hatched(finished):
     from captum_iba.compare import report
 
-    words = [report._Word("good", 0, 0, 4), report._Word("film", 0, 5, 9)]
+    words = [report._Span("good", 0, 0, 4), report._Span("film", 0, 5, 9)]
     row = {"text": "good film", "pair": None}
     good, _, film = report._pieces(row, words, {"iba": [float("nan"), 2.0], "ig": [-4.0, 0.0]})
     assert (good["strange"], good["style"], good["title"]) == (" x0", "--m1:-1.00", "iba: n/a\nig: -4")

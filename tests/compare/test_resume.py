@@ -22,20 +22,20 @@ GO_ON = """
 import sys
 from pathlib import Path
 import torch
-from captum_iba.compare import Request, prepare
+from captum_iba.compare import ComparisonConfig, prepare
 torch.set_num_threads(1)
-methods = "iba@n_steps=3,leave_one_out,random"
-request = Request(sys.argv[1], sys.argv[2], methods, examples=16, random_seeds=2, chunk_size=2)
-for step in prepare(request, Path(sys.argv[3])).go():
+methods = [{"method": "iba", "n_steps": 3}, "leave_one_out", "random"]
+config = ComparisonConfig(sys.argv[1], sys.argv[2], methods, examples=16, random_seeds=2, chunk_size=2)
+for step in prepare(config, Path(sys.argv[3])).go():
     print(step.run, step.seconds, flush=True)
 """
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no such signal")
-def test_killed_twice(model_folder, data_file, request_of, tmp_path):
+def test_killed_twice(model_folder, data_file, config_of, tmp_path):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    request = request_of(methods="iba@n_steps=3,leave_one_out,random", examples=16)
-    steps = list(prepare(request, whole).go())
+    config = config_of(methods=[{"method": "iba", "n_steps": 3}, "leave_one_out", "random"], examples=16)
+    steps = list(prepare(config, whole).go())
     chance = random.Random(0)
     finished = []
     for _ in range(2):
@@ -54,18 +54,18 @@ def test_killed_twice(model_folder, data_file, request_of, tmp_path):
         assert process.returncode == -signal.SIGKILL
         finished = list(all_records(killed))
     assert 0 < len(finished) < len(steps)
-    again = list(prepare(request, killed).go())
+    again = list(prepare(config, killed).go())
     assert sum(step.seconds is None for step in again) == len(finished)
     assert_agree(all_records(killed), all_records(whole))
     assert (killed / "texts.parquet").read_bytes() == (whole / "texts.parquet").read_bytes()
     assert write_report(killed).lines[0] == write_report(whole).lines[0]
 
 
-def test_a_comparison_does_not_go_on_with_another_tokenizer(request_of, model_folder, wordpiece, tmp_path):
+def test_a_comparison_does_not_go_on_with_another_tokenizer(config_of, model_folder, wordpiece, tmp_path):
     folder = shutil.copytree(model_folder, tmp_path / "model")
-    prepare(request_of(model=str(folder)), tmp_path / "out")
+    prepare(config_of(model=str(folder)), tmp_path / "out")
     other = copy.deepcopy(wordpiece)
     other.add_tokens(["dull plot"])
     other.save_pretrained(folder)
     with pytest.raises(ValueError, match="model_fingerprint"):
-        prepare(request_of(model=str(folder)), tmp_path / "out")
+        prepare(config_of(model=str(folder)), tmp_path / "out")

@@ -7,9 +7,8 @@ import torch
 
 from captum_iba.attr import FeatureStatistics
 from captum_iba.compare import prepare, read_results, write_report
-from captum_iba.compare.configuration import read_configuration
-from captum_iba.compare.records import chunk_path, read_records, read_texts
-from captum_iba.compare.results import read_scores
+from captum_iba.compare.config import read_record
+from captum_iba.compare.records import chunk_path, read_records, read_scores, read_texts
 from captum_iba.methods import attribute, register_method, registry
 from captum_iba.metrics import Delete, degradation
 from captum_iba.text import Classifier, TextExplainer, find_layer
@@ -49,8 +48,8 @@ def by_length(task):
     return [np.array([len(token) for token in encoded.tokens], dtype=float) for encoded in task.encoded]
 
 
-def test_records_say_what_method_and_test_give(request_of, tmp_path, model_folder):
-    steps = list(prepare(request_of(), tmp_path).go())
+def test_records_say_what_method_and_test_give(config_of, tmp_path, model_folder):
+    steps = list(prepare(config_of(), tmp_path).go())
     assert [step.run for step in steps] == RUNS * 3 and not any(step.failed for step in steps)
     classifier = Classifier(*load_classifier(model_folder))
     texts = {row["example"]: row for row in read_texts(tmp_path / "texts.parquet")}
@@ -78,51 +77,63 @@ def test_records_say_what_method_and_test_give(request_of, tmp_path, model_folde
             np.testing.assert_allclose(getattr(record, f"{order}_probability"), expected.probability[0], atol=1e-5)
             np.testing.assert_allclose(getattr(record, f"{order}_logit"), expected.logit[0], atol=1e-4)
             assert getattr(record, f"{order}_decision") == expected.decision[0].tolist()
-            np.testing.assert_allclose(record.share, expected.fraction[0], atol=1e-6)
+            np.testing.assert_allclose(record.fraction, expected.fraction[0], atol=1e-6)
         assert record.seconds > 0 and record.error is None
 
 
 @pytest.mark.parametrize(
-    ("methods", "error", "says"),
+    ("settings", "error", "says"),
     [
-        ("iba@betta=1", TypeError, "method: 'iba' has no option 'betta'; its options are preset, .*, beta, n_steps, "),
-        ("iba_paper@return_trace=1", TypeError, "no option 'return_trace'"),
-        ("ig:abs@steps=3", TypeError, "'ig:abs' has no option 'steps'; its options are n_steps, baseline, output"),
-        ("random@n=3", TypeError, "'random' has no option 'n'; it has none"),
-        ("iba@beta=-1", ValueError, "methods: iba@beta=-1: beta is -1, expected a number of at least 0"),
-        ("iba@beta=nan", ValueError, "beta is nan"),
-        ("iba@n_steps=1.5", ValueError, "n_steps is 1.5"),
-        ("iba@granularity=letter", ValueError, "granularity is 'letter', expected one of token, word, feature"),
-        ("iba@layer=5", ValueError, "methods: iba@layer=5: layer is 5, expected a block from 1 to 4"),
-        ("iba@layer=1+1", ValueError, "one or more different layers"),
-        ("grad_cam@layer=1+2", ValueError, "only iba takes several"),
-        ("conductance@baseline=zero", ValueError, "baseline is 'zero', expected 'mask' or 'pad'"),
-        ("ig:abs@baseline=zero", ValueError, "baseline is 'zero', expected 'mask' or 'pad'"),
         (
-            "lime@n_samples=0",
-            ValueError,
-            "methods: lime@n_samples=0: n_samples is 0, expected an integer of at least 1",
+            {"method": "iba", "betta": 1},
+            TypeError,
+            "method: 'iba' has no option 'betta'; its options are preset, .*, beta, n_steps, ",
         ),
-        ("lime@bow=perhaps", ValueError, "bow: expected True or False, got 'perhaps'"),
-        ("lime@kernel_width=0", ValueError, "kernel_width: expected a number above 0, got 0"),
-        ("kernel_shap@n_samples=many", ValueError, "n_samples"),
-        ("occlusion@window=0", ValueError, "window"),
+        ({"method": "iba_paper", "return_trace": 1}, TypeError, "no option 'return_trace'"),
+        (
+            {"method": "ig:abs", "steps": 3},
+            TypeError,
+            "no option 'steps'; its options are n_steps, baseline, output",
+        ),
+        ({"method": "random", "n": 3}, TypeError, "'random' has no option 'n'; it has none"),
+        (
+            {"method": "iba", "beta": -1},
+            ValueError,
+            "methods: iba@beta=-1: beta is -1, expected a number",
+        ),
+        ({"method": "iba", "beta": float("nan")}, ValueError, "beta is nan"),
+        ({"method": "iba", "n_steps": 1.5}, ValueError, "n_steps is 1.5"),
+        ({"method": "iba", "granularity": "letter"}, ValueError, "granularity is 'letter', expected one of token, word, feature"),
+        ({"method": "iba", "layer": 5}, ValueError, "methods: iba@layer=5: layer is 5, expected a block from 1 to 4"),
+        ({"method": "iba", "layer": [1, 1]}, ValueError, "one or more different layers"),
+        ({"method": "grad_cam", "layer": [1, 2]}, ValueError, "only iba takes several"),
+        ({"method": "conductance", "baseline": "zero"}, ValueError, "baseline is 'zero', expected 'mask' or 'pad'"),
+        ({"method": "ig:abs", "baseline": "zero"}, ValueError, "baseline is 'zero', expected 'mask' or 'pad'"),
+        (
+            {"method": "lime", "n_samples": 0},
+            ValueError,
+            "methods: lime@n_samples=0: n_samples is 0, expected an integer",
+        ),
+        ({"method": "lime", "bow": "perhaps"}, ValueError, "bow: expected True or False, got 'perhaps'"),
+        ({"method": "lime", "kernel_width": 0}, ValueError, "kernel_width: expected a number above 0, got 0"),
+        ({"method": "kernel_shap", "n_samples": "many"}, ValueError, "n_samples"),
+        ({"method": "occlusion", "window": 0}, ValueError, "window"),
     ],
 )
-def test_options_are_refused_before_anything_is_computed(request_of, tmp_path, methods, error, says):
+def test_options_are_refused_before_anything_is_computed(config_of, tmp_path, settings, error, says):
     with pytest.raises(error, match=says):
-        prepare(request_of(methods=f"saliency,{methods}"), tmp_path / "out")
+        prepare(config_of(methods=["saliency", settings]), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
-def test_an_own_method_that_takes_any_option_is_let_do_so(request_of, tmp_path, own_method):
+def test_an_own_method_that_takes_any_option_is_let_do_so(config_of, tmp_path, own_method):
     own_method("liberal", lambda task, **options: by_length(task))
-    (step,) = prepare(request_of(methods="liberal@anything=1", examples=2), tmp_path).go()
+    (step,) = prepare(config_of(methods=[{"method": "liberal", "anything": 1}], examples=2), tmp_path).go()
     assert not step.failed
 
 
-def test_several_layers_with_one_mask(request_of, tmp_path, model_folder):
-    list(prepare(request_of(methods="iba@layer=1+3,n_steps=2", examples=2), tmp_path).go())
+def test_several_layers_with_one_mask(config_of, tmp_path, model_folder):
+    list(prepare(config_of(methods=[{"method": "iba", "layer": [1, 3], "n_steps": 2}], examples=2), tmp_path).go())
     (found,) = all_records(tmp_path).values()
     explainer = TextExplainer(*load_classifier(model_folder), layer=[1, 3])
     explainer.load_statistics(tmp_path / "statistics")
@@ -132,18 +143,18 @@ def test_several_layers_with_one_mask(request_of, tmp_path, model_folder):
         np.testing.assert_allclose(record["scores"][1:-1], bits[1:-1], rtol=1e-3, atol=1e-4)
 
 
-def test_a_model_of_several_labels_is_refused(request_of, tmp_path, model_folder):
+def test_a_model_of_several_labels_is_refused(config_of, tmp_path, model_folder):
     model, tokenizer = load_classifier(model_folder)
     model.config.problem_type = "multi_label_classification"
     model.save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
     with pytest.raises(ValueError, match="one whose classes compete is needed"):
-        prepare(request_of(model=str(tmp_path / "model")), tmp_path / "out")
+        prepare(config_of(model=str(tmp_path / "model")), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
-def test_a_probability_that_is_no_number_is_a_failure_of_the_example(request_of, tmp_path):
-    comparison = prepare(request_of(methods="leave_one_out,random@seed=0"), tmp_path)
+def test_a_probability_that_is_no_number_is_a_failure_of_the_example(config_of, tmp_path):
+    comparison = prepare(config_of(methods="leave_one_out,random", random_seeds=1), tmp_path)
     embedding = comparison.classifier.model.get_input_embeddings()
     (unlucky,) = comparison.classifier.tokenizer("unlike", add_special_tokens=False)["input_ids"][:1]
     with torch.no_grad():
@@ -156,17 +167,17 @@ def test_a_probability_that_is_no_number_is_a_failure_of_the_example(request_of,
     write_report(tmp_path)
 
 
-def test_texts_without_tokens_give_no_statistics(request_of, tmp_path):
+def test_texts_without_tokens_give_no_statistics(config_of, tmp_path):
     other = write_lines(tmp_path / "other.jsonl", [{"text": "[SEP]"}, {"text": "the film was good"}])
-    steps = list(prepare(request_of(methods="iba", statistics_from=str(other)), tmp_path / "out").go())
+    steps = list(prepare(config_of(methods="iba", statistics_from=str(other)), tmp_path / "out").go())
     assert not any(step.failed for step in steps)
     none = write_lines(tmp_path / "none.jsonl", [{"text": "[SEP]"}])
     with pytest.raises(RuntimeError, match="none of the texts to estimate them from has a token"):
-        list(prepare(request_of(methods="iba", statistics_from=str(none)), tmp_path / "no").go())
+        list(prepare(config_of(methods="iba", statistics_from=str(none)), tmp_path / "no").go())
 
 
-def test_the_longest_come_first_and_chunks_are_full(request_of, tmp_path):
-    comparison = prepare(request_of(examples=7, chunk_size=3), tmp_path)
+def test_the_longest_come_first_and_chunks_are_full(config_of, tmp_path):
+    comparison = prepare(config_of(examples=7, chunk_size=3), tmp_path)
     lengths = [[item.length for item in chunk] for chunk in comparison.chunks]
     assert [len(chunk) for chunk in lengths] == [3, 3, 1]
     flat = [length for chunk in lengths for length in chunk]
@@ -174,34 +185,34 @@ def test_the_longest_come_first_and_chunks_are_full(request_of, tmp_path):
     assert comparison.tokens == sum(flat)
 
 
-def test_nothing_is_computed_twice(request_of, tmp_path):
-    prepared = prepare(request_of(), tmp_path)
+def test_nothing_is_computed_twice(config_of, tmp_path):
+    prepared = prepare(config_of(), tmp_path)
     first = [next(iter(prepared.go())) for _ in range(2)]
     assert first[0].seconds is not None and first[1].seconds is None
     before = all_records(tmp_path, seconds=True)
-    steps = list(prepare(request_of(), tmp_path).go())
+    steps = list(prepare(config_of(), tmp_path).go())
     assert [step.seconds is None for step in steps] == [True] + [False] * 11
     for path, rows in before.items():
         assert all_records(tmp_path, seconds=True)[path] == rows
-    assert all(step.seconds is None for step in prepare(request_of(), tmp_path).go())
+    assert all(step.seconds is None for step in prepare(config_of(), tmp_path).go())
 
 
-def test_a_damaged_file_is_computed_anew(request_of, tmp_path):
-    list(prepare(request_of(), tmp_path).go())
+def test_a_damaged_file_is_computed_anew(config_of, tmp_path):
+    list(prepare(config_of(), tmp_path).go())
     before = all_records(tmp_path)
     path = chunk_path(tmp_path, "iba", 1)
     path.write_bytes(path.read_bytes()[:-20])
-    assert sum(step.seconds is not None for step in prepare(request_of(), tmp_path).go()) == 1
+    assert sum(step.seconds is not None for step in prepare(config_of(), tmp_path).go()) == 1
     assert_agree(all_records(tmp_path), before)
 
 
-def test_predicted_targets(request_of, tmp_path):
-    list(prepare(request_of(methods="saliency", target="predicted"), tmp_path).go())
+def test_predicted_targets(config_of, tmp_path):
+    list(prepare(config_of(methods="saliency", target="predicted"), tmp_path).go())
     records = [record for rows in all_records(tmp_path).values() for record in rows]
     assert len(records) == 6 and all(record["target"] == record["morf_decision"][0] for record in records)
 
 
-def test_a_failing_example_is_recorded_and_the_run_goes_on(request_of, tmp_path, own_method):
+def test_a_failing_example_is_recorded_and_the_run_goes_on(config_of, tmp_path, own_method):
     def picky(task):
         if any("unbelievable" in encoded.text for encoded in task.encoded):
             raise RuntimeError("cannot\n  believe it")
@@ -211,8 +222,8 @@ def test_a_failing_example_is_recorded_and_the_run_goes_on(request_of, tmp_path,
     rows = [{"text": text, "label": 0} for text in ("the film", "not unbelievable", "a plot was good", "dull plot")]
     data = write_lines(tmp_path / "data.jsonl", [*rows, {"text": " ", "label": 1}, {"text": "[SEP]", "label": 1}])
     out = tmp_path / "out"
-    request = request_of(data=str(data), methods="picky,random@seed=0", examples=None, chunk_size=6)
-    steps = list(prepare(request, out).go())
+    config = config_of(data=str(data), methods=["picky", {"method": "random", "seed": 0}], examples=None, chunk_size=6)
+    steps = list(prepare(config, out).go())
     assert [step.failed for step in steps] == [3, 2]
     assert "RuntimeError: cannot believe it" in [record.error for record in read_records(chunk_path(out, "picky", 0))]
     results = read_results(out)
@@ -224,9 +235,9 @@ def test_a_failing_example_is_recorded_and_the_run_goes_on(request_of, tmp_path,
     assert "picky failed on 3 of 6 examples, which count for no method" in (out / "table.md").read_text("utf-8")
 
 
-def test_a_method_that_always_fails_does_not_spoil_the_rest(request_of, tmp_path, own_method):
+def test_a_method_that_always_fails_does_not_spoil_the_rest(config_of, tmp_path, own_method):
     own_method("hopeless", lambda task: [])
-    list(prepare(request_of(methods="hopeless,random"), tmp_path).go())
+    list(prepare(config_of(methods="hopeless,random"), tmp_path).go())
     results = read_results(tmp_path)
     assert len(results.common) == 6 and results.rows[0].outcomes == ()
     write_report(tmp_path)
@@ -234,60 +245,60 @@ def test_a_method_that_always_fails_does_not_spoil_the_rest(request_of, tmp_path
     assert "failed" in (tmp_path / "report.html").read_text("utf-8")
 
 
-def test_nothing_left_is_an_error(request_of, tmp_path, own_method):
+def test_nothing_left_is_an_error(config_of, tmp_path, own_method):
     own_method("hopeless", lambda task: [])
-    list(prepare(request_of(methods="hopeless"), tmp_path).go())
+    list(prepare(config_of(methods="hopeless"), tmp_path).go())
     with pytest.raises(ValueError, match="no example is left .*gave scores of 0 texts"):
         write_report(tmp_path)
 
 
-def test_time_for_statistics_is_not_the_methods(request_of, tmp_path, own_method):
+def test_time_for_statistics_is_not_the_methods(config_of, tmp_path, own_method):
     def asks(task):
         task.statistics(find_layer(task.classifier.model, 2))
         task.statistics.seconds += 6e6  # as if they had taken so long
         return by_length(task)
 
     own_method("asks", asks)
-    list(prepare(request_of(methods="asks", chunk_size=6), tmp_path).go())
+    list(prepare(config_of(methods="asks", chunk_size=6), tmp_path).go())
     (records,) = all_records(tmp_path, seconds=True).values()
     assert records[0]["seconds"] == pytest.approx(-1e6, rel=1e-3)  # taken off, a sixth from each text
     assert len(list((tmp_path / "statistics").iterdir())) == 4  # those of all blocks come in one pass
 
 
-def test_statistics_of_the_sample_where_there_is_nothing_else(request_of, tmp_path):
+def test_statistics_of_the_sample_where_there_is_nothing_else(config_of, tmp_path):
     said = []
-    comparison = prepare(request_of(methods="iba@n_steps=2", examples=None), tmp_path, said.append)
+    comparison = prepare(config_of(methods=[{"method": "iba", "n_steps": 2}], examples=None), tmp_path, said.append)
     assert not any(step.failed for step in comparison.go())
-    assert read_configuration(tmp_path)["statistics"].startswith("30 texts of the data, the sample included (")
+    assert read_record(tmp_path)["statistics"].startswith("30 texts of the data, the sample included (")
     assert "columns: text in 'text', label in 'label'; explained: the gold class; statistics: 30 texts" in said[1]
 
 
-def test_statistics_from_rows_outside_the_sample_or_another_file(request_of, tmp_path, data_file, monkeypatch):
-    monkeypatch.setattr(sys.modules["captum_iba.compare.prepare"], "FEWEST_OTHERS", 26)
-    outside = request_of(methods="iba", examples=4)
-    other = request_of(methods="iba", examples=4, statistics_from=str(data_file))
+def test_statistics_from_rows_outside_the_sample_or_another_file(config_of, tmp_path, data_file, monkeypatch):
+    monkeypatch.setattr(sys.modules["captum_iba.compare.run"], "FEWEST_OTHERS", 26)
+    outside = config_of(methods="iba", examples=4)
+    other = config_of(methods="iba", examples=4, statistics_from=str(data_file))
     list(prepare(outside, tmp_path / "outside").go())
     list(prepare(other, tmp_path / "other").go())
     a, b = (next(iter(all_records(tmp_path / name).values())) for name in ("outside", "other"))
     assert [row["example"] for row in a] == [row["example"] for row in b] and a[0]["scores"] != b[0]["scores"]
 
 
-def test_statistics_that_are_damaged_are_made_anew(request_of, tmp_path):
-    list(prepare(request_of(methods="iba"), tmp_path).go())
+def test_statistics_that_are_damaged_are_made_anew(config_of, tmp_path):
+    list(prepare(config_of(methods="iba"), tmp_path).go())
     before = all_records(tmp_path)
     file = min((tmp_path / "statistics").iterdir())
     file.write_bytes(b"nonsense")
     chunk_path(tmp_path, "iba", 0).unlink()
-    list(prepare(request_of(methods="iba"), tmp_path).go())
+    list(prepare(config_of(methods="iba"), tmp_path).go())
     assert_agree(all_records(tmp_path), before)
     assert len(FeatureStatistics.load(file).mean) == 16
 
 
-def test_pairs(request_of, tmp_path):
+def test_pairs(config_of, tmp_path):
     rows = [{"premise": "the film was good", "hypothesis": text, "label": 0} for text in ("a film", "dull", "bad")]
     data = str(write_lines(tmp_path / "data.jsonl", rows))
     out = tmp_path / "out"
-    list(prepare(request_of(data=data, methods="iba,random", examples=2), out).go())
+    list(prepare(config_of(data=data, methods="iba,random", examples=2), out).go())
     write_report(out)
     page = (out / "report.html").read_text("utf-8")
     assert page.count('<div class="map" dir="auto">') == 2 * 2 and 'good</span></div><div class="map"' in page
@@ -312,14 +323,14 @@ def full_disk():
         ("leave_one_out,iba", "statistics cannot be written.*too large"),  # which is no failure of the examples
     ],
 )
-def test_a_full_disk_loses_nothing(request_of, tmp_path, methods, says):
+def test_a_full_disk_loses_nothing(config_of, tmp_path, methods, says):
     whole, out = tmp_path / "whole", tmp_path / "out"
-    request = request_of(methods=methods)
-    list(prepare(request, whole).go())
-    steps = prepare(request, out).go()
+    config = config_of(methods=methods)
+    list(prepare(config, whole).go())
+    steps = prepare(config, out).go()
     next(steps)
     with full_disk(), pytest.raises((OSError, RuntimeError), match=says):
         list(steps)
     assert len(all_records(out)) == 1 and not list(out.rglob("*.tmp"))
-    list(prepare(request, out).go())
+    list(prepare(config, out).go())
     assert_agree(all_records(out), all_records(whole))

@@ -10,10 +10,10 @@ import torch
 import transformers
 
 from captum_iba.cli.common import read_texts
-from captum_iba.compare import Request, prepare
-from captum_iba.compare.curves import make_curves
+from captum_iba.compare import ComparisonConfig, prepare
 from captum_iba.compare.data import load_data
-from captum_iba.compare.results import read_results
+from captum_iba.compare.records import read_results
+from captum_iba.compare.report import make_curves
 from captum_iba.methods import register_method, registry
 from captum_iba.visualization.curves import degradation_bands
 from tests.compare.conftest import LABELS, rows_of_texts, write_lines
@@ -96,27 +96,27 @@ def test_the_row_without_a_label_is_named(tmp_path):
         load_data(str(path), LABELS)
 
 
-def test_a_comparison_does_not_go_on_with_another_configuration_of_the_model(tmp_path, model_folder, request_of):
+def test_a_comparison_does_not_go_on_with_another_configuration_of_the_model(tmp_path, model_folder, config_of):
     folder, out = shutil.copytree(model_folder, tmp_path / "model"), tmp_path / "out"
-    request = request_of(model=str(folder), methods="random", random_seeds=1)
-    steps = prepare(request, out).go()
+    config = config_of(model=str(folder), methods="random", random_seeds=1)
+    steps = prepare(config, out).go()
     next(steps)
     steps.close()
     configuration = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**configuration, "hidden_act": "relu"}))
     with pytest.raises(ValueError, match="model_fingerprint"):
-        prepare(request, out)
+        prepare(config, out)
     (folder / "config.json").write_text(json.dumps({**configuration, "transformers_version": "9.9.9"}))
-    prepare(request, out)
+    prepare(config, out)
 
 
-def test_a_method_that_gives_no_numbers_is_one_that_failed(tmp_path, request_of):
+def test_a_method_that_gives_no_numbers_is_one_that_failed(tmp_path, config_of):
     def broken(task):
         return [np.full(len(one), np.nan if one.text.startswith("the") else 1.0) for one in task.encoded]
 
     register_method("broken", broken, signed=False, description="Broken.")
     try:
-        for _ in prepare(request_of(methods="broken,random", random_seeds=1), tmp_path).go():
+        for _ in prepare(config_of(methods="broken,random", random_seeds=1), tmp_path).go():
             pass
     finally:
         registry._methods.pop("broken")
@@ -126,8 +126,8 @@ def test_a_method_that_gives_no_numbers_is_one_that_failed(tmp_path, request_of)
 
 def test_curves_stand_where_tokens_were_removed(tmp_path, model_folder):
     path = write_lines(tmp_path / "short.jsonl", [{"text": text, "label": 0} for text in ("good film", "a plot", "a")])
-    methods = "saliency,saliency@counting=as_released"
-    for _ in prepare(Request(str(path), str(model_folder), methods), tmp_path / "out").go():
+    methods = ["saliency", {"method": "saliency", "counting": "as_released"}]
+    for _ in prepare(ComparisonConfig(str(path), str(model_folder), methods), tmp_path / "out").go():
         pass
     results = read_results(tmp_path / "out")
     bands = degradation_bands(make_curves(results).degradations)
@@ -146,10 +146,10 @@ def test_a_comparison_with_a_model_to_which_padding_matters_does_not_depend_on_t
     data = write_lines(tmp_path / "data.jsonl", rows_of_texts(6))
     found = []
     for size in (1, 6):
-        request = Request(
+        config = ComparisonConfig(
             str(data), str(tmp_path / "model"), "leave_one_out,saliency,iba", chunk_size=size, target="predicted"
         )
-        for _ in prepare(request, tmp_path / str(size)).go():
+        for _ in prepare(config, tmp_path / str(size)).go():
             pass
         found.append(read_results(tmp_path / str(size)))
     alone, together = (one.rows[0].outcomes[0] for one in found)

@@ -6,13 +6,11 @@ import pytest
 import torch
 from scipy import stats
 
-from captum_iba.compare.curves import draw_curves, make_curves
-from captum_iba.compare.measures import MEASURES
-from captum_iba.compare.records import read_records
-from captum_iba.compare.results import Outcome, Results, Row, read_results
-from captum_iba.compare.summary import findings
-from captum_iba.compare.tables import comma_separated, make_table, markdown, tex
+from captum_iba.compare.records import Outcome, Results, Row, read_records, read_results
+from captum_iba.compare.report import make_curves
+from captum_iba.compare.tables import COLUMNS, comma_separated, findings, make_table, markdown, tex
 from captum_iba.metrics import NINTHS, Degradation
+from captum_iba.visualization import plot_degradation
 from captum_iba.visualization.figures import svg
 
 SHARE = torch.tensor([0.0, *NINTHS])
@@ -24,13 +22,13 @@ def results(finished):
 
 
 def by_hand(folder, runs):
-    """The measures of each example, from the parquet files and the papers' formulas; the mean over the runs."""
-    columns = {measure.name: [] for measure in MEASURES}
+    """The metrics of each example, from the parquet files and the papers' formulas; the mean over the runs."""
+    columns = {column.name: [] for column in COLUMNS}
     for run in runs:
         records = {r.example: r for path in (folder / "records" / run).glob("*.parquet") for r in read_records(path)}
         rows = [records[example] for example in sorted(records)]
         morf, lerf = (np.array([getattr(r, f"{order}_probability") for r in rows]) for order in ("morf", "lerf"))
-        share = np.array([r.share for r in rows])
+        share = np.array([r.fraction for r in rows])
         widths = np.diff(share, axis=1)
         area = [((curve[:, 1:] + curve[:, :-1]) / 2 * widths).sum(1) for curve in (lerf, morf)]
         columns["probability_drop"].append(morf[:, 0] - morf[:, 1])
@@ -46,16 +44,16 @@ def by_hand(folder, runs):
 def test_every_number_of_the_table_from_the_records(finished, results):
     table = make_table(results)
     assert table.reference == "iba@n_steps=3" and table.examples == 12
-    expected = {row: by_hand(finished, runs) for row, runs in results.configuration["methods"].items()}
+    expected = {row: by_hand(finished, about["runs"]) for row, about in results.record["methods"].items()}
     assert list(table.rows) == list(expected) == ["iba@n_steps=3", "leave_one_out", "saliency", "random"]
     lines = {(line["method"], line["measure"]): line for line in csv.DictReader(io.StringIO(comma_separated(table)))}
-    assert len(lines) == 4 * len(MEASURES)
+    assert len(lines) == 4 * len(COLUMNS)
     for name, cells in table.rows.items():
-        for measure, cell in zip(MEASURES, cells, strict=True):
-            values = expected[name][measure.name]
+        for column, cell in zip(COLUMNS, cells, strict=True):
+            values = expected[name][column.name]
             assert cell.interval.mean == pytest.approx(values.mean(), abs=1e-6)
-            line = lines[name, measure.name]
-            if measure.name == "seconds":  # of chunks: no interval, and no difference
+            line = lines[name, column.name]
+            if column.name == "seconds":  # of chunks: no interval, and no difference
                 assert (line["low"], line["reference_minus_method_mean"], line["mark"], cell.mark) == ("", "", "", "")
                 continue
             assert cell.interval.low <= cell.interval.mean <= cell.interval.high
@@ -63,7 +61,7 @@ def test_every_number_of_the_table_from_the_records(finished, results):
             if name == table.reference:
                 assert cell.difference is None and cell.mark == "" and line["reference_minus_method_mean"] == ""
                 continue
-            difference = expected[table.reference][measure.name] - values
+            difference = expected[table.reference][column.name] - values
             assert cell.difference.mean == pytest.approx(difference.mean(), abs=1e-6)
             own = stats.bootstrap((difference,), np.mean, n_resamples=9999, rng=np.random.default_rng(0))
             tolerance = 0.1 * (own.confidence_interval.high - own.confidence_interval.low) + 1e-6
@@ -91,14 +89,18 @@ def made(rows, target="gold", released=()):
             Degradation(morf, morf, decision, share), Degradation(lerf, lerf, decision, share), np.full(len(morf), 0.5)
         )
 
+    def about(name):
+        counting = "as_released" if name in released else "removable"
+        return {"method": name.partition("@")[0], "counting": counting}
+
     outcomes = {name: tuple(outcome(seed) for seed in seeds) for name, seeds in rows.items()}
     count = len(next(iter(rows.values()))[0])
-    configuration = {"target": target, "counted_as_released": list(released)}
+    record = {"target": target}
     return Results(
         None,
-        configuration,
+        record,
         [{}] * count,
-        tuple(Row(name, found, 0, None) for name, found in outcomes.items()),
+        tuple(Row(name, about(name), found, 0, None) for name, found in outcomes.items()),
         list(range(count)),
         {},
         None,
@@ -153,14 +155,31 @@ def test_markdown_and_tex_hold_the_numbers():
     assert "| leave_one_out | 0.080 [0.080, 0.080] ▲ |" in text and "| **iba** | 0.050 [0.050, 0.050] |" in text
     assert r"leave\_one\_out & 0.080 [0.080, 0.080]$^{+}$ &" in paper and paper.count(r"\\") == 3
     widths = {line.count("|") for line in text.splitlines() if line.startswith("|")}
-    assert widths == {len(MEASURES) + 2}
+    assert widths == {len(COLUMNS) + 2}
+
+
+def drawn(curves):
+    return plot_degradation(curves.degradations, normalised=curves.normalised)
+
+
+@pytest.mark.parametrize(
+    ("names", "reference"),
+    [
+        (["ig", "iba@layer=1", "iba"], "iba"),
+        (["ig", "iba@layer=1", "iba@layer=2"], "iba@layer=1"),
+        (["ig", "random"], None),
+        (["iba_paper"], None),
+    ],
+)
+def test_the_reference_is_iba_or_its_first_variant(names, reference):
+    assert make_table(made({name: [falling(0.9, 0.05)] for name in names})).reference == reference
 
 
 def test_curves_are_scaled_to_one_floor():
     rows = {"a": [falling(0.9, 0.08)], "b": [falling(0.9, 0.02), falling(0.9, 0.04)]}
     curves = make_curves(made(rows))
     assert curves.normalised
-    figure, axes = draw_curves(curves)
+    figure, axes = drawn(curves)
     a, b = axes.get_lines()[:2]
     assert (a.get_label(), b.get_label()) == ("a", "b")
     # Mean start 0.925; the lowest end is that of a, 0.72 below.
@@ -168,13 +187,13 @@ def test_curves_are_scaled_to_one_floor():
     np.testing.assert_allclose(b.get_ydata(), [1 - 0.03 * k / 0.72 for k in range(10)], atol=1e-5)
     np.testing.assert_allclose(a.get_xdata(), SHARE)
     assert axes.get_ylabel() == "normalised probability"
-    assert svg(figure) == svg(draw_curves(curves)[0])
+    assert svg(figure) == svg(drawn(curves)[0])
 
 
 def test_curves_without_a_scale_are_plain_means():
     curves = make_curves(made({"a": [falling(0.9, 0.005, 6)]}))
     assert not curves.normalised
-    _, axes = draw_curves(curves)
+    _, axes = drawn(curves)
     np.testing.assert_allclose(axes.get_lines()[0].get_ydata(), [0.925 - 0.005 * k for k in range(10)], atol=1e-5)
     assert axes.get_ylabel() == "mean probability"
 
@@ -184,7 +203,7 @@ def test_a_few_examples_mark_nothing(count):
     few = made({"iba": [falling(0.9, 0.08, count)], "ig": [falling(0.9, 0.01, count)]})
     table = make_table(few)
     assert table.rows["ig"][0].difference.mean == pytest.approx(0.07)
-    assert [cell.mark for cell in table.rows["ig"]] == len(MEASURES) * [""]
+    assert [cell.mark for cell in table.rows["ig"]] == len(COLUMNS) * [""]
     assert f"{count} examples are too few to tell methods apart: nothing is marked." in markdown(table, few)
     said = dict(findings(table, few))["AOPC"]
     assert said.startswith("iba is first") and said.endswith(f"; {count} examples are too few to tell methods apart.")

@@ -1,4 +1,5 @@
-from captum_iba.compare import Step, TimeLeft
+from captum_iba.cli.compare import TimeLeft
+from captum_iba.compare import Step
 
 
 def test_every_run_goes_on_at_its_own_pace():

@@ -11,8 +11,7 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 from typer.testing import CliRunner
 
 from captum_iba import FeatureStatistics, cli
-from captum_iba.engines import Local
-from captum_iba.engines.texts import explain_texts
+from captum_iba.compare.parallel import LocalExecutor, explain_texts
 from captum_iba.methods import AttributionTask, attribute, score
 from captum_iba.text import TextExplainer, cached_statistics, encoding
 from captum_iba.text import explainer as explainer_module
@@ -117,7 +116,7 @@ def test_statistics_of_an_unknown_model_are_accepted(bert, wordpiece):
 def test_saved_results_of_other_adapters_tokenizers_and_labels_are_not_used(model, wordpiece, tmp_path):
     def kept(one, tokenizer):
         explainer = TextExplainer(one, tokenizer, layer=2, statistics=statistics)
-        return explain_texts(Local(), explainer, TEXTS, keep=tmp_path, **QUICK), len(list(tmp_path.iterdir()))
+        return explain_texts(LocalExecutor(), explainer, TEXTS, keep=tmp_path, **QUICK), len(list(tmp_path.iterdir()))
 
     (statistics,) = TextExplainer(model, wordpiece, layer=2).estimate_statistics(TEXTS)
     statistics.model = None

@@ -7,7 +7,7 @@ import pytest
 from captum_iba._files import write_text
 from captum_iba.compare import prepare, write_report
 from captum_iba.visualization import layer_page, method_map, method_page, token_map, token_page
-from tests.compare.conftest import data_file, model_folder, own_cache, request_of, write_lines  # noqa: F401
+from tests.compare.conftest import config_of, data_file, model_folder, own_cache, write_lines  # noqa: F401
 from tests.text.conftest import bert, wordpiece  # noqa: F401
 from tests.visualization.examples import attribution, scores
 
@@ -45,15 +45,15 @@ def methods(text):
 @pytest.fixture(scope="module")
 def report(tmp_path_factory, model_folder, data_file):  # noqa: F811
     """The report of a comparison on texts that would be markup."""
-    from captum_iba.compare import Request
+    from captum_iba.compare import ComparisonConfig
 
     folder = tmp_path_factory.mktemp("report")
     rows = [{"text": text, "label": 0} for text in (*EVILS, "not unbelievable film")]
     data = write_lines(folder / "texts.jsonl", rows)
     out = folder / "out"
-    compared = "iba@n_steps=2,leave_one_out,saliency,random"
-    request = Request(str(data), str(model_folder), compared, statistics_from=str(data), random_seeds=1)
-    for _ in prepare(request, out).go():
+    compared = [{"method": "iba", "n_steps": 2}, "leave_one_out", "saliency", "random"]
+    config = ComparisonConfig(str(data), str(model_folder), compared, statistics_from=str(data), random_seeds=1)
+    for _ in prepare(config, out).go():
         pass
     write_report(out)
     return out / "report.html"

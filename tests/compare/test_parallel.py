@@ -13,16 +13,15 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from captum_iba import cli
-from captum_iba.compare import prepare
-from captum_iba.compare.statistics import LayerStatistics
-from captum_iba.engines import EngineError, Local, Ray, in_order, on_ray
-from captum_iba.engines.texts import explain_texts
+from captum_iba.compare import parallel, prepare
+from captum_iba.compare.parallel import ExecutorError, LocalExecutor, RayExecutor, explain_texts
+from captum_iba.compare.worker import LayerStatistics
 from captum_iba.text import Classifier, TextExplainer, find_layer
 from captum_iba.text.classifier import load_classifier
 from tests.compare.agreement import assert_agree
 from tests.compare.test_runner import all_records, by_length, own_method  # noqa: F401
 
-METHODS = "iba@n_steps=3,leave_one_out,random"
+METHODS = [{"method": "iba", "n_steps": 3}, "leave_one_out", "random"]
 
 
 @pytest.fixture(scope="module")
@@ -43,12 +42,12 @@ def cluster():
 
 
 @pytest.fixture
-def whole(request_of, tmp_path):
+def whole(config_of, tmp_path):
     """Runs a comparison here, and gives its folder."""
 
     def make(**changes):
         folder = tmp_path / "whole"
-        list(prepare(request_of(**{"methods": METHODS, **changes}), folder).go())
+        list(prepare(config_of(**{"methods": METHODS, **changes}), folder).go())
         return folder
 
     return make
@@ -64,55 +63,38 @@ class Doubling:
         return 2 * number
 
 
-def test_results_come_in_order():
-    with Local().open(Doubling()) as pool:
-        assert list(in_order(pool, "twice", [(i,) for i in range(5)])) == [0, 2, 4, 6, 8]
-        assert len(pool) == 0 and list(in_order(pool, "twice", [])) == []
+def test_results_of_a_map():
+    calls = [(label, (label,)) for label in range(5)]
+    with LocalExecutor().open(Doubling()) as workers:
+        assert list(workers.map("twice", calls)) == [(label, 2 * label) for label in range(5)]
+        assert list(workers.map("twice", [])) == []
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_an_error_of_a_job_loses_no_worker_and_leaves_no_result(cluster, workers):
+@pytest.mark.parametrize("count", [1, 2])
+def test_an_error_of_a_job_loses_no_worker_and_leaves_no_result(cluster, count):
     class Picky:  # in here, so that it travels by value
         def take(self, number):
             if number == 1:
                 raise ValueError("not one")
             return number
 
-    with Ray(workers=workers).open(Picky()) as pool:
+    with RayExecutor(workers=count).open(Picky()) as workers:
         with pytest.raises(ValueError, match="not one"):
-            list(in_order(pool, "take", [(number,) for number in range(6)]))
-        assert len(pool) == 0
-        assert list(in_order(pool, "take", [(7,), (8,), (9,)])) == [7, 8, 9]
+            list(workers.map("take", [(number, (number,)) for number in range(6)]))
+        for numbers in ([7, 8, 9], []):
+            assert sorted(workers.map("take", [(number, (number,)) for number in numbers])) == [(n, n) for n in numbers]
+        assert len(workers._free) + len(workers._busy) == count
 
 
 def test_workers_that_cannot_be_placed(cluster):
-    with Ray(workers=1).open(Doubling(), "cuda") as pool, pytest.raises(EngineError, match="has a GPU"):
-        pool.submit(0, "twice", 1)
-
-
-class Backwards:
-    """A pool whose last job is done first."""
-
-    full = property(lambda self: len(self.jobs) == 3)
-
-    def __init__(self):
-        self.jobs = []
-
-    def submit(self, tag, method, *arguments):
-        self.jobs.append((tag, 2 * arguments[0]))
-
-    def next(self):
-        return self.jobs.pop()
-
-
-def test_results_come_in_order_whoever_is_first():
-    assert list(in_order(Backwards(), "twice", [(i,) for i in range(8)])) == [2 * i for i in range(8)]
+    with pytest.raises(ExecutorError, match="has a GPU"), RayExecutor(workers=1).open(Doubling(), "cuda"):
+        pass
 
 
 @pytest.mark.parametrize("layer", [2, "bert.embeddings"])
-def test_statistics_of_parts_are_those_of_the_whole(request_of, tmp_path, layer):
-    comparison = prepare(request_of(batch_size=5), tmp_path / "out")
-    (texts, batch_size) = (comparison.statistics._texts, comparison.batch_size)
+def test_statistics_of_parts_are_those_of_the_whole(config_of, tmp_path, layer):
+    comparison = prepare(config_of(batch_size=5), tmp_path / "out")
+    (texts, batch_size) = (comparison.worker.statistics._texts, comparison.worker.batch_size)
     assert len(texts) > 4 * batch_size
     block = find_layer(comparison.classifier.model, layer)
     for name in ("whole", "parts"):
@@ -138,18 +120,18 @@ def test_a_copy_elsewhere_has_its_weights_where_the_original_has(model_folder):
         assert torch.equal(one, other) and other.requires_grad == one.requires_grad
 
 
-def test_two_workers_give_the_records_of_one_process(cluster, request_of, whole, tmp_path, own_method):  # noqa: F811
+def test_two_workers_give_the_records_of_one_process(cluster, config_of, whole, tmp_path, own_method):  # noqa: F811
     def picky(task):
         if any("unbelievable" in encoded.text for encoded in task.encoded):
             raise RuntimeError("cannot believe it")
         return by_length(task)
 
     own_method("picky", picky)  # nobody but this process knows it
-    methods = f"{METHODS},picky:abs"
+    methods = [*METHODS, "picky:abs"]
     expected = whole(methods=methods)
-    engine = Ray()
-    steps = list(prepare(request_of(methods=methods), tmp_path / "ray", engine=engine).go())
-    assert engine.workers == 2 and len(steps) == 3 * 5
+    executor = RayExecutor()
+    steps = list(prepare(config_of(methods=methods), tmp_path / "ray", executor=executor).go())
+    assert executor.workers == 2 and len(steps) == 3 * 5
     assert sum(step.failed for step in steps if step.run == "picky:abs") > 0
     assert_agree(all_records(tmp_path / "ray"), all_records(expected))
     assert_agree(statistics_of(tmp_path / "ray"), statistics_of(expected))
@@ -157,19 +139,19 @@ def test_two_workers_give_the_records_of_one_process(cluster, request_of, whole,
         assert (tmp_path / "ray" / name).read_bytes() == (expected / name).read_bytes()
 
 
-def test_either_goes_on_where_the_other_stopped(cluster, request_of, whole, tmp_path):
-    request, expected, out = request_of(methods=METHODS), whole(), tmp_path / "out"
+def test_either_goes_on_where_the_other_stopped(cluster, config_of, whole, tmp_path):
+    config, expected, out = config_of(methods=METHODS), whole(), tmp_path / "out"
 
-    def go_on(engine, steps):
+    def go_on(executor, steps):
         """Until so many are there; gives which were there already."""
-        work = prepare(request, out, engine=engine).go()
+        work = prepare(config, out, executor=executor).go()
         found = [next(work).seconds is None for _ in range(steps)]
         work.close()
         return found
 
     assert go_on(None, 3) == [False] * 3
     before = all_records(out, seconds=True)
-    assert go_on(Ray(workers=1), 6) == [True] * 3 + [False] * 3
+    assert go_on(RayExecutor(workers=1), 6) == [True] * 3 + [False] * 3
     assert sum(go_on(None, 12)) == 6
     after = all_records(out, seconds=True)
     assert {path: after[path] for path in before} == before
@@ -177,7 +159,7 @@ def test_either_goes_on_where_the_other_stopped(cluster, request_of, whole, tmp_
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no such signal")
-def test_a_worker_killed_in_the_middle(cluster, request_of, whole, tmp_path, own_method):  # noqa: F811
+def test_a_worker_killed_in_the_middle(cluster, config_of, whole, tmp_path, own_method):  # noqa: F811
     killed = tmp_path / "killed"
 
     def mortal(task):
@@ -189,7 +171,7 @@ def test_a_worker_killed_in_the_middle(cluster, request_of, whole, tmp_path, own
     own_method("mortal", mortal)
     killed.touch()
     expected = whole(methods="random,mortal")
-    comparison = prepare(request_of(methods="random,mortal"), tmp_path / "ray", engine=Ray(workers=2))
+    comparison = prepare(config_of(methods="random,mortal"), tmp_path / "ray", executor=RayExecutor(workers=2))
     killed.unlink()
     with pytest.warns(UserWarning, match=r"a worker died; chunk \d of mortal is done again"):
         steps = list(comparison.go())
@@ -199,7 +181,7 @@ def test_a_worker_killed_in_the_middle(cluster, request_of, whole, tmp_path, own
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no such signal")
 @pytest.mark.filterwarnings("ignore:a worker died")
-def test_a_chunk_that_nobody_survives(cluster, request_of, tmp_path, own_method, monkeypatch):  # noqa: F811
+def test_a_chunk_that_nobody_survives(cluster, config_of, tmp_path, own_method, monkeypatch):  # noqa: F811
     here = os.getpid()
 
     def deadly(task):
@@ -208,46 +190,46 @@ def test_a_chunk_that_nobody_survives(cluster, request_of, tmp_path, own_method,
         return by_length(task)
 
     own_method("deadly", deadly)
-    monkeypatch.setattr(on_ray, "RETRIES", 0)
-    request = request_of(methods="deadly", examples=2)
-    with pytest.raises(EngineError, match="chunk 0 of deadly: its worker died, 1 times in all"):
-        list(prepare(request, tmp_path, engine=Ray(workers=1)).go())
-    assert [step.failed for step in prepare(request, tmp_path).go()] == [0]
+    monkeypatch.setattr(parallel, "RETRIES", 0)
+    config = config_of(methods="deadly", examples=2)
+    with pytest.raises(ExecutorError, match="chunk 0 of deadly: its worker died, 1 times in all"):
+        list(prepare(config, tmp_path, executor=RayExecutor(workers=1)).go())
+    assert [step.failed for step in prepare(config, tmp_path).go()] == [0]
 
 
 def test_what_a_worker_raises_is_raised_here(cluster, model_folder):
     explainer = TextExplainer(*load_classifier(model_folder))
     with pytest.raises(ValueError, match="^preset is .best., expected one of"):
-        explain_texts(Ray(workers=1), explainer, ["a film"], preset="best")
+        explain_texts(RayExecutor(workers=1), explainer, ["a film"], preset="best")
 
 
 @pytest.mark.filterwarnings("ignore:no statistics given")
-def test_kept_texts_go_on_by_another_engine(cluster, model_folder, tmp_path):
+def test_kept_texts_go_on_by_another_executor(cluster, model_folder, tmp_path):
     explainer = TextExplainer(*load_classifier(model_folder))
     texts = ["a film", "a good film", "bad", "not a good film at all"]
-    expected = explain_texts(Local(), explainer, texts, batch_size=1)
-    explain_texts(Local(), explainer, texts[:2], batch_size=1, keep=tmp_path)
+    expected = explain_texts(LocalExecutor(), explainer, texts, batch_size=1)
+    explain_texts(LocalExecutor(), explainer, texts[:2], batch_size=1, keep=tmp_path)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
-    found = explain_texts(Ray(workers=1), explainer, texts, batch_size=1, keep=tmp_path)
+    found = explain_texts(RayExecutor(workers=1), explainer, texts, batch_size=1, keep=tmp_path)
     assert_agree([one.to_dict() for one in found], [one.to_dict() for one in expected])
     assert len(before) == 2 and len(list(tmp_path.iterdir())) == 4
     assert all(path.stat().st_mtime_ns == when for path, when in before.items())
 
 
-def test_texts_without_any_for_the_statistics(cluster, request_of, tmp_path):
+def test_texts_without_any_for_the_statistics(cluster, config_of, tmp_path):
     nothing = tmp_path / "nothing.jsonl"
     nothing.write_text('{"text": " "}\n', encoding="utf-8")
-    request = request_of(methods="iba", statistics_from=str(nothing))
+    config = config_of(methods="iba", statistics_from=str(nothing))
     with pytest.raises(RuntimeError, match="^statistics: .* there are no texts to estimate them from"):
-        list(prepare(request, tmp_path / "out", engine=Ray(workers=1)).go())
+        list(prepare(config, tmp_path / "out", executor=RayExecutor(workers=1)).go())
 
 
-def test_a_device_is_not_a_number(request_of, tmp_path):
+def test_a_device_is_not_a_number(config_of, tmp_path):
     pytest.importorskip("ray")
-    with pytest.raises(ValueError, match="Ray chooses among the GPUs; expected cpu or cuda, got 'cuda:1'"):
-        next(prepare(request_of(device="cuda:1"), tmp_path, engine=Ray(workers=1)).go())
-    with pytest.raises(ValueError, match="workers: expected at least 1, got 0"):
-        Ray(workers=0)
+    with pytest.raises(ValueError, match="device is 'cuda:1', expected cpu or cuda: Ray chooses"):
+        next(prepare(config_of(device="cuda:1"), tmp_path, executor=RayExecutor(workers=1)).go())
+    with pytest.raises(ValueError, match="workers is 0, expected at least 1"):
+        RayExecutor(workers=0)
 
 
 @pytest.mark.parametrize("command", [["compare", "--data", "x", "--out", "o"], ["explain", "A film."]])
@@ -255,9 +237,9 @@ def test_the_options(command, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     for option in (["--address", "auto"], ["--workers", "2"]):
         done = CliRunner().invoke(cli.app, [*command, *option])
-        assert done.exit_code == 2 and f"{option[0]} is for --engine ray" in done.stderr
+        assert done.exit_code == 2 and f"{option[0]} is for --executor ray" in done.stderr
     monkeypatch.setitem(sys.modules, "ray", None)
-    done = CliRunner().invoke(cli.app, [*command, "--engine", "ray"])
+    done = CliRunner().invoke(cli.app, [*command, "--executor", "ray"])
     assert done.exit_code == 1 and 'ray is not installed; run: pip install "captum-iba[ray]"' in done.stderr
     assert not Path("o").exists()
 
@@ -265,9 +247,9 @@ def test_the_options(command, monkeypatch, tmp_path):
 def test_explain_from_the_command_line(cluster, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     Path("texts.txt").write_text("A wonderful film.\nDull.\n\nNot even funny, and far too long.\n", encoding="utf-8")
-    command = ["explain", "--file", "texts.txt", "--steps", "2", "--draws", "1", "--batch-size", "1", "--json", "-"]
+    command = ["explain", "--file", "texts.txt", "--steps", "2", "--samples", "1", "--batch-size", "1", "--json", "-"]
     here, there = (
-        CliRunner().invoke(cli.app, [*command, *options]) for options in ([], ["--engine", "ray", "--workers", "1"])
+        CliRunner().invoke(cli.app, [*command, *options]) for options in ([], ["--executor", "ray", "--workers", "1"])
     )
     assert there.exit_code == 0, there.output
     assert_agree(json.loads(there.stdout), json.loads(here.stdout))
