@@ -121,6 +121,11 @@ def targets_per_text(target: Any, count: int, labels: Sequence[str]) -> list[int
     Raises:
         ValueError: A sequence of another length than ``count``, or no such class.
         TypeError: A target that is neither a number nor a label.
+
+    Examples::
+
+        >>> targets_per_text([None, "positive"], 2, ["negative", "positive"])
+        [None, 1]
     """
     if isinstance(target, Tensor) or (hasattr(target, "tolist") and not isinstance(target, str)):
         target = target.tolist()

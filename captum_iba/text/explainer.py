@@ -488,6 +488,12 @@ def explain_layers(
     Returns:
         list: For every text a list of layers, each a pair of results: bits of the initial mask, and of the optimized
         one, as :func:`captum_iba.visualization.layer_page` draws them.
+
+    Examples::
+
+        >>> rows = explain_layers([explainer], ["A wonderful film.", "A dull one."])
+        >>> len(rows), len(rows[0])
+        (2, 1)
     """
     rows: list[list[tuple[TextAttribution, TextAttribution]]] = [[] for _ in texts]
     initial: ExplainOptions = {**options, "n_steps": 0}
