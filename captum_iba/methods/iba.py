@@ -11,7 +11,7 @@ from typing_extensions import Unpack
 
 from captum_iba.attr.settings import BottleneckSettings, SettingsOverrides
 from captum_iba.methods.task import AttributionTask, FloatArray
-from captum_iba.text.arguments import resolve_text_settings
+from captum_iba.text.arguments import PUBLISHED_PRESETS, resolve_text_settings
 from captum_iba.text.explainer import NO_STATISTICS, ClassifierBottleneck
 from captum_iba.text.layers import check_layers, find_blocks, find_layers, published_layer
 
@@ -58,7 +58,7 @@ def _bottleneck(
 ) -> ClassifierBottleneck:
     """The same object for all chunks of a dataset: it remembers what it has warned of and checked."""
     classifier = task.classifier
-    if layer is None and preset in ("paper", "as_released"):
+    if layer is None and preset in PUBLISHED_PRESETS:
         layer = published_layer(len(find_blocks(classifier.model)))
     blocks = find_layers(classifier.model, layer)
     bottlenecks: dict[Any, ClassifierBottleneck] = classifier.method_state.setdefault("iba", {})

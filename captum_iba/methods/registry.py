@@ -115,7 +115,9 @@ def register_method(
 
         >>> def token_length(task):
         ...     return [np.array([len(token) for token in text.tokens]) for text in task.encoded]
-        >>> register_method("token_length", token_length, signed=False, description="Long tokens first.")
+        >>> method = register_method("token_length", token_length, signed=False, description="Long tokens first.")
+        >>> attribute("token_length", classifier, "A wonderful film.")[0].words.round().tolist()
+        [1.0, 9.0, 4.0, 1.0]
     """
     if not re.fullmatch(r"\w+", name, re.ASCII):
         raise ValueError(f"name is {name!r}, expected letters, digits and underscores")

@@ -228,6 +228,12 @@ def keep_words(encoded: EncodedText, words: Collection[int]) -> EncodedText:
 
     Returns:
         EncodedText: The text without the tokens of the other words.
+
+    Examples::
+
+        >>> (encoded,) = classifier.encode(["A wonderful film."], [None])
+        >>> keep_words(encoded, {1, 2}).tokens
+        ('[CLS]', 'wonderful', 'film', '[SEP]')
     """
     positions = [i for i, word in enumerate(encoded.words) if word is None or word in words]
     return replace(

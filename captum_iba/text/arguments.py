@@ -12,6 +12,10 @@ from torch import Tensor
 from captum_iba.attr.settings import PRESETS, BottleneckSettings, SettingsOverrides, resolve_settings
 
 GRANULARITIES = ("token", "word", "feature")
+"""Elements of a text that can share a mask value."""
+
+PUBLISHED_PRESETS = ("paper", "as_released")
+"""Presets that have one layer (:func:`captum_iba.text.layers.published_layer`) unless others are named."""
 
 
 def check_texts(texts: Any, pairs: Any = None) -> tuple[list[str], list[str | None]]:
@@ -121,6 +125,11 @@ def targets_per_text(target: Any, count: int, labels: Sequence[str]) -> list[int
     Raises:
         ValueError: A sequence of another length than ``count``, or no such class.
         TypeError: A target that is neither a number nor a label.
+
+    Examples::
+
+        >>> targets_per_text([None, "positive"], 2, ["negative", "positive"])
+        [None, 1]
     """
     if isinstance(target, Tensor) or (hasattr(target, "tolist") and not isinstance(target, str)):
         target = target.tolist()
@@ -159,6 +168,8 @@ def resolve_text_settings(
         TypeError: A keyword that is not a setting.
     """
     granularity = overrides.get("granularity")
+    if granularity is None and isinstance(preset, BottleneckSettings):
+        granularity = preset.granularity
     if granularity not in (None, *GRANULARITIES):
         raise ValueError(f"granularity is {granularity!r}, expected one of {', '.join(GRANULARITIES)}")
     of_bottleneck: SettingsOverrides = {**overrides, "granularity": None if granularity == "word" else granularity}

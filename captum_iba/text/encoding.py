@@ -79,6 +79,12 @@ def scores_per_word(words: Sequence[WordSpan], scores: Sequence[float], word_lev
 
     Returns:
         list of float: One score per word.
+
+    Examples::
+
+        >>> words = join_words((None, 0, 0, 1), ((0, 0), (0, 2), (2, 6), (6, 7)), (None, 0, 0, 0))
+        >>> scores_per_word(words, [0.0, 1.0, 2.0, 4.0])
+        [3.0, 4.0]
     """
     sums = []
     for word in words:
@@ -171,8 +177,8 @@ def encode(tokenizer: Any, text: str, pair: str | None, max_length: int, names: 
 
     Examples::
 
-        >>> encode(tokenizer, "unbelievable!", None, 512, ["input_ids"]).words
-        (None, 0, 0, 1, None)
+        >>> encode(tokenizer, "unwatchable!", None, 512, ["input_ids"]).words
+        (None, 0, 0, 0, 1, None)
     """
     options: dict[str, Any] = {
         "return_offsets_mapping": True,

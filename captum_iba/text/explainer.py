@@ -16,7 +16,13 @@ from captum_iba.attr.feature_statistics import FeatureStatistics
 from captum_iba.attr.information_bottleneck import InformationBottleneckAttribution
 from captum_iba.attr.settings import BottleneckSettings, SettingsOverrides
 from captum_iba.text import statistics as layer_statistics
-from captum_iba.text.arguments import ExplainOptions, check_texts, resolve_text_settings, targets_per_text
+from captum_iba.text.arguments import (
+    PUBLISHED_PRESETS,
+    ExplainOptions,
+    check_texts,
+    resolve_text_settings,
+    targets_per_text,
+)
 from captum_iba.text.classifier import Classifier, load_classifier
 from captum_iba.text.encoding import EncodedText, per_token
 from captum_iba.text.layers import Block, check_layers, find_layers, published_layer, token_activations_required
@@ -337,7 +343,7 @@ class TextExplainer:
         name, granularity, settings = resolve_text_settings(preset, overrides)
         targets = targets_per_text(target, len(first), self.classifier.labels)
         encoded = self.classifier.encode(first, second)
-        bottleneck = self._published_bottleneck if name in ("paper", "as_released") else self._bottleneck
+        bottleneck = self._published_bottleneck if name in PUBLISHED_PRESETS else self._bottleneck
         if not settings.noise_around_input:
             self._check_statistics(bottleneck.statistics)
         results = bottleneck.explain(
@@ -488,6 +494,12 @@ def explain_layers(
     Returns:
         list: For every text a list of layers, each a pair of results: bits of the initial mask, and of the optimized
         one, as :func:`captum_iba.visualization.layer_page` draws them.
+
+    Examples::
+
+        >>> rows = explain_layers([explainer], ["A wonderful film.", "A dull one."])
+        >>> len(rows), len(rows[0])
+        (2, 1)
     """
     rows: list[list[tuple[TextAttribution, TextAttribution]]] = [[] for _ in texts]
     initial: ExplainOptions = {**options, "n_steps": 0}

@@ -56,6 +56,8 @@ def test_settings_are_passed_on_as_they_are(explainer):
         TEXTS[0], preset="paper", **QUICK
     )
     assert explainer.explain(TEXTS[0], preset=settings, granularity="word").granularity == "word"
+    with pytest.raises(ValueError, match="granularity is 'channel', expected one of token, word, feature"):
+        explainer.explain(TEXTS[0], preset=BottleneckSettings("channel", beta=1.0, n_steps=1, n_samples=1))
     with pytest.raises(TypeError, match="'betas' is not a setting"):
         explainer.explain(TEXTS[0], betas=1.0)
 
