@@ -103,7 +103,11 @@ def test_records_say_what_method_and_test_give(config_of, tmp_path, model_folder
         ),
         ({"method": "iba", "beta": float("nan")}, ValueError, "beta is nan"),
         ({"method": "iba", "n_steps": 1.5}, ValueError, "n_steps is 1.5"),
-        ({"method": "iba", "granularity": "letter"}, ValueError, "granularity is 'letter', expected one of token, word, feature"),
+        (
+            {"method": "iba", "granularity": "letter"},
+            ValueError,
+            "granularity is 'letter', expected one of token, word, feature",
+        ),
         ({"method": "iba", "layer": 5}, ValueError, "methods: iba@layer=5: layer is 5, expected a block from 1 to 4"),
         ({"method": "iba", "layer": [1, 1]}, ValueError, "one or more different layers"),
         ({"method": "grad_cam", "layer": [1, 2]}, ValueError, "only iba takes several"),
