@@ -17,41 +17,41 @@ from captum_iba.text.classifier import load_classifier
 
 ROOT = Path(__file__).parents[1]
 PAGES = [page for page in sorted((ROOT / "docs").rglob("*.md")) if not {"_build", "tutorials"} & set(page.parts)]
-OTHERS = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "benchmarks/README.md")
-TEXTS = [*PAGES, *(ROOT / name for name in OTHERS)]
+OTHER_PAGES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "benchmarks/README.md")
+TEXTS = [*PAGES, *(ROOT / name for name in OTHER_PAGES)]
 NUMBER = re.compile(r"-?\d+\.?\d*(?:e[+-]?\d+)?")
 
 
-def named(page: Path) -> str:
+def page_name(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-class Roughly(doctest.OutputChecker):
-    """Numbers may differ in what the arithmetic of another machine does: by a hundredth."""
+class ApproximateChecker(doctest.OutputChecker):
+    """Accepts numbers within 1 %, for the arithmetic of other machines."""
 
     def check_output(self, want: str, got: str, optionflags: int) -> bool:
         if super().check_output(want, got, optionflags):
             return True
-        wanted, found = (NUMBER.findall(text) for text in (want, got))
+        expected, actual = (NUMBER.findall(text) for text in (want, got))
         return NUMBER.sub("", want).split() == NUMBER.sub("", got).split() and all(
-            math.isclose(float(a), float(b), rel_tol=0.01) for a, b in zip(wanted, found, strict=True)
+            math.isclose(float(a), float(b), rel_tol=0.01) for a, b in zip(expected, actual, strict=True)
         )
 
 
-@pytest.mark.parametrize("page", [page for page in TEXTS if ">>>" in page.read_text(encoding="utf-8")], ids=named)
+@pytest.mark.parametrize("page", [page for page in TEXTS if ">>>" in page.read_text(encoding="utf-8")], ids=page_name)
 def test_examples_run(page, monkeypatch):
     monkeypatch.setattr(registry, "_methods", dict(registry._methods))  # pages register methods of their own
     blocks = re.findall(r"^( *)```pycon\n(.*?)^\1```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
-    examples = doctest.DocTestParser().get_doctest("\n".join(code for _, code in blocks), {}, named(page), None, 0)
-    said: list[str] = []
+    examples = doctest.DocTestParser().get_doctest("\n".join(code for _, code in blocks), {}, page_name(page), None, 0)
+    report: list[str] = []
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
-        result = doctest.DocTestRunner(Roughly()).run(examples, out=said.append)
+        result = doctest.DocTestRunner(ApproximateChecker()).run(examples, out=report.append)
     assert result.attempted > 0
-    assert result.failed == 0, "".join(said)
+    assert result.failed == 0, "".join(report)
 
 
-@pytest.mark.parametrize("page", TEXTS, ids=named)
+@pytest.mark.parametrize("page", TEXTS, ids=page_name)
 def test_links_lead_to_files(page):
     text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
     links = re.findall(r"\]\(([^)#\s]*)[^)]*\)", text)
@@ -59,30 +59,30 @@ def test_links_lead_to_files(page):
     assert missing == []
 
 
-@pytest.mark.parametrize("page", TEXTS, ids=named)
+@pytest.mark.parametrize("page", TEXTS, ids=page_name)
 def test_full_names_exist(page):
     unknown = []
     for name in set(re.findall(r"`(captum_iba(?:\.\w+)+)(?:\(\))?`", page.read_text(encoding="utf-8"))):
-        *above, last = name.split(".")
+        *parents, last = name.split(".")
         try:
             importlib.import_module(name)
         except ModuleNotFoundError:
-            owner = _found(above)
+            owner = _resolve(parents)
             if owner is None or not hasattr(owner, last):
                 unknown.append(name)
     assert unknown == []
 
 
-def _found(parts: list[str]) -> object:
-    """What a dotted name means: a module, or something in one."""
-    for cut in range(len(parts), 0, -1):
+def _resolve(parts: list[str]) -> object:
+    """The object of a dotted name: a module, or an attribute of one."""
+    for length in range(len(parts), 0, -1):
         try:
-            found: object = importlib.import_module(".".join(parts[:cut]))
+            resolved: object = importlib.import_module(".".join(parts[:length]))
         except ModuleNotFoundError:
             continue
-        for part in parts[cut:]:
-            found = getattr(found, part, None)
-        return found
+        for part in parts[length:]:
+            resolved = getattr(resolved, part, None)
+        return resolved
     return None
 
 
@@ -157,6 +157,6 @@ def test_the_page_on_contributing_is_the_file_of_the_repository():
 @pytest.mark.parametrize("name", ["CONTRIBUTING.md", "SECURITY.md", ".github/pull_request_template.md"])
 def test_files_that_are_named_exist(name):
     text = re.sub(r"```.*?```", "", (ROOT / name).read_text(encoding="utf-8"), flags=re.DOTALL)
-    made = (".venv/", "dist/", "docs/_build/")
+    generated = (".venv/", "dist/", "docs/_build/")
     paths = re.findall(r"`((?:[\w.-]+/)+[\w.-]*|[\w.-]+\.(?:md|txt|py|yml|cff))(?=[`\s])", text)
-    assert [path for path in paths if not (ROOT / path).exists() and not path.startswith(made)] == []
+    assert [path for path in paths if not (ROOT / path).exists() and not path.startswith(generated)] == []
