@@ -18,8 +18,9 @@ from torch.nn import Module
 from captum_iba._compat import progress
 from captum_iba.attr._model.guard import ModuleGuard
 from captum_iba.attr._model.hooks import Site, feature_of, hooked
+from captum_iba.attr._model.nested import split_feature
 from captum_iba.attr._model.padding import Padding
-from captum_iba.attr.feature_dim import resolve_feature_dim
+from captum_iba.attr.feature_dim import Origin, infer_feature_dim, resolve_feature_dim
 
 ENOUGH = 1000
 """With fewer observations, bits depend on which ones were seen: the table is in docs/limits.md."""
@@ -229,8 +230,8 @@ class FeatureStatistics:
                     else:
                         masks = padding.masks(batch, [features for features, _ in found], activations)
                 each = zip(gathered, layers, dims, found, masks, strict=True)
-                for statistics, one, dim, (features, leaf), mask in each:
-                    statistics._settle_feature_dim(one, features, dim, leaf, attribute_to_layer_input)
+                for statistics, one, dim, (features, origin), mask in each:
+                    statistics._settle_feature_dim(one, features, dim, origin, attribute_to_layer_input)
                     statistics.update(features, mask)
         for statistics in gathered:
             statistics._require()
@@ -319,11 +320,13 @@ class FeatureStatistics:
         return rows[mask.to(rows.device, torch.bool)].reshape(-1, rows.shape[-1])
 
     def _settle_feature_dim(
-        self, layer: Module, features: Tensor, named: int | None, leaf: Module | None, at_input: bool
+        self, layer: Module, features: Tensor, named: int | None, origin: Origin, at_input: bool
     ) -> None:
         if features.ndim < 2:
             raise ValueError(f"layer {type(layer).__name__} has the shape {tuple(features.shape)}, expected (B, ...)")
-        found = resolve_feature_dim(layer, features.shape, named, leaf, at_input)
+        if named is None and infer_feature_dim(layer, features.shape, origin, at_input) is None:
+            named = self.feature_dim  # of batches of another length
+        found = resolve_feature_dim(layer, features.shape, named, origin, at_input)
         # The last one from behind: the same for activations of (B, D) and (B, T, D).
         found = -1 if found == features.ndim - 1 else found
         if self.feature_dim not in (None, found):
@@ -375,20 +378,21 @@ class _LayersDone(BaseException):
 
 def _run_to_sites(
     forward_func: Callable[..., Any], batch: Any, sites: list[Site], guard: ModuleGuard
-) -> tuple[list[Site], list[tuple[Tensor, Module | None]]]:
+) -> tuple[list[Site], list[tuple[Tensor, Origin]]]:
     """The sites, the only call of a layer counted from the first, so that no pass need wait for more; the features.
 
-    With each feature the last module with parameters of its own that ran before.
+    With each feature where it comes from.
     """
-    features: dict[tuple[Module, int], tuple[Tensor, Module | None]] = {}
+    features: dict[tuple[Module, int], tuple[Tensor, Origin]] = {}
     runs: Counter[Module] = Counter()
 
     def visit(layer: Module, at_input: bool, call: int, value: Any, layer_input: Any) -> None:
         runs[layer] += 1
         if any(site.layer is layer and (site.call < 0 or site.call == call) for site in sites):
-            feature, _ = feature_of(value, layer)
+            feature, entered = feature_of(value, layer)[0], split_feature(layer_input)
+            origin = Origin.of(guard.last_leaf, layer, feature, None if entered is None else entered[0], at_input)
             # A copy, because what follows may write into it, an in-place activation for example.
-            features[layer, call] = feature.detach().clone(), guard.last_leaf
+            features[layer, call] = feature.detach().clone(), origin
         if all((site.layer, site.call) in features for site in sites):
             raise _LayersDone
 

@@ -284,7 +284,7 @@ class Run:
         layer, shape = self.sites[sighting.number].layer, sighting.feature.shape
         gathered = None if statistics is None else statistics.feature_dim
         at_input = self.sites[sighting.number].at_input
-        found = resolve_feature_dim(layer, shape, gathered if named is None else named, sighting.last_leaf, at_input)
+        found = resolve_feature_dim(layer, shape, gathered if named is None else named, sighting.origin, at_input)
         if gathered is not None and resolve_feature_dim(layer, shape, gathered) != found:
             raise ValueError(
                 f"feature_dim is {named}, but statistics were gathered with {gathered}; expected the same for a "

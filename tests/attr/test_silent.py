@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 import captum_iba
 from captum_iba import FeatureStatistics, InformationBottleneckAttribution
-from captum_iba.attr import guard as guard_module
+from captum_iba.attr._model import guard as guard_module
 from captum_iba.attr.bottleneck import open_bottleneck
 from captum_iba.attr.feature_dim import resolve_feature_dim
 from captum_iba.attr.feature_statistics import _wide

@@ -15,6 +15,7 @@ from captum_iba.attr._model.guard import ModuleGuard
 from captum_iba.attr._model.hooks import Site, feature_of, hooked
 from captum_iba.attr._model.nested import map_tensors, split_feature
 from captum_iba.attr._model.trace import CallTrace, Cut
+from captum_iba.attr.feature_dim import Origin
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Sighting:
         structure (Any): All that the layer gave (or took), the feature in it.
         layer_input (Tensor or None): The feature that the layer took.
         call (int): Which call of the layer this was, from 0.
-        last_leaf (Module or None): The module with parameters and without submodules that began last before.
+        origin (Origin): Where the feature comes from, as far as it says which dimension holds the features.
         cut (Cut): Which module calls had begun and finished by then.
         versions (list of int): Of the feature and the input, at that moment.
     """
@@ -37,7 +38,7 @@ class Sighting:
     structure: Any
     layer_input: Tensor | None
     call: int
-    last_leaf: Module | None
+    origin: Origin
     cut: Cut
     versions: list[int]
 
@@ -111,13 +112,17 @@ def _observe(
             trace.returned(layer, value)
         for number, site in enumerate(sites):
             if site.layer is layer and site.at_input is at_input and (site.call < 0 or site.call == call):
+                seen_feature, entered = feature_of(value, layer)[0], split_feature(layer_input)
+                origin = Origin.of(
+                    guard.last_leaf, layer, seen_feature, None if entered is None else entered[0], at_input
+                )
                 if keep_copies:
                     value, layer_input = map_tensors(_copy, (value, layer_input))
                 feature, _ = feature_of(value, layer)
                 entered = split_feature(layer_input)
                 source = None if entered is None else entered[0]
                 moment, versions = trace.cut(), _versions(feature, source)
-                sighting = Sighting(number, feature, value, source, call, guard.last_leaf, moment, versions)
+                sighting = Sighting(number, feature, value, source, call, origin, moment, versions)
                 seen[number].append((sum(runs.values()), sighting))
 
     with guard.watching(), hooked(sites, visit), trace.following():
