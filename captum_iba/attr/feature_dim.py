@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -58,6 +58,7 @@ class LeafOutput:
         offset (int): Where the output begins in its storage.
         storage (StorageWeakRef or None): Its storage, which this does not keep.
         dim (int or None): The dimension of the features, from 1; None where the kind of the module is not known.
+        wider (LeafOutput or None): Of an output of two dimensions the last one before that has more. Default: None
     """
 
     shape: tuple[int, ...]
@@ -65,6 +66,7 @@ class LeafOutput:
     offset: int
     storage: StorageWeakRef | None
     dim: int | None
+    wider: LeafOutput | None = None
 
     @classmethod
     def of(cls, output: Tensor, dim: int | None) -> LeafOutput:
@@ -74,6 +76,17 @@ class LeafOutput:
             storage = StorageWeakRef(output.untyped_storage())  # type: ignore[no-untyped-call]
             return cls(shape, tuple(output.stride()), int(output.storage_offset()), storage, dim)
         return cls(shape, (), 0, None, dim)
+
+    def after(self, before: LeafOutput | None) -> LeafOutput:
+        """The same, with what came before it."""
+        if len(self.shape) > 2 or before is None:
+            return self
+        return replace(self, wider=before.wider if len(before.shape) == 2 else before)
+
+    def for_shape(self, shape: tuple[int, ...]) -> LeafOutput:
+        """This, or where it weighs what came before, as the gates of channels and of experts do, that."""
+        smaller = len(self.shape) == 2 < len(shape) and math.prod(self.shape) < math.prod(shape)
+        return self.wider if smaller and self.wider is not None and self.wider.shape == shape else self
 
     def dim_by_memory(self, tensor: Tensor) -> int | None:
         """The dimension of the features in a tensor that is this output or a view of it; None for any other."""
@@ -134,15 +147,17 @@ def leaf_after(before: LeafOutput | None, module: Module, layer_input: Any, outp
     if before is not None and taken is not None:
         dim = _kept_dim(before, module, taken, given)
         if dim is not None:
-            return LeafOutput.of(given, dim)
+            return LeafOutput.of(given, dim).after(before)
     if _kind(module) is None:
-        return LeafOutput.of(given, _dim_of_parameters(module, given.shape)) if _is_leaf(module) else before
+        if not _is_leaf(module):
+            return before
+        return LeafOutput.of(given, _dim_of_parameters(module, given.shape)).after(before)
     dim = _dim_of_kind(module, given.shape, at_input=False)
     if before is not None and taken is not None and _width(module, at_input=False) is None:
         # Pooling works on any dimensions: where it is known that it took features last, it says nothing.
         known = before.dim_by_memory(taken)
         dim = None if known not in (None, dim) else dim
-    return LeafOutput.of(given, dim)
+    return LeafOutput.of(given, dim).after(before)
 
 
 def _kept_dim(leaf: LeafOutput, module: Module, taken: Tensor, given: Tensor) -> int | None:
@@ -216,20 +231,26 @@ def infer_feature_dim(layer: Module, shape: Sequence[int], origin: Origin | None
     if dim is None and origin is not None:
         dim = origin.dim
     if dim is None and _is_leaf(layer) and not at_input:
-        return _dim_of_parameters(layer, shape)
+        return _dim_of_parameters(layer, shape) if _kind(layer) is None else None
     if dim is not None or origin is None or origin.leaf is None:
         return dim
+    leaf = origin.leaf.for_shape(shape)
     if shape[1] != shape[-1]:
-        return _dim_by_sizes(origin.leaf, shape, layer)
-    return _dim_by_kinds(origin, shape, layer, at_input)
+        return _dim_by_sizes(leaf, shape, layer)
+    return _dim_by_kinds(leaf, origin, shape, layer, at_input)
 
 
 def _dim_by_sizes(leaf: LeafOutput, shape: tuple[int, ...], layer: Module) -> int | None:
     """The place of the width of what a leaf gave in an activation whose ends differ in size."""
     dim, ndim = leaf.dim, len(shape)
-    if dim is None or leaf.shape[0] != shape[0]:
+    if dim is None:
         return None
     width = leaf.shape[dim]
+    if ndim == 3 and leaf.shape == (math.prod(shape) // width, width) and shape[1:].count(width) == 1:
+        return 1 + shape[1:].index(width)  # all tokens as one batch, as in mixtures of experts
+    if leaf.shape[0] != shape[0]:
+        permuted = shape.count(width) == 1 and sorted(shape) == sorted(leaf.shape)  # with positions in dimension 0
+        return shape.index(width) if permuted and shape[0] != width else None
     if leaf.shape == shape:
         other_end = shape[-1] if dim == 1 else shape[1]
         return dim if other_end != width else None
@@ -252,10 +273,12 @@ def _dim_by_sizes(leaf: LeafOutput, shape: tuple[int, ...], layer: Module) -> in
     return place if len(leaf.shape) == 3 and ndim == 4 and positions == others and place in (1, 3) else None
 
 
-def _dim_by_kinds(origin: Origin, shape: tuple[int, ...], layer: Module, at_input: bool) -> int | None:
+def _dim_by_kinds(
+    leaf: LeafOutput, origin: Origin, shape: tuple[int, ...], layer: Module, at_input: bool
+) -> int | None:
     """The dimension of modules that are all of one kind, of an activation whose ends have one size."""
-    kinds, leaf = _kinds_in(layer, len(shape)), origin.leaf
-    if leaf is None or len(kinds) != 1 or leaf.shape != shape or not leaf.strides or leaf.strides != origin.strides:
+    kinds = _kinds_in(layer, len(shape))
+    if len(kinds) != 1 or leaf.shape != shape or not leaf.strides or leaf.strides != origin.strides:
         return None
     if not at_input and origin.shape_before != shape:
         return None
@@ -323,16 +346,18 @@ def _is_leaf(module: Module) -> bool:
 
 
 def _dim_of_parameters(module: Module, shape: Sequence[int]) -> int | None:
-    """Of a normalization or linear layer of another library: where the size of its vectors is, in one place only."""
-    vectors = [one for one in module._parameters.values() if one is not None and one.ndim == 1]
-    widths = {one.numel() for one in vectors} - {1}
-    if len(widths) != 1:
-        return None
-    width, sizes = widths.pop(), tuple(shape[1:])
-    if sizes[0] == sizes[-1] or sizes.count(width) != 1:
+    """Of a normalization or linear layer of another library: where the size of its weights is, in one place only."""
+    if len(shape) == 2:
+        return 1
+    parameters = [one for one in module._parameters.values() if one is not None]
+    vectors = [one for one in parameters if one.ndim == 1]
+    widths = {size for one in vectors or parameters for size in one.shape} - {1}
+    sizes = tuple(shape[1:])
+    places = [place for place, size in enumerate(sizes) if size in widths]
+    if len(places) != 1 or sizes[0] == sizes[-1] or (vectors and len(widths) > 1):
         return None
     # A vector broadcasts to the last dimension; with an image's channels it has to be shaped for that.
-    return len(sizes) if sizes[-1] == width else 1 if sizes[0] == width and len(sizes) > 2 else None
+    return len(sizes) if places[0] == len(sizes) - 1 else 1 if places[0] == 0 and vectors and len(sizes) > 2 else None
 
 
 def _first_floating(value: Any) -> Tensor | None:
