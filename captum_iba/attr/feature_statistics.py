@@ -53,6 +53,9 @@ class FeatureStatistics:
 
         model (str or None): Fingerprint of the model that they were gathered with, where somebody set it; kept in the
                     file. :class:`captum_iba.text.TextExplainer` sets and checks it. None: not known.
+        at_input (bool or None): Whether they are of the layer's input, not of its output; :meth:`estimate` sets it,
+                    attribution checks it, the file keeps it. None: not known.
+        call (int or None): Of which call of the layer, as it was named for :meth:`estimate`; likewise.
 
     Examples::
 
@@ -74,6 +77,8 @@ class FeatureStatistics:
         self.min_std = float(min_std)
         self.feature_dim = feature_dim
         self.model: str | None = None
+        self.at_input: bool | None = None
+        self.call: int | None = None
         self.count = 0
         """Observations so far: examples, times positions that count."""
         self._mean: Tensor | None = None
@@ -114,9 +119,9 @@ class FeatureStatistics:
             FeatureStatistics: itself
 
         Raises:
-            ValueError: for another number of dimensions, another width than before, a mask of another shape, or NaN
-                        or infinity among the observations that count (says in which batch); what was
-                        gathered so far stays.
+            ValueError: for another number of dimensions, another width than before, a mask of another shape or with
+                        negative numbers or NaN, or NaN or infinity among the observations that count (says in
+                        which batch); what was gathered so far stays.
         """
         observed = _wide(self._observations(features.detach(), mask))
         if len(observed):
@@ -124,23 +129,35 @@ class FeatureStatistics:
                 raise ValueError(f"features of batch {self._batches} hold NaN or infinity")
             mean = observed.mean(0)
             self._combine(len(observed), mean, (observed - mean).square().sum(0))
+        if self.feature_dim is None and features.ndim == 3:
+            self.feature_dim = -1  # as it was read
         self._batches += 1
         return self
 
     def merge(self, other: FeatureStatistics) -> FeatureStatistics:
-        """The statistics of both data sets together, as a new object; ValueError where layer, width or model differ."""
+        """The statistics of both data sets together, as a new object.
+
+        Raises:
+            ValueError: The layer, its call, its input or output, width or model differ.
+        """
         if self.layer != other.layer:
             raise ValueError(
                 f"other is of layer {other.layer!r}, expected statistics of the same layer, {self.layer!r}"
             )
         if None not in (self.feature_dim, other.feature_dim) and self.feature_dim != other.feature_dim:
             raise ValueError(f"other has the feature_dim {other.feature_dim}, expected {self.feature_dim}")
+        for name in ("at_input", "call"):
+            one, another = getattr(self, name), getattr(other, name)
+            if None not in (one, another) and one != another:
+                raise ValueError(f"other has {name}={another}, expected statistics of the same place, {name}={one}")
         if None not in (self.model, other.model) and self.model != other.model:
             raise ValueError("other was gathered with another model, expected statistics of the same model")
         merged = FeatureStatistics(
             self.layer, self.min_std, other.feature_dim if self.feature_dim is None else self.feature_dim
         )
         merged.model = self.model if self.model == other.model else None
+        merged.at_input = other.at_input if self.at_input is None else self.at_input
+        merged.call = other.call if self.call is None else self.call
         for part in (self, other):
             if part._mean is not None and part._squares is not None:
                 merged._combine(part.count, part._mean, part._squares)
@@ -174,9 +191,9 @@ class FeatureStatistics:
                         mapping (keyword arguments); of a loader of inputs and labels ``(x for x, _ in loader)``. Read
                         once; a generator will do.
             mask_func (Callable, optional): Takes a batch, gives the mask for :meth:`update`, or None.
-                        Default: the ``attention_mask`` of a mapping, or of a tuple where ``forward_func`` has a
-                        parameter of that name, for layers that have its positions; else all observations count, with
-                        a warning where that may count padding
+                        Default: the ``attention_mask`` of a mapping (also inside of a batch), or of a tuple where
+                        ``forward_func`` has a parameter of that name, for layers that have its positions; else all
+                        observations count, with a warning where that may count padding
             layer_call (int or list of int, optional): Which call of a layer that runs several times in a pass, from
                         0; negative ones count from the last, and need the whole pass, but for a layer that ran once in
                         the first batch.
@@ -210,14 +227,17 @@ class FeatureStatistics:
         sites = [Site(one, call, attribute_to_layer_input) for one, call in zip(layers, calls, strict=True)]
         dims = feature_dims(feature_dim, len(layers))
         gathered = [cls(_name_of(forward_func, one), min_std) for one in layers]
+        for statistics, call in zip(gathered, calls, strict=True):
+            statistics.at_input, statistics.call = bool(attribute_to_layer_input), int(call)
         padding = Padding(forward_func, [str(_name_of(forward_func, one) or type(one).__name__) for one in layers])
         with ModuleGuard(forward_func) as guard, torch.no_grad():
 
             def activations(batch: Any) -> list[Tensor]:
                 try:
-                    return [features for features, _ in _run_to_sites(forward_func, batch, sites, guard)[1]]
+                    raw = [features for features, _ in _run_to_sites(forward_func, batch, sites, guard)[1]]
                 finally:
                     guard.rewind()
+                return [one._features_last(features) for one, features in zip(gathered, raw, strict=True)]
 
             shown = progress(batches, desc="Statistics") if show_progress else batches
             for batch in shown:
@@ -225,13 +245,16 @@ class FeatureStatistics:
                     # After a first whole pass it is known which layers run once, and where to stop.
                     sites, found = _run_to_sites(forward_func, batch, sites, guard)
                     guard.rewind()  # the pass ended at the layer: what it would have put right at its end is put right
+                    for statistics, one, dim, (features, origin) in zip(gathered, layers, dims, found, strict=True):
+                        statistics._settle_feature_dim(one, features, dim, origin, attribute_to_layer_input)
                     if mask_func is not None:
                         masks: list[Tensor | None] = [mask_func(batch)] * len(found)
                     else:
-                        masks = padding.masks(batch, [features for features, _ in found], activations)
-                each = zip(gathered, layers, dims, found, masks, strict=True)
-                for statistics, one, dim, (features, origin), mask in each:
-                    statistics._settle_feature_dim(one, features, dim, origin, attribute_to_layer_input)
+                        last = [
+                            one._features_last(features) for one, (features, _) in zip(gathered, found, strict=True)
+                        ]
+                        masks = padding.masks(batch, last, activations)
+                for statistics, (features, _), mask in zip(gathered, found, masks, strict=True):
                     statistics.update(features, mask)
         for statistics in gathered:
             statistics._require()
@@ -250,6 +273,8 @@ class FeatureStatistics:
             "min_std": repr(self.min_std),
             "feature_dim": "" if self.feature_dim is None else str(self.feature_dim),
             **({} if self.model is None else {"model": self.model}),
+            **({} if self.at_input is None else {"at_input": str(int(self.at_input))}),
+            **({} if self.call is None else {"call": str(self.call)}),
         }
         content = save({"mean": mean.cpu(), "squares": squares.cpu()}, metadata=metadata)
         target = Path(path)
@@ -300,8 +325,39 @@ class FeatureStatistics:
         if n_features is not None and len(mean) != n_features:
             raise ValueError(f"path {os.fspath(path)!r} has statistics of {len(mean)} features, expected {n_features}")
         statistics.model = metadata.get("model")  # files of before have none
+        statistics.at_input = bool(int(metadata["at_input"])) if "at_input" in metadata else None
+        statistics.call = int(metadata["call"]) if "call" in metadata else None
         statistics._combine(int(metadata["count"]), mean, squares)
         return statistics
+
+    def require_place(self, forward_func: Callable[..., Any], site: Site, calls: int) -> None:
+        """Raise ValueError unless they are of a place in a model, as far as both are known.
+
+        Args:
+            forward_func (Callable): The model.
+            site (Site): The place.
+            calls (int): How often the layer ran.
+        """
+        where = f"statistics are of layer {self.layer!r}" if self.layer else "statistics are"
+        if self.at_input is not None and self.at_input is not site.at_input:
+            gathered, asked = ("input", "output") if self.at_input else ("output", "input")
+            raise ValueError(
+                f"{where}, at its {gathered}, but attribute_to_layer_input is {site.at_input}; expected statistics of "
+                f"the {asked}: FeatureStatistics.estimate(..., attribute_to_layer_input={site.at_input})"
+            )
+        if self.call is not None and self.call != site.call and (self.call - site.call) % calls:
+            raise ValueError(
+                f"{where}, call {self.call}, but layer_call is {site.call}, and the layer ran {calls} times; expected "
+                f"statistics of the same call: FeatureStatistics.estimate(..., layer_call={site.call})"
+            )
+        if isinstance(forward_func, Module) and self.layer:
+            modules = dict(forward_func.named_modules())
+            name = _name_of(forward_func, site.layer)
+            if name and self.layer in modules and modules[self.layer] is not site.layer:
+                raise ValueError(
+                    f"{where}, but the layer is {name!r}; expected statistics of the same layer (where modules are "
+                    "named otherwise than in the model that they were gathered with, set statistics.layer = None)"
+                )
 
     def _observations(self, features: Tensor, mask: Tensor | None) -> Tensor:
         """(N, D): the observations that count."""
@@ -313,6 +369,11 @@ class FeatureStatistics:
             )
         if mask is None:
             return rows.reshape(-1, rows.shape[-1])
+        if mask.dtype is not torch.bool and not bool((mask >= 0).all()):
+            raise ValueError(
+                "mask holds negative numbers or NaN, expected True or 1 where an observation counts, False or 0 for "
+                "padding; of a mask that is added to scores take mask == 0"
+            )
         if mask.ndim >= rows.ndim or tuple(rows.shape[: mask.ndim]) != tuple(mask.shape):
             raise ValueError(
                 f"mask has the shape {tuple(mask.shape)}, expected the first dimensions of {tuple(rows.shape[:-1])}"

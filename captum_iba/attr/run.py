@@ -163,6 +163,9 @@ class Run:
                     f"layer {_describe(self.sites[sighting.number])} has the shape {shape}, expected (B, ...) "
                     f"with one row for each of {rows} examples"
                 )
+            statistics = self.statistics[sighting.number]
+            if statistics is not None and not self.job.chosen.noise_around_input:
+                statistics.require_place(self.forward_func, self.sites[sighting.number], sighting.calls)
         if output.ndim == 0 or output.shape[0] != rows:
             raise ValueError(
                 f"forward_func gives the shape {tuple(output.shape)}, expected one row for each of {rows} examples"

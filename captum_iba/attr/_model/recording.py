@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -31,6 +31,7 @@ class Sighting:
         origin (Origin): Where the feature comes from, as far as it says which dimension holds the features.
         cut (Cut): Which module calls had begun and finished by then.
         versions (list of int): Of the feature and the input, at that moment.
+        calls (int): How often the layer ran in the whole pass. Default: 1
     """
 
     number: int
@@ -41,6 +42,7 @@ class Sighting:
     origin: Origin
     cut: Cut
     versions: list[int]
+    calls: int = 1
 
     @property
     def changed_in_place(self) -> bool:
@@ -135,7 +137,8 @@ def _observe(
     for site in sites:
         site.require(runs[site.layer, site.at_input])
     passed = [sighting for _, sighting in sorted((those[0] for those in seen), key=_order)]
-    return output, passed
+    keys = [(sites[sighting.number].layer, sites[sighting.number].at_input) for sighting in passed]
+    return output, [replace(one, calls=runs[key]) for one, key in zip(passed, keys, strict=True)]
 
 
 def _order(found: tuple[int, Sighting]) -> int:
