@@ -232,8 +232,10 @@ def infer_feature_dim(layer: Module, shape: Sequence[int], origin: Origin | None
         dim = origin.dim
     if dim is None and _is_leaf(layer) and not at_input:
         return _dim_of_parameters(layer, shape) if _kind(layer) is None else None
-    if dim is not None or origin is None or origin.leaf is None:
+    if dim is not None or origin is None:
         return dim
+    if origin.leaf is None:
+        return _dim_of_inputs(layer, shape) if at_input else None
     leaf = origin.leaf.for_shape(shape)
     if shape[1] != shape[-1]:
         return _dim_by_sizes(leaf, shape, layer)
@@ -284,6 +286,16 @@ def _dim_by_kinds(
         return None
     dim = kinds.pop() % len(shape)
     return dim if leaf.dim in (None, dim) else None
+
+
+def _dim_of_inputs(layer: Module, shape: tuple[int, ...]) -> int | None:
+    """Of an input of the model: where a layer of one kind wants the width that is there and nowhere else."""
+    kinds = _kinds_in(layer, len(shape))
+    if len(kinds) != 1:
+        return None
+    dim = kinds.pop() % len(shape)
+    wanted = {_width(module, at_input=True) for module in layer.modules() if _kind(module) is not None}
+    return dim if shape[dim] in wanted and shape[1:].count(shape[dim]) == 1 else None
 
 
 def _kind(module: Module) -> int | None:

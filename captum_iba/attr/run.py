@@ -23,6 +23,7 @@ from captum_iba.attr.feature_statistics import FeatureStatistics
 from captum_iba.attr.job import Job
 from captum_iba.attr.losses import (
     LossFunction,
+    doubts,
     knows_probability,
     may_be_probabilities,
     require_outputs,
@@ -175,6 +176,8 @@ class Run:
         # Once for all examples: a part of them may look otherwise.
         loss: str | LossFunction = self.resolved.setdefault("loss", resolve_loss(self.job.loss, output))
         require_outputs(loss, output)
+        for what, message in doubts(self.job.loss, output):
+            self.warn_once(what, message)
         if self.job.loss is None and output.shape[1:].numel() == 1:
             self.warn_once(
                 "one value",

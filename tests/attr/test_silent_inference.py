@@ -217,6 +217,18 @@ def test_a_known_dimension_decides_where_a_later_batch_does_not():
         estimated(model, model[1], image(16), image(5))
 
 
+def test_an_input_of_the_model_has_the_width_that_the_layer_wants():
+    more = {"attribute_to_layer_input": True}
+    stem = seeded(lambda: nn.Sequential(nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU()), nn.Flatten()))
+    assert estimated(stem, stem[0], image(6), **more)[0].feature_dim == 1
+    model = seeded(lambda: nn.Sequential(PreNorm(8), nn.Linear(8, 2)))
+    assert estimated(model, model[0], drawn(9, 5, 8), **more)[0].feature_dim == -1
+    other = seeded(lambda: nn.Sequential(nn.Sequential(transposed(), nn.Conv1d(8, 4, 1)), nn.Flatten()))
+    for net, batch in ((model, drawn(9, 8, 8)), (other, drawn(9, 5, 8)), (other, drawn(9, 8, 8))):
+        with pytest.raises(ValueError, match=CANNOT_BE_TOLD):
+            estimated(net, net[0], batch, **more)
+
+
 def test_freed_memory_that_is_used_again_is_no_evidence():
     """A copy of the transposed activation that lies where an activation lay before."""
 
@@ -262,3 +274,282 @@ def test_layer_normalization_of_channels_that_come_first():
     model = seeded(lambda: nn.Sequential(nn.Conv2d(3, 8, 1), Norm(8), nn.Flatten(), nn.Linear(8 * 64, 2)))
     for at_input in (True, False):
         assert estimated(model, model[1], image(8), attribute_to_layer_input=at_input)[0].feature_dim == 1
+
+
+# 2. Padding.
+
+LOOKS_LIKE = "seems to say which positions are padding"
+LENGTHS = torch.arange(40) % 5 + 2
+IDS, KEPT = ids(40, 6), (torch.arange(6) < LENGTHS[:, None]).long()
+
+
+class Encoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.layer = nn.Embedding(30, 8), nn.Linear(8, 8)
+
+    def forward(self, input_ids, attention_mask=None):
+        return self.layer(self.table(input_ids)).mean(1)
+
+
+def test_masks_inside_of_batches_are_taken():
+    model, batch = seeded(Encoder), {"input_ids": IDS, "attention_mask": KEPT}
+    expected, _ = estimated(model, model.layer, batch)
+    assert expected.count == int(KEPT.sum())
+    batches = {
+        "tuple": (lambda encoded: model(**encoded), (batch,)),
+        "mapping": (lambda encoded: model(**encoded), {"encoded": batch}),
+        "deeper": (lambda everything: model(**everything[0]["text"]), ([{"text": batch}, 3],)),
+    }
+    for function, nested in batches.values():
+        found, said = estimated(function, model.layer, nested)
+        assert (found.count, said) == (expected.count, [])
+        torch.testing.assert_close(found.mean, expected.mean)
+
+
+def test_two_masks_inside_of_a_batch_are_warned_of():
+    model = seeded(Encoder)
+    pair = {"one": {"input_ids": IDS, "attention_mask": KEPT}, "two": {"input_ids": IDS, "attention_mask": 1 - KEPT}}
+    found, said = estimated(lambda one, two: model(**one) + model(**two), model.layer, pair)
+    assert found.count == IDS.numel() and LOOKS_LIKE in said[0]
+
+
+def test_a_mask_in_an_inner_tuple_is_warned_of():
+    model = seeded(Encoder)
+    _, said = estimated(lambda pair: model(pair[0]), model.layer, ((IDS, KEPT),))
+    assert len(said) == 1 and LOOKS_LIKE in said[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("mask", KEPT[..., None]),
+        ("mask", KEPT[:, None]),
+        ("mask", (1 - KEPT) * -1e9),
+        ("attn_mask", ((1 - KEPT) * torch.finfo(torch.float32).min)[:, None, None]),
+        ("pad_mask", KEPT[:, None] == 0),
+        ("text_mask", KEPT[:, None] * KEPT[..., None]),
+        ("lens", LENGTHS),
+        ("x_len", LENGTHS),
+        ("lengths", LENGTHS.tolist()),
+        ("len_of_texts", LENGTHS / 6),
+    ],
+    ids=str,
+)
+def test_masks_and_lengths_by_their_names_are_warned_of(name, value):
+    model = seeded(Encoder)
+    found, said = estimated(lambda input_ids, **more: model(input_ids), model.layer, {"input_ids": IDS, name: value})
+    assert found.count == IDS.numel()
+    assert len(said) == 1 and LOOKS_LIKE in said[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("causal_mask", torch.ones(6, 6).tril().expand(40, 6, 6)),
+        ("mask", torch.ones(40, 1, 6)),
+        ("mask", torch.ones(6, 6).tril()),
+        ("lengths", [6] * 40),
+        ("lengths", torch.full((40,), 6)),
+        ("valence", torch.arange(40)),
+        ("length_penalty", 2.0),
+        ("labels", torch.arange(40)),
+        ("target_lengths", LENGTHS),
+        ("decoder_mask", KEPT[:, None]),
+        ("features", drawn(40, 1, 6)),
+    ],
+    ids=str,
+)
+def test_other_arguments_are_not_warned_of(name, value):
+    model = seeded(Encoder)
+    _, said = estimated(lambda input_ids, **more: model(input_ids), model.layer, {"input_ids": IDS, name: value})
+    assert said == []
+
+
+class Heads(nn.Module):
+    """As the normalization of queries in Qwen3: (B, T, H, d)."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.norm = nn.Embedding(30, 12), nn.LayerNorm(4)
+
+    def forward(self, input_ids, attention_mask):
+        return self.norm(self.table(input_ids).unflatten(-1, (3, 4))).mean((1, 2))
+
+
+def test_the_heads_of_a_token_have_its_mask():
+    model = seeded(Heads)
+    found, said = estimated(model, model.norm, {"input_ids": IDS, "attention_mask": KEPT})
+    assert (found.count, said) == (3 * int(KEPT.sum()), [])
+    tokens = model.norm(model.table(IDS[KEPT.bool()]).unflatten(-1, (3, 4)))
+    torch.testing.assert_close(found.mean, tokens.mean((0, 1)).detach())
+
+
+def test_channels_that_come_first_have_the_mask_of_their_positions():
+    model = seeded(text_cnn)
+    batch = {"ids": IDS, "attention_mask": KEPT}
+    found, said = estimated(lambda ids, attention_mask: model(ids), model[3], batch)
+    assert (found.count, found.feature_dim, said) == (int(KEPT.sum()), 1, [])
+    torch.testing.assert_close(found.mean, model(IDS).mT[KEPT.bool()].mean(0).detach())
+
+
+@pytest.mark.parametrize(("rows", "warned"), [(40, 0), (6, 1)])
+def test_a_mask_that_is_taken_by_its_shape_alone_is_warned_of_where_sizes_coincide(rows, warned):
+    model = seeded(Encoder)
+
+    def of_one_length(input_ids, attention_mask):
+        assert input_ids.shape[1] == 6
+        return model(input_ids)
+
+    batch = {"input_ids": IDS[:rows], "attention_mask": KEPT[:rows]}
+    found, said = estimated(of_one_length, model.layer, batch)
+    assert found.count == int(KEPT[:rows].sum())
+    assert len(said) == warned and all("the mask is taken by its shape alone" in one for one in said)
+
+
+# 3. Statistics that are updated by hand.
+
+
+@pytest.mark.parametrize(
+    "mask", [torch.tensor([[0.0, -1e9]]), torch.tensor([[1.0, float("nan")]]), torch.tensor([[1, -1]])]
+)
+def test_masks_that_are_added_to_scores_are_refused(mask):
+    statistics = FeatureStatistics().update(drawn(2, 2, 3))
+    with pytest.raises(ValueError, match="mask holds negative numbers or NaN, expected True or 1"):
+        statistics.update(drawn(1, 2, 3), mask)
+    assert statistics.count == 4
+
+
+def test_three_dimensions_settle_where_the_features_are():
+    statistics = FeatureStatistics().update(drawn(2, 3))
+    assert statistics.feature_dim is None
+    assert statistics.update(drawn(2, 5, 3)).feature_dim == -1
+    statistics = FeatureStatistics()
+    with pytest.raises(ValueError, match="hold NaN"):
+        statistics.update(torch.full((2, 5, 3), float("nan")))
+    assert statistics.feature_dim is None
+    # Read with the features last, and not taken for those of channels that come first.
+    layer = nn.Conv1d(2, 5, 1)
+    net = nn.Sequential(layer, nn.Flatten(), nn.Linear(25, 2)).eval()
+    x = drawn(9, 2, 5)
+    statistics = FeatureStatistics().update(layer(x).detach())
+    iba = InformationBottleneckAttribution(net, layer, statistics=statistics)
+    bits = iba.attribute(x, target=0, n_steps=0)
+    torch.testing.assert_close(bits, iba.attribute(x, target=0, n_steps=0, feature_dim=-1))
+    with pytest.raises(ValueError, match="feature_dim is 1, but statistics were gathered with -1"):
+        iba.attribute(x, target=0, n_steps=0, feature_dim=1)
+
+
+# 4. Statistics of another place.
+
+
+class Twice(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.head = PreNorm(8), PreNorm(8), nn.Linear(8, 2)
+
+    def forward(self, x):
+        return self.head(self.second(self.second(self.first(x))).mean(1))
+
+
+@pytest.fixture
+def twice():
+    return seeded(Twice)
+
+
+def attributed(model, layer, statistics, **more):
+    return InformationBottleneckAttribution(model, layer, statistics=statistics).attribute(
+        drawn(2, 5, 8), target=0, **{"n_steps": 2, **more}
+    )
+
+
+def test_statistics_of_the_output_are_refused_at_the_input(twice, tmp_path):
+    data = drawn(300, 5, 8)
+    for at_input in (True, False):
+        statistics, _ = estimated(twice, twice.first, data, attribute_to_layer_input=at_input)
+        assert statistics.at_input is at_input
+        statistics.save(tmp_path / "statistics")
+        for one in (statistics, FeatureStatistics.load(tmp_path / "statistics")):
+            with pytest.raises(ValueError, match=f"but attribute_to_layer_input is {not at_input}; expected"):
+                attributed(twice, twice.first, one, attribute_to_layer_input=not at_input)
+            attributed(twice, twice.first, one, attribute_to_layer_input=at_input)
+        # The noise as released has nothing of them.
+        attributed(twice, twice.first, statistics, attribute_to_layer_input=not at_input, preset="as_released")
+
+
+def test_statistics_of_another_layer_are_refused(twice):
+    both, _ = estimated(twice, [twice.first, twice.second], drawn(300, 5, 8))
+    layers = [twice.first, twice.second]
+    attributed(twice, layers, both)
+    with pytest.raises(ValueError, match="are of layer 'second', but the layer is 'first'; expected statistics of"):
+        attributed(twice, layers, both[::-1])
+    with pytest.raises(ValueError, match="statistics are of layer 'first', but the layer is 'second'"):
+        attributed(twice, twice.second, both[0])
+    attributed(lambda x: twice(x), layers, both[::-1])  # the names of its layers are not known
+    both[0].layer = "of another model"
+    attributed(twice, twice.second, both[0])
+
+
+def test_statistics_of_another_call_are_refused(twice, tmp_path):
+    statistics, _ = estimated(twice, twice.second, drawn(300, 5, 8))
+    assert statistics.call == -1
+    statistics.save(tmp_path / "statistics")
+    for one in (statistics, FeatureStatistics.load(tmp_path / "statistics")):
+        with pytest.raises(ValueError, match="call -1, but layer_call is 0, and the layer ran 2 times; expected"):
+            attributed(twice, twice.second, one, layer_call=0)
+        torch.testing.assert_close(
+            attributed(twice, twice.second, one), attributed(twice, twice.second, one, layer_call=1)
+        )
+    only, _ = estimated(twice, twice.first, drawn(300, 5, 8))
+    attributed(twice, twice.first, only, layer_call=0)
+
+
+def test_statistics_of_other_places_are_not_merged(twice):
+    one, _ = estimated(twice, twice.second, drawn(300, 5, 8))
+    for name, value in (("at_input", True), ("call", 0)):
+        other, _ = estimated(twice, twice.second, drawn(300, 5, 8))
+        setattr(other, name, value)
+        with pytest.raises(ValueError, match=f"other has {name}={value}, expected statistics of the same place"):
+            one.merge(other)
+    by_hand = FeatureStatistics("second").update(drawn(9, 5, 8))
+    assert (by_hand.at_input, by_hand.call) == (None, None)
+    merged = by_hand.merge(one)
+    assert (merged.at_input, merged.call) == (False, -1)
+
+
+# 5. Losses.
+
+
+def said_of(output, target, loss):
+    layer = nn.Linear(8, 8)
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings(record=True) as caught:
+        torch.manual_seed(0)
+        nn.init.normal_(layer.weight)
+        warnings.simplefilter("always")
+        statistics = FeatureStatistics().update(drawn(300, 8))
+        iba = InformationBottleneckAttribution(lambda x: output(layer(x)), layer, statistics=statistics)
+        for _ in range(2):
+            iba.attribute(drawn(3, 8), target=target, loss=loss, n_steps=2)
+    return [str(one.message) for one in caught]
+
+
+def test_probabilities_where_logits_are_expected_are_warned_of():
+    said = said_of(lambda x: x[:, :1].sigmoid(), 1, "binary_cross_entropy")
+    assert len(said) == 1
+    assert "loss is 'binary_cross_entropy', which expects logits" in said[0] and "loss='probability'" in said[0]
+    assert said_of(lambda x: x[:, :1], 1, "binary_cross_entropy") == []
+    assert said_of(lambda x: x[:, :1].sigmoid(), 0, "probability") == []
+
+
+@pytest.mark.parametrize("output", [lambda x: x[:, 0], lambda x: x[:, :1], lambda x: x.view(3, 8, 1)])
+def test_cross_entropy_of_one_class_is_refused(output):
+    with pytest.raises(
+        ValueError, match="loss is 'cross_entropy', but forward_func gives the shape .* at least 2 classes"
+    ):
+        said_of(output, None, "cross_entropy")
+
+
+def test_classes_of_images_that_come_first_are_warned_of():
+    said = said_of(lambda x: x.view(-1, 2, 2, 2), (0, 1, 1), "cross_entropy")
+    assert len(said) == 1 and "are taken from the last dimension: 2 of them" in said[0]
+    assert said_of(lambda x: x.view(-1, 4, 2), (0, 1), "cross_entropy") == []
