@@ -59,6 +59,8 @@ class LeafOutput:
         storage (StorageWeakRef or None): Its storage, which this does not keep.
         dim (int or None): The dimension of the features, from 1; None where the kind of the module is not known.
         wider (LeafOutput or None): Of an output of two dimensions the last one before that has more. Default: None
+        energy (Tensor or None): The sum of squares, where both ends have one size; a copy, transposed or not, has the
+            same.
     """
 
     shape: tuple[int, ...]
@@ -67,6 +69,7 @@ class LeafOutput:
     storage: StorageWeakRef | None
     dim: int | None
     wider: LeafOutput | None = None
+    energy: Tensor | None = None
 
     @classmethod
     def of(cls, output: Tensor, dim: int | None) -> LeafOutput:
@@ -74,8 +77,15 @@ class LeafOutput:
         shape = tuple(output.shape)
         with suppress(RuntimeError, NotImplementedError):  # sparse, nested and some wrapped tensors
             storage = StorageWeakRef(output.untyped_storage())  # type: ignore[no-untyped-call]
-            return cls(shape, tuple(output.stride()), int(output.storage_offset()), storage, dim)
+            energy = output.detach().float().square().sum() if len(shape) > 2 and shape[1] == shape[-1] else None
+            return cls(shape, tuple(output.stride()), int(output.storage_offset()), storage, dim, energy=energy)
         return cls(shape, (), 0, None, dim)
+
+    def is_copied_to(self, other: LeafOutput) -> bool:
+        """Whether another tensor may hold the same numbers in another order."""
+        if self.energy is None or other.energy is None:
+            return True
+        return bool((self.energy.to(other.energy.device) - other.energy).abs() <= 1e-4 * other.energy.abs())
 
     def after(self, before: LeafOutput | None) -> LeafOutput:
         """The same, with what came before it."""
@@ -117,13 +127,13 @@ class Origin:
         leaf (LeafOutput or None): What the last module with parameters, or of a known kind, gave before.
         dim (int or None): The dimension of the features, where the activation lies in the memory of that, or an
             elementwise layer made it of that.
-        strides (tuple of int): Of the activation.
+        itself (LeafOutput): The activation, as a leaf's output is described.
         shape_before (tuple of int): Of what the layer took.
     """
 
     leaf: LeafOutput | None
     dim: int | None
-    strides: tuple[int, ...]
+    itself: LeafOutput
     shape_before: tuple[int, ...]
 
     @classmethod
@@ -134,8 +144,7 @@ class Origin:
         dim = None if leaf is None else leaf.dim_by_memory(activation)
         if leaf is not None and dim is None and not at_input and layer_input is not None:
             dim = _kept_dim(leaf, layer, layer_input, activation)
-        strides = LeafOutput.of(activation, None).strides
-        return cls(leaf, dim, strides, () if layer_input is None else tuple(layer_input.shape))
+        return cls(leaf, dim, LeafOutput.of(activation, None), () if layer_input is None else tuple(layer_input.shape))
 
 
 def leaf_after(before: LeafOutput | None, module: Module, layer_input: Any, output: Any) -> LeafOutput | None:
@@ -280,9 +289,9 @@ def _dim_by_kinds(
 ) -> int | None:
     """The dimension of modules that are all of one kind, of an activation whose ends have one size."""
     kinds = _kinds_in(layer, len(shape))
-    if len(kinds) != 1 or leaf.shape != shape or not leaf.strides or leaf.strides != origin.strides:
+    if len(kinds) != 1 or leaf.shape != shape or not leaf.strides or leaf.strides != origin.itself.strides:
         return None
-    if not at_input and origin.shape_before != shape:
+    if (not at_input and origin.shape_before != shape) or leaf.is_copied_to(origin.itself):
         return None
     dim = kinds.pop() % len(shape)
     return dim if leaf.dim in (None, dim) else None
@@ -374,7 +383,7 @@ def _dim_of_parameters(module: Module, shape: Sequence[int]) -> int | None:
 
 def _first_floating(value: Any) -> Tensor | None:
     if isinstance(value, Tensor):
-        return value if value.is_floating_point() else None
+        return value if value.is_floating_point() and not value.is_nested else None
     if isinstance(value, (tuple, list)):
         return next((one for item in value if (one := _first_floating(item)) is not None), None)
     return None

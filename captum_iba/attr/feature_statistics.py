@@ -206,7 +206,8 @@ class FeatureStatistics:
                         Default: False
             feature_dim (int or list of int, optional): Dimension of the activation that holds the features, of every
                         layer; negative ones count from the last.
-                        Default: 1 for convolutions, batch normalization and what is built of them, else the last
+                        Default: told by the layer and by what gave the activation; 1 behind convolutions and batch
+                        normalization, the last behind linear layers. Where that does not say, it is asked for
 
         Returns:
             FeatureStatistics, or a list of them in the order of ``layer``
@@ -339,7 +340,7 @@ class FeatureStatistics:
             calls (int): How often the layer ran.
         """
         where = f"statistics are of layer {self.layer!r}" if self.layer else "statistics are"
-        if self.at_input is not None and self.at_input is not site.at_input:
+        if self.at_input is not None and self.at_input != bool(site.at_input):
             gathered, asked = ("input", "output") if self.at_input else ("output", "input")
             raise ValueError(
                 f"{where}, at its {gathered}, but attribute_to_layer_input is {site.at_input}; expected statistics of "

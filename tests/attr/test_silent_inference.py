@@ -251,6 +251,16 @@ def test_freed_memory_that_is_used_again_is_no_evidence():
             estimated(model, model.layer, drawn(9, 4, 16))
 
 
+def test_a_transposed_copy_is_no_residual_sum():
+    def copied():
+        return Lambda(lambda x: x.transpose(1, 2).contiguous())
+
+    model = seeded(lambda: nn.Sequential(nn.Conv1d(4, 16, 1), nn.Sequential(nn.Conv1d(16, 16, 1), copied()), copied()))
+    for layer, at_input in ((model[1], False), (model[2], True)):
+        with pytest.raises(ValueError, match=CANNOT_BE_TOLD):
+            estimated(model, layer, drawn(9, 4, 16), attribute_to_layer_input=at_input)
+
+
 def test_a_subclass_that_transposes_is_not_taken_for_its_class():
     class TimeFirst(nn.Conv1d):
         def forward(self, x):
