@@ -339,7 +339,7 @@ class FeatureStatistics:
             site (Site): The place.
             calls (int): How often the layer ran.
         """
-        where = f"statistics are of layer {self.layer!r}" if self.layer else "statistics are"
+        where = f"statistics are of layer {self.layer!r}" if self.layer else "statistics are of a layer"
         if self.at_input is not None and self.at_input != bool(site.at_input):
             gathered, asked = ("input", "output") if self.at_input else ("output", "input")
             raise ValueError(
