@@ -20,6 +20,7 @@ from captum_iba.attr.feature_dim import resolve_feature_dim
 from captum_iba.attr.feature_statistics import FeatureStatistics
 from captum_iba.attr.losses import (
     LossFunction,
+    doubts,
     has_probability,
     may_be_probabilities,
     require_outputs,
@@ -213,6 +214,9 @@ class Execution:
                     f"layer {self.points[captured.number]} has the shape {shape}, expected (B, ...) with one row for "
                     f"each of {rows} examples"
                 )
+            statistics = self.statistics[captured.number]
+            if statistics is not None and not self.settings.noise_around_input:
+                statistics.require_place(self.forward_func, self.points[captured.number], captured.n_calls)
         if output.ndim == 0 or output.shape[0] != rows:
             raise ValueError(
                 f"forward_func gives the shape {tuple(output.shape)}, expected one row for each of {rows} examples"
@@ -230,6 +234,8 @@ class Execution:
         return loss
 
     def _warn_of_outputs(self, loss: str | LossFunction, output: Tensor) -> None:
+        for key, message in doubts(self.loss, output):
+            self.warn_once(key, message)
         if self.loss is not None:
             return
         if output.shape[1:].numel() == 1:
@@ -350,7 +356,7 @@ class Execution:
         point, shape = self.points[captured.number], captured.activation.shape
         gathered = None if statistics is None else statistics.feature_dim
         dim = resolve_feature_dim(
-            point.layer, shape, gathered if named is None else named, captured.last_leaf, point.at_input
+            point.layer, shape, gathered if named is None else named, captured.origin, point.at_input
         )
         if gathered is not None and resolve_feature_dim(point.layer, shape, gathered) != dim:
             raise ValueError(

@@ -18,8 +18,9 @@ from torch.nn import Module
 from captum_iba._compat import progress
 from captum_iba.attr._model.guard import ModuleGuard
 from captum_iba.attr._model.hooks import HookPoint, activation_of, hooked
+from captum_iba.attr._model.nested import split_activation
 from captum_iba.attr._model.padding import Padding
-from captum_iba.attr.feature_dim import resolve_feature_dim
+from captum_iba.attr.feature_dim import Origin, infer_feature_dim, resolve_feature_dim
 
 ENOUGH = 1000
 """With fewer observations, bits depend on which ones were seen: the table is in docs/limits.md."""
@@ -52,6 +53,9 @@ class FeatureStatistics:
 
         model (str or None): Fingerprint of the model that they were gathered with, where somebody set it; kept in the
                     file. :class:`captum_iba.text.TextExplainer` sets and checks it. None: not known.
+        at_input (bool or None): Whether they are of the layer's input, not of its output; :meth:`estimate` sets it,
+                    attribution checks it, the file keeps it. None: not known.
+        call (int or None): Of which call of the layer, as it was named for :meth:`estimate`; likewise.
 
     Examples::
 
@@ -73,6 +77,8 @@ class FeatureStatistics:
         self.min_std = float(min_std)
         self.feature_dim = feature_dim
         self.model: str | None = None
+        self.at_input: bool | None = None
+        self.call: int | None = None
         self.count = 0
         """Observations so far: examples, times positions that count."""
         self._mean: Tensor | None = None
@@ -113,9 +119,9 @@ class FeatureStatistics:
             FeatureStatistics: itself
 
         Raises:
-            ValueError: for another number of dimensions, another width than before, a mask of another shape, or NaN
-                        or infinity among the observations that count (says in which batch); what was
-                        gathered so far stays.
+            ValueError: for another number of dimensions, another width than before, a mask of another shape or with
+                        negative numbers or NaN, or NaN or infinity among the observations that count (says in
+                        which batch); what was gathered so far stays.
         """
         observed = _wide(self._observations(features.detach(), mask))
         if len(observed):
@@ -123,23 +129,35 @@ class FeatureStatistics:
                 raise ValueError(f"features of batch {self._batches} hold NaN or infinity")
             mean = observed.mean(0)
             self._combine(len(observed), mean, (observed - mean).square().sum(0))
+        if self.feature_dim is None and features.ndim == 3:
+            self.feature_dim = -1  # as it was read
         self._batches += 1
         return self
 
     def merge(self, other: FeatureStatistics) -> FeatureStatistics:
-        """The statistics of both data sets together, as a new object; ValueError where layer, width or model differ."""
+        """The statistics of both data sets together, as a new object.
+
+        Raises:
+            ValueError: The layer, its call, its input or output, width or model differ.
+        """
         if self.layer != other.layer:
             raise ValueError(
                 f"other is of layer {other.layer!r}, expected statistics of the same layer, {self.layer!r}"
             )
         if None not in (self.feature_dim, other.feature_dim) and self.feature_dim != other.feature_dim:
             raise ValueError(f"other has the feature_dim {other.feature_dim}, expected {self.feature_dim}")
+        for name in ("at_input", "call"):
+            one, another = getattr(self, name), getattr(other, name)
+            if None not in (one, another) and one != another:
+                raise ValueError(f"other has {name}={another}, expected statistics of the same place, {name}={one}")
         if None not in (self.model, other.model) and self.model != other.model:
             raise ValueError("other was gathered with another model, expected statistics of the same model")
         merged = FeatureStatistics(
             self.layer, self.min_std, other.feature_dim if self.feature_dim is None else self.feature_dim
         )
         merged.model = self.model if self.model == other.model else None
+        merged.at_input = other.at_input if self.at_input is None else self.at_input
+        merged.call = other.call if self.call is None else self.call
         for part in (self, other):
             if part._mean is not None and part._squares is not None:
                 merged._combine(part.count, part._mean, part._squares)
@@ -173,9 +191,9 @@ class FeatureStatistics:
                         mapping (keyword arguments); of a loader of inputs and labels ``(x for x, _ in loader)``. Read
                         once; a generator will do.
             mask_func (Callable, optional): Takes a batch, gives the mask for :meth:`update`, or None.
-                        Default: the ``attention_mask`` of a mapping, or of a tuple where ``forward_func`` has a
-                        parameter of that name, for layers that have its positions; else all observations count, with
-                        a warning where that may count padding
+                        Default: the ``attention_mask`` of a mapping (also inside of a batch), or of a tuple where
+                        ``forward_func`` has a parameter of that name, for layers that have its positions; else all
+                        observations count, with a warning where that may count padding
             layer_call (int or list of int, optional): Which call of a layer that runs several times in a pass, from
                         0; negative ones count from the last, and need the whole pass, but for a layer that ran once in
                         the first batch.
@@ -188,7 +206,8 @@ class FeatureStatistics:
                         Default: False
             feature_dim (int or list of int, optional): Dimension of the activation that holds the features, of every
                         layer; negative ones count from the last.
-                        Default: 1 for convolutions, batch normalization and what is built of them, else the last
+                        Default: told by the layer and by what gave the activation; 1 behind convolutions and batch
+                        normalization, the last behind linear layers. Where that does not say, it is asked for
 
         Returns:
             FeatureStatistics, or a list of them in the order of ``layer``
@@ -209,28 +228,34 @@ class FeatureStatistics:
         points = [HookPoint(one, call, attribute_to_layer_input) for one, call in zip(layers, calls, strict=True)]
         dims = feature_dims(feature_dim, len(layers))
         gathered = [cls(_name_of(forward_func, one), min_std) for one in layers]
+        for statistics, call in zip(gathered, calls, strict=True):
+            statistics.at_input, statistics.call = bool(attribute_to_layer_input), int(call)
         padding = Padding(forward_func, [str(_name_of(forward_func, one) or type(one).__name__) for one in layers])
         with ModuleGuard(forward_func) as guard, torch.no_grad():
 
             def activations(batch: Any) -> list[Tensor]:
                 try:
-                    return [features for features, _ in _run_to_points(forward_func, batch, points, guard)[1]]
+                    raw = [features for features, _ in _run_to_points(forward_func, batch, points, guard)[1]]
                 finally:
                     guard.rewind()
+                return [one._features_last(features) for one, features in zip(gathered, raw, strict=True)]
 
             shown = progress(batches, desc="Statistics") if show_progress else batches
             for batch in shown:
-                with guard.watching():
+                with guard.watching(leaves=True):
                     # After a first whole pass it is known which layers run once, and where to stop.
                     points, found = _run_to_points(forward_func, batch, points, guard)
                     guard.rewind()  # the pass ended at the layer: what it would have put right at its end is put right
+                    for statistics, one, dim, (features, origin) in zip(gathered, layers, dims, found, strict=True):
+                        statistics._settle_feature_dim(one, features, dim, origin, attribute_to_layer_input)
                     if mask_func is not None:
                         masks: list[Tensor | None] = [mask_func(batch)] * len(found)
                     else:
-                        masks = padding.masks(batch, [features for features, _ in found], activations)
-                each = zip(gathered, layers, dims, found, masks, strict=True)
-                for statistics, one, dim, (features, leaf), mask in each:
-                    statistics._settle_feature_dim(one, features, dim, leaf, attribute_to_layer_input)
+                        last = [
+                            one._features_last(features) for one, (features, _) in zip(gathered, found, strict=True)
+                        ]
+                        masks = padding.masks(batch, last, activations)
+                for statistics, (features, _), mask in zip(gathered, found, masks, strict=True):
                     statistics.update(features, mask)
         for statistics in gathered:
             statistics._require()
@@ -249,6 +274,8 @@ class FeatureStatistics:
             "min_std": repr(self.min_std),
             "feature_dim": "" if self.feature_dim is None else str(self.feature_dim),
             **({} if self.model is None else {"model": self.model}),
+            **({} if self.at_input is None else {"at_input": str(int(self.at_input))}),
+            **({} if self.call is None else {"call": str(self.call)}),
         }
         content = save({"mean": mean.cpu(), "squares": squares.cpu()}, metadata=metadata)
         target = Path(path)
@@ -299,8 +326,39 @@ class FeatureStatistics:
         if n_features is not None and len(mean) != n_features:
             raise ValueError(f"path {os.fspath(path)!r} has statistics of {len(mean)} features, expected {n_features}")
         statistics.model = metadata.get("model")  # files of before have none
+        statistics.at_input = bool(int(metadata["at_input"])) if "at_input" in metadata else None
+        statistics.call = int(metadata["call"]) if "call" in metadata else None
         statistics._combine(int(metadata["count"]), mean, squares)
         return statistics
+
+    def require_place(self, forward_func: Callable[..., Any], point: HookPoint, calls: int) -> None:
+        """Raise ValueError unless they are of a place in a model, as far as both are known.
+
+        Args:
+            forward_func (Callable): The model.
+            site (HookPoint): The place.
+            calls (int): How often the layer ran.
+        """
+        where = f"statistics are of layer {self.layer!r}" if self.layer else "statistics are of a layer"
+        if self.at_input is not None and self.at_input != bool(point.at_input):
+            gathered, asked = ("input", "output") if self.at_input else ("output", "input")
+            raise ValueError(
+                f"{where}, at its {gathered}, but attribute_to_layer_input is {point.at_input}; expected statistics of "
+                f"the {asked}: FeatureStatistics.estimate(..., attribute_to_layer_input={point.at_input})"
+            )
+        if self.call is not None and self.call != point.call and (self.call - point.call) % calls:
+            raise ValueError(
+                f"{where}, call {self.call}, but layer_call is {point.call}, and the layer ran {calls} times; expected "
+                f"statistics of the same call: FeatureStatistics.estimate(..., layer_call={point.call})"
+            )
+        if isinstance(forward_func, Module) and self.layer:
+            modules = dict(forward_func.named_modules())
+            name = _name_of(forward_func, point.layer)
+            if name and self.layer in modules and modules[self.layer] is not point.layer:
+                raise ValueError(
+                    f"{where}, but the layer is {name!r}; expected statistics of the same layer (where modules are "
+                    "named otherwise than in the model that they were gathered with, set statistics.layer = None)"
+                )
 
     def _observations(self, features: Tensor, mask: Tensor | None) -> Tensor:
         """(N, D): the observations that count."""
@@ -312,6 +370,11 @@ class FeatureStatistics:
             )
         if mask is None:
             return rows.reshape(-1, rows.shape[-1])
+        if mask.dtype is not torch.bool and not bool((mask >= 0).all()):
+            raise ValueError(
+                "mask holds negative numbers or NaN, expected True or 1 where an observation counts, False or 0 for "
+                "padding; of a mask that is added to scores take mask == 0"
+            )
         if mask.ndim >= rows.ndim or tuple(rows.shape[: mask.ndim]) != tuple(mask.shape):
             raise ValueError(
                 f"mask has the shape {tuple(mask.shape)}, expected the first dimensions of {tuple(rows.shape[:-1])}"
@@ -319,11 +382,13 @@ class FeatureStatistics:
         return rows[mask.to(rows.device, torch.bool)].reshape(-1, rows.shape[-1])
 
     def _settle_feature_dim(
-        self, layer: Module, features: Tensor, named: int | None, leaf: Module | None, at_input: bool
+        self, layer: Module, features: Tensor, named: int | None, origin: Origin, at_input: bool
     ) -> None:
         if features.ndim < 2:
             raise ValueError(f"layer {type(layer).__name__} has the shape {tuple(features.shape)}, expected (B, ...)")
-        found = resolve_feature_dim(layer, features.shape, named, leaf, at_input)
+        if named is None and infer_feature_dim(layer, features.shape, origin, at_input) is None:
+            named = self.feature_dim  # of batches of another length
+        found = resolve_feature_dim(layer, features.shape, named, origin, at_input)
         # The last one from behind: the same for activations of (B, D) and (B, T, D).
         found = -1 if found == features.ndim - 1 else found
         if self.feature_dim not in (None, found):
@@ -375,20 +440,21 @@ class _LayersDone(BaseException):
 
 def _run_to_points(
     forward_func: Callable[..., Any], batch: Any, points: list[HookPoint], guard: ModuleGuard
-) -> tuple[list[HookPoint], list[tuple[Tensor, Module | None]]]:
+) -> tuple[list[HookPoint], list[tuple[Tensor, Origin]]]:
     """The points, the only call of a layer counted from the first, so that no pass need wait for more; the features.
 
-    With each feature the last module with parameters of its own that ran before.
+    With each feature where it comes from.
     """
-    features: dict[tuple[Module, int], tuple[Tensor, Module | None]] = {}
+    features: dict[tuple[Module, int], tuple[Tensor, Origin]] = {}
     runs: Counter[Module] = Counter()
 
     def visit(layer: Module, at_input: bool, call: int, value: Any, layer_input: Any) -> None:
         runs[layer] += 1
         if any(point.layer is layer and (point.call < 0 or point.call == call) for point in points):
-            feature, _ = activation_of(value, layer)
+            feature, entered = activation_of(value, layer)[0], split_activation(layer_input)
+            origin = Origin.of(guard.last_leaf, layer, feature, None if entered is None else entered[0], at_input)
             # A copy, because what follows may write into it, an in-place activation for example.
-            features[layer, call] = feature.detach().clone(), guard.last_leaf
+            features[layer, call] = feature.detach().clone(), origin
         if all((point.layer, point.call) in features for point in points):
             raise _LayersDone
 

@@ -61,6 +61,34 @@ def require_outputs(loss: str | LossFunction, output: Tensor) -> None:
         raise ValueError("loss is 'nll', but forward_func gives values above 0, expected log-probabilities")
     if loss == "probability" and bool(((output < -1e-3) | (output > 1 + 1e-2)).any()):
         raise ValueError("loss is 'probability', but forward_func gives values outside of [0, 1]")
+    if loss == "cross_entropy" and (output.ndim < 2 or output.shape[-1] < 2):
+        raise ValueError(
+            f"loss is 'cross_entropy', but forward_func gives the shape {tuple(output.shape)}, expected logits "
+            "(..., C) of at least 2 classes in the last dimension; of one logit an example 'binary_cross_entropy'"
+        )
+
+
+def doubts(loss: str | LossFunction | None, output: Tensor) -> list[tuple[str, str]]:
+    """What of a loss that was named may be a mistake: the name of a warning, and its text."""
+    if loss == "binary_cross_entropy" and bool(((output >= 0) & (output <= 1)).all()):
+        return [
+            (
+                "logits between 0 and 1",
+                "loss is 'binary_cross_entropy', which expects logits, and forward_func gives values between 0 and 1 "
+                "only; if they are probabilities (a sigmoid), give the logits before it, or pass loss='probability' "
+                "and target=0 (the only column) for what makes the probability large",
+            )
+        ]
+    if loss == "cross_entropy" and output.ndim >= 4:
+        return [
+            (
+                "classes in the last dimension",
+                f"loss is 'cross_entropy', and the classes of the outputs, of shape {tuple(output.shape)}, are taken "
+                f"from the last dimension: {output.shape[-1]} of them; for (B, C, H, W) pass a forward_func that gives "
+                "model(x).movedim(1, -1), with the class at the end of the target",
+            )
+        ]
+    return []
 
 
 def row_losses(loss: str | LossFunction, output: Tensor, target: TargetType) -> Tensor:

@@ -222,7 +222,8 @@ def trapped(model, rows, positions=POSITIONS, **changes):
             nn.init.normal_(parameter, 0, 0.5)
         x = torch.randn(rows, positions, WIDTH)
     layer = net.blocks[1]
-    statistics = FeatureStatistics.estimate(net, layer, [x.clone()])
+    at_input = changes.get("attribute_to_layer_input", False)
+    statistics = FeatureStatistics.estimate(net, layer, [x.clone()], attribute_to_layer_input=at_input)
     iba = InformationBottleneckAttribution(net, layer, statistics=statistics)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -206,17 +206,8 @@ class Scale(nn.Module):
         (nn.LayerNorm(8), (2, 5, 8), 2),
         (nn.LSTM(4, 8, batch_first=True, bidirectional=True), (2, 5, 16), 2),
         (nn.Embedding(9, 8), (2, 8, 8), 2),
-        (nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), (2, 8, 8), 2),
-        (nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU()), (2, 8, 8, 8), 1),
-        (nn.Sequential(nn.Linear(8, 8), Scale(8)), (2, 8, 8), 2),
-        (nn.Sequential(nn.Conv2d(8, 8, 1), Scale(8)), (2, 8, 8, 8), 1),
         (Scale(8), (2, 5, 8), 2),
         (Scale(8), (2, 8, 5, 5), 1),
-        (nn.Sequential(nn.Conv2d(3, 8, 1), nn.Conv2d(8, 4, 1)), (2, 12, 9, 9), 1),  # concatenated, as in DenseNet
-        (nn.Sequential(nn.Conv2d(8, 8, 7), nn.LayerNorm(8), nn.Linear(8, 32), nn.Linear(32, 8)), (2, 8, 7, 7), 1),
-        (nn.Sequential(nn.Conv2d(3, 8, 4), nn.LayerNorm(8)), (2, 7, 7, 8), 3),
-        (nn.Conv2d(3, 8, 4), (2, 9, 8), 1),
-        (nn.Sequential(nn.Conv2d(3, 8, 4)), (2, 9, 8), 2),  # patches made tokens
         (nn.Tanh(), (2, 5), 1),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else None,
@@ -226,26 +217,24 @@ def test_the_dimension_of_the_features_is_told_by_what_the_layer_is(layer, shape
 
 
 def test_a_layer_without_parameters_goes_by_the_one_before():
-    assert resolve_feature_dim(nn.ReLU(), (2, 6, 9, 9), last_leaf=nn.BatchNorm2d(6)) == 1
-    assert resolve_feature_dim(nn.GELU(), (2, 7, 7, 32), last_leaf=nn.Linear(8, 32)) == 3
     net = seeded(lambda: nn.Sequential(nn.Conv2d(1, 6, 3), nn.ReLU(), nn.Flatten(), nn.Linear(6 * 16, 2))).eval()
     assert FeatureStatistics.estimate(net, net[1], [drawn(4, 1, 6, 6)]).n_features == 6
 
 
 @pytest.mark.parametrize(
-    ("layer", "shape", "last_leaf"),
+    ("layer", "shape"),
     [
-        (nn.ReLU(), (2, 6, 9), None),
-        (nn.Identity(), (2, 5, 5, 5), None),
-        (nn.GLU(), (2, 7, 16), nn.Linear(8, 32)),
-        (Scale(8), (2, 8, 8), None),
-        (nn.Sequential(nn.Conv2d(8, 8, 7), nn.Linear(8, 8)), (2, 8, 8, 8), None),
+        (nn.ReLU(), (2, 6, 9)),
+        (nn.Identity(), (2, 5, 5, 5)),
+        (Scale(8), (2, 8, 8)),
+        (nn.Conv2d(3, 8, 4), (2, 9, 8)),
+        (nn.Sequential(nn.Conv2d(8, 8, 7), nn.Linear(8, 8)), (2, 8, 8, 8)),
     ],
 )
-def test_a_dimension_that_cannot_be_told_is_asked_for(layer, shape, last_leaf):
+def test_a_dimension_that_cannot_be_told_is_asked_for(layer, shape):
     with pytest.raises(ValueError, match=r"feature_dim is None, .* cannot be told; expected feature_dim=1"):
-        resolve_feature_dim(layer, shape, last_leaf=last_leaf)
-    assert resolve_feature_dim(layer, shape, -1, last_leaf) == len(shape) - 1
+        resolve_feature_dim(layer, shape)
+    assert resolve_feature_dim(layer, shape, -1) == len(shape) - 1
 
 
 def test_a_dimension_that_is_named_must_be_one_of_features():

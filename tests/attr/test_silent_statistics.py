@@ -99,7 +99,7 @@ def test_a_layer_of_other_positions_gets_no_mask_and_a_warning(model, name):
     model(**batch)
     hook.remove()
     with pytest.warns(UserWarning, match=OTHER_POSITIONS):
-        found = FeatureStatistics.estimate(model, layer, [batch])
+        found = FeatureStatistics.estimate(model, layer, [batch], feature_dim=-1)
     torch.testing.assert_close(found.mean, seen[0].reshape(-1, 4).mean(0))
 
 
@@ -117,7 +117,7 @@ def test_where_lengths_coincide_the_mask_of_other_positions_is_not_taken(model, 
 def test_without_padding_nothing_is_said_of_layers_of_other_positions(model, silent):
     batch = {"input_ids": IDS, "attention_mask": torch.ones_like(IDS)}
     layers = [model.table, model.time_first, model.padded, model.latents]
-    assert [one.count for one in FeatureStatistics.estimate(model, layers, [batch])] == [6, 6, 8, 6]
+    assert [one.count for one in FeatureStatistics.estimate(model, layers, [batch], feature_dim=-1)] == [6, 6, 8, 6]
     some = {"input_ids": IDS, "attention_mask": MASK}
     assert FeatureStatistics.estimate(model, model.latents, [some], mask_func=lambda batch: None).count == 6
 

@@ -170,6 +170,7 @@ def passes_of(iba, net, x, **changes):
     ids=lambda changes: ", ".join(changes) or "none",
 )
 def test_after_success(iba, x, changes):
+    iba.statistics[0].at_input = None  # of the input, too
     iba.attribute(x, **{**QUICK, **changes})
 
 

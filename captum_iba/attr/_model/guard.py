@@ -17,8 +17,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import Module
 from torch.nn.modules.lazy import LazyModuleMixin
-from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.nn.parameter import is_lazy
+
+from captum_iba.attr.feature_dim import LeafOutput, leaf_after
 
 ONE_AT_A_TIME = threading.RLock()
 """Attributions run one at a time in a process, on different models too. The fast path of attention, the stance of
@@ -51,8 +53,8 @@ class ModuleGuard:
         self._guarded: dict[int, Module] = {}
         self._flagged: set[int] = set()
         self._states: list[_State] = []
-        self.last_leaf: Module | None = None
-        """The module with parameters and without submodules that began last while :meth:`watching`."""
+        self.last_leaf: LeafOutput | None = None
+        """Output of the last module that tells the feature dimension, while :meth:`watching` with ``leaves``."""
 
     def __enter__(self) -> ModuleGuard:
         with ExitStack() as undo:
@@ -87,22 +89,29 @@ class ModuleGuard:
             self.last_leaf = None
 
     @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Guard every module that begins to run on this thread, whatever function calls it."""
+    def watching(self, leaves: bool = False) -> Iterator[None]:
+        """Guard every module that begins to run on this thread, whatever function calls it.
+
+        Args:
+            leaves (bool): Whether to follow :attr:`last_leaf`. Default: False
+        """
         thread = threading.get_ident()
 
         def begins(module: Module, args: Any) -> None:
             if threading.get_ident() == thread:
                 _require_initialized(module)
                 self._guard_running(module)
-                if module._parameters and not module._modules and not isinstance(module, nn.PReLU):
-                    self.last_leaf = module
 
-        handle = register_module_forward_pre_hook(begins)
-        try:
+        def finished(module: Module, args: Any, output: Any) -> None:
+            if threading.get_ident() == thread:
+                self.last_leaf = leaf_after(self.last_leaf, module, args, output)
+
+        self.last_leaf = None
+        with ExitStack() as hooks:
+            hooks.callback(register_module_forward_pre_hook(begins).remove)
+            if leaves:
+                hooks.callback(register_module_forward_hook(finished).remove)
             yield
-        finally:
-            handle.remove()
 
     def take(self, module: Module) -> None:
         """Guard one module (not its children) that does not run at the moment; a second time does nothing."""

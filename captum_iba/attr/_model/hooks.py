@@ -6,7 +6,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 
 from captum_iba.attr._model.guard import ModuleGuard
 from captum_iba.attr._model.nested import copy_tensor, map_tensors, split_activation, tensors_in
+from captum_iba.attr.feature_dim import Origin
 
 
 @dataclass(frozen=True)
@@ -265,9 +266,10 @@ class CapturedActivation:
         structure (Any): The whole output (or input) of the layer, with the activation in it.
         layer_input (Tensor or None): The activation at the layer's input.
         call (int): Number of the call of the layer, from 0.
-        last_leaf (Module or None): The last module with parameters and without submodules that began before.
+        origin (Origin): What is known about the dimension of the features.
         prefix (Prefix): The module calls that had begun and finished by then.
         versions (list of int): Versions of the activation when it was captured, and of the input before the layer ran.
+        n_calls (int): How often the layer ran in the whole pass. Default: 1
     """
 
     number: int
@@ -275,9 +277,10 @@ class CapturedActivation:
     structure: Any
     layer_input: Tensor | None
     call: int
-    last_leaf: Module | None
+    origin: Origin
     prefix: Prefix
     versions: list[int]
+    n_calls: int = 1
 
     @property
     def changed_in_place(self) -> bool:
@@ -342,32 +345,30 @@ def _observe(
         deque(maxlen=-point.call if point.call < 0 else 1) for point in points
     ]
 
-    def entering(value: Any) -> tuple[Tensor | None, int]:
+    def entering(value: Any) -> Any:
         # Before the layer runs: it may write into its input.
         split = split_activation(value)
         if split is None:
-            return None, 0
-        return copy_tensor(split[0]) if keep_copies else split[0], split[0]._version
+            return None, None, []
+        return split[0], copy_tensor(split[0]) if keep_copies else split[0], _versions(split[0])
 
-    def visit(layer: Module, at_input: bool, call: int, value: Any, entered: tuple[Tensor | None, int]) -> None:
+    def visit(layer: Module, at_input: bool, call: int, value: Any, entered: Any) -> None:
         n_calls[layer, at_input] += 1
         if not at_input:
             trace.returned(layer, value)
         for number, point in enumerate(points):
             if point.layer is layer and point.at_input is at_input and (point.call < 0 or point.call == call):
-                if keep_copies:
-                    value = map_tensors(copy_tensor, value)
-                activation, _ = activation_of(value, layer)
-                layer_input, version = entered
-                versions = _versions(activation)
-                if layer_input is not None:
-                    versions.append(layer_input._version if keep_copies else version)
+                original_input, layer_input, versions = entered
+                origin = Origin.of(guard.last_leaf, layer, activation_of(value, layer)[0], original_input, at_input)
+                structure = map_tensors(copy_tensor, value) if keep_copies else value
+                activation, _ = activation_of(structure, layer)
                 one = CapturedActivation(
-                    number, activation, value, layer_input, call, guard.last_leaf, trace.prefix(), versions
-                )
+                    number, activation, structure, layer_input, call, origin, trace.prefix(),
+                    [*_versions(activation), *versions],
+                )  # fmt: skip
                 seen[number].append((sum(n_calls.values()), one))
 
-    with guard.watching(), hooked(points, visit, entering), trace.following():
+    with guard.watching(leaves=True), hooked(points, visit, entering), trace.following():
         output = forward(1)
     if not isinstance(output, Tensor):
         raise TypeError(
@@ -377,7 +378,8 @@ def _observe(
     for point in points:
         point.require(n_calls[point.layer, point.at_input])
     first_of_each = sorted((captured[0] for captured in seen), key=lambda entry: entry[0])
-    return output, [captured for _, captured in first_of_each]
+    runs = [n_calls[points[one.number].layer, points[one.number].at_input] for _, one in first_of_each]
+    return output, [replace(one, n_calls=n) for (_, one), n in zip(first_of_each, runs, strict=True)]
 
 
 def _versions(*tensors: Tensor | None) -> list[int]:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import inspect
+import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from numbers import Real
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import Module
 
+from captum_iba.attr._model.nested import _with_values
+
 _NO_MASK = ("token_type_ids", "position_ids", "input_ids")
 _OTHER_SEQUENCES = ("decoder", "label", "tgt", "target")
-_LENGTHS = ("length", "lengths", "seq_len", "seq_lens", "seq_length", "seq_lengths", "sequence_lengths")
+_LENGTHS = re.compile(r"(^|_)len(s|gths?)?(_|$)|len(s|gths?)?$")
+_MOST_OF_ADDITIVE = -1e3
 
 
 class Padding:
@@ -38,25 +43,29 @@ class Padding:
 
         Args:
             batch (Any): The batch.
-            features (sequence of Tensor): The activations of the layers.
+            features (sequence of Tensor): The activations of the layers, their features in the last dimension.
             rerun (callable): Gives those for another batch.
         """
-        named = self._named(batch)
-        mask = _attention_mask(named)
+        named = list(_leaves(self._named(batch)))
+        masks = _attention_masks(named)
+        mask = masks[0] if masks else None
+        if any(one.shape != masks[0].shape or not one.equal(masks[0]) for one in masks[1:]):
+            self._warn_of_mask("attention_mask")  # of several texts
+            return [None] * len(features)
         if mask is None:
             self._look_for_masks(named, features)
             return [None] * len(features)
         if bool((mask != 0).all()):
             return [None] * len(features)
-        alike = [feature.ndim == 3 and feature.shape[:2] == mask.shape for feature in features]
+        alike = [feature.ndim >= 3 and feature.shape[:2] == mask.shape for feature in features]
         if any(same and number not in self._have_positions for number, same in enumerate(alike)):
-            self._try_shorter(batch, mask, alike, rerun)
+            self._try_shorter(batch, mask, alike, features, rerun)
         return [self._mask_of(number, mask, feature, alike[number]) for number, feature in enumerate(features)]
 
     def _mask_of(self, number: int, mask: Tensor, feature: Tensor, alike: bool) -> Tensor | None:
         if alike and self._have_positions.get(number, True):
             return mask
-        if feature.ndim == 3:  # what has no positions, as a pooler, has no padding either
+        if feature.ndim >= 3:  # what has no positions, as a pooler, has no padding either
             self._warn(
                 f"positions {number}",
                 f"batches: attention_mask has the shape {tuple(mask.shape)}, and layer {self._layers[number]} gives "
@@ -66,7 +75,12 @@ class Padding:
         return None
 
     def _try_shorter(
-        self, batch: Any, mask: Tensor, alike: Sequence[bool], rerun: Callable[[Any], Sequence[Tensor]]
+        self,
+        batch: Any,
+        mask: Tensor,
+        alike: Sequence[bool],
+        features: Sequence[Tensor],
+        rerun: Callable[[Any], Sequence[Tensor]],
     ) -> None:
         """Cut half of the positions off: a layer that has the mask's positions has half of them, too.
 
@@ -76,6 +90,11 @@ class Padding:
         kept = (mask.shape[1] + 1) // 2  # half: of models that fill up to whole windows, often whole windows
 
         def cut(name: str, value: Any) -> Any:
+            if isinstance(value, Mapping):
+                return _with_values(value, {key: cut(str(key), value[key]) for key in value})
+            if isinstance(value, (tuple, list)) and not _are_numbers(value):
+                items = [cut(name, item) for item in value]
+                return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
             # The positions of a decoder are others.
             own = isinstance(value, Tensor) and value.shape[:2] == mask.shape and not name.startswith(_OTHER_SEQUENCES)
             return value[:, :kept] if own else value
@@ -88,10 +107,19 @@ class Padding:
         try:
             found = rerun(shorter)
         except Exception:  # a model of one length: the shape has to do
+            for number, (feature, same) in enumerate(zip(features, alike, strict=True)):
+                if same and mask.shape[1] in (mask.shape[0], *feature.shape[2:]):
+                    self._warn(
+                        f"size {number}",
+                        f"batches: layer {self._layers[number]} gives {tuple(feature.shape)}, and attention_mask has "
+                        f"the shape {tuple(mask.shape)}: another size is the number of tokens, too, and the model does "
+                        "not run on shorter texts, so that the mask is taken by its shape alone. Give mask_func, which "
+                        "says which positions are padding (or returns None: all count), or batches of another size.",
+                    )
             return
         for number, (feature, same) in enumerate(zip(found, alike, strict=True)):
             if same:
-                fits = feature.ndim == 3 and feature.shape[:2] == (mask.shape[0], kept)
+                fits = feature.ndim >= 3 and feature.shape[:2] == (mask.shape[0], kept)
                 self._have_positions.setdefault(number, fits)
 
     def _named(self, batch: Any) -> dict[str, Any]:
@@ -111,47 +139,105 @@ class Padding:
                 named[name] = value
         return named
 
-    def _look_for_masks(self, named: Mapping[str, Any], features: Sequence[Tensor]) -> None:
-        shapes = [feature.shape[:2] for feature in features if feature.ndim == 3]
-        for name, value in named.items():
-            if name in _NO_MASK or not isinstance(value, Tensor):
+    def _look_for_masks(self, named: Sequence[tuple[str, Any]], features: Sequence[Tensor]) -> None:
+        layers = [feature for feature in features if feature.ndim >= 3]
+        shapes = [feature.shape[:2] for feature in layers]
+        for name, value in named:
+            if name in _NO_MASK:
                 continue
-            of_more_dimensions = name == "attention_mask" and value.ndim > 2 and not bool((value == value.amax()).all())
-            of_lengths = name in _LENGTHS and value.ndim == 1 and bool((value != value.amax()).any())
-            if of_more_dimensions or of_lengths or (value.shape in shapes and _marks_padding(name, value)):
-                self._warn(
-                    "mask",
-                    f"batches: {name!r} seems to say which positions are padding, and they are counted as data. "
-                    "Give the batches as mappings with 'attention_mask', or mask_func=lambda batch: ... that "
-                    "returns the mask (or None, where all count).",
+            if isinstance(value, Tensor) and value.shape in shapes:
+                looks_alike = _marks_padding(name, value)
+            elif name.startswith(_OTHER_SEQUENCES) or not (layers or name == "attention_mask"):
+                looks_alike = False
+            else:
+                looks_alike = _is_of_lengths(name, value) or (
+                    isinstance(value, Tensor) and _is_mask_by_name(name, value, features)
                 )
+            if looks_alike:
+                self._warn_of_mask(name)
 
-    def _warn(self, what: str, message: str) -> None:
+    def _warn_of_mask(self, name: str) -> None:
+        self._warn(
+            "mask",
+            f"batches: {name!r} seems to say which positions are padding, and they are counted as data. "
+            "Give the batches as mappings with 'attention_mask', or mask_func=lambda batch: ... that "
+            "returns the mask (or None, where all count).",
+            6,
+        )
+
+    def _warn(self, what: str, message: str, stacklevel: int = 5) -> None:
         if what not in self._warned:
             self._warned.add(what)
-            warnings.warn(message, UserWarning, stacklevel=5)
+            warnings.warn(message, UserWarning, stacklevel=stacklevel)
 
 
-def _attention_mask(named: Mapping[str, Any]) -> Tensor | None:
-    """The mask (B, T) that is not 0 for tokens: transformers' by its name, or the inverse of torch's own."""
+def _leaves(named: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
+    """Tensors and lists of numbers with their names, those inside of mappings, tuples and lists, too."""
     for name, value in named.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value)
+        elif isinstance(value, (tuple, list)) and not _are_numbers(value):
+            yield from _leaves({f"item {number}": item for number, item in enumerate(value)})
+        else:
+            yield str(name), value
+
+
+def _are_numbers(value: Sequence[Any]) -> bool:
+    return all(isinstance(item, Real) for item in value)
+
+
+def _attention_masks(named: Sequence[tuple[str, Any]]) -> list[Tensor]:
+    """Masks (B, T) that are not 0 for tokens: transformers' by its name, or the inverse of torch's own.
+
+    One, or those of one name at several places.
+    """
+    masks: dict[str, list[Tensor]] = {}
+    for name, value in named:
         if not isinstance(value, Tensor) or value.ndim != 2:
             continue
         if name.endswith("key_padding_mask") and not name.startswith(_OTHER_SEQUENCES):
-            return ~value if value.dtype is torch.bool else value == 0
-        if name == "attention_mask":
+            masks.setdefault(name, []).append(~value if value.dtype is torch.bool else value == 0)
+        elif name == "attention_mask":
             if bool((value < 0).any()):
                 raise ValueError(
                     "batches: attention_mask holds negative numbers, expected 1 for tokens and 0 for padding; for a "
                     "mask of another kind pass mask_func"
                 )
-            return value
-    return None
+            masks.setdefault(name, []).append(value)
+    return next(iter(masks.values()), [])
+
+
+def _is_of_lengths(name: str, value: Any) -> bool:
+    """Whether numbers, one an example, are called lengths, and differ."""
+    if not _LENGTHS.search(name):
+        return False
+    if isinstance(value, (tuple, list)):
+        return len(set(value)) > 1
+    return isinstance(value, Tensor) and value.ndim == 1 and len(value) > 0 and bool((value != value[0]).any())
+
+
+def _is_mask_by_name(name: str, value: Tensor, features: Sequence[Tensor]) -> bool:
+    """Whether a tensor that is called a mask marks padding of the examples, in any shape and with any numbers."""
+    rows = [feature.shape[0] for feature in features]
+    if not _is_called_mask(name) or "causal" in name or value.ndim < 2 or value.shape[0] not in rows:
+        return False
+    if value.is_floating_point() and bool((value <= _MOST_OF_ADDITIVE).any()) and bool((value <= 0).all()):
+        value = value > _MOST_OF_ADDITIVE
+    sizes = [size for size in value.shape[1:] if size > 1]
+    if len(sizes) == 1 and len(value) > 0:
+        return _marks_padding(name, value.reshape(len(value), -1))
+    return value.ndim > 2 and value.numel() > 0 and not bool((value == value.amax()).all())
+
+
+def _is_called_mask(name: str) -> bool:
+    return "mask" in name or "pad" in name
 
 
 def _marks_padding(name: str, value: Tensor) -> bool:
     """Whether a (B, T) tensor is 1 for the tokens of each row and 0 for padding on one side of them."""
-    called_mask = "mask" in name or "pad" in name
+    called_mask = _is_called_mask(name)
+    if called_mask and value.is_floating_point() and bool((value <= _MOST_OF_ADDITIVE).any()):
+        value = (value > _MOST_OF_ADDITIVE).long()  # what is added to scores
     if (value.is_floating_point() and not called_mask) or not bool(((value == 0) | (value == 1)).all()):
         return False
     # What is called a mask may be true for padding, too; anything else would be token types.
