@@ -119,7 +119,7 @@ def test_records_say_what_method_and_test_give(config_of, tmp_path, model_folder
             "methods: lime@n_samples=0: n_samples is 0, expected an integer",
         ),
         ({"method": "lime", "bow": "perhaps"}, ValueError, "bow is 'perhaps', expected True or False"),
-        ({"method": "lime", "kernel_width": 0}, ValueError, "kernel_width is 0, expected a number above 0"),
+        ({"method": "lime", "kernel_width": 0}, ValueError, "kernel_width is 0, expected a positive number"),
         ({"method": "kernel_shap", "n_samples": "many"}, ValueError, "n_samples"),
         ({"method": "occlusion", "window": 0}, ValueError, "window"),
     ],
