@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,6 +14,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from captum_iba._compat import progress
+from captum_iba._files import write_bytes
 from captum_iba.attr._model.guard import ModuleGuard
 from captum_iba.attr._model.hooks import HookPoint, activation_of, hooked
 from captum_iba.attr._model.nested import split_activation
@@ -59,13 +58,15 @@ class FeatureStatistics:
 
     Examples::
 
-        >>> statistics = FeatureStatistics("encoder.layer.8")
-        >>> for batch in batches:
-        >>>     statistics.update(features_of(batch), mask=batch["attention_mask"])
-        >>> statistics.mean, statistics.std   # float32 tensors, of shape (D,)
-        >>> # or, from the model itself, running it only up to the layer:
-        >>> statistics = FeatureStatistics.estimate(model, model.encoder.layer[8], batches)
-        >>> statistics.save("layer-09.safetensors")
+        >>> statistics = FeatureStatistics("encoder")
+        >>> for activations in (torch.ones(2, 5, 3), torch.zeros(4, 7, 3)):
+        ...     _ = statistics.update(activations)
+        >>> statistics.mean, statistics.count
+        (tensor([0.2632, 0.2632, 0.2632]), 38)
+        >>> # from a model, which runs only up to the layer:
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+        >>> FeatureStatistics.estimate(model, model[0], torch.randn(1000, 4).split(100))
+        FeatureStatistics(8 features, 1000 observations, layer='0')
     """
 
     def __init__(self, layer: str | None = None, min_std: float = 0.01, feature_dim: int | None = None) -> None:
@@ -278,16 +279,7 @@ class FeatureStatistics:
             **({} if self.call is None else {"call": str(self.call)}),
         }
         content = save({"mean": mean.cpu(), "squares": squares.cpu()}, metadata=metadata)
-        target = Path(path)
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-            os.chmod(temporary, 0o644)
-            os.replace(temporary, target)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+        write_bytes(path, content)
 
     @classmethod
     def load(
@@ -336,7 +328,7 @@ class FeatureStatistics:
 
         Args:
             forward_func (Callable): The model.
-            site (HookPoint): The place.
+            point (HookPoint): The place.
             calls (int): How often the layer ran.
         """
         where = f"statistics are of layer {self.layer!r}" if self.layer else "statistics are of a layer"

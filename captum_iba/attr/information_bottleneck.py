@@ -123,8 +123,9 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
                         Default: None, all elements are maskable
             feature_dim (int or list of int, optional): Dimension of the activation that holds the features, of each
                         layer: 1 for (B, C, T) and (B, C, H, W), -1 for (B, T, D) and (B, H, W, C).
-                        Default: that of the statistics; else 1 for convolutions, batch normalization and modules
-                        built of them, and the last dimension for all other layers
+                        Default: that of the statistics; else the dimension that the layer, or the last layer with
+                        parameters before it, gives: 1 for convolutions and batch normalization, the last one for
+                        linear layers, layer normalization and attention. Where it is ambiguous, an error asks for it
             layer_call (int or list of int, optional): Number of the call of a layer that runs several times in a
                         forward pass (as in ALBERT), from 0; negative numbers count from the last.
                         Default: -1
@@ -178,7 +179,8 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
             >>> model = torch.nn.Sequential(embedding, torch.nn.Tanh(), linear)
             >>> def forward_func(ids): return model(ids).mean(1)
             >>> ids = torch.randint(10, (2, 6))
-            >>> statistics = FeatureStatistics.estimate(model, embedding, torch.randint(10, (50, 4, 6)))
+            >>> batches = torch.randint(10, (400, 6)).split(100)
+            >>> statistics = FeatureStatistics.estimate(model, embedding, batches)
             >>> iba = InformationBottleneckAttribution(forward_func, embedding, statistics=statistics)
             >>> bits = iba.attribute(ids, target=1)
             >>> bits.shape, bits.sum(-1).shape  # of every feature, and of every token
