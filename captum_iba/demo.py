@@ -8,6 +8,8 @@ from pathlib import Path
 
 from captum_iba.attr.feature_statistics import FeatureStatistics
 
+__all__ = ["demo_texts", "embedded_model_path", "embedded_statistics"]
+
 
 def _assets() -> Path:
     # A folder of its own on disk is what transformers can load; a package in a zip file has none.

@@ -17,7 +17,7 @@ from captum_iba.attr._model.inputs import ModelInputs
 from captum_iba.attr._model.nested import tensors_in
 from captum_iba.attr._model.replay import ForwardPasses, largest_difference, out_of_memory
 from captum_iba.attr.feature_dim import resolve_feature_dim
-from captum_iba.attr.feature_statistics import FeatureStatistics
+from captum_iba.attr.feature_statistics import FeatureStatistics, require_same_place
 from captum_iba.attr.losses import (
     LossFunction,
     doubts,
@@ -216,7 +216,7 @@ class Execution:
                 )
             statistics = self.statistics[captured.number]
             if statistics is not None and not self.settings.noise_around_input:
-                statistics.require_place(self.forward_func, self.points[captured.number], captured.n_calls)
+                require_same_place(statistics, self.forward_func, self.points[captured.number], captured.n_calls)
         if output.ndim == 0 or output.shape[0] != rows:
             raise ValueError(
                 f"forward_func gives the shape {tuple(output.shape)}, expected one row for each of {rows} examples"

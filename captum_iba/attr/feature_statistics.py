@@ -323,35 +323,6 @@ class FeatureStatistics:
         statistics._combine(int(metadata["count"]), mean, squares)
         return statistics
 
-    def require_place(self, forward_func: Callable[..., Any], point: HookPoint, calls: int) -> None:
-        """Raise ValueError unless they are of a place in a model, as far as both are known.
-
-        Args:
-            forward_func (Callable): The model.
-            point (HookPoint): The place.
-            calls (int): How often the layer ran.
-        """
-        where = f"statistics are of layer {self.layer!r}" if self.layer else "statistics are of a layer"
-        if self.at_input is not None and self.at_input != bool(point.at_input):
-            gathered, asked = ("input", "output") if self.at_input else ("output", "input")
-            raise ValueError(
-                f"{where}, at its {gathered}, but attribute_to_layer_input is {point.at_input}; expected statistics of "
-                f"the {asked}: FeatureStatistics.estimate(..., attribute_to_layer_input={point.at_input})"
-            )
-        if self.call is not None and self.call != point.call and (self.call - point.call) % calls:
-            raise ValueError(
-                f"{where}, call {self.call}, but layer_call is {point.call}, and the layer ran {calls} times; expected "
-                f"statistics of the same call: FeatureStatistics.estimate(..., layer_call={point.call})"
-            )
-        if isinstance(forward_func, Module) and self.layer:
-            modules = dict(forward_func.named_modules())
-            name = _name_of(forward_func, point.layer)
-            if name and self.layer in modules and modules[self.layer] is not point.layer:
-                raise ValueError(
-                    f"{where}, but the layer is {name!r}; expected statistics of the same layer (where modules are "
-                    "named otherwise than in the model that they were gathered with, set statistics.layer = None)"
-                )
-
     def _observations(self, features: Tensor, mask: Tensor | None) -> Tensor:
         """(N, D): the observations that count."""
         rows = self._features_last(features)
@@ -464,6 +435,39 @@ def _run_to_points(
         point.require(runs[point.layer])
     found = [features[point.layer, point.call % runs[point.layer]] for point in points]
     return [replace(point, call=0) if runs[point.layer] == 1 else point for point in points], found
+
+
+def require_same_place(
+    statistics: FeatureStatistics, forward_func: Callable[..., Any], point: HookPoint, n_calls: int
+) -> None:
+    """Raise ValueError where statistics were gathered at another layer, call or side of it, as far as that is known.
+
+    Args:
+        statistics (FeatureStatistics): The statistics.
+        forward_func (Callable): The model.
+        point (HookPoint): Where the bottleneck is.
+        n_calls (int): How often the layer ran.
+    """
+    where = f"statistics are of layer {statistics.layer!r}" if statistics.layer else "statistics are of a layer"
+    if statistics.at_input is not None and statistics.at_input != bool(point.at_input):
+        gathered, asked = ("input", "output") if statistics.at_input else ("output", "input")
+        raise ValueError(
+            f"{where}, at its {gathered}, but attribute_to_layer_input is {point.at_input}; expected statistics of "
+            f"the {asked}: FeatureStatistics.estimate(..., attribute_to_layer_input={point.at_input})"
+        )
+    if statistics.call is not None and statistics.call != point.call and (statistics.call - point.call) % n_calls:
+        raise ValueError(
+            f"{where}, call {statistics.call}, but layer_call is {point.call}, and the layer ran {n_calls} times; expected "
+            f"statistics of the same call: FeatureStatistics.estimate(..., layer_call={point.call})"
+        )
+    if isinstance(forward_func, Module) and statistics.layer:
+        modules = dict(forward_func.named_modules())
+        name = _name_of(forward_func, point.layer)
+        if name and statistics.layer in modules and modules[statistics.layer] is not point.layer:
+            raise ValueError(
+                f"{where}, but the layer is {name!r}; expected statistics of the same layer (where modules are "
+                "named otherwise than in the model that they were gathered with, set statistics.layer = None)"
+            )
 
 
 def feature_dims(feature_dim: int | Sequence[int | None] | None, n_layers: int) -> list[int | None]:
