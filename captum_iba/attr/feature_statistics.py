@@ -457,8 +457,8 @@ def require_same_place(
         )
     if statistics.call is not None and statistics.call != point.call and (statistics.call - point.call) % n_calls:
         raise ValueError(
-            f"{where}, call {statistics.call}, but layer_call is {point.call}, and the layer ran {n_calls} times; expected "
-            f"statistics of the same call: FeatureStatistics.estimate(..., layer_call={point.call})"
+            f"{where}, call {statistics.call}, but layer_call is {point.call}, and the layer ran {n_calls} times; "
+            f"expected statistics of the same call: FeatureStatistics.estimate(..., layer_call={point.call})"
         )
     if isinstance(forward_func, Module) and statistics.layer:
         modules = dict(forward_func.named_modules())
