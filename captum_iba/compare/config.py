@@ -258,7 +258,8 @@ def _runs(entry: Any, seed: int, random_seeds: int) -> list[MethodRun]:
     for key, value in settings.items():
         if not isinstance(key, str) or not (key == "layer" or isinstance(value, str | int | float | None)):
             raise TypeError(f"methods: {key} of {method!r} is {value!r}, expected a number, a text, true or false.")
-    find(method).check_options(key for key in settings if key not in ("name", "layer", "seed", "seeds", "counting"))
+    options = (key for key in settings if key not in ("name", "layer", "seed", "seeds", "counting"))
+    find(method).check_options(options)
     name, count = settings.pop("name", None), settings.pop("seeds", None)
     if count is None and method == "random" and "seed" not in settings:
         count = random_seeds
@@ -277,12 +278,11 @@ def _runs(entry: Any, seed: int, random_seeds: int) -> list[MethodRun]:
     counting = settings.pop("counting", "as_released" if method.endswith("_as_released") else "removable")
     if counting not in _COUNTINGS:
         raise ValueError(f"methods: counting of {method!r} is {counting!r}, expected {' or '.join(_COUNTINGS)}.")
-    options = tuple(settings.items())
     if count is None:
-        return [MethodRun(row, row, method, layer, seed, counting, options)]
+        return [MethodRun(row, row, method, layer, seed, counting, tuple(settings.items()))]
     joint = "," if "@" in row else "@"
     return [
-        MethodRun(row, f"{row}{joint}seed={number}", method, layer, number, counting, options)
+        MethodRun(row, f"{row}{joint}seed={number}", method, layer, number, counting, tuple(settings.items()))
         for number in range(seed, seed + count)
     ]
 
