@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import fields
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -51,7 +52,7 @@ def compare(
     data: Annotated[
         str | None,
         typer.Option(
-            help="Data set: JSON lines, CSV, parquet, .txt (also .gz), a folder, or a name on the hub.",
+            help="Dataset: JSON lines, CSV, parquet, .txt (also .gz), a folder, or a name on the hub.",
             show_default=False,
         ),
     ] = None,
@@ -107,15 +108,15 @@ def compare(
         str | None, typer.Option(help="Column with the gold labels.", show_default="found by its name")
     ] = None,
     subset: Annotated[
-        str | None, typer.Option(help="Subset of a data set on the hub that has several.", show_default=False)
+        str | None, typer.Option(help="Subset of a dataset on the hub that has several.", show_default=False)
     ] = None,
     split: Annotated[
-        str | None, typer.Option(help="Split of a folder or hub data set.", show_default="test, else validation")
+        str | None, typer.Option(help="Split of a folder or hub dataset.", show_default="test, else validation")
     ] = None,
     statistics_from: Annotated[
         str | None,
         typer.Option(
-            help="Data set whose texts give the statistics that iba needs.",
+            help="Dataset whose texts give the statistics that iba needs.",
             show_default="500 rows, outside the sample if possible",
         ),
     ] = None,
@@ -137,41 +138,17 @@ def compare(
     workers: WorkersOption = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the findings and errors.")] = False,
 ) -> None:
-    """Compare methods on a data set: tables, curves and a report. If it is stopped, the same command goes on."""
+    """Compare methods on a dataset: tables, curves and a report. If it is stopped, the same command goes on."""
+    options = {**locals(), "layers": [_layer(text) for text in layer or ()] or None, "betas": beta or None}
     if data is None and config is None:
         raise typer.BadParameter("Missing option --data (or --config with a file that names the data).")
-    options = {
-        "data": data,
-        "model": model,
-        "methods": methods,
-        "preset": preset,
-        "layers": None if not layer else [_layer(text) for text in layer],
-        "betas": beta or None,
-        "examples": examples,
-        "target": target,
-        "text_column": text_column,
-        "pair_column": pair_column,
-        "label_column": label_column,
-        "subset": subset,
-        "split": split,
-        "statistics_from": statistics_from,
-        "seed": seed,
-        "random_seeds": random_seeds,
-        "batch_size": batch_size,
-        "max_length": max_length,
-        "device": device,
-        "dtype": dtype,
-    }
-    given = {
-        name: value.value if isinstance(value, Enum) else value for name, value in options.items() if value is not None
-    }
     with plain_errors(quiet, _INTERRUPTED):
         require_extra()
         from captum_iba.compare import prepare, write_report
 
         where = find_executor(executor, address, workers)
         with quiet_workers(where):
-            _compute(prepare(_config(config, given), out, lambda message: note(message, quiet), where), quiet)
+            _compute(prepare(_config(config, options), out, lambda message: note(message, quiet), where), quiet)
         _deliver(write_report(out), quiet)
 
 
@@ -188,9 +165,13 @@ def report(
 
 
 def _config(path: Path | None, options: dict[str, Any]) -> ComparisonConfig:
+    """The configuration of a file, overridden by the options that have the names of its fields."""
     from captum_iba.compare import ComparisonConfig
 
-    return ComparisonConfig(**options) if path is None else ComparisonConfig.from_yaml(path, **options)
+    names = {field.name for field in fields(ComparisonConfig)}
+    given = {name: value for name, value in options.items() if name in names and value is not None}
+    given = {name: value.value if isinstance(value, Enum) else value for name, value in given.items()}
+    return ComparisonConfig(**given) if path is None else ComparisonConfig.from_yaml(path, **given)
 
 
 def _layer(text: str) -> int | str | list[int | str]:

@@ -206,7 +206,7 @@ def fingerprint(examples: Iterable[Example]) -> str:
 class _Golds:
     """From what the column of labels holds to the numbers of the model's classes.
 
-    Where every label that the column holds, or every name that the data set has for its own numbers, is a label of the
+    Where every label that the column holds, or every name that the dataset has for its own numbers, is a label of the
     model, these decide: the set may count its classes in another order, and number only some. Else its numbers are
     the model's.
     """

@@ -80,13 +80,8 @@ class Executor(Protocol):
         workers (int or None): The number of jobs done at once; None: not known before the start.
     """
 
-    @property
-    def remote(self) -> bool:
-        """As the class says."""
-
-    @property
-    def workers(self) -> int | None:
-        """As the class says."""
+    remote: bool
+    workers: int | None
 
     def open(self, worker: Worker, device: str | None = None) -> AbstractContextManager[Workers]:
         """Start workers, and end them with the context.
@@ -101,7 +96,7 @@ class LocalExecutor:
     """Does the jobs in this process, one after the other, in their order."""
 
     remote = False
-    workers = 1
+    workers: int | None = 1
 
     @contextmanager
     def open(self, worker: Worker, device: str | None = None) -> Iterator[Workers]:
@@ -126,8 +121,8 @@ class RayExecutor:
 
     An actor gets the model from this process once, so the machines need no common disk, and as many threads as torch
     has here, because their number can change the last digit (so can another kind of processor: ``docs/scale.md`` has
-    the tolerance). ``OMP_NUM_THREADS=1`` gives the most workers. If an actor dies, a free one does its job again and
-    a new actor is started; if a whole machine is lost, the others go on.
+    the tolerance). ``OMP_NUM_THREADS=1`` gives the most workers. If an actor dies, which Ray also prints to standard
+    output, a free one does its job again and a new one is started; if a whole machine is lost, the others go on.
 
     Args:
         address (str, optional): Address of a running cluster: ``"auto"`` for the cluster of this machine, or

@@ -161,7 +161,7 @@ def _statistics_source(
             examples=STATISTICS_TEXTS,
             seed=config.seed,
         ).examples
-        source = "another data set"
+        source = "another dataset"
     elif config.model is None:
         return embedded_statistics, (), "those of the embedded model"
     elif len(data.others) >= FEWEST_OTHERS:

@@ -1,4 +1,4 @@
-"""A tiny classifier in a folder, a small data set, and a comparison of a few methods on it."""
+"""A tiny classifier in a folder, a small dataset, and a comparison of a few methods on it."""
 
 import json
 from pathlib import Path
