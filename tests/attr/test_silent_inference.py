@@ -483,8 +483,9 @@ def test_statistics_of_the_output_are_refused_at_the_input(twice, tmp_path):
             with pytest.raises(ValueError, match=f"but attribute_to_layer_input is {not at_input}; expected"):
                 attributed(twice, twice.first, one, attribute_to_layer_input=not at_input)
             attributed(twice, twice.first, one, attribute_to_layer_input=at_input)
-        # The noise as released has nothing of them.
-        attributed(twice, twice.first, statistics, attribute_to_layer_input=not at_input, preset="as_released")
+    # The noise as released has nothing of them.
+    inputs, _ = estimated(twice, twice.first, data, attribute_to_layer_input=True)
+    attributed(twice, twice.first, inputs, preset="as_released")
 
 
 def test_statistics_of_another_layer_are_refused(twice):
