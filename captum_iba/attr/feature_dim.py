@@ -31,9 +31,9 @@ _CHANNELS_FIRST = (
 _FEATURES_LAST = (nn.Linear, nn.Bilinear, nn.Embedding, nn.EmbeddingBag, nn.RNNBase, nn.MultiheadAttention)
 _KEEPS_LAYOUT = (
     *(
-        one
+        cls
         for name in activation.__all__
-        if name not in ("MultiheadAttention", "GLU") and isinstance(one := getattr(activation, name), type)
+        if name not in ("MultiheadAttention", "GLU") and isinstance(cls := getattr(activation, name), type)
     ),
     dropout.Dropout,
     dropout.AlphaDropout,
@@ -50,17 +50,18 @@ _WIDTHS_IN = ("in_channels", "num_features", "num_channels", "in_features", "emb
 
 @dataclass(frozen=True)
 class LeafOutput:
-    """What a module gave whose kind says where its features are; no tensor is kept alive.
+    """Output of a module whose type tells the dimension of its features; it keeps no tensor alive.
 
     Args:
-        shape (tuple of int): Of the output.
-        strides (tuple of int): Of the output; empty where it has none.
-        offset (int): Where the output begins in its storage.
-        storage (StorageWeakRef or None): Its storage, which this does not keep.
-        dim (int or None): The dimension of the features, from 1; None where the kind of the module is not known.
-        wider (LeafOutput or None): Of an output of two dimensions the last one before that has more. Default: None
-        energy (Tensor or None): The sum of squares, where both ends have one size; a copy, transposed or not, has the
-            same.
+        shape (tuple of int): Shape of the output.
+        strides (tuple of int): Strides of the output; empty where it has none.
+        offset (int): Offset of the output in its storage.
+        storage (StorageWeakRef or None): Weak reference to its storage.
+        dim (int or None): Dimension of the features, from 1; None where the type of the module does not tell it.
+        wider (LeafOutput or None): For an output (B, C), the last output before it that has more dimensions.
+            Default: None
+        energy (Tensor or None): Sum of squares, for shapes with dimensions 1 and -1 of one size; a copy, transposed or
+            not, has the same sum.
     """
 
     shape: tuple[int, ...]
@@ -73,7 +74,7 @@ class LeafOutput:
 
     @classmethod
     def of(cls, output: Tensor, dim: int | None) -> LeafOutput:
-        """That of a tensor."""
+        """Description of a tensor."""
         shape = tuple(output.shape)
         with suppress(RuntimeError, NotImplementedError):  # sparse, nested and some wrapped tensors
             storage = StorageWeakRef(output.untyped_storage())  # type: ignore[no-untyped-call]
@@ -82,24 +83,24 @@ class LeafOutput:
         return cls(shape, (), 0, None, dim)
 
     def is_copied_to(self, other: LeafOutput) -> bool:
-        """Whether another tensor may hold the same numbers in another order."""
+        """Whether another tensor may hold the same values in another order."""
         if self.energy is None or other.energy is None:
             return True
         return bool((self.energy.to(other.energy.device) - other.energy).abs() <= 1e-4 * other.energy.abs())
 
     def after(self, before: LeafOutput | None) -> LeafOutput:
-        """The same, with what came before it."""
+        """This output with the wider one before it."""
         if len(self.shape) > 2 or before is None:
             return self
         return replace(self, wider=before.wider if len(before.shape) == 2 else before)
 
     def for_shape(self, shape: tuple[int, ...]) -> LeafOutput:
-        """This, or where it weighs what came before, as the gates of channels and of experts do, that."""
+        """This output, or the wider one before it where this one only gates that (channel attention, routers)."""
         smaller = len(self.shape) == 2 < len(shape) and math.prod(self.shape) < math.prod(shape)
         return self.wider if smaller and self.wider is not None and self.wider.shape == shape else self
 
     def dim_by_memory(self, tensor: Tensor) -> int | None:
-        """The dimension of the features in a tensor that is this output or a view of it; None for any other."""
+        """The dimension of the features in a tensor that is this output or a view of it; None for other tensors."""
         if self.dim is None or self.storage is None or self.shape[self.dim] < 2:
             return None
         other = LeafOutput.of(tensor, None)
@@ -111,12 +112,12 @@ class LeafOutput:
         step = self.strides[self.dim]
         if step == 0 or [s for s, n in zip(self.strides, self.shape, strict=True) if n > 1].count(step) != 1:
             return None
-        alike = [
+        candidates = [
             dim
             for dim, (size, stride) in enumerate(zip(other.shape, other.strides, strict=True))
             if size == self.shape[self.dim] and stride == step
         ]
-        return alike[0] if len(alike) == 1 and alike[0] > 0 else None
+        return candidates[0] if len(candidates) == 1 and candidates[0] > 0 else None
 
 
 @dataclass(frozen=True)
@@ -124,23 +125,23 @@ class Origin:
     """Where an activation comes from.
 
     Args:
-        leaf (LeafOutput or None): What the last module with parameters, or of a known kind, gave before.
-        dim (int or None): The dimension of the features, where the activation lies in the memory of that, or an
-            elementwise layer made it of that.
-        itself (LeafOutput): The activation, as a leaf's output is described.
-        shape_before (tuple of int): Of what the layer took.
+        leaf (LeafOutput or None): Output of the last module before it with parameters, or of a known type.
+        dim (int or None): Dimension of the features, where the activation shares the memory of that output, or is
+            the output of an elementwise layer on it.
+        activation (LeafOutput): Description of the activation.
+        input_shape (tuple of int): Shape of the layer's input.
     """
 
     leaf: LeafOutput | None
     dim: int | None
-    itself: LeafOutput
-    shape_before: tuple[int, ...]
+    activation: LeafOutput
+    input_shape: tuple[int, ...]
 
     @classmethod
     def of(
         cls, leaf: LeafOutput | None, layer: Module, activation: Tensor, layer_input: Tensor | None, at_input: bool
     ) -> Origin:
-        """That of an activation, at the moment when it is seen."""
+        """Origin of an activation, when it is captured."""
         dim = None if leaf is None else leaf.dim_by_memory(activation)
         if leaf is not None and dim is None and not at_input and layer_input is not None:
             dim = _kept_dim(leaf, layer, layer_input, activation)
@@ -148,30 +149,30 @@ class Origin:
 
 
 def leaf_after(before: LeafOutput | None, module: Module, layer_input: Any, output: Any) -> LeafOutput | None:
-    """The last leaf after a module has run: what that gave, or, of a module that says nothing, the one before."""
-    given = _first_floating(output)
-    if given is None or given.ndim < 2:
+    """The last leaf after a module has run: its output, or the leaf before where the module tells nothing."""
+    output_tensor = _first_floating(output)
+    if output_tensor is None or output_tensor.ndim < 2:
         return before
-    taken = _first_floating(layer_input)
-    if before is not None and taken is not None:
-        dim = _kept_dim(before, module, taken, given)
+    input_tensor = _first_floating(layer_input)
+    if before is not None and input_tensor is not None:
+        dim = _kept_dim(before, module, input_tensor, output_tensor)
         if dim is not None:
-            return LeafOutput.of(given, dim).after(before)
+            return LeafOutput.of(output_tensor, dim).after(before)
     if _kind(module) is None:
         if not _is_leaf(module):
             return before
-        return LeafOutput.of(given, _dim_of_parameters(module, given.shape)).after(before)
-    dim = _dim_of_kind(module, given.shape, at_input=False)
-    if before is not None and taken is not None and _width(module, at_input=False) is None:
-        # Pooling works on any dimensions: where it is known that it took features last, it says nothing.
-        known = before.dim_by_memory(taken)
+        return LeafOutput.of(output_tensor, _dim_of_parameters(module, output_tensor.shape)).after(before)
+    dim = _dim_of_kind(module, output_tensor.shape, at_input=False)
+    if before is not None and input_tensor is not None and _width(module, at_input=False) is None:
+        # Pooling works on any dimensions: where its input is known to have the features last, it tells nothing.
+        known = before.dim_by_memory(input_tensor)
         dim = None if known not in (None, dim) else dim
-    return LeafOutput.of(given, dim).after(before)
+    return LeafOutput.of(output_tensor, dim).after(before)
 
 
-def _kept_dim(leaf: LeafOutput, module: Module, taken: Tensor, given: Tensor) -> int | None:
-    keeps = isinstance(module, _KEEPS_LAYOUT) and _is_plain(module) and taken.shape == given.shape
-    return leaf.dim_by_memory(taken) if keeps and _kind(module) is None else None
+def _kept_dim(leaf: LeafOutput, module: Module, input_tensor: Tensor, output_tensor: Tensor) -> int | None:
+    keeps = isinstance(module, _KEEPS_LAYOUT) and _is_plain(module) and input_tensor.shape == output_tensor.shape
+    return leaf.dim_by_memory(input_tensor) if keeps and _kind(module) is None else None
 
 
 def resolve_feature_dim(
@@ -183,22 +184,23 @@ def resolve_feature_dim(
 ) -> int:
     """The dimension of an activation that holds the features, from 1 to its number of dimensions less 1.
 
-    What is not named must be told by more than sizes that coincide:
+    If it is not named, it must follow from more than sizes, which may coincide:
 
-    - 1 for convolutions, batch and group normalization and pooling, the last for linear layers, layer normalization,
-      embeddings, recurrent layers and attention, where the layer is one of these;
-    - by the memory: where the activation is what such a module gave, or a view of it, transposed or not, or where
-      elementwise modules made it of that;
-    - by the last such module that ran before, where the width of what that gave is in one place only;
-    - where both ends have one size, of a layer whose modules are of one kind, with a residual sum at its end.
+    - from the type of the layer: 1 for convolutions, batch and group normalization and pooling, the last dimension for
+      linear layers, layer normalization, embeddings, recurrent layers and attention;
+    - from memory: the activation is the output of such a module, or a view of it (transposed, for example), or the
+      result of elementwise modules on it;
+    - from the last such module before, if exactly one dimension of the activation has the width of its output;
+    - for dimensions 1 and -1 of one size: from the modules in the layer, if all are of one type and the layer ends in a
+      residual sum.
 
     Args:
         layer (Module): The layer.
         shape (sequence of int): Shape of the activation, dimension 0 counting the examples.
-        feature_dim (int, optional): The dimension, if it is named; negative ones count from the last.
+        feature_dim (int, optional): The dimension, if it is named; negative numbers count from the last.
             Default: None
         origin (Origin, optional): Where the activation comes from.
-            Default: None, not known
+            Default: None
         at_input (bool, optional): Whether the activation is the layer's input.
             Default: False
 
@@ -206,7 +208,7 @@ def resolve_feature_dim(
         int
 
     Raises:
-        ValueError: A dimension out of range, or one that cannot be told.
+        ValueError: A dimension that is out of range or ambiguous.
 
     Examples::
 
@@ -232,7 +234,7 @@ def resolve_feature_dim(
 
 
 def infer_feature_dim(layer: Module, shape: Sequence[int], origin: Origin | None, at_input: bool) -> int | None:
-    """As :func:`resolve_feature_dim` where nothing is named; None where it cannot be told."""
+    """As :func:`resolve_feature_dim` without a named dimension; None where it is ambiguous."""
     shape = tuple(shape)
     if len(shape) == 2:
         return 1
@@ -252,7 +254,7 @@ def infer_feature_dim(layer: Module, shape: Sequence[int], origin: Origin | None
 
 
 def _dim_by_sizes(leaf: LeafOutput, shape: tuple[int, ...], layer: Module) -> int | None:
-    """The place of the width of what a leaf gave in an activation whose ends differ in size."""
+    """The dimension with the width of the leaf's output, for an activation whose dimensions 1 and -1 differ in size."""
     dim, ndim = leaf.dim, len(shape)
     if dim is None:
         return None
@@ -263,57 +265,58 @@ def _dim_by_sizes(leaf: LeafOutput, shape: tuple[int, ...], layer: Module) -> in
         permuted = shape.count(width) == 1 and sorted(shape) == sorted(leaf.shape)  # with positions in dimension 0
         return shape.index(width) if permuted and shape[0] != width else None
     if leaf.shape == shape:
-        other_end = shape[-1] if dim == 1 else shape[1]
-        return dim if other_end != width else None
+        other_size = shape[-1] if dim == 1 else shape[1]
+        return dim if other_size != width else None
     if len(leaf.shape) == ndim and dim == 1 and shape[2:] == leaf.shape[2:] and width not in shape[1:]:
-        # Joined with others, as in DenseNet.
+        # Concatenated with other outputs, as in DenseNet.
         return 1 if shape[1] > width and _kinds_in(layer, ndim) == {1} else None
     sizes = shape[1:]
     if leaf.shape[1:].count(width) != 1 or sizes.count(width) != 1:
         return None
-    place = 1 + sizes.index(width)
+    position = 1 + sizes.index(width)
     if len(leaf.shape) == ndim:
-        same_place = place == dim  # pooled, cut or broadcast
-        return place if same_place or sorted(sizes) == sorted(leaf.shape[1:]) else None
+        same_position = position == dim  # pooled, cropped or broadcast
+        return position if same_position or sorted(sizes) == sorted(leaf.shape[1:]) else None
     positions, others = math.prod(leaf.shape[1:]) // width, math.prod(sizes) // width
     if ndim == 3 and len(leaf.shape) > 3:
         # Patches that were made tokens. With (k * width) features at positions / k the sizes may be the same.
         fits = positions <= others <= positions + _MOST_EXTRA_TOKENS and positions % width != 0
-        return place if fits else None
+        return position if fits else None
     # Tokens that were made an image.
-    return place if len(leaf.shape) == 3 and ndim == 4 and positions == others and place in (1, 3) else None
+    is_image = len(leaf.shape) == 3 and ndim == 4 and positions == others
+    return position if is_image and position in (1, 3) else None
 
 
 def _dim_by_kinds(
     leaf: LeafOutput, origin: Origin, shape: tuple[int, ...], layer: Module, at_input: bool
 ) -> int | None:
-    """The dimension of modules that are all of one kind, of an activation whose ends have one size."""
+    """The dimension of layers whose modules are all of one type, for dimensions 1 and -1 of one size."""
     kinds = _kinds_in(layer, len(shape))
-    if len(kinds) != 1 or leaf.shape != shape or not leaf.strides or leaf.strides != origin.itself.strides:
+    if len(kinds) != 1 or leaf.shape != shape or not leaf.strides or leaf.strides != origin.activation.strides:
         return None
-    if (not at_input and origin.shape_before != shape) or leaf.is_copied_to(origin.itself):
+    if (not at_input and origin.input_shape != shape) or leaf.is_copied_to(origin.activation):
         return None
     dim = kinds.pop() % len(shape)
     return dim if leaf.dim in (None, dim) else None
 
 
 def _dim_of_inputs(layer: Module, shape: tuple[int, ...]) -> int | None:
-    """Of an input of the model: where a layer of one kind wants the width that is there and nowhere else."""
+    """For an input of the model: the dimension with the input width of a layer whose modules are of one type."""
     kinds = _kinds_in(layer, len(shape))
     if len(kinds) != 1:
         return None
     dim = kinds.pop() % len(shape)
-    wanted = {_width(module, at_input=True) for module in layer.modules() if _kind(module) is not None}
-    return dim if shape[dim] in wanted and shape[1:].count(shape[dim]) == 1 else None
+    input_widths = {_width(module, at_input=True) for module in layer.modules() if _kind(module) is not None}
+    return dim if shape[dim] in input_widths and shape[1:].count(shape[dim]) == 1 else None
 
 
 def _kind(module: Module) -> int | None:
-    """1 for modules whose features come first, -1 for those whose come last, None where that is not known."""
+    """1 for modules with features in dimension 1, -1 for those with features in the last, None for other modules."""
     if isinstance(module, (nn.LayerNorm, nn.RMSNorm)):
-        # torchvision's and timm's LayerNorm2d, and that of ConvNeXt in transformers, normalize what comes first.
+        # torchvision's and timm's LayerNorm2d, and that of ConvNeXt in transformers, normalize dimension 1.
         if type(module).__name__.endswith("2d") or getattr(module, "data_format", None) == "channels_first":
             return 1
-        # Of several dimensions it says nothing on which of them holds the features.
+        # Several normalized dimensions do not tell which of them holds the features.
         return -1 if len(module.normalized_shape) == 1 else None
     if isinstance(module, _CHANNELS_FIRST):
         return 1
@@ -323,23 +326,23 @@ def _kind(module: Module) -> int | None:
 
 
 def _is_plain(module: Module) -> bool:
-    """Whether a module runs torch's own code, so that it is what its class says."""
+    """Whether a module runs torch's own forward."""
     return str(getattr(type(module).forward, "__module__", "")).partition(".")[0] == "torch"
 
 
 def _is_what_it_inherits(module: Module, ndim: int) -> bool:
-    """Whether a module gives its features where its kind does: a subclass with a forward of its own may transpose."""
+    """Whether the output has its features where the type says: a subclass with its own forward may transpose."""
     known = isinstance(module, (nn.LayerNorm, nn.RMSNorm)) or ndim > 3
     return _is_plain(module) or isinstance(module, nn.Embedding) or (known and _kind(module) == 1)
 
 
 def _kinds_in(layer: Module, ndim: int) -> set[int]:
-    """The kinds of the modules in a layer. Modules of other libraries are of the kind of what is known beside them."""
+    """The types (1 or -1) of the modules in a layer; modules of unknown type do not count."""
     return {kind for m in layer.modules() if (kind := _kind(m)) is not None and _is_what_it_inherits(m, ndim)}
 
 
 def _dim_of_kind(module: Module, shape: Sequence[int], at_input: bool) -> int | None:
-    """The dimension of the features by the kind of a module, if the activation has its width there."""
+    """The dimension of the features by the type of a module, if the activation has the module's width there."""
     kind, ndim = _kind(module), len(shape)
     if kind is None:
         return None
@@ -367,18 +370,20 @@ def _is_leaf(module: Module) -> bool:
 
 
 def _dim_of_parameters(module: Module, shape: Sequence[int]) -> int | None:
-    """Of a normalization or linear layer of another library: where the size of its weights is, in one place only."""
+    """For a layer of another library: the only dimension with a size of its weights."""
     if len(shape) == 2:
         return 1
     parameters = [one for one in module._parameters.values() if one is not None]
     vectors = [one for one in parameters if one.ndim == 1]
     widths = {size for one in vectors or parameters for size in one.shape} - {1}
     sizes = tuple(shape[1:])
-    places = [place for place, size in enumerate(sizes) if size in widths]
-    if len(places) != 1 or sizes[0] == sizes[-1] or (vectors and len(widths) > 1):
+    positions = [i for i, size in enumerate(sizes) if size in widths]
+    if len(positions) != 1 or sizes[0] == sizes[-1] or (vectors and len(widths) > 1):
         return None
     # A vector broadcasts to the last dimension; with an image's channels it has to be shaped for that.
-    return len(sizes) if places[0] == len(sizes) - 1 else 1 if places[0] == 0 and vectors and len(sizes) > 2 else None
+    if positions[0] == len(sizes) - 1:
+        return len(sizes)
+    return 1 if positions[0] == 0 and vectors and len(sizes) > 2 else None
 
 
 def _first_floating(value: Any) -> Tensor | None:

@@ -195,26 +195,26 @@ class FeatureStatistics:
                         Default: the ``attention_mask`` of a mapping (also inside of a batch), or of a tuple where
                         ``forward_func`` has a parameter of that name, for layers that have its positions; else all
                         observations count, with a warning where that may count padding
-            layer_call (int or list of int, optional): Which call of a layer that runs several times in a pass, from
-                        0; negative ones count from the last, and need the whole pass, but for a layer that ran once in
-                        the first batch.
+            layer_call (int or list of int, optional): Number of the call of a layer that runs several times in a
+                        forward pass, from 0; negative numbers count from the last, and need the full forward pass for
+                        layers that ran more than once in the first batch.
                         Default: -1
-            attribute_to_layer_input (bool, optional): The layer's input instead of its output.
+            attribute_to_layer_input (bool, optional): Gather the statistics of the layer's input.
                         Default: False
-            min_std (float, optional): As of the class.
+            min_std (float, optional): Floor of the standard deviation.
                         Default: 0.01
-            show_progress (bool, optional): A progress bar over the batches.
+            show_progress (bool, optional): Show a progress bar over the batches.
                         Default: False
-            feature_dim (int or list of int, optional): Dimension of the activation that holds the features, of every
-                        layer; negative ones count from the last.
-                        Default: told by the layer and by what gave the activation; 1 behind convolutions and batch
-                        normalization, the last behind linear layers. Where that does not say, it is asked for
+            feature_dim (int or list of int, optional): Dimension of the activation that holds the features, of each
+                        layer; negative numbers count from the last.
+                        Default: that of the layer, or of the last layer with parameters before it: 1 for convolutions
+                        and batch normalization, the last one for linear layers. Where it is ambiguous, an error asks
 
         Returns:
             FeatureStatistics, or a list of them in the order of ``layer``
 
         Raises:
-            ValueError: No data, a layer that does not run, a dimension of the features that cannot be told, or what
+            ValueError: No data, a layer that does not run, an ambiguous dimension of the features, or what
                 :meth:`update` raises.
 
         Warns:
@@ -234,30 +234,28 @@ class FeatureStatistics:
         padding = Padding(forward_func, [str(_name_of(forward_func, one) or type(one).__name__) for one in layers])
         with ModuleGuard(forward_func) as guard, torch.no_grad():
 
-            def activations(batch: Any) -> list[Tensor]:
+            def features_last(captured: Sequence[tuple[Tensor, Origin]]) -> list[Tensor]:
+                return [one._features_last(x) for one, (x, _) in zip(gathered, captured, strict=True)]
+
+            def rerun(batch: Any) -> list[Tensor]:
                 try:
-                    raw = [features for features, _ in _run_to_points(forward_func, batch, points, guard)[1]]
+                    return features_last(_run_to_points(forward_func, batch, points, guard)[1])
                 finally:
                     guard.rewind()
-                return [one._features_last(features) for one, features in zip(gathered, raw, strict=True)]
 
-            shown = progress(batches, desc="Statistics") if show_progress else batches
-            for batch in shown:
+            for batch in progress(batches, desc="Statistics") if show_progress else batches:
                 with guard.watching(leaves=True):
-                    # After a first whole pass it is known which layers run once, and where to stop.
-                    points, found = _run_to_points(forward_func, batch, points, guard)
-                    guard.rewind()  # the pass ended at the layer: what it would have put right at its end is put right
-                    for statistics, one, dim, (features, origin) in zip(gathered, layers, dims, found, strict=True):
-                        statistics._settle_feature_dim(one, features, dim, origin, attribute_to_layer_input)
+                    # After a first full pass it is known which layers run once, and where to stop.
+                    points, captured = _run_to_points(forward_func, batch, points, guard)
+                    guard.rewind()  # the pass ended at the layer: what it would have restored at its end is restored
+                    for statistics, one, dim, (x, origin) in zip(gathered, layers, dims, captured, strict=True):
+                        statistics._settle_feature_dim(one, x, dim, origin, attribute_to_layer_input)
                     if mask_func is not None:
-                        masks: list[Tensor | None] = [mask_func(batch)] * len(found)
+                        masks: list[Tensor | None] = [mask_func(batch)] * len(captured)
                     else:
-                        last = [
-                            one._features_last(features) for one, (features, _) in zip(gathered, found, strict=True)
-                        ]
-                        masks = padding.masks(batch, last, activations)
-                for statistics, (features, _), mask in zip(gathered, found, masks, strict=True):
-                    statistics.update(features, mask)
+                        masks = padding.masks(batch, features_last(captured), rerun)
+                for statistics, (x, _), mask in zip(gathered, captured, masks, strict=True):
+                    statistics.update(x, mask)
         for statistics in gathered:
             statistics._require()
         _warn_if_few(gathered)
@@ -323,12 +321,12 @@ class FeatureStatistics:
         statistics._combine(int(metadata["count"]), mean, squares)
         return statistics
 
-    def _observations(self, features: Tensor, mask: Tensor | None) -> Tensor:
+    def _observations(self, activations: Tensor, mask: Tensor | None) -> Tensor:
         """(N, D): the observations that count."""
-        rows = self._features_last(features)
+        rows = self._features_last(activations)
         if self._mean is not None and rows.shape[-1] != len(self._mean):
             raise ValueError(
-                f"features of batch {self._batches} have the shape {tuple(features.shape)}, that is "
+                f"features of batch {self._batches} have the shape {tuple(activations.shape)}, that is "
                 f"{rows.shape[-1]} features; the batches before had {len(self._mean)}"
             )
         if mask is None:
@@ -336,7 +334,7 @@ class FeatureStatistics:
         if mask.dtype is not torch.bool and not bool((mask >= 0).all()):
             raise ValueError(
                 "mask holds negative numbers or NaN, expected True or 1 where an observation counts, False or 0 for "
-                "padding; of a mask that is added to scores take mask == 0"
+                "padding; an additive mask is mask == 0"
             )
         if mask.ndim >= rows.ndim or tuple(rows.shape[: mask.ndim]) != tuple(mask.shape):
             raise ValueError(
@@ -345,33 +343,35 @@ class FeatureStatistics:
         return rows[mask.to(rows.device, torch.bool)].reshape(-1, rows.shape[-1])
 
     def _settle_feature_dim(
-        self, layer: Module, features: Tensor, named: int | None, origin: Origin, at_input: bool
+        self, layer: Module, activations: Tensor, named: int | None, origin: Origin, at_input: bool
     ) -> None:
-        if features.ndim < 2:
-            raise ValueError(f"layer {type(layer).__name__} has the shape {tuple(features.shape)}, expected (B, ...)")
-        if named is None and infer_feature_dim(layer, features.shape, origin, at_input) is None:
-            named = self.feature_dim  # of batches of another length
-        found = resolve_feature_dim(layer, features.shape, named, origin, at_input)
-        # The last one from behind: the same for activations of (B, D) and (B, T, D).
-        found = -1 if found == features.ndim - 1 else found
-        if self.feature_dim not in (None, found):
+        if activations.ndim < 2:
             raise ValueError(
-                f"features of batch {self._batches} lie in dimension {found} of the shape {tuple(features.shape)}, "
+                f"layer {type(layer).__name__} has the shape {tuple(activations.shape)}, expected (B, ...)"
+            )
+        if named is None and infer_feature_dim(layer, activations.shape, origin, at_input) is None:
+            named = self.feature_dim  # of batches of another length
+        dim = resolve_feature_dim(layer, activations.shape, named, origin, at_input)
+        # The last one from behind: the same for activations of (B, D) and (B, T, D).
+        dim = -1 if dim == activations.ndim - 1 else dim
+        if self.feature_dim not in (None, dim):
+            raise ValueError(
+                f"features of batch {self._batches} are in dimension {dim} of the shape {tuple(activations.shape)}, "
                 f"those of the batches before in {self.feature_dim}; expected feature_dim to say which"
             )
-        self.feature_dim = found
+        self.feature_dim = dim
 
-    def _features_last(self, features: Tensor) -> Tensor:
+    def _features_last(self, activations: Tensor) -> Tensor:
         """The same tensor with the dimension of the features at the end."""
-        dim, ndim = self.feature_dim, features.ndim
+        dim, ndim = self.feature_dim, activations.ndim
         if dim is None and ndim in (2, 3):
             dim = -1
         if dim is None or not -ndim < dim < ndim or dim % ndim == 0:
             raise ValueError(
-                f"features have the shape {tuple(features.shape)} and feature_dim is {dim}, expected (B, D), "
+                f"features have the shape {tuple(activations.shape)} and feature_dim is {dim}, expected (B, D), "
                 "(B, T, D), or feature_dim=1 (channels first) or -1 (last)"
             )
-        return features.movedim(dim, -1)
+        return activations.movedim(dim, -1)
 
     def _combine(self, count: int, mean: Tensor, squares: Tensor) -> None:
         if self._mean is None or self._squares is None:
@@ -404,21 +404,21 @@ class _LayersDone(BaseException):
 def _run_to_points(
     forward_func: Callable[..., Any], batch: Any, points: list[HookPoint], guard: ModuleGuard
 ) -> tuple[list[HookPoint], list[tuple[Tensor, Origin]]]:
-    """The points, the only call of a layer counted from the first, so that no pass need wait for more; the features.
+    """Run a batch up to the hook points, and return them with their activations and where these come from.
 
-    With each feature where it comes from.
+    A layer that ran once gets call 0, so that later passes need not wait for more calls.
     """
-    features: dict[tuple[Module, int], tuple[Tensor, Origin]] = {}
+    activations: dict[tuple[Module, int], tuple[Tensor, Origin]] = {}
     runs: Counter[Module] = Counter()
 
     def visit(layer: Module, at_input: bool, call: int, value: Any, layer_input: Any) -> None:
         runs[layer] += 1
         if any(point.layer is layer and (point.call < 0 or point.call == call) for point in points):
-            feature, entered = activation_of(value, layer)[0], split_activation(layer_input)
-            origin = Origin.of(guard.last_leaf, layer, feature, None if entered is None else entered[0], at_input)
+            activation, entered = activation_of(value, layer)[0], split_activation(layer_input)
+            origin = Origin.of(guard.last_leaf, layer, activation, None if entered is None else entered[0], at_input)
             # A copy, because what follows may write into it, an in-place activation for example.
-            features[layer, call] = feature.detach().clone(), origin
-        if all((point.layer, point.call) in features for point in points):
+            activations[layer, call] = activation.detach().clone(), origin
+        if all((point.layer, point.call) in activations for point in points):
             raise _LayersDone
 
     try:
@@ -433,8 +433,8 @@ def _run_to_points(
         pass
     for point in points:
         point.require(runs[point.layer])
-    found = [features[point.layer, point.call % runs[point.layer]] for point in points]
-    return [replace(point, call=0) if runs[point.layer] == 1 else point for point in points], found
+    captured = [activations[point.layer, point.call % runs[point.layer]] for point in points]
+    return [replace(point, call=0) if runs[point.layer] == 1 else point for point in points], captured
 
 
 def require_same_place(

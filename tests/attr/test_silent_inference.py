@@ -288,7 +288,7 @@ def test_layer_normalization_of_channels_that_come_first():
 
 # 2. Padding.
 
-LOOKS_LIKE = "seems to say which positions are padding"
+LOOKS_LIKE = "seems to mark padding"
 LENGTHS = torch.arange(40) % 5 + 2
 IDS, KEPT = ids(40, 6), (torch.arange(6) < LENGTHS[:, None]).long()
 
@@ -414,7 +414,7 @@ def test_a_mask_that_is_taken_by_its_shape_alone_is_warned_of_where_sizes_coinci
     batch = {"input_ids": IDS[:rows], "attention_mask": KEPT[:rows]}
     found, said = estimated(of_one_length, model.layer, batch)
     assert found.count == int(KEPT[:rows].sum())
-    assert len(said) == warned and all("the mask is taken by its shape alone" in one for one in said)
+    assert len(said) == warned and all("the mask is used by its shape alone" in one for one in said)
 
 
 # 3. Statistics that are updated by hand.

@@ -1,4 +1,4 @@
-"""Which observations of a layer are padding: what a batch says about it, and which layers it says it about."""
+"""Which observations of a layer are padding, according to the masks in a batch."""
 
 from __future__ import annotations
 
@@ -37,40 +37,42 @@ class Padding:
         self._warned: set[str] = set()
 
     def masks(
-        self, batch: Any, features: Sequence[Tensor], rerun: Callable[[Any], Sequence[Tensor]]
+        self, batch: Any, activations: Sequence[Tensor], rerun: Callable[[Any], Sequence[Tensor]]
     ) -> list[Tensor | None]:
-        """For each layer what of it counts, as :meth:`FeatureStatistics.update` takes it; None: all of it.
+        """For each layer the mask for :meth:`FeatureStatistics.update`; None where all observations count.
 
         Args:
             batch (Any): The batch.
-            features (sequence of Tensor): The activations of the layers, their features in the last dimension.
-            rerun (callable): Gives those for another batch.
+            activations (sequence of Tensor): Activations of the layers, with the features in the last dimension.
+            rerun (callable): Returns the activations for another batch.
         """
         named = list(_leaves(self._named(batch)))
         masks = _attention_masks(named)
         mask = masks[0] if masks else None
         if any(one.shape != masks[0].shape or not one.equal(masks[0]) for one in masks[1:]):
             self._warn_of_mask("attention_mask")  # of several texts
-            return [None] * len(features)
+            return [None] * len(activations)
         if mask is None:
-            self._look_for_masks(named, features)
-            return [None] * len(features)
+            self._look_for_masks(named, activations)
+            return [None] * len(activations)
         if bool((mask != 0).all()):
-            return [None] * len(features)
-        alike = [feature.ndim >= 3 and feature.shape[:2] == mask.shape for feature in features]
-        if any(same and number not in self._have_positions for number, same in enumerate(alike)):
-            self._try_shorter(batch, mask, alike, features, rerun)
-        return [self._mask_of(number, mask, feature, alike[number]) for number, feature in enumerate(features)]
+            return [None] * len(activations)
+        same_shape = [activation.ndim >= 3 and activation.shape[:2] == mask.shape for activation in activations]
+        if any(same and number not in self._have_positions for number, same in enumerate(same_shape)):
+            self._try_shorter(batch, mask, same_shape, activations, rerun)
+        return [
+            self._mask_of(number, mask, activation, same_shape[number]) for number, activation in enumerate(activations)
+        ]
 
-    def _mask_of(self, number: int, mask: Tensor, feature: Tensor, alike: bool) -> Tensor | None:
-        if alike and self._have_positions.get(number, True):
+    def _mask_of(self, number: int, mask: Tensor, activation: Tensor, same_shape: bool) -> Tensor | None:
+        if same_shape and self._have_positions.get(number, True):
             return mask
-        if feature.ndim >= 3:  # what has no positions, as a pooler, has no padding either
+        if activation.ndim >= 3:  # what has no positions, as a pooler, has no padding either
             self._warn(
                 f"positions {number}",
                 f"batches: attention_mask has the shape {tuple(mask.shape)}, and layer {self._layers[number]} gives "
-                f"{tuple(feature.shape)}, other positions: which of them are padding cannot be told, and all count. "
-                "Give mask_func, which says it (or returns None: all count).",
+                f"{tuple(activation.shape)}, other positions: which of them are padding is not known, and all count. "
+                "Pass mask_func, which returns the mask (or None: all count).",
             )
         return None
 
@@ -78,16 +80,17 @@ class Padding:
         self,
         batch: Any,
         mask: Tensor,
-        alike: Sequence[bool],
-        features: Sequence[Tensor],
+        same_shape: Sequence[bool],
+        activations: Sequence[Tensor],
         rerun: Callable[[Any], Sequence[Tensor]],
     ) -> None:
-        """Cut half of the positions off: a layer that has the mask's positions has half of them, too.
+        """Run the model on half of the positions: a layer that has the mask's positions then has half of them, too.
 
-        Sizes alone do not tell: (T, B, D) has the mask's shape where B = T, and there may be as many latents as tokens.
+        Sizes alone are ambiguous: (T, B, D) has the mask's shape where B = T, and a layer may have as many latents as
+        tokens.
         """
 
-        kept = (mask.shape[1] + 1) // 2  # half: of models that fill up to whole windows, often whole windows
+        length = (mask.shape[1] + 1) // 2  # half, often whole windows for models that pad to windows
 
         def cut(name: str, value: Any) -> Any:
             if isinstance(value, Mapping):
@@ -97,7 +100,7 @@ class Padding:
                 return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
             # The positions of a decoder are others.
             own = isinstance(value, Tensor) and value.shape[:2] == mask.shape and not name.startswith(_OTHER_SEQUENCES)
-            return value[:, :kept] if own else value
+            return value[:, :length] if own else value
 
         if mask.shape[1] == 1:
             return
@@ -105,21 +108,21 @@ class Padding:
         shortened = {name: cut(name, value) for name, value in items}
         shorter = shortened if isinstance(batch, Mapping) else tuple(shortened.values())
         try:
-            found = rerun(shorter)
-        except Exception:  # a model of one length: the shape has to do
-            for number, (feature, same) in enumerate(zip(features, alike, strict=True)):
-                if same and mask.shape[1] in (mask.shape[0], *feature.shape[2:]):
+            shorter_activations = rerun(shorter)
+        except Exception:  # a model of one length: only the shape is known
+            for number, (activation, same) in enumerate(zip(activations, same_shape, strict=True)):
+                if same and mask.shape[1] in (mask.shape[0], *activation.shape[2:]):
                     self._warn(
                         f"size {number}",
-                        f"batches: layer {self._layers[number]} gives {tuple(feature.shape)}, and attention_mask has "
-                        f"the shape {tuple(mask.shape)}: another size is the number of tokens, too, and the model does "
-                        "not run on shorter texts, so that the mask is taken by its shape alone. Give mask_func, which "
-                        "says which positions are padding (or returns None: all count), or batches of another size.",
+                        f"batches: layer {self._layers[number]} gives {tuple(activation.shape)}, and attention_mask "
+                        f"has the shape {tuple(mask.shape)}: another size is the number of tokens, too, and the model "
+                        "does not run on shorter texts, so that the mask is used by its shape alone. Pass mask_func, "
+                        "which returns the mask (or None: all count), or batches of another size.",
                     )
             return
-        for number, (feature, same) in enumerate(zip(found, alike, strict=True)):
+        for number, (activation, same) in enumerate(zip(shorter_activations, same_shape, strict=True)):
             if same:
-                fits = feature.ndim >= 3 and feature.shape[:2] == (mask.shape[0], kept)
+                fits = activation.ndim >= 3 and activation.shape[:2] == (mask.shape[0], length)
                 self._have_positions.setdefault(number, fits)
 
     def _named(self, batch: Any) -> dict[str, Any]:
@@ -139,28 +142,28 @@ class Padding:
                 named[name] = value
         return named
 
-    def _look_for_masks(self, named: Sequence[tuple[str, Any]], features: Sequence[Tensor]) -> None:
-        layers = [feature for feature in features if feature.ndim >= 3]
-        shapes = [feature.shape[:2] for feature in layers]
+    def _look_for_masks(self, named: Sequence[tuple[str, Any]], activations: Sequence[Tensor]) -> None:
+        layers = [activation for activation in activations if activation.ndim >= 3]
+        shapes = [activation.shape[:2] for activation in layers]
         for name, value in named:
             if name in _NO_MASK:
                 continue
             if isinstance(value, Tensor) and value.shape in shapes:
-                looks_alike = _marks_padding(name, value)
+                looks_like_padding = _marks_padding(name, value)
             elif name.startswith(_OTHER_SEQUENCES) or not (layers or name == "attention_mask"):
-                looks_alike = False
+                looks_like_padding = False
             else:
-                looks_alike = _is_of_lengths(name, value) or (
-                    isinstance(value, Tensor) and _is_mask_by_name(name, value, features)
+                looks_like_padding = _is_of_lengths(name, value) or (
+                    isinstance(value, Tensor) and _is_mask_by_name(name, value, activations)
                 )
-            if looks_alike:
+            if looks_like_padding:
                 self._warn_of_mask(name)
 
     def _warn_of_mask(self, name: str) -> None:
         self._warn(
             "mask",
-            f"batches: {name!r} seems to say which positions are padding, and they are counted as data. "
-            "Give the batches as mappings with 'attention_mask', or mask_func=lambda batch: ... that "
+            f"batches: {name!r} seems to mark padding, which is counted as data. "
+            "Pass the batches as mappings with 'attention_mask', or mask_func=lambda batch: ... that "
             "returns the mask (or None, where all count).",
             6,
         )
@@ -172,7 +175,7 @@ class Padding:
 
 
 def _leaves(named: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
-    """Tensors and lists of numbers with their names, those inside of mappings, tuples and lists, too."""
+    """Tensors and lists of numbers with their names, also inside mappings, tuples and lists."""
     for name, value in named.items():
         if isinstance(value, Mapping):
             yield from _leaves(value)
@@ -187,9 +190,9 @@ def _are_numbers(value: Sequence[Any]) -> bool:
 
 
 def _attention_masks(named: Sequence[tuple[str, Any]]) -> list[Tensor]:
-    """Masks (B, T) that are not 0 for tokens: transformers' by its name, or the inverse of torch's own.
+    """Masks (B, T) that are not 0 for tokens: transformers' by name, or the inverse of torch's padding masks.
 
-    One, or those of one name at several places.
+    Several only if one name occurs several times.
     """
     masks: dict[str, list[Tensor]] = {}
     for name, value in named:
@@ -208,7 +211,7 @@ def _attention_masks(named: Sequence[tuple[str, Any]]) -> list[Tensor]:
 
 
 def _is_of_lengths(name: str, value: Any) -> bool:
-    """Whether numbers, one an example, are called lengths, and differ."""
+    """Whether the value is called lengths, with one number per example, and they differ."""
     if not _LENGTHS.search(name):
         return False
     if isinstance(value, (tuple, list)):
@@ -216,9 +219,9 @@ def _is_of_lengths(name: str, value: Any) -> bool:
     return isinstance(value, Tensor) and value.ndim == 1 and len(value) > 0 and bool((value != value[0]).any())
 
 
-def _is_mask_by_name(name: str, value: Tensor, features: Sequence[Tensor]) -> bool:
-    """Whether a tensor that is called a mask marks padding of the examples, in any shape and with any numbers."""
-    rows = [feature.shape[0] for feature in features]
+def _is_mask_by_name(name: str, value: Tensor, activations: Sequence[Tensor]) -> bool:
+    """Whether a tensor that is called a mask marks padding of the examples, of any shape and values."""
+    rows = [activation.shape[0] for activation in activations]
     if not _is_called_mask(name) or "causal" in name or value.ndim < 2 or value.shape[0] not in rows:
         return False
     if value.is_floating_point() and bool((value <= _MOST_OF_ADDITIVE).any()) and bool((value <= 0).all()):
@@ -237,10 +240,10 @@ def _marks_padding(name: str, value: Tensor) -> bool:
     """Whether a (B, T) tensor is 1 for the tokens of each row and 0 for padding on one side of them."""
     called_mask = _is_called_mask(name)
     if called_mask and value.is_floating_point() and bool((value <= _MOST_OF_ADDITIVE).any()):
-        value = (value > _MOST_OF_ADDITIVE).long()  # what is added to scores
+        value = (value > _MOST_OF_ADDITIVE).long()  # an additive mask
     if (value.is_floating_point() and not called_mask) or not bool(((value == 0) | (value == 1)).all()):
         return False
-    # What is called a mask may be true for padding, too; anything else would be token types.
+    # A mask may be true for padding, too; anything else would be token types.
     return _is_one_side(value.bool()) or (called_mask and _is_one_side(value == 0))
 
 
