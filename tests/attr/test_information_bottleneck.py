@@ -359,7 +359,7 @@ def test_progress_counts_every_draw(iba, capsys):
         ({"preset": "fast"}, "preset is 'fast', expected one of default, paper, as_released"),
         ({"granularity": "word"}, "granularity is 'word', expected one of token, feature, channel"),
         ({"loss": "hinge"}, "loss is 'hinge', expected one of cross_entropy, binary_cross_entropy, nll"),
-        ({"loss": lambda output, target: output}, r"loss must give one value a row, a tensor of shape \(2,\)"),
+        ({"loss": lambda output, target: output}, r"loss must return one value per row, a tensor of shape \(2,\)"),
         ({"internal_batch_size": 0}, "internal_batch_size is 0, expected an integer of at least 1"),
         ({"layer_call": 1}, "layer_call is 1, but layer Identity ran 1 times in this pass: expected -1 to 0"),
         ({"layer_call": [0, 0]}, "layer_call has 2 entries, expected one per layer, 1"),

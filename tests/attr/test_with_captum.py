@@ -330,7 +330,7 @@ def test_a_custom_loss_has_a_target_for_every_row(net, x, kind, limit):
 
 @pytest.mark.parametrize("loss", [lambda output, target: output.mean(), lambda output, target: output, lambda *_: 1.0])
 def test_a_loss_must_give_one_value_a_row(net, x, loss):
-    with pytest.raises(ValueError, match="loss must give one value a row"):
+    with pytest.raises(ValueError, match="loss must return one value per row"):
         attribution(net).attribute(x, target=1, loss=loss, **QUICK)
 
 
