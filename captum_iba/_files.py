@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all."""
+"""Files that are written atomically."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 
 
 def write_text(path: str | os.PathLike[str], content: str) -> Path:
-    """Write a UTF-8 file by way of a temporary one beside it, so that nobody ever sees half of it.
+    """Write a UTF-8 file atomically: to a temporary file beside it, which is then renamed.
 
     Args:
-        path (path): Where to; an older file there is replaced, its folder must exist.
+        path (path): Path of the file; an existing file is replaced, the folder must exist.
         content (str): The whole content.
 
     Returns:
-        Path: where it lies, without links.
+        Path: the path, with links resolved.
 
     Raises:
         OSError: As :func:`write_bytes`.
@@ -25,17 +25,18 @@ def write_text(path: str | os.PathLike[str], content: str) -> Path:
 
 
 def write_bytes(path: str | os.PathLike[str], content: bytes) -> Path:
-    """The same of bytes.
+    """As :func:`write_text`, for bytes.
 
     Args:
-        path (path): Where to; an older file there is replaced, its folder must exist.
+        path (path): Path of the file; an existing file is replaced, the folder must exist.
         content (bytes): The whole content.
 
     Returns:
-        Path: where it lies, without links.
+        Path: the path, with links resolved.
 
     Raises:
-        OSError: The disk is full, or the folder cannot be written; says which file, and nothing there is lost.
+        OSError: The disk is full, or the folder cannot be written; the message names the file.
+            An existing file stays.
     """
     target = Path(os.path.realpath(path))
     if not target.parent.is_dir():

@@ -20,8 +20,8 @@ from captum_iba.attr.feature_dim import resolve_feature_dim
 from captum_iba.attr.feature_statistics import FeatureStatistics, require_same_place
 from captum_iba.attr.losses import (
     LossFunction,
-    doubts,
     has_probability,
+    loss_warnings,
     may_be_probabilities,
     require_outputs,
     resolve_loss,
@@ -120,7 +120,7 @@ class Execution:
                 try:
                     results, output = self._part(part, first, bottlenecks, guard)
                 except (MemoryError, RuntimeError) as error:
-                    failed = out_of_memory(error) and self._halve()
+                    failed = out_of_memory(error) and self._halve_rows()
                     if not failed:
                         _raise_with_reason(error)
                 if failed:
@@ -151,7 +151,7 @@ class Execution:
             return n_samples
         return min(n_samples, max(1, _BYTES_PER_PASS // (rows_per_sample * activation.nbytes)))
 
-    def _halve(self) -> bool:
+    def _halve_rows(self) -> bool:
         """At most half the rows from now on; False where a pass has one example and one noise sample already."""
         rows = self.inputs.rows * self.settings.samples_per_step * self.settings.rows_per_sample
         if self.internal_batch_size is not None:
@@ -179,8 +179,8 @@ class Execution:
     ) -> tuple[list[_PartResult], Tensor]:
         """Results of every bottleneck for some examples, which share one recorded pass, and its output."""
         recorded = record(self._forward(part), self.points, guard)
-        loss = self._require_sound(part, recorded)
-        self._require_examples_first(part, recorded)
+        loss = self._check_recorded_pass(part, recorded)
+        self._check_batch_first(part, recorded)
         settings = self.settings
         if not (self.complement_required or has_probability(loss)):
             # A loss without a bound could rise for ever, and drown the information.
@@ -204,7 +204,7 @@ class Execution:
                     )
         return results, recorded.output
 
-    def _require_sound(self, part: ModelInputs, recorded: RecordedPass) -> str | LossFunction:
+    def _check_recorded_pass(self, part: ModelInputs, recorded: RecordedPass) -> str | LossFunction:
         """The loss; ValueError for shapes or losses of the recorded pass that cannot be used."""
         rows, output = part.rows, recorded.output
         for captured in recorded.captured:
@@ -234,7 +234,7 @@ class Execution:
         return loss
 
     def _warn_of_outputs(self, loss: str | LossFunction, output: Tensor) -> None:
-        for key, message in doubts(self.loss, output):
+        for key, message in loss_warnings(self.loss, output):
             self.warn_once(key, message)
         if self.loss is not None:
             return
@@ -258,7 +258,7 @@ class Execution:
                 "of independent classes (a sigmoid), pass loss='probability', if they are logits loss='cross_entropy'",
             )
 
-    def _require_examples_first(self, part: ModelInputs, recorded: RecordedPass) -> None:
+    def _check_batch_first(self, part: ModelInputs, recorded: RecordedPass) -> None:
         """ValueError where dimension 0 of a layer counts something else, which happens to have as many entries."""
         ambiguous = set()
         for captured in recorded.captured:
@@ -303,7 +303,7 @@ class Execution:
         """One bottleneck for some examples."""
         captured = passes.captured[0]
         activation = captured.activation
-        dims = [self._feature_dim(one) for one in passes.captured]
+        dims = [self._feature_dim(layer) for layer in passes.captured]
         if len(set(dims)) > 1:
             raise ValueError(f"share_mask is True, but the features of the layers are in dimensions {dims}")
         feature_mask, bottleneck_mask = (
@@ -313,7 +313,7 @@ class Execution:
         _require_finite(activation, layout, first)
         for other in passes.captured[1:]:
             layout.require_fit(other.activation, str(self.points[other.number]))
-        noise = [self._noise(one, layout, dim) for one, dim in zip(passes.captured, dims, strict=True)]
+        noise = [self._noise(layer, layout, dim) for layer, dim in zip(passes.captured, dims, strict=True)]
         mean, std = noise[0]
         information = Information(layout, (activation.to(mean.dtype) - mean) / std)
         means, stds = zip(*noise, strict=True)
@@ -321,7 +321,6 @@ class Execution:
         try:
             alpha, history = optimize_mask(
                 objective,
-                settings,
                 self._samples_per_pass(activation),
                 self.return_trace,
                 lambda n_samples: self._count_rows(n_samples * part.rows),

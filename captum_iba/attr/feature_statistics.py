@@ -1,4 +1,4 @@
-"""Mean and standard deviation of a layer over a data set: what the noise of the bottleneck looks like."""
+"""Mean and standard deviation of a layer over a dataset: the statistics of the bottleneck's noise."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _FORMAT = "captum_iba.FeatureStatistics/1"
 
 class FeatureStatistics:
     r"""
-    Mean and standard deviation of every feature of a layer over a data set.
+    Mean and standard deviation of every feature of a layer over a dataset.
 
-    The bottleneck replaces what it closes by noise with these statistics: what is left then looks like an average
-    activation, and tells nothing. They are gathered batch by batch in float64 (Chan's method), in memory
+    The bottleneck replaces masked activations by noise with these statistics: they look like an average activation
+    then, and carry no information. They are gathered batch by batch in float64 (Chan's method), in memory
     that does not depend on the amount of data, and can be merged from parts.
 
     One dimension holds the features (``feature_dim``); everything else, examples and positions, is counted as
@@ -40,21 +40,22 @@ class FeatureStatistics:
 
     Args:
 
-        layer (str, optional): Name of the layer; kept in the file and checked when it is loaded.
+        layer (str, optional): Name of the layer; saved in the file and checked when it is loaded.
+                    Default: None
         min_std (float, optional): Floor of the standard deviation, so that a feature that never changes does not
                     carry infinite information as soon as it does.
                     Default: 0.01
         feature_dim (int, optional): Dimension of an activation that holds the features: 1 for (B, C, T), (B, C, H, W)
-                    and (B, C, D, H, W), -1 for (B, T, D) and (B, H, W, C). Kept in the file.
-                    Default: the last dimension of (B, D) and (B, T, D); of more dimensions it must be said
+                    and (B, C, D, H, W), -1 for (B, T, D) and (B, H, W, C). Saved in the file.
+                    Default: the last dimension of (B, D) and (B, T, D); required for more dimensions
 
     Attributes:
 
-        model (str or None): Fingerprint of the model that they were gathered with, where somebody set it; kept in the
-                    file. :class:`captum_iba.text.TextExplainer` sets and checks it. None: not known.
-        at_input (bool or None): Whether they are of the layer's input, not of its output; :meth:`estimate` sets it,
-                    attribution checks it, the file keeps it. None: not known.
-        call (int or None): Of which call of the layer, as it was named for :meth:`estimate`; likewise.
+        model (str or None): Fingerprint of the model that they were estimated with, if set; saved in the file.
+                    :class:`captum_iba.text.TextExplainer` sets and checks it. None if unknown.
+        at_input (bool or None): Whether they are statistics of the layer's input; set by :meth:`estimate`, checked by
+                    attribution and saved in the file. None if unknown.
+        call (int or None): Number of the call of the layer, as passed to :meth:`estimate`; likewise.
 
     Examples::
 
@@ -262,7 +263,7 @@ class FeatureStatistics:
         return gathered[0] if isinstance(layer, Module) else gathered
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a safetensors file with its metadata (layer, count, floor, format, model), whole or not at all."""
+        """Write a safetensors file with its metadata (layer, count, floor, format, model), atomically."""
         from safetensors.torch import save
 
         mean, squares = self._require()
@@ -315,7 +316,7 @@ class FeatureStatistics:
             )
         if n_features is not None and len(mean) != n_features:
             raise ValueError(f"path {os.fspath(path)!r} has statistics of {len(mean)} features, expected {n_features}")
-        statistics.model = metadata.get("model")  # files of before have none
+        statistics.model = metadata.get("model")  # absent in files from before 1.0
         statistics.at_input = bool(int(metadata["at_input"])) if "at_input" in metadata else None
         statistics.call = int(metadata["call"]) if "call" in metadata else None
         statistics._combine(int(metadata["count"]), mean, squares)

@@ -68,7 +68,7 @@ def require_outputs(loss: str | LossFunction, output: Tensor) -> None:
         )
 
 
-def doubts(loss: str | LossFunction | None, output: Tensor) -> list[tuple[str, str]]:
+def loss_warnings(loss: str | LossFunction | None, output: Tensor) -> list[tuple[str, str]]:
     """Keys and texts of warnings where a named loss may be a mistake."""
     if loss == "binary_cross_entropy" and bool(((output >= 0) & (output <= 1)).all()):
         return [
@@ -99,9 +99,9 @@ def row_losses(loss: str | LossFunction, output: Tensor, target: TargetType) -> 
         ValueError: a loss function that does not return one value per row, or ``"binary_cross_entropy"`` of several.
     """
     if loss == "binary_cross_entropy":
-        return row_losses("cross_entropy", _no_and_yes(output), _zero_or_one(target))
+        return row_losses("cross_entropy", _two_class_logits(output), _checked_binary_target(target))
     if callable(loss):
-        values = loss(output, _of_every_row(target, output.shape[0]))
+        values = loss(output, _target_per_row(target, output.shape[0]))
         if not isinstance(values, Tensor) or values.shape != output.shape[:1]:
             raise ValueError(
                 f"loss must return one value per row, a tensor of shape {(output.shape[0],)}, got "
@@ -138,7 +138,7 @@ def complement_losses(loss: str | LossFunction, output: Tensor, target: TargetTy
         Tensor: smaller is better.
     """
     if loss == "binary_cross_entropy":
-        return complement_losses("cross_entropy", _no_and_yes(output), _zero_or_one(target))
+        return complement_losses("cross_entropy", _two_class_logits(output), _checked_binary_target(target))
     if loss in ("probability", SOFTMAX):
         return _losses_of_other_probabilities(output, target, loss == SOFTMAX)
     if loss == "cross_entropy":
@@ -164,7 +164,7 @@ def _losses_of_other_probabilities(output: Tensor, target: TargetType, compete: 
     return -rest.clamp_min(torch.finfo(wide.dtype).tiny).log()
 
 
-def _no_and_yes(output: Tensor) -> Tensor:
+def _two_class_logits(output: Tensor) -> Tensor:
     """The logits of classes 0 and 1, (rows, 2), where one logit decides between them."""
     if output.shape[1:].numel() != 1:
         raise ValueError(
@@ -175,7 +175,7 @@ def _no_and_yes(output: Tensor) -> Tensor:
     return torch.stack([torch.zeros_like(logit), logit], -1)
 
 
-def _zero_or_one(target: TargetType) -> TargetType:
+def _checked_binary_target(target: TargetType) -> TargetType:
     # A negative index would count classes from the last.
     values = (
         target.flatten().tolist() if isinstance(target, Tensor) else target if isinstance(target, list) else [target]
@@ -186,7 +186,7 @@ def _zero_or_one(target: TargetType) -> TargetType:
     return target
 
 
-def _of_every_row(target: TargetType, rows: int) -> TargetType:
+def _target_per_row(target: TargetType, rows: int) -> TargetType:
     """Targets for a loss function. Captum does not repeat the target of a single example for all rows."""
     if isinstance(target, Tensor) and target.numel() == 1:
         return target.reshape(1).expand(rows)

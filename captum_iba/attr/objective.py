@@ -333,5 +333,5 @@ def _align_left(mask: Tensor, shape: torch.Size, name: str) -> Tensor:
 def _shared_shape(granularity: str, shape: torch.Size, feature_dim: int) -> torch.Size:
     if granularity == "feature" or len(shape) == 2:
         return shape
-    kept = {feature_dim} if granularity == "channel" else set(range(len(shape))) - {feature_dim}
-    return torch.Size(size if d == 0 or d in kept else 1 for d, size in enumerate(shape))
+    unshared = {feature_dim} if granularity == "channel" else set(range(len(shape))) - {feature_dim}
+    return torch.Size(size if d == 0 or d in unshared else 1 for d, size in enumerate(shape))

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from captum_iba.attr.losses import target_probability
 from captum_iba.attr.objective import Objective
-from captum_iba.attr.settings import INITIAL_MASK_LOGIT, BottleneckSettings
+from captum_iba.attr.settings import INITIAL_MASK_LOGIT
 
 
 class NoGradientError(ValueError):
@@ -18,7 +18,6 @@ class NoGradientError(ValueError):
 
 def optimize_mask(
     objective: Objective,
-    settings: BottleneckSettings,
     samples_per_pass: int,
     return_trace: bool = False,
     on_pass: Callable[[int], object] = lambda n_samples: None,
@@ -29,8 +28,7 @@ def optimize_mask(
     example does not depend on the others.
 
     Args:
-        objective (Objective): Loss and information.
-        settings (BottleneckSettings): Steps, noise samples, weights, learning rate, momentum.
+        objective (Objective): Loss, information and settings.
         samples_per_pass (int): Number of noise samples that go through the model together.
         return_trace (bool, optional): Whether the history is needed. Then masks without weight in a step are evaluated
             too, and the final mask in one more pass. Default: False
@@ -44,6 +42,7 @@ def optimize_mask(
         NoGradientError: The loss does not depend on the mask.
         ValueError: The loss is not finite.
     """
+    settings = objective.settings
     dtype = torch.promote_types(objective.activation.dtype, torch.float32)
     alpha = objective.layout.initial_alpha(INITIAL_MASK_LOGIT, dtype)
     adam = torch.optim.Adam([alpha], lr=settings.learning_rate, betas=(settings.momentum, 0.999))
@@ -57,7 +56,9 @@ def optimize_mask(
         probability = torch.zeros_like(loss)
         noise_step = step // 2 if settings.alternates else step  # a step and its complement have the same noise
         evaluations = [(masks, weight if updates else 0.0) for masks, weight in settings.masks_of_step(step)]
-        for number, (masks, weight) in enumerate(one for one in evaluations if one[1] or return_trace):
+        if not return_trace:
+            evaluations = [(masks, weight) for masks, weight in evaluations if weight]
+        for number, (masks, weight) in enumerate(evaluations):
             for samples in passes:
                 with torch.set_grad_enabled(weight > 0):
                     losses = objective.losses(alpha, noise_step, samples, masks)

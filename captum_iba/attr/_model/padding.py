@@ -18,7 +18,7 @@ from captum_iba.attr._model.nested import _with_values
 _NO_MASK = ("token_type_ids", "position_ids", "input_ids")
 _OTHER_SEQUENCES = ("decoder", "label", "tgt", "target")
 _LENGTHS = re.compile(r"(^|_)len(s|gths?)?(_|$)|len(s|gths?)?$")
-_MOST_OF_ADDITIVE = -1e3
+_ADDITIVE_MASK_THRESHOLD = -1e3
 
 
 class Padding:
@@ -224,8 +224,8 @@ def _is_mask_by_name(name: str, value: Tensor, activations: Sequence[Tensor]) ->
     rows = [activation.shape[0] for activation in activations]
     if not _is_called_mask(name) or "causal" in name or value.ndim < 2 or value.shape[0] not in rows:
         return False
-    if value.is_floating_point() and bool((value <= _MOST_OF_ADDITIVE).any()) and bool((value <= 0).all()):
-        value = value > _MOST_OF_ADDITIVE
+    if value.is_floating_point() and bool((value <= _ADDITIVE_MASK_THRESHOLD).any()) and bool((value <= 0).all()):
+        value = value > _ADDITIVE_MASK_THRESHOLD
     sizes = [size for size in value.shape[1:] if size > 1]
     if len(sizes) == 1 and len(value) > 0:
         return _marks_padding(name, value.reshape(len(value), -1))
@@ -239,8 +239,8 @@ def _is_called_mask(name: str) -> bool:
 def _marks_padding(name: str, value: Tensor) -> bool:
     """Whether a (B, T) tensor is 1 for the tokens of each row and 0 for padding on one side of them."""
     called_mask = _is_called_mask(name)
-    if called_mask and value.is_floating_point() and bool((value <= _MOST_OF_ADDITIVE).any()):
-        value = (value > _MOST_OF_ADDITIVE).long()  # an additive mask
+    if called_mask and value.is_floating_point() and bool((value <= _ADDITIVE_MASK_THRESHOLD).any()):
+        value = (value > _ADDITIVE_MASK_THRESHOLD).long()  # an additive mask
     if (value.is_floating_point() and not called_mask) or not bool(((value == 0) | (value == 1)).all()):
         return False
     # A mask may be true for padding, too; anything else would be token types.

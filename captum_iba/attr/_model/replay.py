@@ -87,11 +87,6 @@ class ForwardPasses:
         return self._recorded.guard
 
     @property
-    def replays(self) -> bool:
-        """Whether passes run only from the first hook point on."""
-        return self._cached is not None
-
-    @property
     def tolerance(self) -> float:
         """Relative difference of outputs that counts as equal: other numbers of rows are rounded in another way."""
         return max(_TOLERANCE, 2 * self.guard.epsilon())
@@ -162,7 +157,7 @@ class ForwardPasses:
         output, first = self._recorded.output, self.captured[0]
         # Two copies, because a tensor that is tiled by mistake is seen then. The recorded activation alone does not
         # tell whether something remembers it, so the second copy has another one.
-        activations = torch.cat([first.activation, _another(first.activation)])
+        activations = torch.cat([first.activation, _perturbed(first.activation)])
 
         def replaced(number: int, activation: Tensor) -> Tensor:
             if number:
@@ -291,7 +286,7 @@ def out_of_memory(error: Exception) -> bool:
     return isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
 
 
-def _another(activation: Tensor) -> Tensor:
+def _perturbed(activation: Tensor) -> Tensor:
     """The activation with noise of half its standard deviation, always the same."""
     wide = activation.to(torch.promote_types(activation.dtype, torch.float32))
     generator = torch.Generator(activation.device).manual_seed(0)
