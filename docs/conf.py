@@ -45,8 +45,6 @@ napoleon_use_ivar = True
 # Types in docstrings are prose ("list of Tensor"); names of this package have to be right.
 nitpicky = True
 nitpick_ignore_regex = [(r"py:(class|data|attr|exc|obj)", r"(?!captum_iba).*")]
-# The docstring of TextExplainer.explain means captum_iba.attr.BottleneckSettings; without this line once it says so.
-nitpick_ignore = [("py:class", "captum_iba.BottleneckSettings")]
 
 html_theme = "furo"
 html_title = f"captum_iba {release}"

@@ -19,7 +19,7 @@ def signature(function):
     except ValueError:  # a subclass of a built-in type
         return ""
     text = str(inspect.Signature([parameter.replace(annotation=parameter.empty) for parameter in parameters]))
-    return re.sub(r"<function (\w+) at 0x\w+>", r"\1", text)
+    return re.sub(r"<function ([^ ]+) at 0x\w+>", r"\1", text)
 
 
 def members(cls):
