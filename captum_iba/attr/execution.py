@@ -132,7 +132,7 @@ class Execution:
                 parts.append(results)
                 outputs.append(output)
                 first += part.rows
-            if len(parts) > 1 and self.inputs.has_further_rows:
+            if len(parts) > 1 and self.inputs.arguments is not None:
                 self._compare_with_one_pass(torch.cat(outputs), guard)
         return [_joined([part[number] for part in parts]) for number in range(len(bottlenecks))]
 
@@ -193,8 +193,9 @@ class Execution:
                     self.warn_once(
                         "coupled",
                         "the output of forward_func for an example changes with the other rows of a pass, or by chance "
-                        f"(by {passes.coupled:.2g} of the largest); expected rows that do not depend on each other: "
-                        "the attribution of an example depends on its batch here",
+                        f"(by {passes.coupled:.2g} of the largest); expected rows that do not depend on each other, "
+                        "and additional_forward_args with tensors, not lists or arrays, of one entry per example: the "
+                        "attribution of an example depends on its batch here",
                     )
                 results.append(self._optimize(settings, part, first, passes, loss))
                 if self.replay and passes.reason:
@@ -287,9 +288,10 @@ class Execution:
         if largest_difference(outputs, output) > 1e-3:
             self.warn_once(
                 "parts",
-                "additional_forward_args holds a tensor whose first dimension is the number of examples, and which is "
-                "cut with them; but the output of forward_func for parts of the examples differs from that for all of "
-                "them. Expected tensors that count the examples, or internal_batch_size=None",
+                "additional_forward_args holds a tensor whose first dimension happens to be the number of examples, "
+                "and which is cut with them, or a list or array of one entry per example, which is not: the output of "
+                "forward_func for parts of the examples differs from that for all of them. Expected tensors that count "
+                "the examples, or internal_batch_size=None",
             )
 
     def _optimize(

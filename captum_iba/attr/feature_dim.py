@@ -23,9 +23,6 @@ _CHANNELS_FIRST = (
     nn.Upsample,
     nn.Unfold,
     nn.Fold,
-    dropout.Dropout1d,
-    dropout.Dropout2d,
-    dropout.Dropout3d,
     *(getattr(pooling, name) for name in vars(pooling) if name.startswith("_") and name.endswith("Nd")),
 )
 _FEATURES_LAST = (nn.Linear, nn.Bilinear, nn.Embedding, nn.EmbeddingBag, nn.RNNBase, nn.MultiheadAttention)
@@ -36,6 +33,9 @@ _KEEPS_LAYOUT = (
         if name not in ("MultiheadAttention", "GLU") and isinstance(cls := getattr(activation, name), type)
     ),
     dropout.Dropout,
+    dropout.Dropout1d,
+    dropout.Dropout2d,
+    dropout.Dropout3d,
     dropout.AlphaDropout,
     dropout.FeatureAlphaDropout,
     nn.Identity,
@@ -60,6 +60,8 @@ class LeafOutput:
         dim (int or None): Dimension of the features, from 1; None where the type of the module does not tell it.
         wider (LeafOutput or None): For an output (B, C), the last output before it that has more dimensions.
             Default: None
+        mixed (bool): Whether it, or modules before it, have mixed positions (token mixers), so that types of modules
+            tell nothing. Default: False
         energy (Tensor or None): Sum of squares, for shapes with dimensions 1 and -1 of one size; a copy, transposed or
             not, has the same sum.
     """
@@ -70,6 +72,7 @@ class LeafOutput:
     storage: StorageWeakRef | None
     dim: int | None
     wider: LeafOutput | None = None
+    mixed: bool = False
     energy: Tensor | None = None
 
     @classmethod
@@ -99,8 +102,11 @@ class LeafOutput:
         smaller = len(self.shape) == 2 < len(shape) and math.prod(self.shape) < math.prod(shape)
         return self.wider if smaller and self.wider is not None and self.wider.shape == shape else self
 
-    def dim_by_memory(self, tensor: Tensor) -> int | None:
-        """The dimension of the features in a tensor that is this output or a view of it; None for other tensors."""
+    def dim_by_memory(self, tensor: Tensor, part: bool = False) -> int | None:
+        """The dimension of the features in a tensor that is this output or a view of it; None for other tensors.
+
+        With ``part`` also in a view of some of the features only.
+        """
         if self.dim is None or self.storage is None or self.shape[self.dim] < 2:
             return None
         other = LeafOutput.of(tensor, None)
@@ -115,7 +121,7 @@ class LeafOutput:
         candidates = [
             dim
             for dim, (size, stride) in enumerate(zip(other.shape, other.strides, strict=True))
-            if size == self.shape[self.dim] and stride == step
+            if (size == self.shape[self.dim] or (part and 1 < size < self.shape[self.dim])) and stride == step
         ]
         return candidates[0] if len(candidates) == 1 and candidates[0] > 0 else None
 
@@ -130,49 +136,68 @@ class Origin:
             the output of an elementwise layer on it.
         activation (LeafOutput): Description of the activation.
         input_shape (tuple of int): Shape of the layer's input.
+        input_dim (int or None): Dimension of the features of the layer's input, by memory.
     """
 
     leaf: LeafOutput | None
     dim: int | None
     activation: LeafOutput
     input_shape: tuple[int, ...]
+    input_dim: int | None
 
     @classmethod
     def of(
-        cls, leaf: LeafOutput | None, layer: Module, activation: Tensor, layer_input: Tensor | None, at_input: bool
+        cls,
+        leaf: LeafOutput | None,
+        layer: Module,
+        activation: Tensor,
+        layer_input: Tensor | None,
+        input_dim: int | None,
+        at_input: bool,
     ) -> Origin:
-        """Origin of an activation, when it is captured."""
-        dim = None if leaf is None else leaf.dim_by_memory(activation)
-        if leaf is not None and dim is None and not at_input and layer_input is not None:
-            dim = _kept_dim(leaf, layer, layer_input, activation)
-        return cls(leaf, dim, LeafOutput.of(activation, None), () if layer_input is None else tuple(layer_input.shape))
+        """Origin of an activation, when it is captured; ``input_dim`` is :func:`known_dim` before the layer ran."""
+        dim = known_dim(leaf, activation)
+        if dim is None and not at_input and layer_input is not None and _keeps_layout(layer, layer_input, activation):
+            dim = known_dim(leaf, layer_input)
+        shape = () if layer_input is None else tuple(layer_input.shape)
+        return cls(leaf, dim, LeafOutput.of(activation, None), shape, input_dim)
 
 
-def leaf_after(before: LeafOutput | None, module: Module, layer_input: Any, output: Any) -> LeafOutput | None:
+def known_dim(leaf: LeafOutput | None, tensor: Tensor | None) -> int | None:
+    """The dimension of the features of a tensor that shares the memory of the last leaf's output."""
+    return None if leaf is None or tensor is None else leaf.dim_by_memory(tensor)
+
+
+def leaf_after(before: LeafOutput | None, module: Module, module_input: Any, module_output: Any) -> LeafOutput | None:
     """The last leaf after a module has run: its output, or the leaf before where the module tells nothing."""
-    output_tensor = _first_floating(output)
-    if output_tensor is None or output_tensor.ndim < 2:
+    output = _first_floating(module_output)
+    if output is None or output.ndim < 2:
         return before
-    input_tensor = _first_floating(layer_input)
-    if before is not None and input_tensor is not None:
-        dim = _kept_dim(before, module, input_tensor, output_tensor)
-        if dim is not None:
-            return LeafOutput.of(output_tensor, dim).after(before)
-    if _kind(module) is None:
+    input_tensor = _first_floating(module_input)
+    known = known_dim(before, input_tensor)
+    if known is not None and input_tensor is not None and _keeps_layout(module, input_tensor, output):
+        return LeafOutput.of(output, known).after(before)
+    kind = _kind(module)
+    if kind is None:
         if not _is_leaf(module):
             return before
-        return LeafOutput.of(output_tensor, _dim_of_parameters(module, output_tensor.shape)).after(before)
-    dim = _dim_of_kind(module, output_tensor.shape, at_input=False)
-    if before is not None and input_tensor is not None and _width(module, at_input=False) is None:
-        # Pooling works on any dimensions: where its input is known to have the features last, it tells nothing.
-        known = before.dim_by_memory(input_tensor)
-        dim = None if known not in (None, dim) else dim
-    return LeafOutput.of(output_tensor, dim).after(before)
+        return LeafOutput.of(output, _dim_of_parameters(module, output.shape)).after(before)
+    dim = _dim_of_kind(module, output.shape, at_input=False)
+    if input_tensor is None or not input_tensor.is_floating_point():
+        return LeafOutput.of(output, dim).after(before)
+    # A module that works on another dimension than that of the features mixes positions. From then on the types of
+    # modules tell nothing, until one works on what is known again.
+    acts_on = _dim_of_kind(module, input_tensor.shape, at_input=True)
+    of_part = known if known is not None or before is None else before.dim_by_memory(input_tensor, part=True)
+    mixed = of_part != acts_on if of_part is not None else before is not None and before.mixed
+    if known is not None and _width(module, at_input=False) is None:
+        mixed, dim = False, known if known == dim else None  # pooling works on any dimensions
+    return replace(LeafOutput.of(output, None if mixed else dim), mixed=mixed).after(before)
 
 
-def _kept_dim(leaf: LeafOutput, module: Module, input_tensor: Tensor, output_tensor: Tensor) -> int | None:
-    keeps = isinstance(module, _KEEPS_LAYOUT) and _is_plain(module) and input_tensor.shape == output_tensor.shape
-    return leaf.dim_by_memory(input_tensor) if keeps and _kind(module) is None else None
+def _keeps_layout(module: Module, module_input: Tensor, output: Tensor) -> bool:
+    same_shape = module_input.shape == output.shape
+    return isinstance(module, _KEEPS_LAYOUT) and _is_plain(module) and same_shape and _kind(module) is None
 
 
 def resolve_feature_dim(
@@ -191,8 +216,7 @@ def resolve_feature_dim(
     - from memory: the activation is the output of such a module, or a view of it (transposed, for example), or the
       result of elementwise modules on it;
     - from the last such module before, if exactly one dimension of the activation has the width of its output;
-    - for dimensions 1 and -1 of one size: from the modules in the layer, if all are of one type and the layer ends in a
-      residual sum.
+    - for dimensions 1 and -1 of one size: from a residual block, if all its modules and its input agree.
 
     Args:
         layer (Module): The layer.
@@ -239,18 +263,23 @@ def infer_feature_dim(layer: Module, shape: Sequence[int], origin: Origin | None
     if len(shape) == 2:
         return 1
     dim = _dim_of_kind(layer, shape, at_input)
-    if dim is None and origin is not None:
-        dim = origin.dim
-    if dim is None and _is_leaf(layer) and not at_input:
-        return _dim_of_parameters(layer, shape) if _kind(layer) is None else None
-    if dim is not None or origin is None:
+    if dim is not None and _width(layer, at_input) is not None:
         return dim
+    # Pooling works on any dimensions: where its input comes from says more.
+    if origin is not None and origin.dim is not None:
+        return origin.dim
+    if dim is not None:
+        return dim if _spatial_dims(layer) in (None, len(shape) - 2) else None
+    if _is_leaf(layer) and not at_input:
+        return _dim_of_parameters(layer, shape) if _kind(layer) is None else None
+    if origin is None:
+        return None
     if origin.leaf is None:
         return _dim_of_inputs(layer, shape) if at_input else None
     leaf = origin.leaf.for_shape(shape)
     if shape[1] != shape[-1]:
         return _dim_by_sizes(leaf, shape, layer)
-    return _dim_by_kinds(leaf, origin, shape, layer, at_input)
+    return None if at_input else _dim_by_kinds(leaf, origin, shape, layer)
 
 
 def _dim_by_sizes(leaf: LeafOutput, shape: tuple[int, ...], layer: Module) -> int | None:
@@ -261,23 +290,25 @@ def _dim_by_sizes(leaf: LeafOutput, shape: tuple[int, ...], layer: Module) -> in
     width = leaf.shape[dim]
     if ndim == 3 and leaf.shape == (math.prod(shape) // width, width) and shape[1:].count(width) == 1:
         return 1 + shape[1:].index(width)  # all tokens as one batch, as in mixtures of experts
-    if leaf.shape[0] != shape[0]:
-        permuted = shape.count(width) == 1 and sorted(shape) == sorted(leaf.shape)  # with positions in dimension 0
-        return shape.index(width) if permuted and shape[0] != width else None
-    if leaf.shape == shape:
+    if leaf.shape[0] not in (1, shape[0]):  # positions in dimension 0
+        permuted = shape.count(width) == 1 and sorted(shape) == sorted(leaf.shape)
+        return dim if permuted and shape[dim] == width else None
+    sizes, leaf_sizes = shape[1:], leaf.shape[1:]
+    if leaf_sizes == sizes:
         other_size = shape[-1] if dim == 1 else shape[1]
         return dim if other_size != width else None
-    if len(leaf.shape) == ndim and dim == 1 and shape[2:] == leaf.shape[2:] and width not in shape[1:]:
+    if len(leaf.shape) == ndim and dim == 1 and sizes[1:] == leaf_sizes[1:] and width not in sizes:
         # Concatenated with other outputs, as in DenseNet.
         return 1 if shape[1] > width and _kinds_in(layer, ndim) == {1} else None
-    sizes = shape[1:]
-    if leaf.shape[1:].count(width) != 1 or sizes.count(width) != 1:
+    if leaf_sizes.count(width) != 1 or sizes.count(width) != 1:
         return None
     position = 1 + sizes.index(width)
     if len(leaf.shape) == ndim:
-        same_position = position == dim  # pooled, cropped or broadcast
-        return position if same_position or sorted(sizes) == sorted(leaf.shape[1:]) else None
-    positions, others = math.prod(leaf.shape[1:]) // width, math.prod(sizes) // width
+        # In three dimensions a product of matrices may have the same sizes.
+        pooled = position == dim and all(size <= leaf_size for size, leaf_size in zip(sizes, leaf_sizes, strict=True))
+        permuted = sorted(sizes) == sorted(leaf_sizes) and {1: 1, ndim - 1: -1}.get(position) in _kinds_in(layer, ndim)
+        return position if ndim > 3 and (pooled or permuted) else None
+    positions, others = math.prod(leaf_sizes) // width, math.prod(sizes) // width
     if ndim == 3 and len(leaf.shape) > 3:
         # Patches that were made tokens. With (k * width) features at positions / k the sizes may be the same.
         fits = positions <= others <= positions + _MOST_EXTRA_TOKENS and positions % width != 0
@@ -287,17 +318,15 @@ def _dim_by_sizes(leaf: LeafOutput, shape: tuple[int, ...], layer: Module) -> in
     return position if is_image and position in (1, 3) else None
 
 
-def _dim_by_kinds(
-    leaf: LeafOutput, origin: Origin, shape: tuple[int, ...], layer: Module, at_input: bool
-) -> int | None:
-    """The dimension of layers whose modules are all of one type, for dimensions 1 and -1 of one size."""
+def _dim_by_kinds(leaf: LeafOutput, origin: Origin, shape: tuple[int, ...], layer: Module) -> int | None:
+    """The dimension for dimensions 1 and -1 of one size: of a residual block whose modules and input agree."""
     kinds = _kinds_in(layer, len(shape))
     if len(kinds) != 1 or leaf.shape != shape or not leaf.strides or leaf.strides != origin.activation.strides:
         return None
-    if (not at_input and origin.input_shape != shape) or leaf.is_copied_to(origin.activation):
+    if origin.input_shape != shape or leaf.is_copied_to(origin.activation):
         return None
     dim = kinds.pop() % len(shape)
-    return dim if leaf.dim in (None, dim) else None
+    return dim if origin.input_dim == dim and leaf.dim in (None, dim) else None
 
 
 def _dim_of_inputs(layer: Module, shape: tuple[int, ...]) -> int | None:
@@ -320,7 +349,8 @@ def _kind(module: Module) -> int | None:
         return -1 if len(module.normalized_shape) == 1 else None
     if isinstance(module, _CHANNELS_FIRST):
         return 1
-    if isinstance(module, _FEATURES_LAST) or isinstance(getattr(module, "out_features", None), int):
+    sizes = (getattr(module, "in_features", None), getattr(module, "out_features", None))
+    if isinstance(module, _FEATURES_LAST) or all(isinstance(size, int) for size in sizes):
         return -1  # linear layers, quantized ones and adapters too
     return None
 
@@ -363,6 +393,12 @@ def _width(module: Module, at_input: bool) -> int | None:
         if isinstance(width := getattr(module, name, None), int) and width > 0:
             return width
     return None
+
+
+def _spatial_dims(module: Module) -> int | None:
+    """The number of spatial dimensions in the name of a class, as AvgPool2d."""
+    name = type(module).__name__
+    return int(name[-2]) if name.endswith(("1d", "2d", "3d")) else None
 
 
 def _is_leaf(module: Module) -> bool:

@@ -19,7 +19,7 @@ from captum_iba.attr._model.guard import ModuleGuard
 from captum_iba.attr._model.hooks import HookPoint, activation_of, hooked
 from captum_iba.attr._model.nested import split_activation
 from captum_iba.attr._model.padding import Padding
-from captum_iba.attr.feature_dim import Origin, infer_feature_dim, resolve_feature_dim
+from captum_iba.attr.feature_dim import Origin, infer_feature_dim, known_dim, resolve_feature_dim
 
 ENOUGH = 1000
 """With fewer observations, bits depend on which ones were seen: the table is in docs/limits.md."""
@@ -412,18 +412,23 @@ def _run_to_points(
     activations: dict[tuple[Module, int], tuple[Tensor, Origin]] = {}
     runs: Counter[Module] = Counter()
 
-    def visit(layer: Module, at_input: bool, call: int, value: Any, layer_input: Any) -> None:
+    def entering(value: Any) -> tuple[Tensor | None, int | None]:
+        split = split_activation(value)
+        layer_input = None if split is None else split[0]
+        return layer_input, known_dim(guard.last_leaf, layer_input)
+
+    def visit(layer: Module, at_input: bool, call: int, value: Any, entered: Any) -> None:
         runs[layer] += 1
         if any(point.layer is layer and (point.call < 0 or point.call == call) for point in points):
-            activation, entered = activation_of(value, layer)[0], split_activation(layer_input)
-            origin = Origin.of(guard.last_leaf, layer, activation, None if entered is None else entered[0], at_input)
+            activation, (layer_input, input_dim) = activation_of(value, layer)[0], entered
+            origin = Origin.of(guard.last_leaf, layer, activation, layer_input, input_dim, at_input)
             # A copy, because what follows may write into it, an in-place activation for example.
             activations[layer, call] = activation.detach().clone(), origin
         if all((point.layer, point.call) in activations for point in points):
             raise _LayersDone
 
     try:
-        with hooked(points, visit):
+        with hooked(points, visit, entering):
             if isinstance(batch, Mapping):
                 forward_func(**batch)
             elif isinstance(batch, (tuple, list)):

@@ -324,8 +324,8 @@ class TextExplainer:
             return_trace (bool): Whether to keep the optimization step by step, in ``result.trace``. Default: False.
             show_progress (bool): Whether to show a progress bar, over batches or the steps of a single one.
                 Default: False.
-            **overrides: Fields of :class:`captum_iba.attr.BottleneckSettings` that override the preset's. ``granularity``
-                may also be ``"word"``: the tokens of a word share one mask value.
+            **overrides: Fields of :class:`captum_iba.attr.BottleneckSettings` that override the preset's.
+                ``granularity`` may also be ``"word"``: the tokens of a word share one mask value.
 
         Returns:
             TextAttribution, or list of TextAttribution: One for one text, a list in their order for several.

@@ -77,7 +77,7 @@ def test_an_argument_that_is_cut_by_mistake_is_named(x):
     model = Tokens(n_classes=4).eval()
     iba = InformationBottleneckAttribution(model, model.layer, statistics=statistics_of(model, x))
     weights = torch.tensor([3.0, 0.2, 1.0, 2.0])  # one per class, of which there are as many as examples
-    with pytest.warns(UserWarning, match="additional_forward_args holds a tensor whose first dimension"):
+    with pytest.warns(UserWarning, match="additional_forward_args holds a tensor whose first dimension happens"):
         iba.attribute(x, target=1, additional_forward_args=weights, internal_batch_size=1)
 
 
@@ -87,6 +87,25 @@ def test_arguments_of_the_examples_in_parts_are_no_reason_to_warn(iba, x, recwar
     parts = iba.attribute(x, target=1, additional_forward_args=weights, internal_batch_size=2)
     torch.testing.assert_close(parts, whole)
     assert [str(one.message) for one in recwarn] == []
+
+
+class Cut(Tokens):
+    """Positions behind the length of an example do not count."""
+
+    def forward(self, x, lengths):
+        hidden = torch.tanh(self.layer(x)).clone()
+        for row, length in enumerate(lengths[: len(hidden)]):
+            hidden[row, length:] = 0
+        return self.head(hidden.mean(1))
+
+
+@pytest.mark.parametrize("changes", [{"preset": "paper"}, {"internal_batch_size": 1}, {"alternate": False}], ids=str)
+def test_a_list_of_one_entry_per_example_is_warned_of(x, changes):
+    model = Cut().eval()
+    iba = InformationBottleneckAttribution(model, model.layer, statistics=statistics_of(Tokens().eval(), x))
+    lengths = [2, 6, 3, 5]
+    with pytest.warns(UserWarning, match="additional_forward_args .*(tensors, not lists|a list or array)"):
+        iba.attribute(x, target=1, additional_forward_args=lengths, replay=False, n_steps=2, **changes)
 
 
 # Noise around the layer's input

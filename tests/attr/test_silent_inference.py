@@ -174,9 +174,15 @@ def image(size, channels=3):
         (lambda: nn.Sequential(transposed(), nn.LayerNorm([8, 6])), "1", drawn(4, 6, 8), None, True),
         (lambda: nn.Sequential(nn.Conv2d(3, 16, 1), Residual(16, True)), "1", image(16), 1, False),
         (lambda: nn.Sequential(nn.Conv2d(3, 16, 1), Residual(16, False)), "1", image(16), 1, False),
-        (lambda: nn.Sequential(nn.Conv2d(3, 16, 1), Residual(16, False), Residual(16, False)), "2", image(16), 1, True),
+        (
+            lambda: nn.Sequential(nn.Conv2d(3, 16, 1), Residual(16, False), Residual(16, False)),
+            "2",
+            image(16),
+            None,
+            True,
+        ),
         (lambda: nn.Sequential(nn.Embedding(30, 16), PreNorm(16), PreNorm(16)), "1", ids(9, 16), -1, False),
-        (lambda: nn.Sequential(nn.Embedding(30, 16), PreNorm(16), PreNorm(16)), "2", ids(9, 16), -1, True),
+        (lambda: nn.Sequential(nn.Embedding(30, 16), PreNorm(16), PreNorm(16)), "2", ids(9, 16), None, True),
         (
             lambda: nn.Sequential(nn.Embedding(30, 16), nn.Linear(16, 16), nn.GELU(), nn.Dropout()),
             "3",
@@ -564,3 +570,98 @@ def test_classes_of_images_that_come_first_are_warned_of():
     said = said_of(lambda x: x.view(-1, 2, 2, 2), (0, 1, 1), "cross_entropy")
     assert len(said) == 1 and "are taken from the last dimension: 2 of them" in said[0]
     assert said_of(lambda x: x.view(-1, 4, 2), (0, 1), "cross_entropy") == []
+
+
+# Modules that mix positions, and outputs that are no features.
+
+
+class TokenMixing(nn.Module):
+    """The token-mixing block of an MLP-Mixer: linear layers over the positions."""
+
+    def __init__(self, length, width):
+        super().__init__()
+        self.norm, self.mix = (
+            nn.LayerNorm(width),
+            nn.Sequential(nn.Linear(length, 16), nn.GELU(), nn.Linear(16, length)),
+        )
+
+    def forward(self, x):
+        return x + self.mix(self.norm(x).transpose(1, 2)).transpose(1, 2)
+
+
+class SpatialGating(nn.Module):
+    """The gate of a gMLP: a convolution whose channels are positions."""
+
+    def __init__(self, length, width):
+        super().__init__()
+        self.up, self.gate = nn.Linear(width, 2 * width), nn.Conv1d(length, length, 1)
+
+    def forward(self, x):
+        u, v = self.up(x).chunk(2, -1)
+        return u * self.gate(v)
+
+
+class AttentionPooling(nn.Module):
+    """Attention by a convolution with one channel per query, as in NetVLAD."""
+
+    def __init__(self, width, n_queries):
+        super().__init__()
+        self.attention = nn.Conv1d(width, n_queries, 1)
+
+    def forward(self, x):
+        return self.attention(x).softmax(-1) @ x.transpose(1, 2)
+
+
+class ChannelsFirstMLP(nn.Module):
+    """A pointwise MLP on (B, C, T)."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.first, self.second = nn.Linear(width, 16), nn.Linear(16, width)
+
+    def forward(self, x):
+        return x + self.second(nn.functional.gelu(self.first(x.transpose(1, 2)))).transpose(1, 2)
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "batch"),
+    [
+        (lambda: nn.Sequential(nn.Linear(4, 12), TokenMixing(7, 12)), "1", drawn(9, 7, 4)),
+        (lambda: nn.Sequential(nn.Linear(4, 12), TokenMixing(7, 12), nn.Dropout(0.1)), "2", drawn(9, 7, 4)),
+        (lambda: nn.Sequential(nn.Linear(4, 12), SpatialGating(7, 12)), "1", drawn(9, 7, 4)),
+        (lambda: nn.Sequential(nn.Conv1d(4, 12, 1), AttentionPooling(12, 3)), "1", drawn(9, 4, 7)),
+        (lambda: nn.Sequential(nn.Conv1d(4, 8, 1), ChannelsFirstMLP(8)), "1", drawn(9, 4, 8)),
+        (lambda: nn.Sequential(nn.Conv1d(4, 8, 1), ChannelsFirstMLP(8), ChannelsFirstMLP(8)), "2", drawn(9, 4, 8)),
+    ],
+)
+def test_modules_that_mix_positions_tell_nothing(make, name, batch):
+    model = seeded(make)
+    with pytest.raises(ValueError, match=CANNOT_BE_TOLD):
+        estimated(model, model.get_submodule(name), batch)
+
+
+@pytest.mark.parametrize("layer", [nn.Dropout1d(0.1), nn.Dropout2d(0.1), nn.AdaptiveAvgPool2d((3, None))], ids=repr)
+def test_layers_of_any_dimension_go_by_their_input(layer):
+    model = seeded(lambda: nn.Sequential(nn.Linear(4, 12), layer))
+    try:
+        statistics, _ = estimated(model, layer, drawn(9, 7, 4))
+    except ValueError as error:
+        assert "cannot be told" in str(error)
+    else:
+        assert statistics.feature_dim == -1
+
+
+def test_a_batch_is_not_written_into_by_the_search_for_positions():
+    class Writes(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(4, 8)
+
+        def forward(self, x, attention_mask):
+            return self.layer(x.mul_(2))
+
+    x, mask = torch.ones(3, 6, 4), torch.ones(3, 6, dtype=torch.long)
+    mask[0, 4:] = 0
+    model = seeded(Writes)
+    estimated(model, model.layer, {"x": x, "attention_mask": mask})
+    assert torch.equal(x, torch.full_like(x, 2.0))

@@ -16,7 +16,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 
 from captum_iba.attr._model.guard import ModuleGuard
 from captum_iba.attr._model.nested import copy_tensor, map_tensors, split_activation, tensors_in
-from captum_iba.attr.feature_dim import Origin
+from captum_iba.attr.feature_dim import Origin, known_dim
 
 
 @dataclass(frozen=True)
@@ -349,8 +349,10 @@ def _observe(
         # Before the layer runs: it may write into its input.
         split = split_activation(value)
         if split is None:
-            return None, None, []
-        return split[0], copy_tensor(split[0]) if keep_copies else split[0], _versions(split[0])
+            return None, None, None, []
+        layer_input = split[0]
+        dim = known_dim(guard.last_leaf, layer_input)
+        return layer_input, dim, copy_tensor(layer_input) if keep_copies else layer_input, _versions(layer_input)
 
     def visit(layer: Module, at_input: bool, call: int, value: Any, entered: Any) -> None:
         n_calls[layer, at_input] += 1
@@ -358,8 +360,9 @@ def _observe(
             trace.returned(layer, value)
         for number, point in enumerate(points):
             if point.layer is layer and point.at_input is at_input and (point.call < 0 or point.call == call):
-                original_input, layer_input, versions = entered
-                origin = Origin.of(guard.last_leaf, layer, activation_of(value, layer)[0], original_input, at_input)
+                original_input, input_dim, layer_input, versions = entered
+                original = activation_of(value, layer)[0]
+                origin = Origin.of(guard.last_leaf, layer, original, original_input, input_dim, at_input)
                 structure = map_tensors(copy_tensor, value) if keep_copies else value
                 activation, _ = activation_of(structure, layer)
                 one = CapturedActivation(

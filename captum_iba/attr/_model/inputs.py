@@ -54,11 +54,6 @@ class ModelInputs:
         """Number of examples."""
         return self.inputs[0].shape[0]
 
-    @property
-    def has_further_rows(self) -> bool:
-        """Whether further arguments count the examples, too."""
-        return any(self.per_example[len(self.inputs) :])
-
     def part(self, first: int, size: int) -> ModelInputs:
         """The examples from ``first`` on, at most ``size`` of them."""
         # A tensor that is the same for all examples must not look as if it counted those of the part.

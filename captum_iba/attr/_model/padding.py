@@ -100,7 +100,8 @@ class Padding:
                 return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
             # The positions of a decoder are others.
             own = isinstance(value, Tensor) and value.shape[:2] == mask.shape and not name.startswith(_OTHER_SEQUENCES)
-            return value[:, :length] if own else value
+            # The model may write into its inputs, and is not to write into the user's batch.
+            return value[:, :length].clone() if own else value
 
         if mask.shape[1] == 1:
             return

@@ -156,8 +156,9 @@ class ForwardPasses:
         """Find out whether rows of a pass are independent, and whether passes can be replayed."""
         output, first = self._recorded.output, self.captured[0]
         # Two copies, because a tensor that is tiled by mistake is seen then. The recorded activation alone does not
-        # tell whether something remembers it, so the second copy has another one.
-        activations = torch.cat([first.activation, _perturbed(first.activation)])
+        # tell whether something remembers it, so the first copy has another one. The second copy is compared with the
+        # recorded pass: what is not repeated with the examples, as a list, misses there.
+        activations = torch.cat([_perturbed(first.activation), first.activation])
 
         def replaced(number: int, activation: Tensor) -> Tensor:
             if number:
@@ -175,7 +176,7 @@ class ForwardPasses:
                 raise
             self.reason = f"a pass with another activation fails with {type(error).__name__}: {error}"
             return
-        self.coupled = max(self.coupled, largest_difference(expected[: len(output)], output))
+        self.coupled = max(self.coupled, largest_difference(expected[len(output) :], output))
         if not self._replay:
             return
         try:
