@@ -387,3 +387,54 @@ def test_bigbird_keeps_its_attention_and_its_inner_padding_does_not_count(wordpi
     assert [one.count for one in found] == [77, 77]
     assert [len(result.bits) for result in explainer.explain([*texts, "bad"], batch_size=2, **QUICK)] == [42, 35, 3]
     assert model.bert.attention_type == "block_sparse"
+
+
+class GivesProbabilities(transformers.BertForSequenceClassification):
+    """BERT with a softmax at its end."""
+
+    def forward(self, input_ids=None, attention_mask=None, token_type_ids=None):
+        logits = super().forward(input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids).logits
+        return SequenceClassifierOutput(logits=logits.softmax(-1))
+
+
+def test_probabilities_of_a_model_are_not_softmaxed_again(bert, wordpiece):
+    model = GivesProbabilities(bert.config).eval()
+    model.load_state_dict(bert.state_dict())
+    with pytest.warns(UserWarning, match="GivesProbabilities gives probabilities, expected logits"):
+        classifier = Classifier(model, wordpiece)
+    by_logits = Classifier(bert, wordpiece)
+    inputs = classifier.tensors(classifier.encode(TEXTS, [None] * 2))
+    with torch.no_grad():
+        torch.testing.assert_close(classifier.probabilities(inputs), model(**inputs).logits)
+    for name in ("leave_one_out", "ig_as_released"):
+        scores = [attribute(name, of_model, TEXTS, target=1) for of_model in (classifier, by_logits)]
+        for of_text, expected in zip(*scores, strict=True):
+            assert of_text.tokens == pytest.approx(expected.tokens, rel=1e-3, abs=1e-5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        bits = [TextExplainer(of_model, wordpiece).explain(TEXTS[0], **QUICK).bits for of_model in (model, bert)]
+    assert bits[0] == pytest.approx(bits[1], rel=1e-3)
+
+
+def test_logits_are_not_taken_for_probabilities(wordpiece):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert not Classifier(bag_of_tokens(), wordpiece).gives_probabilities
+
+
+@pytest.mark.parametrize(
+    ("config", "positions"),
+    [
+        (transformers.YosoConfig(**{**SIZE, "max_position_embeddings": 12}, use_expectation=True), 12),
+        (transformers.IBertConfig(**{**SIZE, "max_position_embeddings": 12, "pad_token_id": 1}), 10),
+    ],
+    ids=["yoso", "ibert"],
+)
+def test_texts_are_truncated_to_the_positions_of_the_model(config, positions, wordpiece):
+    tokenizer = copy.deepcopy(wordpiece)
+    tokenizer.model_input_names = ["input_ids", "attention_mask"]
+    classifier = Classifier(build(config), tokenizer)
+    assert classifier.max_length == positions
+    (encoded,) = classifier.encode(["the film was good, " * 9], [None])
+    assert len(encoded) == positions
+    assert classifier.probabilities(classifier.tensors([encoded])).isfinite().all()
