@@ -71,6 +71,19 @@ def estimate(
     return tuple(statistics)
 
 
+def one_per_layer(
+    statistics: FeatureStatistics | Sequence[FeatureStatistics], layers: Sequence[Block]
+) -> tuple[FeatureStatistics, ...]:
+    """Statistics as one per layer, by position; ValueError for another number of them, or those of other layers."""
+    per_layer = (statistics,) if isinstance(statistics, FeatureStatistics) else tuple(statistics)
+    if len(per_layer) != len(layers):
+        raise ValueError(f"statistics has {len(per_layer)} entries, expected those of {len(layers)} layers")
+    for of_layer, block in zip(per_layer, layers, strict=True):
+        if of_layer.layer not in (None, block.key):
+            raise ValueError(f"statistics is of layer {of_layer.layer!r}, expected {block.key!r}")
+    return per_layer
+
+
 def check_model(statistics: Sequence[FeatureStatistics], fingerprint: str, name: str) -> None:
     """Raise ValueError if statistics were gathered with another model; those of an unknown model pass.
 

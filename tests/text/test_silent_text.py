@@ -438,3 +438,51 @@ def test_texts_are_truncated_to_the_positions_of_the_model(config, positions, wo
     (encoded,) = classifier.encode(["the film was good, " * 9], [None])
     assert len(encoded) == positions
     assert classifier.probabilities(classifier.tensors([encoded])).isfinite().all()
+
+
+def test_saved_results_of_the_published_layer_are_not_those_of_all_layers(bert, wordpiece, tmp_path):
+    of_none = TextExplainer(bert, wordpiece)
+    statistics = of_none.estimate_statistics(TEXTS)
+    of_all = TextExplainer(bert, wordpiece, [1, 2, 3, 4], statistics)
+    of_third = TextExplainer(bert, wordpiece, 3, statistics[2])
+    options = {"preset": "paper", **QUICK}
+    for explainer, files in ((of_none, 1), (of_all, 2), (of_third, 2)):
+        results = explain_texts(LocalExecutor(), explainer, TEXTS, keep=tmp_path, **options)
+        assert [result.layer for result in results] == [result.layer for result in explainer.explain(TEXTS, **options)]
+        assert len(list(tmp_path.iterdir())) == files
+    explain_texts(LocalExecutor(), of_all, TEXTS, keep=tmp_path, **QUICK)
+    explain_texts(LocalExecutor(), of_none, TEXTS, keep=tmp_path, **QUICK)
+    assert len(list(tmp_path.iterdir())) == 3  # without the preset both have all layers
+
+
+def test_statistics_without_the_name_of_a_layer_go_by_position(bert, wordpiece):
+    explainer = TextExplainer(bert, wordpiece)
+    statistics = explainer.estimate_statistics(TEXTS)
+    expected = explainer.explain(TEXTS[0], **QUICK).bits
+    for of_layer in statistics:
+        of_layer.layer = of_layer.model = None
+    assert TextExplainer(bert, wordpiece, statistics=statistics).explain(TEXTS[0], **QUICK).bits == pytest.approx(
+        expected
+    )
+
+    def bits(of_layers, **options):
+        return attribute("iba", Classifier(bert, wordpiece), TEXTS[0], statistics=of_layers, **QUICK, **options)[
+            0
+        ].tokens
+
+    removable = [not special for special in explainer.classifier.encode(TEXTS[:1], [None])[0].special]
+    assert bits(statistics)[removable] == pytest.approx(expected[removable])
+    reversed_bits = bits(statistics[::-1], layer=[4, 3, 2, 1])[removable]
+    assert reversed_bits == pytest.approx(
+        TextExplainer(bert, wordpiece, [4, 3, 2, 1], statistics[::-1]).explain(TEXTS[0], **QUICK).bits[removable]
+    )
+    assert bits(statistics[1], layer=2).any()
+    for of_layers, layer, count in ((statistics[0], None, 1), (statistics[:2], None, 2), (statistics, [1, 2], 4)):
+        with pytest.raises(ValueError, match=f"statistics has {count} entries, expected those of . layers"):
+            bits(of_layers, layer=layer)
+
+
+def test_two_statistics_of_one_layer_are_refused(bert, wordpiece):
+    (of_layer,) = TextExplainer(bert, wordpiece, 2).estimate_statistics(TEXTS)
+    with pytest.raises(ValueError, match="expected those of layer 'bert.encoder.layer.1', once"):
+        attribute("iba", Classifier(bert, wordpiece), TEXTS[0], statistics=[of_layer] * 2, layer=2, **QUICK)
