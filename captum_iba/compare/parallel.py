@@ -464,7 +464,7 @@ class _KeptBatches:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._digest = hashlib.sha256()
-        classifier, bottleneck = explainer.classifier, explainer.bottleneck(settings.get("preset", "default"))
+        classifier, bottleneck = explainer.classifier, explainer._bottleneck_of(settings.get("preset", "default"))
         parts = [
             explainer.fingerprint(),
             *classifier.labels,

@@ -50,7 +50,7 @@ _BY_NAME = {
 _BASE = ("a base model without a head", "a forward_func that puts a head on it and returns logits, (B, classes)")
 
 
-_LOGARITHMS = "expected logits; the logarithms of the probabilities are taken as logits"
+_PROBABILITIES = "probabilities, expected logits; their logarithms are taken as logits"
 
 
 class NotAClassifierError(ValueError):
@@ -105,9 +105,7 @@ class Classifier:
         self.ends_in_padding = self._last_token_is_padding()
         self.padding_matters = self._check_outputs()
         if self.gives_probabilities:
-            warnings.warn(
-                f"model: {type(model).__name__} gives probabilities, {_LOGARITHMS}", UserWarning, stacklevel=2
-            )
+            warnings.warn(f"model: {type(model).__name__} gives {_PROBABILITIES}", UserWarning, stacklevel=2)
 
     def __getstate__(self) -> dict[str, Any]:
         # Where the weights lie in memory can change the last digit.

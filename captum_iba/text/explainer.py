@@ -326,7 +326,7 @@ class TextExplainer:
         name, granularity, settings = resolve_text_settings(preset, overrides)
         targets = targets_per_text(target, len(first), self.classifier.labels)
         encoded = self.classifier.encode(first, second)
-        bottleneck = self.bottleneck(preset)
+        bottleneck = self._bottleneck_of(preset)
         if not settings.noise_around_input:
             self._check_statistics(bottleneck.statistics)
         results = bottleneck.explain(
@@ -343,7 +343,7 @@ class TextExplainer:
         )
         return results[0] if isinstance(texts, str) else results
 
-    def bottleneck(self, preset: str | BottleneckSettings = "default") -> ClassifierBottleneck:
+    def _bottleneck_of(self, preset: str | BottleneckSettings) -> ClassifierBottleneck:
         """The layers, with their statistics, that :meth:`explain` uses with a preset."""
         name, _, _ = resolve_text_settings(preset, {})
         return self._published_bottleneck if name in PUBLISHED_PRESETS else self._bottleneck
@@ -405,7 +405,7 @@ class TextExplainer:
     def save_statistics(self, path: str | os.PathLike[str]) -> None:
         """Write the statistics as safetensors: of one layer to the file ``path``, of several to files in the folder.
 
-        Each file is written atomically.
+        An interruption never leaves files of two estimates in a folder.
 
         Raises:
             ValueError: There are none.
@@ -419,7 +419,7 @@ class TextExplainer:
 
         Raises:
             FileNotFoundError: There is no such file, or the folder has none of a layer.
-            ValueError: Not a file of statistics, or statistics of another layer or model.
+            ValueError: Not a file of statistics, statistics of another layer or model, or files of several estimates.
         """
         self.statistics = statistics = layer_statistics.load(path, self.layers)
         return statistics
