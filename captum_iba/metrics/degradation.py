@@ -266,7 +266,8 @@ def _degrade(
     rows = _Rows(forward_func, tensors, arguments, perturbation, padding, ranks, *unique.T)
     logits = rows.logits(max_examples_per_batch, show_progress)
     probabilities = logits.softmax(-1)
-    if are_probabilities(logits):
+    # Rows of nothing but 0 and 1 are no softmax, and may be logits.
+    if are_probabilities(logits) and bool((logits > 0).all(-1).any()):
         warnings.warn("forward_func returns probabilities, expected logits; they are taken as they are", stacklevel=3)
         probabilities, logits = logits, logits.clamp_min(torch.finfo(logits.dtype).tiny).log()
     probabilities, logits = (values[row_of.view(steps.shape)] for values in (probabilities, logits))
