@@ -49,3 +49,9 @@ def test_probabilities_are_not_softmaxed_again():
     torch.testing.assert_close(curves.probability, expected.probability)
     torch.testing.assert_close(curves.logit, expected.probability.log())
     assert torch.equal(curves.decision, expected.decision)
+
+
+@pytest.mark.filterwarnings("error")
+def test_logits_of_0_and_1_are_no_probabilities():
+    curves = degradation(lambda x: torch.tensor([[0.0, 1.0]]).expand(len(x), 2), torch.ones(1, 3), torch.ones(1, 3), 1)
+    torch.testing.assert_close(curves.logit, torch.ones(1, 10))
