@@ -403,8 +403,7 @@ def explain_texts(
     """
     each, others = check_texts(texts, pairs)
     targets = targets_per_text(target, len(each), explainer.classifier.labels)
-    encoded = explainer.classifier.encode(each, others)
-    batches = batches_by_length([len(item) for item in encoded], batch_size)
+    batches = batches_by_length([len(item) for item in explainer.classifier.encode(each, others)], batch_size)
     calls = [
         (
             [each[i] for i in batch],
@@ -460,19 +459,19 @@ class _KeptBatches:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._digest = hashlib.sha256()
-        classifier = explainer.classifier
+        classifier, bottleneck = explainer.classifier, explainer._bottleneck_of(settings.get("preset", "default"))
         parts = [
             explainer.fingerprint(),
             *classifier.labels,
             str(classifier.multi_label),
-            *(block.key for block in explainer.layers),
-            str(classifier.max_length),
+            *(block.key for block in bottleneck.layers),
+            f"{len(bottleneck.layers)} {classifier.max_length}",
             device or str(next(iter(classifier.model.parameters())).device),
             json.dumps([library_versions(), preset_values(), settings], sort_keys=True, default=str),
         ]
         for part in parts:
             add_part(self._digest, part)
-        for statistics in explainer.statistics or ():
+        for statistics in bottleneck.statistics or ():
             for tensor in (statistics.mean, statistics.std):
                 self._digest.update(tensor.cpu().contiguous().numpy().tobytes())
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -46,15 +47,23 @@ def occlusion(task: AttributionTask, window: int = 3) -> list[FloatArray]:
     """Decrease in the target probability with neighbouring tokens replaced by [MASK] (Captum's Occlusion).
 
     Args:
-        window (int): Number of neighbouring tokens that are replaced together; a token's score is the mean over the
-            windows that contain it. Default: 3.
+        window (int): Number of neighbouring tokens of one text (of a pair, one of both) that are replaced together; a
+            token's score is the mean over the windows that contain it. Default: 3.
     """
     check_count("window", window)
 
     def attribute(tokens: RemovableTokens) -> Any:
-        size = min(window, tokens.ids.shape[1])
-        return Occlusion(tokens.probability).attribute(
-            tokens.ids, (size,), baselines=tokens.references, perturbations_per_eval=task.batch_size
+        return torch.cat(
+            [
+                Occlusion(partial(tokens.probability_with, columns)).attribute(
+                    tokens.ids[:, columns],
+                    (min(window, len(columns)),),
+                    baselines=tokens.references[:, columns],
+                    perturbations_per_eval=task.batch_size,
+                )
+                for columns in tokens.columns_of_sequences
+            ],
+            1,
         )
 
     return _scores_of_each(task, attribute)
@@ -115,6 +124,7 @@ class RemovableTokens:
         references (Tensor): Ids of the reference tokens, which replace them, (1, N).
         positions (Tensor): Positions in the text, (N,).
         words (Tensor): Number of each token's word, from 0, (1, N).
+        columns_of_sequences (list of Tensor): Numbers, from 0 to N - 1, of the tokens of the text, and of its pair.
     """
 
     def __init__(self, classifier: Classifier, encoded: EncodedText, target: int) -> None:
@@ -125,6 +135,9 @@ class RemovableTokens:
         self.words = torch.tensor([[word for word in encoded.words if word is not None]], device=device)
         self.ids = self._input_ids[:, self.positions]
         self.references = torch.full_like(self.ids, reference_token(classifier))
+        in_pair = torch.tensor([encoded.sequences[i] == 1 for i in self.positions], device=device)
+        columns = (selected.nonzero()[:, 0] for selected in (~in_pair, in_pair))
+        self.columns_of_sequences = [of_sequence for of_sequence in columns if len(of_sequence)]
 
     def probability(self, rows: Tensor) -> Tensor:
         """Target probability, (rows,), of the text with other token ids, (rows, N)."""
@@ -133,6 +146,12 @@ class RemovableTokens:
         with torch.no_grad():
             logits = self._classifier.logits(ids, *(other.expand(len(rows), -1) for other in self._others))
         return class_probabilities(self._classifier, logits)[:, self._target]
+
+    def probability_with(self, columns: Tensor, rows: Tensor) -> Tensor:
+        """Target probability, (rows,), of the text with other token ids in some of the N columns, (rows, M)."""
+        ids = self.ids.repeat(len(rows), 1)
+        ids[:, columns] = rows
+        return self.probability(ids)
 
     def arguments(self, n_samples: int, batch_size: int) -> dict[str, Any]:
         """Arguments of ``attribute`` of Captum's methods that replace words at random."""

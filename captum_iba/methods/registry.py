@@ -19,8 +19,8 @@ from captum_iba.methods.task import AttributionTask, FloatArray, Scores, no_stat
 from captum_iba.text.arguments import check_texts, targets_per_text
 from captum_iba.text.classifier import Classifier
 from captum_iba.text.encoding import EncodedText, scores_per_word
-from captum_iba.text.layers import Block
-from captum_iba.text.statistics import check_model, classifier_fingerprint
+from captum_iba.text.layers import Block, find_layers
+from captum_iba.text.statistics import check_model, classifier_fingerprint, one_per_layer
 
 MethodFunction = Callable[..., list[FloatArray]]
 """``function(task, **options)``: for each text of the task one score per token, (T,)."""
@@ -207,7 +207,8 @@ def attribute(
         layer (int, str, sequence of them, or None): Block number from 1, or a module's name, for methods that use a
             layer; only ``iba`` takes several. Default: the method's own.
         statistics (FeatureStatistics, sequence of them, callable or None): Dataset statistics of the layers, for
-            ``iba``, or a function that returns those of a :class:`captum_iba.text.Block`. Default: None.
+            ``iba``, or a function that returns those of a :class:`captum_iba.text.Block`. If any has no layer's name,
+            one for each layer of ``layer``, in its order (None: of each block). Default: None.
         seed (int): Seed of all that is random. Default: 0.
         batch_size (int): Largest number of rows of a forward pass: texts times steps, noise samples or perturbations.
             Default: 32.
@@ -237,7 +238,7 @@ def attribute(
         seed,
         batch_size,
         layer,
-        _statistics_function(statistics, classifier),
+        _statistics_function(statistics, classifier, layer),
     )
     return score(name, task, **options)
 
@@ -317,7 +318,7 @@ def _with_predicted(
 
 
 def _statistics_function(
-    statistics: StatisticsSource | None, classifier: Classifier
+    statistics: StatisticsSource | None, classifier: Classifier, layer: int | str | Sequence[int | str] | None
 ) -> Callable[[Block], FeatureStatistics | None]:
     if statistics is None:
         return no_statistics
@@ -328,10 +329,13 @@ def _statistics_function(
         check_model(per_layer, classifier_fingerprint(classifier), classifier.name)
 
     def of_block(block: Block) -> FeatureStatistics:
-        for of_layer in per_layer:
-            if of_layer.layer in (None, block.key):
-                return of_layer
-        layers = [of_layer.layer for of_layer in per_layer]
-        raise ValueError(f"statistics are of layers {layers}, expected those of layer {block.key!r}")
+        names = [of_layer.layer for of_layer in per_layer]
+        if None in names:  # the position alone says of which layer they are
+            layers = find_layers(classifier.model, layer)
+            one_per_layer(per_layer, layers)
+            names = [of_layer.key for of_layer in layers]
+        if names.count(block.key) == 1:
+            return per_layer[names.index(block.key)]
+        raise ValueError(f"statistics are of layers {names}, expected those of layer {block.key!r}, once")
 
     return of_block

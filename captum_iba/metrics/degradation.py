@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Integral
@@ -87,9 +88,10 @@ def degradation(
     are deleted, rows are sorted by length, so that little padding is computed. :func:`degradation_both` computes both
     orders at once.
 
-    Probabilities are by softmax. Where each class has a probability of its own (sigmoid, several labels), let
-    ``forward_func`` return the logits of no and yes, ``torch.stack([torch.zeros_like(z), z], -1)`` for the logit ``z``
-    of the class, and explain target 1.
+    Probabilities are by softmax. Outputs that are probabilities already (every row in [0, 1], with the sum 1) are taken
+    as they are, with a warning, and their logarithms as logits. Where each class has a probability of its own (sigmoid,
+    several labels), let ``forward_func`` return the logits of no and yes, ``torch.stack([torch.zeros_like(z), z], -1)``
+    for the logit ``z`` of the class, and explain target 1.
 
     Sources: Samek et al., "Evaluating the Visualization of What a Deep Neural Network Has Learned", 2017; with deleted
     tokens Jiang et al., Findings of EMNLP 2020, https://arxiv.org/abs/2012.13838.
@@ -212,6 +214,9 @@ def _degrade(
     show_progress: bool = False,
 ) -> list[Degradation]:
     """One result per order."""
+    # Captum loads pyplot: not before something is computed.
+    from captum_iba.attr.losses import are_probabilities
+
     tensors = _check_inputs(inputs)
     first, arguments = tensors[0], additional_forward_args
     if not isinstance(arguments, tuple):
@@ -259,9 +264,15 @@ def _degrade(
     unique, row_of = torch.unique(keys.flatten(0, -2), dim=0, return_inverse=True)
     ranks = torch.stack([ranks for ranks, _ in ranked])
     rows = _Rows(forward_func, tensors, arguments, perturbation, padding, ranks, *unique.T)
-    logits = rows.logits(max_examples_per_batch, show_progress)[row_of.view(steps.shape)]
+    logits = rows.logits(max_examples_per_batch, show_progress)
+    probabilities = logits.softmax(-1)
+    # Rows of nothing but 0 and 1 are no softmax, and may be logits.
+    if are_probabilities(logits) and bool((logits > 0).all(-1).any()):
+        warnings.warn("forward_func returns probabilities, expected logits; they are taken as they are", stacklevel=3)
+        probabilities, logits = logits, logits.clamp_min(torch.finfo(logits.dtype).tiny).log()
+    probabilities, logits = (values[row_of.view(steps.shape)] for values in (probabilities, logits))
     classes = _targets(target, logits[0, :, 0])[None, :, None, None].expand(*logits.shape[:-1], 1)
-    probability, logit = (values.gather(3, classes)[..., 0] for values in (logits.softmax(-1), logits))
+    probability, logit = (values.gather(3, classes)[..., 0] for values in (probabilities, logits))
     removed = steps / total.clamp(min=1)[:, None]
     return [Degradation(*columns) for columns in zip(probability, logit, logits.argmax(-1), removed, strict=True)]
 

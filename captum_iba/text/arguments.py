@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -57,7 +57,9 @@ def check_texts(texts: Any, pairs: Any = None) -> tuple[list[str], list[str | No
 
 
 def _strings(values: Any, name: str) -> list[str]:
-    if isinstance(values, (bytes, dict)) or not hasattr(values, "__iter__"):
+    # A table gives the names of its columns, and a set has no order.
+    no_list = isinstance(values, (bytes, Mapping, set, frozenset)) or hasattr(values, "columns")
+    if no_list or not hasattr(values, "__iter__"):
         raise TypeError(f"{name} is a {type(values).__name__}, expected a string or a list of strings")
     strings = [values] if isinstance(values, str) else list(values)
     if not strings:

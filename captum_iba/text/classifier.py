@@ -5,9 +5,10 @@ from __future__ import annotations
 import inspect
 import os
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +17,19 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from captum_iba.attr._model.guard import ONE_AT_A_TIME, ModuleGuard
+from captum_iba.attr.losses import are_probabilities
 from captum_iba.text.arguments import batches_by_length
 from captum_iba.text.encoding import EncodedText, check_tokenizer, encode, pad
+from captum_iba.text.memory import memory_offsets, place_in_memory
 
 # Tokenizers without a limit of their own have a very large integer.
 _NO_LIMIT = 10**6
 
+# Texts that tell probabilities from logits; those of the first one may sum to 1 by coincidence.
+_TRIAL_TEXTS = ("a film", "the end", "no", "1, 2, 3!")
+
 # Numbers of padding tokens that are tried on a short text: an odd and an even length, for models that pool.
 _PADDING_LENGTHS = (1, 6)
-
-_ALIGNMENT = 64  # bytes of a cache line, and of what torch aligns its own memory to
 
 _FUNCTION = "forward_func=lambda ids, mask: model(input_ids=ids, attention_mask=mask)"
 _OF_POSITION = f"{_FUNCTION}.logits[:, position], the classes of one token"
@@ -44,6 +48,9 @@ _BY_NAME = {
     "LMHead": ("a causal language model", f"{_FUNCTION}.logits[:, -1], the vocabulary for the next token"),
 }
 _BASE = ("a base model without a head", "a forward_func that puts a head on it and returns logits, (B, classes)")
+
+
+_PROBABILITIES = "probabilities, expected logits; their logarithms are taken as logits"
 
 
 class NotAClassifierError(ValueError):
@@ -65,6 +72,8 @@ class Classifier:
         pad_id (int): Id of the padding token.
         multi_label (bool): Whether every class has a probability of its own (sigmoid), and not one in
             competition with the others (softmax).
+        gives_probabilities (bool): Whether the model gives probabilities (of a softmax) in place of logits, which is
+            tried with short texts. Then :meth:`logits` are their logarithms.
         padding_matters (bool): Whether padding changes the output for a text, which is tried with a short text (XLNet
             and others without an attention mask, or that ignore it). Then only texts of equal length share a pass.
         ends_in_padding (bool): Whether the tokenizer ends texts in the token that the configuration calls padding.
@@ -92,17 +101,20 @@ class Classifier:
         self.pad_id = _padding_id(model, tokenizer)
         self._names = _input_names(model, tokenizer)
         self.method_state: dict[Any, Any] = {}
+        self.gives_probabilities = False
         self.ends_in_padding = self._last_token_is_padding()
         self.padding_matters = self._check_outputs()
+        if self.gives_probabilities:
+            warnings.warn(f"model: {type(model).__name__} gives {_PROBABILITIES}", UserWarning, stacklevel=2)
 
     def __getstate__(self) -> dict[str, Any]:
         # Where the weights lie in memory can change the last digit.
-        return {**vars(self), "method_state": {}, "_offsets": _memory_offsets(self.model)}
+        return {**vars(self), "method_state": {}, "_offsets": memory_offsets(self.model)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         offsets = state.pop("_offsets")
         vars(self).update(state)
-        _place_in_memory(self.model, offsets)
+        place_in_memory(self.model, offsets)
 
     @property
     def device(self) -> torch.device:
@@ -171,8 +183,8 @@ class Classifier:
         """
         return batches_by_length(lengths, batch_size, self.padding_matters)
 
-    def _short_encoded(self) -> EncodedText:
-        return encode(self.tokenizer, "a film", None, _positions(self.model), self._names)
+    def _short_encoded(self, text: str = _TRIAL_TEXTS[0]) -> EncodedText:
+        return encode(self.tokenizer, text, None, _positions(self.model), self._names)
 
     def _last_token_is_padding(self) -> bool:
         ids = self._short_encoded().inputs["input_ids"]
@@ -180,18 +192,21 @@ class Classifier:
 
     def _check_outputs(self) -> bool:
         """Whether padding matters to the model; ValueError if it does not give one value per class of a short text."""
-        if (inputs := self.short_text()) is None:
+        if self.short_text() is None:
             return True
         try:
             with self.padding_known():
-                self._guarded_logits(inputs)
+                self.gives_probabilities = self._outputs_probabilities()
                 return any(self._changed_by_padding(count) for count in _PADDING_LENGTHS)
-        except NotAClassifierError:
-            raise
-        except torch.OutOfMemoryError:
+        except (NotAClassifierError, torch.OutOfMemoryError):
             raise
         except Exception as error:
             raise ValueError(_refusal(self.model, None, (1, len(self.labels)), error)) from error
+
+    def _outputs_probabilities(self) -> bool:
+        encoded = filter(len, map(self._short_encoded, _TRIAL_TEXTS))
+        trials = (self._guarded_logits(self.tensors([text], whole_windows=True)) for text in encoded)
+        return all(are_probabilities(output) for output in trials) and not self.multi_label
 
     def _changed_by_padding(self, count: int) -> bool:
         encoded = self._short_encoded()
@@ -221,10 +236,11 @@ class Classifier:
             *others (Tensor): The model's other inputs, (B, T).
 
         Returns:
-            Tensor: Logits, (B, C).
+            Tensor: Logits, (B, C); log-probabilities if :attr:`gives_probabilities`.
 
         Raises:
-            ValueError: The output does not have this shape, or no token is left to pad with.
+            ValueError: The output does not have this shape, no token is left to pad with, or a model that gave
+                probabilities gives other values.
         """
         inputs = dict(zip(self._names, (input_ids, *others), strict=True))
         with ExitStack() as stack:
@@ -236,7 +252,13 @@ class Classifier:
         expected = (len(input_ids), len(self.labels))
         if not isinstance(logits, Tensor) or logits.shape != expected:
             raise NotAClassifierError(_refusal(self.model, output, expected))
-        return logits
+        if not self.gives_probabilities:
+            return logits
+        if bool(((logits < -1e-3) | (logits > 1 + 1e-2)).any()):
+            name = type(self.model).__name__
+            raise ValueError(f"model: the outputs of {name} are probabilities for short texts, but not for these texts")
+        wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return wide.clamp_min(torch.finfo(wide.dtype).tiny).log()
 
     def competing(self, input_ids: Tensor, *others: Tensor) -> Tensor:
         """Input of the loss for the values of :meth:`tensors`: logits, or log-probabilities if :attr:`multi_label`."""
@@ -379,11 +401,14 @@ def _max_length(model: Any, tokenizer: Any, max_length: int | None) -> int:
 
 
 def _positions(model: Any) -> int:
-    """Number of positions of the model: RoBERTa's table begins after the id of the padding token."""
+    """Number of positions: RoBERTa's begin after the id of the padding token, and YOSO has more rows than positions."""
     for name, module in model.named_modules():
-        last = name.rpartition(".")[2]
-        if isinstance(module, nn.Embedding) and last in ("position_embeddings", "wpe"):
-            return module.num_embeddings - (0 if module.padding_idx is None else module.padding_idx + 1)
+        parent, _, last = name.rpartition(".")
+        if last in ("position_embeddings", "wpe") and "Embedding" in type(module).__name__:
+            padding_idx = getattr(module, "padding_idx", None)
+            rows = len(module.weight) - (0 if padding_idx is None else padding_idx + 1)
+            position_ids = getattr(model.get_submodule(parent), "position_ids", None)
+            return min(rows, position_ids.shape[-1]) if isinstance(position_ids, Tensor) else rows
     limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     return limit if isinstance(limit, int) and limit > 0 else sys.maxsize
 
@@ -471,31 +496,3 @@ def _kind_of_model(model: Any, output: Any) -> tuple[str, str] | None:
         language = logits.shape[-1] == getattr(model.config.get_text_config(), "vocab_size", None)
         return ("a language model", _BY_NAME["CausalLM"][1]) if language else _BY_NAME["TokenClassification"]
     return _BASE if logits is None and hasattr(output, "last_hidden_state") else None
-
-
-# A library of matrix products may choose its kernel by how far an array lies after a multiple of 16 or 64 bytes, and
-# two kernels add in different orders. Weights read from a file lie where the file has them, copies in another process
-# at multiples of 64: without the following functions their last digits differ.
-
-
-def _memory_offsets(model: nn.Module) -> list[int | None]:
-    """Offsets of all parameters and buffers from a multiple of 64 bytes; None where that has no meaning."""
-    return [_memory_offset(tensor) for tensor in chain(model.parameters(), model.buffers())]
-
-
-def _place_in_memory(model: nn.Module, offsets: Sequence[int | None]) -> None:
-    """Move the parameters and buffers of a copy to the offsets of the original."""
-    for tensor, offset in zip(chain(model.parameters(), model.buffers()), offsets, strict=True):
-        if offset is None or _memory_offset(tensor) in (None, offset):
-            continue
-        room = torch.empty(tensor.numel() + _ALIGNMENT // tensor.element_size(), dtype=tensor.dtype)
-        skipped, rest = divmod((offset - room.data_ptr()) % _ALIGNMENT, tensor.element_size())
-        if rest == 0:
-            tensor.data = room[skipped : skipped + tensor.numel()].view(tensor.shape).copy_(tensor.data)
-
-
-def _memory_offset(tensor: Tensor) -> int | None:
-    plain = type(tensor) in (Tensor, nn.Parameter) and tensor.device.type == "cpu" and tensor.layout == torch.strided
-    if not plain or tensor.is_inference() or not tensor.is_contiguous() or not tensor.numel():
-        return None
-    return tensor.data_ptr() % _ALIGNMENT

@@ -11,13 +11,15 @@ from __future__ import annotations
 import math
 import unicodedata
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+
+_MARKS = ("Mn", "Me", "Mc")  # categories of combining marks
 
 
 class WordSpan(NamedTuple):
@@ -204,8 +206,13 @@ def encode(tokenizer: Any, text: str, pair: str | None, max_length: int, names: 
     offsets = truncated["offset_mapping"]
     words = _number_words(truncated.word_ids(0), sequences, special, offsets, sources)
     shared = {word for word, tokens in Counter(words).items() if tokens > 1}
+    starts: dict[int | None, set[int]] = {sequence: set() for sequence in sources}
+    for sequence, (start, _) in zip(full.sequence_ids(0), full["offset_mapping"], strict=True):
+        starts[sequence].add(start)
     spans = tuple(
-        _without_space(sources[sequence], start, _with_marks(sources[sequence], start, end), word in shared)
+        _without_space(
+            sources[sequence], start, _with_marks(sources[sequence], start, end, starts[sequence]), word in shared
+        )
         for sequence, (start, end), word in zip(sequences, offsets, words, strict=True)
     )
     return EncodedText(
@@ -223,16 +230,21 @@ def encode(tokenizer: Any, text: str, pair: str | None, max_length: int, names: 
 
 def _special(tokenizer: Any, ids: list[int], added: list[int]) -> tuple[bool, ...]:
     """Added tokens, and the same tokens written out in a text; not [UNK] and [MASK], which stand for words."""
-    names = ("cls", "sep", "bos", "eos", "pad")
-    numbers = {getattr(tokenizer, f"{name}_token_id", None) for name in names}
-    if tokenizer.pad_token_id == tokenizer.unk_token_id != tokenizer.eos_token_id:
-        numbers -= {tokenizer.pad_token_id}  # some pad with the unknown token
+    numbers = {getattr(tokenizer, f"{name}_token_id", None) for name in ("cls", "sep", "bos", "eos")}
+    pad_id = tokenizer.pad_token_id
+    # Some pad with the unknown token, or with a word of the vocabulary ("!"), which are no special tokens in a text.
+    if pad_id in ids and pad_id != tokenizer.unk_token_id:
+        added_token = tokenizer.added_tokens_decoder.get(pad_id)
+        numbers |= {pad_id} if added_token is not None and added_token.special else set()
     return tuple(bool(mask) or number in numbers for number, mask in zip(ids, added, strict=True))
 
 
-def _with_marks(source: str, start: int, end: int) -> int:
-    """The end of a span with the combining marks after it, which normalizers drop (an accent written by itself)."""
-    while start < end < len(source) and unicodedata.category(source[end]) in ("Mn", "Me", "Mc"):
+def _with_marks(source: str, start: int, end: int, starts: Set[int]) -> int:
+    """The end of a span with the combining marks after it that no other token starts with.
+
+    Normalizers drop them (an accent written by itself); other tokenizers begin a token with them.
+    """
+    while start < end < len(source) and end not in starts and unicodedata.category(source[end]) in _MARKS:
         end += 1
     return end
 

@@ -26,7 +26,7 @@ from captum_iba.text.arguments import (
 from captum_iba.text.classifier import Classifier, load_classifier
 from captum_iba.text.encoding import EncodedText, per_token
 from captum_iba.text.layers import Block, check_layers, find_layers, published_layer, token_activations_required
-from captum_iba.text.result import TextAttribution, TextTrace, Token
+from captum_iba.text.result import TextAttribution, TextTrace, tokens_with_bits
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -40,8 +40,7 @@ NO_STATISTICS = (
 class ClassifierBottleneck:
     """A classifier with bottlenecks at some of its layers, for encoded texts.
 
-    :class:`TextExplainer` and method ``iba`` use it. One object for all calls warns once, and checks once whether the
-    layers can be replayed.
+    :class:`TextExplainer` and method ``iba`` use it. One object for all calls warns, and tries to replay layers, once.
 
     Args:
         classifier (Classifier): The model and its tokenizer.
@@ -121,7 +120,7 @@ class ClassifierBottleneck:
                 results[i] = TextAttribution(
                     text=encoded[i].text,
                     pair=encoded[i].pair,
-                    tokens=_tokens(encoded[i], bits_per_token[row]),
+                    tokens=tokens_with_bits(encoded[i], bits_per_token[row]),
                     target=classes[row],
                     target_label=classifier.labels[classes[row]],
                     target_probability=float(probabilities[row, classes[row]]),
@@ -149,15 +148,6 @@ class ClassifierBottleneck:
         if settings.noise_around_input:
             return "the layer's own input (as released)"
         return "this text only" if self.statistics is None else f"a dataset of {self.statistics[0].count} positions"
-
-
-def _tokens(encoded: EncodedText, bits: Sequence[float]) -> tuple[Token, ...]:
-    columns = (encoded.tokens, bits, encoded.spans, encoded.sequences, encoded.special, encoded.words)
-    return tuple(
-        Token(token, of_token, start, end, sequence, special, word)
-        # bits are longer where a text is padded
-        for token, of_token, (start, end), sequence, special, word in zip(*columns, strict=False)
-    )
 
 
 class TextExplainer:
@@ -233,14 +223,7 @@ class TextExplainer:
         Raises:
             ValueError: Statistics of another number of layers, of other layers, or gathered with another model.
         """
-        if isinstance(statistics, FeatureStatistics):
-            statistics = (statistics,)
-        per_layer = None if statistics is None else tuple(statistics)
-        if per_layer is not None and len(per_layer) != len(self.layers):
-            raise ValueError(f"statistics has {len(per_layer)} entries, expected those of {len(self.layers)} layers")
-        for of_layer, block in zip(per_layer or (), self.layers, strict=False):
-            if of_layer.layer not in (None, block.key):
-                raise ValueError(f"statistics is of layer {of_layer.layer!r}, expected {block.key!r}")
+        per_layer = None if statistics is None else layer_statistics.one_per_layer(statistics, self.layers)
         if any(of_layer.model is not None for of_layer in per_layer or ()):
             layer_statistics.check_model(per_layer or (), fingerprint or self.fingerprint(), self.classifier.name)
             self._change_mark: Any = layer_statistics.change_mark(self.classifier.model)
@@ -343,7 +326,7 @@ class TextExplainer:
         name, granularity, settings = resolve_text_settings(preset, overrides)
         targets = targets_per_text(target, len(first), self.classifier.labels)
         encoded = self.classifier.encode(first, second)
-        bottleneck = self._published_bottleneck if name in PUBLISHED_PRESETS else self._bottleneck
+        bottleneck = self._bottleneck_of(preset)
         if not settings.noise_around_input:
             self._check_statistics(bottleneck.statistics)
         results = bottleneck.explain(
@@ -359,6 +342,11 @@ class TextExplainer:
             show_progress=show_progress,
         )
         return results[0] if isinstance(texts, str) else results
+
+    def _bottleneck_of(self, preset: str | BottleneckSettings) -> ClassifierBottleneck:
+        """The layers, with their statistics, that :meth:`explain` uses with a preset."""
+        name, _, _ = resolve_text_settings(preset, {})
+        return self._published_bottleneck if name in PUBLISHED_PRESETS else self._bottleneck
 
     def _check_statistics(self, statistics: Sequence[FeatureStatistics] | None) -> None:
         """Warn, once, if there are no statistics, or if the model has changed since they were gathered."""
@@ -417,7 +405,7 @@ class TextExplainer:
     def save_statistics(self, path: str | os.PathLike[str]) -> None:
         """Write the statistics as safetensors: of one layer to the file ``path``, of several to files in the folder.
 
-        Each file is written atomically.
+        An interruption never leaves files of two estimates in a folder.
 
         Raises:
             ValueError: There are none.
@@ -431,7 +419,7 @@ class TextExplainer:
 
         Raises:
             FileNotFoundError: There is no such file, or the folder has none of a layer.
-            ValueError: Not a file of statistics, or statistics of another layer or model.
+            ValueError: Not a file of statistics, statistics of another layer or model, or files of several estimates.
         """
         self.statistics = statistics = layer_statistics.load(path, self.layers)
         return statistics
@@ -504,9 +492,8 @@ def explain_layers(
     rows: list[list[tuple[TextAttribution, TextAttribution]]] = [[] for _ in texts]
     initial: ExplainOptions = {**options, "n_steps": 0}
     for explainer in explainers:
-        before = explainer.explain(texts, **initial)
-        after = explainer.explain(texts, **options)
-        for row, pair in zip(rows, zip(before, after, strict=True), strict=True):
+        results = zip(explainer.explain(texts, **initial), explainer.explain(texts, **options), strict=True)
+        for row, pair in zip(rows, results, strict=True):
             row.append(pair)
         if on_layer is not None:
             on_layer()

@@ -7,7 +7,7 @@ import html
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 
 from captum_iba._files import write_text
-from captum_iba.text.encoding import join_words, scores_per_word
+from captum_iba.text.encoding import EncodedText, join_words, scores_per_word
 from captum_iba.visualization.terminal import printable
 
 if TYPE_CHECKING:
@@ -290,6 +290,15 @@ class TextAttribution:
         from captum_iba.visualization import token_page
 
         return write_text(path, token_page([self]))
+
+
+def tokens_with_bits(encoded: EncodedText, bits: Sequence[float]) -> tuple[Token, ...]:
+    """The tokens of a text, with their bits; those of padding, at the end, are left out."""
+    columns = (encoded.tokens, bits, encoded.spans, encoded.sequences, encoded.special, encoded.words)
+    return tuple(
+        Token(token, of_token, start, end, sequence, special, word)
+        for token, of_token, (start, end), sequence, special, word in zip(*columns, strict=False)
+    )
 
 
 def finite(bits: float) -> float:

@@ -6,8 +6,8 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Sequence
-from operator import itemgetter
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import quote
 
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from captum_iba.attr.feature_statistics import FeatureStatistics
+from captum_iba.text.arguments import batches_by_length
 from captum_iba.text.classifier import Classifier, accelerate_hooks
 from captum_iba.text.encoding import EncodedText
 from captum_iba.text.layers import Block
@@ -52,16 +53,18 @@ def estimate(
     Returns:
         tuple of FeatureStatistics: One per layer.
     """
+    lengths, masked = [len(item) for item in encoded], "attention_mask" in encoded[0].inputs
     batches = [
         classifier.tensors([encoded[i] for i in batch], whole_windows=True)
-        for batch in classifier.batches([len(item) for item in encoded], batch_size)
+        # Without a mask, texts of one length share a pass, so that nothing is padded.
+        for batch in batches_by_length(lengths, batch_size, equal=classifier.padding_matters or not masked)
     ]
     with classifier.padding_known():
         statistics: list[FeatureStatistics] = FeatureStatistics.estimate(
             classifier.model,
             [block.module for block in layers],
             batches,
-            mask_func=itemgetter("attention_mask") if "attention_mask" in batches[0] else None,
+            mask_func=lambda batch: batch["attention_mask"] if masked else torch.ones_like(batch["input_ids"]),
             layer_call=[block.call for block in layers],
             show_progress=show_progress,
             feature_dim=-1,
@@ -69,6 +72,19 @@ def estimate(
     for of_layer, block in zip(statistics, layers, strict=True):
         of_layer.layer = block.key  # with the call, where one module runs several times
     return tuple(statistics)
+
+
+def one_per_layer(
+    statistics: FeatureStatistics | Sequence[FeatureStatistics], layers: Sequence[Block]
+) -> tuple[FeatureStatistics, ...]:
+    """Statistics as one per layer, by position; ValueError for another number of them, or those of other layers."""
+    per_layer = (statistics,) if isinstance(statistics, FeatureStatistics) else tuple(statistics)
+    if len(per_layer) != len(layers):
+        raise ValueError(f"statistics has {len(per_layer)} entries, expected those of {len(layers)} layers")
+    for of_layer, block in zip(per_layer, layers, strict=True):
+        if of_layer.layer not in (None, block.key):
+            raise ValueError(f"statistics is of layer {of_layer.layer!r}, expected {block.key!r}")
+    return per_layer
 
 
 def check_model(statistics: Sequence[FeatureStatistics], fingerprint: str, name: str) -> None:
@@ -90,11 +106,21 @@ def check_model(statistics: Sequence[FeatureStatistics], fingerprint: str, name:
 
 
 def save(path: str | os.PathLike[str], layers: Sequence[Block], statistics: Sequence[FeatureStatistics]) -> None:
-    """Write the statistics of one layer to the file ``path``, of several to files in the folder ``path``."""
+    """Write the statistics of one layer to the file ``path``, of several to files in the folder ``path``.
+
+    An interruption never leaves files of two estimates: the new ones replace the old ones when all are written.
+    """
     if len(layers) > 1:
         Path(path).mkdir(parents=True, exist_ok=True)
-    for file, of_layer in zip(_files(path, layers), statistics, strict=True):
-        of_layer.save(file)
+    files = _files(path, layers)
+    with TemporaryDirectory(prefix=".statistics-", dir=files[0].parent) as folder:
+        new_files = [Path(folder) / file.name for file in files]
+        for new_file, of_layer in zip(new_files, statistics, strict=True):
+            of_layer.save(new_file)
+        for file in files if len(files) > 1 else ():
+            file.unlink(missing_ok=True)
+        for new_file, file in zip(new_files, files, strict=True):
+            os.replace(new_file, file)
 
 
 def load(path: str | os.PathLike[str], layers: Sequence[Block]) -> tuple[FeatureStatistics, ...]:
@@ -102,13 +128,19 @@ def load(path: str | os.PathLike[str], layers: Sequence[Block]) -> tuple[Feature
 
     Raises:
         FileNotFoundError: There is no such file, or the folder has none of a layer.
-        ValueError: Not a file of statistics, or statistics of another layer.
+        ValueError: Not a file of statistics, statistics of another layer, or files of several estimates.
     """
     files = _files(path, layers)
     for file in files:
         if not file.is_file():
             raise FileNotFoundError(f"statistics is {file}, which does not exist, expected a file of statistics")
-    return tuple(FeatureStatistics.load(file, layer=block.key) for file, block in zip(files, layers, strict=True))
+    statistics = tuple(FeatureStatistics.load(file, layer=block.key) for file, block in zip(files, layers, strict=True))
+    if len(counts := {of_layer.count for of_layer in statistics}) > 1:
+        raise ValueError(
+            f"statistics is {os.fspath(path)!r}, whose files are of {min(counts)} to {max(counts)} positions, expected "
+            "those of one estimate; gather them again"
+        )
+    return statistics
 
 
 def _files(path: str | os.PathLike[str], layers: Sequence[Block]) -> list[Path]:
@@ -152,8 +184,9 @@ def cache_path(
         fingerprint,
         *(block.key for block in layers),
         str(classifier.max_length),
+        f"{len(layers)} layers, {len(texts)} texts, {'no' if pairs is None else len(pairs)} pairs",
         *texts,
-        *(() if pairs is None else ("and pairs", *pairs)),
+        *(pairs or ()),
     ):
         add_part(digest, part)
     suffix = ".safetensors" if len(layers) == 1 else ""
@@ -161,13 +194,16 @@ def cache_path(
 
 
 def classifier_fingerprint(classifier: Classifier) -> str:
-    """SHA-256 of all that the activations of a classifier depend on: model and tokenizer, in hexadecimal digits.
+    """SHA-256 of all that a classifier's outputs depend on: model, tokenizer and padding token, in hexadecimal digits.
 
     It is computed anew by every call, because weights can change in memory at any time.
     """
     # The inputs that the model reads: a tokenizer that is loaded again may give more.
     names = " ".join(classifier._names)
-    parts = (model_fingerprint(classifier.model), tokenizer_fingerprint(classifier.tokenizer), names)
+    parts = [model_fingerprint(classifier.model), tokenizer_fingerprint(classifier.tokenizer), names]
+    # The configuration's padding token, which passes replace: the tokenizer's has been counted.
+    if classifier.ends_in_padding or classifier.pad_id != classifier.tokenizer.pad_token_id:
+        parts.append(f"padding {classifier.pad_id} {classifier.ends_in_padding}")
     return hashlib.sha256(" ".join(parts).encode()).hexdigest()
 
 

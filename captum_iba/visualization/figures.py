@@ -14,6 +14,7 @@ from captum_iba.visualization.pieces import (
     Drawable,
     DrawableBits,
     Part,
+    check_same_text,
     format_number,
     full_colour,
     parts,
@@ -171,7 +172,7 @@ def plot_layers(attributions: Sequence[DrawableBits], ax: Axes | None = None) ->
         tuple: Figure and axes.
 
     Raises:
-        ValueError: No attributions, or those of different texts.
+        ValueError: No attributions, or those of different texts or classes.
         ModuleNotFoundError: matplotlib is missing.
 
     Examples::
@@ -201,7 +202,7 @@ def plot_before_after(
         tuple: Figure, and the axes before and after.
 
     Raises:
-        ValueError: No pairs, or those of different texts.
+        ValueError: No pairs, or those of different texts or classes.
         ModuleNotFoundError: matplotlib is missing.
 
     Examples::
@@ -318,9 +319,10 @@ def _columns(attributions: Sequence[DrawableBits], name: str) -> list[Part]:
     """The words and special tokens that the columns are, the same for all."""
     if not attributions:
         raise ValueError(f"{name} is empty, expected at least one attribution")
+    check_same_text(attributions, name)
     columns = [[part for part in parts(attribution) if part.has_value] for attribution in attributions]
     if len({tuple((part.text, part.kind) for part in row) for row in columns}) != 1:
-        raise ValueError(f"{name} has attributions of several texts, expected those of one text")
+        raise ValueError(f"{name} has attributions of different tokens, expected those of one tokenizer")
     return columns[0]
 
 

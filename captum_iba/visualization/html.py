@@ -15,6 +15,7 @@ from captum_iba.visualization.pieces import (
     Drawable,
     DrawableBits,
     DrawableScores,
+    check_same_text,
     format_number,
     full_colour,
     is_scores,
@@ -191,7 +192,8 @@ def layer_page(
         str: An HTML document.
 
     Raises:
-        ValueError: No texts, a text without layers, or ``methods`` for other texts.
+        ValueError: No texts, a text without layers, layers of several texts or classes in one entry, or ``methods``
+            for other texts or classes.
 
     Examples::
 
@@ -201,11 +203,16 @@ def layer_page(
     """
     if not texts or not all(texts):
         raise ValueError("texts has no text or one without layers, expected at least one text with at least one layer")
+    for i, layers in enumerate(texts):
+        check_same_text([item for pair in layers for item in pair], f"texts[{i}]")
     explained = [(layers[0][1].text, layers[0][1].pair) for layers in texts]
     if methods is not None:
         scored = [(scores[0].encoded.text, scores[0].encoded.pair) if scores else None for scores in methods]
         if explained != scored:
             raise ValueError("methods has scores of other texts, expected those of the same texts in the same order")
+        targets = [layers[0][1].target for layers in texts]
+        if targets != (scored_targets := [scores[0].target for scores in methods]):
+            raise ValueError(f"methods has scores of the classes {scored_targets}, expected those of {targets}")
     scale = Scale(full_colour([item for layers in texts for pair in layers for item in pair]))
     names = list(dict.fromkeys(_layer_name(after) for layers in texts for _, after in layers))
     others = {"methods": [], "signed": False} if methods is None else _methods(methods, None)

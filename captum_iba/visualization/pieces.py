@@ -27,6 +27,8 @@ class DrawableBits(Protocol):
     @property
     def words(self) -> Sequence[Any]: ...
     @property
+    def target(self) -> int: ...
+    @property
     def total_bits(self) -> float: ...
     @property
     def layer(self) -> str: ...
@@ -65,6 +67,19 @@ Drawable = DrawableBits | DrawableScores
 def is_scores(attribution: Drawable) -> TypeIs[DrawableScores]:
     """Whether it is scores of a method, not bits."""
     return hasattr(attribution, "encoded")
+
+
+def check_same_text(attributions: Sequence[DrawableBits], name: str) -> None:
+    """Raise ValueError unless attributions are of one text (or pair), and explain the same class of it.
+
+    Args:
+        attributions (sequence of TextAttribution): The attributions.
+        name (str): The argument that they are from, for the message.
+    """
+    if len({(item.text, item.pair) for item in attributions}) != 1:
+        raise ValueError(f"{name} has attributions of several texts, expected those of one text")
+    if len(targets := {item.target for item in attributions}) != 1:
+        raise ValueError(f"{name} has attributions of the classes {sorted(targets)}, expected those of one class")
 
 
 class Part(NamedTuple):
@@ -116,6 +131,7 @@ def parts(attribution: Drawable) -> Iterator[Part]:
             yield Part("", "break")
         if gap := text[ends[sequence] : start]:
             yield Part(gap, "gap")
+        start = max(start, ends[sequence])  # no character is drawn twice
         ends[sequence] = max(end, ends[sequence])
         yield Part(visible(text[start:end]), "word", value)
 

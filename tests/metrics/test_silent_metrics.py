@@ -38,3 +38,20 @@ def test_rows_of_equal_length_share_a_pass_where_padding_matters():
     with torch.no_grad():
         alone = float(model(input_ids=ids[1:, :3]).logits.softmax(-1)[0, 1])
     assert float(together[1, 0]) == pytest.approx(alone, abs=1e-6)
+
+
+def test_probabilities_are_not_softmaxed_again():
+    weights = torch.tensor([[2.0, 0.0], [0.0, 1.0], [-1.0, 3.0]])
+    inputs, scores = torch.tensor([[1.0, 0.5, 2.0], [0.0, 1.0, -1.0]]), torch.tensor([[3.0, 2.0, 1.0]] * 2)
+    expected = degradation(lambda x: x @ weights, inputs, scores, 1)
+    with pytest.warns(UserWarning, match="forward_func returns probabilities, expected logits"):
+        curves = degradation(lambda x: (x @ weights).softmax(-1), inputs, scores, 1)
+    torch.testing.assert_close(curves.probability, expected.probability)
+    torch.testing.assert_close(curves.logit, expected.probability.log())
+    assert torch.equal(curves.decision, expected.decision)
+
+
+@pytest.mark.filterwarnings("error")
+def test_logits_of_0_and_1_are_no_probabilities():
+    curves = degradation(lambda x: torch.tensor([[0.0, 1.0]]).expand(len(x), 2), torch.ones(1, 3), torch.ones(1, 3), 1)
+    torch.testing.assert_close(curves.logit, torch.ones(1, 10))

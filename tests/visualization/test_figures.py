@@ -104,6 +104,17 @@ def test_layers_are_rows():
         plot_layers([])
 
 
+def test_layers_of_several_classes_or_pairs_are_refused():
+    one = attribution("a film", pair="good")
+    for changes in ({"target": 0}, {"pair": "dull"}):
+        other = dataclasses.replace(one, **changes)
+        for plot in (lambda of: plot_layers(of), lambda of: plot_before_after([of])):
+            with pytest.raises(
+                ValueError, match=r"(attributions|pairs) has attributions of (the classes|several texts)"
+            ):
+                plot((one, other))
+
+
 def test_before_and_after_share_a_scale():
     pairs = [(attribution("a film", bits=[99.0, 99.0], layer=n), attribution("a film", layer=n)) for n in (1, 2)]
     fig, (before, after) = plot_before_after(pairs)

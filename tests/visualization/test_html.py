@@ -10,7 +10,7 @@ from rich.console import Console
 
 from captum_iba.text import TextAttribution
 from captum_iba.visualization import layer_page, method_map, method_page, terminal_text, token_map, token_page
-from captum_iba.visualization.pieces import format_number
+from captum_iba.visualization.pieces import format_number, parts
 from tests.visualization.examples import attribution, scores
 
 VOID = {"meta", "br", "input", "link", "img", "hr"}
@@ -198,6 +198,24 @@ def test_layers_beside_methods():
     for methods in ([[scores("other", [1.0])]], [[]], []):
         with pytest.raises(ValueError, match="methods"):
             layer_page(layers, methods=methods)
+
+
+def test_a_page_of_layers_has_one_text_and_class_per_entry():
+    one, negative = attribution("a film"), attribution("a film", target=0, target_label="negative")
+    for other, message in ((attribution("a plot"), "several texts"), (negative, r"the classes \[0, 1\]")):
+        for layers in ([(one, one), (other, other)], [(one, other)]):
+            with pytest.raises(ValueError, match=rf"texts\[1\] has attributions of {message}"):
+                layer_page([[(one, one)], layers])
+    with pytest.raises(ValueError, match=r"methods has scores of the classes \[1\], expected those of \[0\]"):
+        layer_page([[(negative, negative)]], methods=[[scores("a film", [1.0, -1.0])]])
+
+
+def test_no_character_is_drawn_twice():
+    one = attribution("cafe film", bits=[1.0, 2.0])
+    tokens = (*one.tokens[:2], dataclasses.replace(one.tokens[2], start=3))
+    drawn = [part for part in parts(dataclasses.replace(one, tokens=tokens)) if part.kind != "special"]
+    assert "".join(part.text for part in drawn) == "cafe film"
+    assert [part.value for part in drawn if part.has_value] == [1.0, 2.0]
 
 
 def test_signed_scores_have_0_in_the_middle():
