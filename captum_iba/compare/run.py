@@ -168,7 +168,8 @@ def _statistics_source(
         examples, source = data.others, "rows outside the sample"
     else:
         examples, source = (*data.others, *data.examples)[:STATISTICS_TEXTS], "the data, the sample included"
-    texts = [text for text in examples if text.text.strip() and (text.pair is None or text.pair.strip())]
+    whole = [text for text in examples if text.error is None]
+    texts = [text for text in whole if text.text.strip() and (text.pair is None or text.pair.strip())]
     if (data.columns.pair is not None) != any(text.pair is not None for text in texts) and texts:
         raise ValueError("statistics_from: expected pairs as in the data (or single texts as in the data).")
     return None, texts, f"{len(texts)} texts of {source} ({fingerprint(texts)[:16]})"

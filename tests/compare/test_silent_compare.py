@@ -1,6 +1,7 @@
 """Comparisons that took other labels or texts than the data has, mixed two models, or drew what was not there."""
 
 import json
+import os
 import shutil
 
 import datasets
@@ -166,3 +167,83 @@ def test_labels_with_blanks_and_signs_and_rows_with_a_comma_too_many(tmp_path):
     assert golds(path, ["negative", "positive"]) == ["positive", "negative", "positive"]
     path = write(tmp_path / "comma.csv", "text,pair\ngood,better,\nbad,worse,\n")
     assert read_texts(str(path), "text", "pair") == (["good", "bad"], ["better", "worse"])
+
+
+def test_labels_that_count_from_1_are_refused_whatever_is_sampled(tmp_path):
+    path = write(tmp_path / "data.csv", "text,label\n" + "".join(f"a text,{1 + row % 14}\n" for row in range(280)))
+    for seed in range(5):
+        with pytest.raises(ValueError, match=r"row 13 has the label '14' .* the model does not have"):
+            load_data(str(path), [f"LABEL_{number}" for number in range(14)], examples=2, seed=seed)
+    path = write_classes(tmp_path / "data.parquet", ["one", "two", "three"], [0, 1, 2])
+    with pytest.raises(ValueError, match="row 2 has the label 2"):
+        load_data(str(path), ["bad", "good"], examples=1)
+
+
+@pytest.mark.parametrize("name", ["data.jsonl", "data.csv"])
+def test_a_row_that_data_sets_mark_as_without_a_label_is_no_error_outside_the_sample(tmp_path, name):
+    rows = [{"text": "good", "label": 1}, {"text": "unclear", "label": -1}]
+    path = tmp_path / name
+    write_lines(path, rows) if name.endswith("jsonl") else write(path, "text,label\ngood,1\nunclear,-1\n")
+    sampled = [_error_or_gold(path, seed) for seed in range(6)]
+    assert set(sampled) == {"LABEL_1", "the label"}
+
+
+def _error_or_gold(path, seed):
+    try:
+        return f"LABEL_{load_data(str(path), ['LABEL_0', 'LABEL_1'], examples=1, seed=seed).examples[0].gold}"
+    except ValueError as error:
+        return "the label" if "row 1 has the label" in str(error) else str(error)
+
+
+@pytest.mark.parametrize("read", [lambda path: load_data(path, None), lambda path: read_texts(path, None, None)])
+def test_a_comma_without_quotation_marks_is_an_error_every_time(tmp_path, read):
+    path = write(tmp_path / "data.csv", "label,text\n1,a fine, long film\n0,a bad, dull film\n")
+    for _ in range(2):
+        with pytest.raises(ValueError, match="line 2 has 3 fields, expected 2.*quotation marks"):
+            read(str(path))
+
+
+def test_a_long_text_with_commas_in_quotation_marks_is_read(tmp_path):
+    long = "a film, " * 20_000
+    path = write(tmp_path / "data.csv", f'text,label\n"{long}",1\n"he said ""no"",\nand left",0\n')
+    assert [example.text for example in load_data(str(path), None).examples] == [long, 'he said "no",\nand left']
+
+
+def test_quotation_marks_between_tabs_lose_no_rows(tmp_path):
+    texts = ["a fine film", '"a masterpiece, they say', "dull", "bad plot", 'he said "no" and left', '"good"']
+    path = write(tmp_path / "dev.tsv", "sentence\tlabel\n" + "".join(f"{text}\t1\n" for text in texts))
+    assert [example.text for example in load_data(str(path), ["a", "b"]).examples] == texts
+    path = write(tmp_path / "quoted.tsv", 'sentence\tlabel\n"a\nb"\t1\n')
+    with pytest.raises(ValueError, match="line 2 has 1 fields, expected 2"):
+        load_data(str(path), ["a", "b"])
+
+
+def test_a_row_without_its_second_text_fails_and_explain_names_it(tmp_path, config_of):
+    rows = [{"premise": "the film was good", "hypothesis": "a plot", "label": 0}] * 2
+    rows[1] = {**rows[1], "hypothesis": None}
+    path = write_lines(tmp_path / "data.jsonl", rows)
+    for _ in prepare(config_of(data=str(path), methods="leave_one_out"), tmp_path / "out").go():
+        pass
+    row = read_results(tmp_path / "out").rows[0]
+    assert row.failed == 1 and row.error == "ValueError: the row has no text in the column 'hypothesis'"
+    with pytest.raises(ValueError, match="row 1 has no text in the column 'hypothesis'"):
+        read_texts(str(path), None, None)
+    path = write_lines(tmp_path / "texts.jsonl", [{"text": None}, {"text": "a"}])
+    with pytest.raises(ValueError, match="row 0 has no text in the column 'text'"):
+        read_texts(str(path), None, None)
+
+
+@pytest.mark.parametrize("name", ["data.csv", "data.jsonl", "data.txt", "folder"])
+def test_a_file_that_is_written_anew_with_its_old_time_is_read_anew(tmp_path, name):
+    path = tmp_path / name / "test.jsonl" if name == "folder" else tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    for text in ("old text", "quite another one"):
+        content = {".csv": f"text\n{text}\n", ".txt": f"{text}\n"}
+        write(path, content.get(path.suffix, json.dumps({"text": text}) + "\n"))
+        os.utime(path, (1, 1))
+        assert load_data(str(tmp_path / name), None).examples[0].text == text
+
+
+def test_the_mark_of_utf_8_is_no_part_of_the_first_text(tmp_path):
+    (tmp_path / "data.txt").write_bytes(b"\xef\xbb\xbfa film\nb film\n")
+    assert [example.text for example in load_data(str(tmp_path / "data.txt"), None).examples] == ["a film", "b film"]
