@@ -12,6 +12,7 @@ import torch
 
 from captum_iba.attr.feature_statistics import FeatureStatistics
 from captum_iba.attr.settings import preset_values
+from captum_iba.compare.code_digest import code_digest
 from captum_iba.compare.config import ComparisonConfig, MethodRun, claim_folder
 from captum_iba.compare.data import Data, Example, fingerprint, load_data
 from captum_iba.compare.parallel import Executor, ExecutorError, LocalExecutor, Workers, library_versions
@@ -139,6 +140,7 @@ def _methods_record(runs: Sequence[MethodRun]) -> dict[str, dict[str, Any]]:
                 "counting": run.counting,
                 "signed": method.signed,
                 "word_level": method.word_level,
+                "code": code_digest(method.function, method.options),
                 "seeds": [],
                 "runs": [],
             },

@@ -101,6 +101,8 @@ class ComparisonWorker:
                     signed=method.signed,
                     description=method.description,
                     word_level=method.word_level,
+                    uses_layer=method.uses_layer,
+                    uses_seed=method.uses_seed,
                     **method.options,
                 )
 

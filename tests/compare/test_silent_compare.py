@@ -1,8 +1,11 @@
 """Comparisons that took other labels or texts than the data has, mixed two models, or drew what was not there."""
 
+import functools
 import json
 import os
 import shutil
+import subprocess
+import sys
 
 import datasets
 import numpy as np
@@ -11,7 +14,8 @@ import torch
 import transformers
 
 from captum_iba.cli.common import read_texts
-from captum_iba.compare import ComparisonConfig, prepare
+from captum_iba.compare import ComparisonConfig, prepare, write_report
+from captum_iba.compare.code_digest import code_digest
 from captum_iba.compare.data import load_data
 from captum_iba.compare.records import read_results
 from captum_iba.compare.report import make_curves
@@ -247,3 +251,102 @@ def test_a_file_that_is_written_anew_with_its_old_time_is_read_anew(tmp_path, na
 def test_the_mark_of_utf_8_is_no_part_of_the_first_text(tmp_path):
     (tmp_path / "data.txt").write_bytes(b"\xef\xbb\xbfa film\nb film\n")
     assert [example.text for example in load_data(str(tmp_path / "data.txt"), None).examples] == ["a film", "b film"]
+
+
+def by_position(sign):
+    return lambda task: [sign * np.arange(len(one), dtype=float) for one in task.encoded]
+
+
+def rank(values):
+    return WORTH * values
+
+
+WORTH = 1.0
+
+
+def test_records_of_the_old_code_of_a_method_are_not_mixed_with_those_of_the_new(tmp_path, config_of, monkeypatch):
+    config = config_of(methods="mine")
+
+    def begin(function, **settings):
+        registry._methods.pop("mine", None)
+        register_method("mine", function, signed=True, description="Mine.", **settings)
+        steps = prepare(config, tmp_path).go()
+        next(steps)
+        steps.close()
+
+    try:
+        begin(by_position(1.0))
+        begin(by_position(1.0))
+        for function, settings in (
+            (by_position(-1.0), {}),
+            (lambda task: [np.arange(len(one)) for one in task.encoded], {}),
+            (by_position(1.0), {"option": 3}),
+        ):
+            with pytest.raises(ValueError, match=r"methods\.mine\.code: was [0-9a-f]{16}, is"):
+                begin(function, **settings)
+        with pytest.raises(ValueError, match=r"methods\.mine\.word_level"):
+            begin(by_position(1.0), word_level=True)
+    finally:
+        registry._methods.pop("mine", None)
+
+
+def test_the_digest_of_a_method_sees_what_its_function_uses(monkeypatch):
+    def calls_itself(task, weights=(1, 2)):
+        return calls_itself(rank(task)) if task else {"a", "b"}
+
+    before = code_digest(calls_itself, {})
+    assert code_digest(calls_itself, {}) == before
+    assert code_digest(functools.partial(calls_itself, weights=1), {}) != before
+    monkeypatch.setattr(sys.modules[__name__], "WORTH", 2.0)
+    assert code_digest(calls_itself, {}) != before
+    code = (
+        "from captum_iba.compare.code_digest import code_digest; "
+        "print(code_digest(lambda task: task in {'a', 'b', 'c'}, {'x': {'p', 'q'}}))"
+    )
+    runs = [
+        subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True)
+        for seed in ("1", "2")
+    ]
+    assert len(runs[0].stdout) == 17 and runs[0].stdout == runs[1].stdout
+
+
+def test_a_report_drawn_again_where_a_method_is_unknown_shows_the_same_words(tmp_path, config_of):
+    def of_words(task):
+        return [np.array([0.0 if word is None else 1.0 + word for word in one.words]) for one in task.encoded]
+
+    register_method("mine", of_words, signed=True, word_level=True, description="Mine.")
+    try:
+        for _ in prepare(config_of(methods="mine"), tmp_path).go():
+            pass
+        write_report(tmp_path)
+    finally:
+        registry._methods.pop("mine")
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    write_report(tmp_path)
+    assert (tmp_path / "report.html").read_text(encoding="utf-8") == page
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"method": "ig", "layer": 3}, "layer of 'ig' is 3, expected none: the method looks at no layer"),
+        ({"method": "lime:abs", "layer": [1, 2]}, r"layer of 'lime:abs' is \(1, 2\), expected none"),
+        ({"method": "ig", "seed": 0}, "seed of 'ig' is 0, expected none: nothing is random in it"),
+        ({"method": "grad_cam", "seeds": 2}, "seeds of 'grad_cam' is 2, expected none"),
+    ],
+)
+def test_a_layer_or_seed_that_a_method_does_not_use_is_refused(entry, message):
+    with pytest.raises(ValueError, match=message):
+        ComparisonConfig("data", methods=[entry]).runs()
+
+
+def test_truncated_texts_are_said(tmp_path, config_of):
+    for _ in prepare(config_of(methods="leave_one_out", max_length=6), tmp_path).go():
+        pass
+    summary = write_report(tmp_path)
+    results = read_results(tmp_path)
+    number = sum(bool(text["truncated"]) for text in results.texts)
+    line = f"{number} of 6 texts were truncated to 6 tokens, and what was left out counts for nothing."
+    assert number > 0 and line in summary.lines
+    assert f"- {line}" in (tmp_path / "table.md").read_text(encoding="utf-8").splitlines()
+    assert line in (tmp_path / "report.html").read_text(encoding="utf-8")
