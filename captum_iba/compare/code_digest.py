@@ -31,7 +31,7 @@ def code_digest(function: Callable[..., Any], options: Mapping[str, Any]) -> str
 
     Examples::
 
-        >>> code_digest(lambda task: [1.0], {}) == code_digest(lambda task: [2.0], {})
+        >>> code_digest(max, {"key": len}) == code_digest(max, {"key": abs})
         False
     """
     digest = hashlib.sha256()
@@ -74,9 +74,10 @@ def _contents(value: Any) -> Any:
         return value.__func__, value.__self__
     if not isinstance(value, FunctionType):  # an object, with the functions of its class
         functions = {name: item for name, item in vars(type(value)).items() if isinstance(item, FunctionType)}
-        return functions, {name: item for name, item in getattr(value, "__dict__", {}).items() if _is_plain(item)}
+        plain = {key: item for key, item in getattr(value, "__dict__", {}).items() if _is_plain(item)}
+        return getattr(value, "__qualname__", ""), functions, plain
     held = [cell.cell_contents for cell in value.__closure__ or ()], value.__defaults__, value.__kwdefaults__
-    if value.__module__.partition(".")[0] == _PACKAGE:
+    if str(value.__module__).partition(".")[0] == _PACKAGE:
         return value.__qualname__, held
     used = {name: value.__globals__.get(name) for name in sorted(_names(value.__code__))}
     own = {
