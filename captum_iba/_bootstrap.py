@@ -12,6 +12,9 @@ from torch import Tensor
 # Differences smaller than this fraction of the values themselves are rounding errors.
 _ROUNDING = 8 * torch.finfo(torch.float64).eps
 
+# Values are equal if they differ by less than this fraction of the largest.
+_EQUAL = 1e-12
+
 Values = Tensor | Sequence[float]
 """One value per example, (B,)."""
 
@@ -57,7 +60,8 @@ def paired_bootstrap(
         *Interval*: **mean**, **low** and **high**.
 
     Raises:
-        ValueError: No values, NaN or infinity among them, or ``a`` and ``b`` of different lengths.
+        ValueError: No values, NaN or infinity among them, ``a`` and ``b`` of different lengths, or ``confidence`` out
+            of range.
         ModuleNotFoundError: scipy is missing.
 
     Examples::
@@ -66,6 +70,8 @@ def paired_bootstrap(
         >>> round(interval.mean, 3), interval.excludes_zero
         (0.45, True)
     """
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence is {confidence!r}, expected a number between 0 and 1, such as 0.95")
     values = check_values(a, "a")
     if b is not None:
         other = check_values(b, "b")
@@ -77,7 +83,7 @@ def paired_bootstrap(
         values = values.where(values.abs() > _ROUNDING * largest, 0.0)
     mean = float(values.mean())
     # A spread of rounding errors, as of equal differences, is none.
-    if float(values.max() - values.min()) <= 1e-12 * max(1.0, float(values.abs().max())):
+    if float(values.max() - values.min()) <= _EQUAL * float(values.abs().max()):
         return Interval(mean, mean, mean)
     low, high = _interval(values, confidence, n_resamples, seed, "BCa")
     if not low <= high:  # NaN: BCa breaks down on few values that are nearly all equal

@@ -115,17 +115,16 @@ def read_texts(source: str, text_column: str | None, pair_column: str | None) ->
             raise ValueError(f"{source} is read line by line and has no columns; expected CSV, JSON lines or parquet.")
         return read_lines(source), None
     require_extra()
-    from captum_iba.compare.data import find_columns, open_table
+    from captum_iba.compare.data import find_columns, missing_text, open_table
 
     table, _ = open_table(source)
     columns = find_columns(table.column_names, text_column, pair_column)
-    pairs = None if columns.pair is None else [_text(value) for value in table[columns.pair]]
-    return [_text(value) for value in table[columns.text]], pairs
-
-
-def _text(value: Any) -> str:
-    """A missing text is an empty one."""
-    return "" if value is None else str(value)
+    names = [name for name in (columns.text, columns.pair) if name is not None]
+    for number, row in enumerate(table.select_columns(names)):
+        if (lacking := missing_text(columns, row)) is not None:
+            raise ValueError(f"{source}: row {number} has {lacking}; leave the row out, or write an empty text.")
+    pairs = None if columns.pair is None else [str(value) for value in table[columns.pair]]
+    return [str(value) for value in table[columns.text]], pairs
 
 
 def require_extra() -> None:

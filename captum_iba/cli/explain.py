@@ -126,6 +126,7 @@ def explain(
 ) -> None:
     """Explain texts: the words in colour, and how many bits the classifier needs of each."""
     with plain_errors(quiet):
+        _check_options(texts, preset, statistics, statistics_from, text_column, pair_column)
         given, others = _texts(texts, file, text_column, pair_column)
         if pair and others:
             raise typer.BadParameter("--pair: the second texts are in the file already.")
@@ -166,6 +167,24 @@ def explain(
                 show_progress=not quiet and sys.stderr.isatty(),
             )
         _deliver(results, html, json_file, quiet)
+
+
+def _check_options(
+    texts: list[str] | None,
+    preset: BottleneckPreset,
+    statistics: Path | None,
+    statistics_from: Path | None,
+    text_column: str | None,
+    pair_column: str | None,
+) -> None:
+    """Refuse options that would change nothing."""
+    for option, path in (("--statistics", statistics), ("--statistics-from", statistics_from)):
+        if path is not None and preset is BottleneckPreset.as_released:
+            raise typer.BadParameter(f"{option}: the preset as_released takes its noise from the text itself.")
+    columns_of_statistics = statistics_from is not None and has_columns(str(statistics_from))
+    for option, column in (("--text-column", text_column), ("--pair-column", pair_column)):
+        if column is not None and texts and not columns_of_statistics:
+            raise typer.BadParameter(f"{option} is for a table (--file), the texts are arguments.")
 
 
 def _texts(

@@ -54,9 +54,10 @@ class ComparisonConfig:
         model (str, optional): Folder or name of a classifier; None is the embedded one. Default: None.
         methods (str or sequence, optional): Methods, each a name (``"iba"``; ``"ig:abs"`` by magnitude), or a mapping
             with the key ``method`` and settings: ``name`` (row of the tables), ``layer`` (block number from 1 or
-            module name; a list has one mask), ``seed``, ``seeds`` (number of seeds whose mean is the row),
-            ``counting`` (``"removable"`` or ``"as_released"``), and the options of the method. A string holds names
-            with commas between them. Default: ``["iba", "ig", "lime", "random"]``.
+            module name; a list has one mask) for methods that look at a layer, ``seed`` and ``seeds`` (number of
+            seeds whose mean is the row) for those that are random, ``counting`` (``"removable"`` or
+            ``"as_released"``), and the options of the method. A string holds names with commas between them.
+            Default: ``["iba", "ig", "lime", "random"]``.
         preset (str, optional): ``"paper"``, in place of ``methods``: the rows of the paper's table, fair and as
             released. Default: None.
         layers (sequence, optional): Layers for ``iba``, which then runs once for each: a block number or module
@@ -259,10 +260,14 @@ def _runs(entry: Any, seed: int, random_seeds: int) -> list[MethodRun]:
         if not isinstance(key, str) or not (key == "layer" or isinstance(value, str | int | float | None)):
             raise TypeError(f"methods: {key} of {method!r} is {value!r}, expected a number, a text, true or false.")
     common = ("name", "layer", "seed", "seeds", "counting")
-    find_method(method).check_options(key for key in settings if key not in common)
+    known = find_method(method)
+    known.check_options(key for key in settings if key not in common)
     name, count = settings.pop("name", None), settings.pop("seeds", None)
     if count is None and method == "random" and "seed" not in settings:
         count = random_seeds
+    for key, value in (("seed", settings.get("seed")), ("seeds", count)):
+        if value is not None and not known.uses_seed:
+            raise ValueError(f"methods: {key} of {method!r} is {value!r}, expected none: nothing is random in it.")
     if count is not None:
         seed = settings.pop("seed", seed)
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
@@ -275,6 +280,8 @@ def _runs(entry: Any, seed: int, random_seeds: int) -> list[MethodRun]:
     seed, layer = settings.pop("seed", seed), _layer(settings.pop("layer", None), method)
     if isinstance(seed, bool) or not isinstance(seed, int):
         raise ValueError(f"methods: seed of {method!r} is {seed!r}, expected an integer.")
+    if layer is not None and not known.uses_layer:
+        raise ValueError(f"methods: layer of {method!r} is {layer!r}, expected none: the method looks at no layer.")
     counting = settings.pop("counting", "as_released" if method.endswith("_as_released") else "removable")
     if counting not in _COUNTINGS:
         raise ValueError(f"methods: counting of {method!r} is {counting!r}, expected {' or '.join(_COUNTINGS)}.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import csv
 import errno
 import gzip
 import hashlib
@@ -10,9 +11,10 @@ import json
 import logging
 import lzma
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -74,12 +76,14 @@ class Example:
         text (str): The text.
         pair (str or None): Second text of a pair.
         gold (int or None): Index of the gold class; None where the dataset has no labels.
+        error (str or None): What the row lacks: its text, or the second one of a pair. Default: None.
     """
 
     number: int
     text: str
     pair: str | None
     gold: int | None
+    error: str | None = None
 
 
 @dataclass(frozen=True)
@@ -199,7 +203,8 @@ def fingerprint(examples: Iterable[Example]) -> str:
     """SHA-256 of the rows, as hexadecimal digits: other texts, labels or row numbers give another one."""
     digest = hashlib.sha256()
     for example in examples:
-        digest.update(json.dumps(astuple(example)).encode() + b"\n")
+        row = [example.number, example.text, example.pair, example.gold]
+        digest.update(json.dumps(row if example.error is None else [*row, example.error]).encode() + b"\n")
     return digest.hexdigest()
 
 
@@ -216,30 +221,39 @@ class _Golds:
         self.labels = labels
         self.names = getattr(table.features[column], "names", None)
         # No list, which is no label.
-        plain = self.names is None and hasattr(table.features[column], "dtype")
-        values = table.unique(column) if plain else []
-        held = self.names or [str(value) for value in values if value not in (None, "")]
-        self.by_name = all(self._named(name) is not None for name in held)
+        values = table.unique(column) if hasattr(table.features[column], "dtype") else []
+        # Datasets mark a row without a label by -1.
+        values = [value for value in values if value not in (None, "", -1, "-1")]
+        self.by_name = all(self._named(name) is not None for name in self.names or map(str, values))
+        # All of them, also outside the sample: labels 1 to N, say, look like those of a model that counts from 0,
+        # as long as N is not among them.
+        for value in values:
+            if self._problem(value) is not None:
+                self(value, list(table[column]).index(value))
 
     def __call__(self, value: Any, row: int) -> int:
         if value in (None, ""):
             raise ValueError(f"data: row {row} has no label in the column {self.column!r} (it holds {value!r}).")
+        if (problem := self._problem(value)) is not None:
+            raise ValueError(f"data: row {row} has the label {value!r} {problem}.")
+        named = self._named(self._spelled(value))
+        index = self._numbered(value) if named is None else named
+        assert index is not None
+        return index
+
+    def _problem(self, value: Any) -> str | None:
+        """Why a label is no class of the model, or not for certain."""
         spelled = self._spelled(value)
         named, number = self._named(spelled), self._numbered(value)
         classes = ", ".join(f"{i} ({label})" for i, label in enumerate(self.labels))
         if named is None and number is None:
-            raise ValueError(
-                f"data: row {row} has the label {value!r} in the column {self.column!r}, which the model does not "
-                f"have; its classes are {classes}."
-            )
+            return f"in the column {self.column!r}, which the model does not have; its classes are {classes}"
         if self.by_name or named is None or number in (None, named):
-            index = number if named is None else named
-            assert index is not None
-            return index
-        raise ValueError(
-            f"data: row {row} has the label {value!r} ({spelled}) in the column {self.column!r}, which is class "
-            f"{named} by its name and {number} by its number, and other labels there are no names of classes; expected "
-            f"only names of the model's classes, {classes}, or only their numbers."
+            return None
+        return (
+            f"({spelled}) in the column {self.column!r}, which is class {named} by its name and {number} by its "
+            f"number, and other labels there are no names of classes; expected only names of the model's classes, "
+            f"{classes}, or only their numbers"
         )
 
     def _spelled(self, value: Any) -> str:
@@ -262,9 +276,19 @@ class _Golds:
 def _example(table: Any, columns: Columns, number: int, golds: _Golds | None) -> Example:
     row = table[number]
     gold = None if golds is None else golds(row[golds.column], number)
-    # A missing text is an empty one, which is recorded as an example that failed.
+    lacking = missing_text(columns, row)
+    # Recorded as an example that failed.
+    error = None if lacking is None else f"ValueError: the row has {lacking}"
     text, pair = ("" if name is None or row[name] is None else row[name] for name in (columns.text, columns.pair))
-    return Example(number, text, None if columns.pair is None else pair, gold)
+    return Example(number, text, None if columns.pair is None else pair, gold, error)
+
+
+def missing_text(columns: Columns, row: Mapping[str, Any]) -> str | None:
+    """Which text a row lacks, in words; an empty text is none that it lacks."""
+    for name in (columns.text, columns.pair):
+        if name is not None and row[name] is None:
+            return f"no text in the column {name!r}"
+    return None
 
 
 def open_table(source: str, subset: str | None = None, split: str | None = None) -> tuple[Any, str | None]:
@@ -311,8 +335,13 @@ def _open_file(path: Path) -> Any:
         raise ValueError(f"data: {path} is empty.")
     reader, packed = kind
     try:
-        with _quiet() as datasets:
-            options = _as_written(path, datasets) if reader == "csv" else {}
+        with _quiet() as datasets, warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Length of header or names")  # _check_fields has looked
+            options: dict[str, Any] = {"cache_dir": _cache_of([path], datasets)}
+            if reader == "csv":
+                options |= _as_written(path, packed, datasets)
+            elif reader == "text":
+                options["encoding"] = "utf-8-sig"
             table = datasets.load_dataset(reader, data_files=str(path), split="train", **options)
     except (KeyboardInterrupt, ModuleNotFoundError):
         raise
@@ -325,20 +354,57 @@ def _open_file(path: Path) -> Any:
     return table
 
 
-def _as_written(path: Path, datasets: Any) -> dict[str, Any]:
-    """That every field of a table of text is read as it stands there: "None", "NA" and "007" are texts."""
+def _cache_of(paths: Sequence[Path], datasets: Any) -> str:
+    """A cache for files of this content: ``datasets`` goes by the time of a file, which a copy may keep."""
+    digest = hashlib.sha256()
+    for path in paths:
+        digest.update(f"{path.name}\0{path.stat().st_size}\0".encode())
+        with path.open("rb") as file:
+            while part := file.read(1 << 20):
+                digest.update(part)
+    return str(Path(datasets.config.HF_DATASETS_CACHE) / "captum_iba" / digest.hexdigest()[:32])
+
+
+def _as_written(path: Path, packed: str, datasets: Any) -> dict[str, Any]:
+    """That every field of a table of text is read as it stands there: "None", "NA" and "007" are texts.
+
+    Between tabs a quotation mark is a character like others; between commas it quotes.
+    """
     import pandas
 
-    delimiter = "\t" if ".tsv" in [ending.lower() for ending in path.suffixes] else ","
-    names = pandas.read_csv(path, sep=delimiter, nrows=0).columns
+    tabs = ".tsv" in [ending.lower() for ending in path.suffixes]
+    layout = {"delimiter": "\t" if tabs else ",", "quoting": csv.QUOTE_NONE if tabs else csv.QUOTE_MINIMAL}
+    names = pandas.read_csv(path, nrows=0, **layout).columns
+    with _OPENERS[packed](path, "rt", encoding="utf-8-sig", newline="") as file:
+        _check_fields(file, len(names), layout, tabs)
     features = datasets.Features({str(name): datasets.Value("string") for name in names})
     # Without an index: of rows with a comma too many pandas takes the first field for one, and shifts the rest.
-    return {"delimiter": delimiter, "features": features, "keep_default_na": False, "index_col": False}
+    return {**layout, "features": features, "keep_default_na": False, "index_col": False}
+
+
+def _check_fields(file: Any, count: int, layout: Mapping[str, Any], tabs: bool) -> None:
+    """Of rows with more fields than names pandas drops the rest; a blank one is no loss.
+
+    Raises:
+        ValueError: A row with more fields, or between tabs, where quotation marks hold no line together, with fewer.
+    """
+    limit = csv.field_size_limit(2**31 - 1)
+    try:
+        rows = csv.reader(file, **layout)
+        next(rows, None)
+        for fields in rows:
+            if any(field.strip() for field in fields[count:]) or (tabs and 0 < len(fields) < count):
+                hint = "" if tabs else "; a field with a comma in it needs quotation marks"
+                raise ValueError(f"line {rows.line_num} has {len(fields)} fields, expected {count}, as the first{hint}")
+    finally:
+        csv.field_size_limit(limit)
 
 
 def _open_named(source: str, subset: str | None, split: str | None) -> tuple[Any, str]:
     with _quiet() as datasets:
-        parts = datasets.load_dataset(source, subset)
+        folder = Path(source)
+        files = sorted(path for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else []
+        parts = datasets.load_dataset(source, subset, cache_dir=_cache_of(files, datasets) if files else None)
     if split is None:
         split = next((name for name in _SPLITS if name in parts), next(iter(parts)))
     if split not in parts:

@@ -25,6 +25,7 @@ from captum_iba.compare.tables import (
     make_table,
     notes,
     say,
+    truncations,
     write_tables,
 )
 from captum_iba.metrics import Degradation, degraded_floor, mean_over_seeds
@@ -44,7 +45,7 @@ class Summary:
 
     Attributes:
         files (list of Path): All that was written, the page last.
-        lines (list of str): One sentence per metric with its finding, then failures.
+        lines (list of str): One sentence per metric with its finding, then truncated texts and failures.
     """
 
     files: list[Path]
@@ -71,7 +72,8 @@ def write_report(folder: Path) -> Summary:
     files = write_tables(table, results, folder)
     files += [save_figure(drawing, folder / f"curves.{kind}") for kind in ("svg", "png")]
     files.append(write_text(folder / "report.html", _page(results, table, curves, svg(drawing))))
-    return Summary(files, [f"{title}: {finding}" for title, finding in findings(table, results)] + failures(results))
+    lines = [f"{title}: {finding}" for title, finding in findings(table, results)]
+    return Summary(files, lines + truncations(results) + failures(results))
 
 
 @dataclass(frozen=True)

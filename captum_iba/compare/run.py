@@ -12,6 +12,7 @@ import torch
 
 from captum_iba.attr.feature_statistics import FeatureStatistics
 from captum_iba.attr.settings import preset_values
+from captum_iba.compare.code_digest import code_digest
 from captum_iba.compare.config import ComparisonConfig, MethodRun, claim_folder
 from captum_iba.compare.data import Data, Example, fingerprint, load_data
 from captum_iba.compare.parallel import Executor, ExecutorError, LocalExecutor, Workers, library_versions
@@ -139,6 +140,7 @@ def _methods_record(runs: Sequence[MethodRun]) -> dict[str, dict[str, Any]]:
                 "counting": run.counting,
                 "signed": method.signed,
                 "word_level": method.word_level,
+                "code": code_digest(method.function, method.options),
                 "seeds": [],
                 "runs": [],
             },
@@ -168,7 +170,8 @@ def _statistics_source(
         examples, source = data.others, "rows outside the sample"
     else:
         examples, source = (*data.others, *data.examples)[:STATISTICS_TEXTS], "the data, the sample included"
-    texts = [text for text in examples if text.text.strip() and (text.pair is None or text.pair.strip())]
+    whole = [text for text in examples if text.error is None]
+    texts = [text for text in whole if text.text.strip() and (text.pair is None or text.pair.strip())]
     if (data.columns.pair is not None) != any(text.pair is not None for text in texts) and texts:
         raise ValueError("statistics_from: expected pairs as in the data (or single texts as in the data).")
     return None, texts, f"{len(texts)} texts of {source} ({fingerprint(texts)[:16]})"

@@ -187,6 +187,7 @@ def notes(table: Table, results: Results) -> list[str]:
             if table.examples >= FEWEST
             else f"{table.examples} examples are too few to tell methods apart: nothing is marked."
         )
+    lines += truncations(results)
     lines += [f"{column}: {column.meaning}" for column in COLUMNS]
     if released := _counted_as_released(results):
         lines.append(
@@ -269,6 +270,18 @@ def failures(results: Results) -> list[str]:
         f"{row.name} failed on {row.failed} of {len(results.texts)} examples, the first time with: {row.error}"
         for row in results.rows
         if row.failed
+    ]
+
+
+def truncations(results: Results) -> list[str]:
+    """A sentence on the texts of the tables that were truncated, if any were."""
+    common = set(results.common)
+    number = sum(bool(text["truncated"]) for text in results.texts if text["example"] in common)
+    if not number:
+        return []
+    length = results.record["max_length"]
+    return [
+        f"{number} of {len(common)} texts were truncated to {length} tokens, and what was left out counts for nothing."
     ]
 
 

@@ -50,6 +50,8 @@ class Item:
 
 def encode(classifier: Classifier, example: Example) -> Item:
     """An example with its tokens; what goes wrong is kept, and becomes a record."""
+    if example.error is not None:
+        return Item(example, example.error)
     try:
         return Item(example, classifier.encode([example.text], [example.pair])[0])
     except Exception as error:
@@ -99,6 +101,8 @@ class ComparisonWorker:
                     signed=method.signed,
                     description=method.description,
                     word_level=method.word_level,
+                    uses_layer=method.uses_layer,
+                    uses_seed=method.uses_seed,
                     **method.options,
                 )
 

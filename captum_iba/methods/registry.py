@@ -40,6 +40,8 @@ class Method:
         signed (bool): Whether negative scores have a meaning.
         description (str): One line for users.
         word_level (bool): Whether it scores words, so that each token of a word has the word's score.
+        uses_layer (bool): Whether it looks at a layer; otherwise it takes none.
+        uses_seed (bool): Whether anything is random in it; otherwise a comparison takes no seed for it.
         options (mapping): Options that ``function`` gets, unless a caller overrides them.
     """
 
@@ -48,6 +50,8 @@ class Method:
     signed: bool
     description: str
     word_level: bool = False
+    uses_layer: bool = True
+    uses_seed: bool = True
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __call__(self, task: AttributionTask, **options: Any) -> list[FloatArray]:
@@ -72,6 +76,11 @@ class Method:
             names += options[0].__annotations__
         return names
 
+    def check_layer(self, layer: Any) -> None:
+        """Raise ValueError if a layer is asked for, and the method does not look at one."""
+        if layer is not None and not self.uses_layer:
+            raise ValueError(f"layer is {layer!r}, expected None: the method {self.name!r} looks at no layer.")
+
     def check_options(self, names: Iterable[str]) -> None:
         """Raise TypeError if the function does not take options of these names.
 
@@ -89,7 +98,15 @@ _methods: dict[str, Method] = {}
 
 
 def register_method(
-    name: str, function: MethodFunction, *, signed: bool, description: str, word_level: bool = False, **options: Any
+    name: str,
+    function: MethodFunction,
+    *,
+    signed: bool,
+    description: str,
+    word_level: bool = False,
+    uses_layer: bool = True,
+    uses_seed: bool = True,
+    **options: Any,
 ) -> Method:
     """Register a method under a name.
 
@@ -103,6 +120,9 @@ def register_method(
             magnitude, as ``"name:abs"``.
         description (str): One line for users.
         word_level (bool): Whether it scores words, so that each token of a word has the word's score. Default: False.
+        uses_layer (bool): Whether it looks at ``task.layer``; otherwise to ask for a layer is an error. Default: True.
+        uses_seed (bool): Whether it looks at ``task.seed``; otherwise to give it a seed of its own in a comparison is
+            an error. Default: True.
         **options: Options that ``function`` gets, unless a caller overrides them.
 
     Returns:
@@ -123,7 +143,7 @@ def register_method(
         raise ValueError(f"name is {name!r}, expected letters, digits and underscores")
     if name in _methods:
         raise ValueError(f"name is {name!r}, expected one that no method has")
-    _methods[name] = Method(name, function, signed, description, word_level, options)
+    _methods[name] = Method(name, function, signed, description, word_level, uses_layer, uses_seed, options)
     return _methods[name]
 
 
@@ -205,7 +225,7 @@ def attribute(
         target (int, str, None, or one per text): The class to explain, by number or label.
             Default: the predicted class.
         layer (int, str, sequence of them, or None): Block number from 1, or a module's name, for methods that use a
-            layer; only ``iba`` takes several. Default: the method's own.
+            layer, others refuse it; only ``iba`` takes several. Default: the method's own.
         statistics (FeatureStatistics, sequence of them, callable or None): Dataset statistics of the layers, for
             ``iba``, or a function that returns those of a :class:`captum_iba.text.Block`. If any has no layer's name,
             one for each layer of ``layer``, in its order (None: of each block). Default: None.
@@ -227,7 +247,7 @@ def attribute(
         >>> scores = attribute("ig", classifier, ["A wonderful film."], target="positive")[0]
         >>> dict(zip(scores.encoded.tokens, scores.tokens))
     """
-    find_method(name)  # an unknown method is an error before anything runs
+    find_method(name).check_layer(layer)  # an unknown method is an error before anything runs
     first, second = check_texts(texts, pairs)
     encoded = classifier.encode(first, second)
     targets = targets_per_text(target, len(first), classifier.labels)
@@ -255,8 +275,8 @@ def score(name: str, task: AttributionTask, **options: Any) -> list[Scores]:
         list of Scores: One per text, in their order.
 
     Raises:
-        ValueError: No such method, an option out of range, or a method that does not return one finite number per
-            token, or negative ones though it is registered without signs.
+        ValueError: No such method, a layer for one that looks at none, an option out of range, or a method that does
+            not return one finite number per token, or negative ones though it is registered without signs.
         TypeError: An option that the method does not have.
 
     Examples::
@@ -265,6 +285,7 @@ def score(name: str, task: AttributionTask, **options: Any) -> list[Scores]:
         >>> score("leave_one_out", task)[0].words
     """
     method = find_method(name)
+    method.check_layer(task.layer)
     classifier = task.classifier
     start = time.perf_counter()
     with (

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 import torch
 from torch import Tensor
 
-from captum_iba.metrics.perturbations import BaselineValue, Delete, Perturbation
+from captum_iba.metrics.perturbations import BaselineValue, Delete, MaskOut, Perturbation
 from captum_iba.metrics.removal import (
     NINTHS,
     counts_as_released,
@@ -45,12 +45,15 @@ class Degradation(NamedTuple):
         decision (Tensor): Most probable class, int64.
         fraction (Tensor): Fraction of the removable features (or groups) that is removed, float32; 0 where there are
             none.
+        requested (Tensor, optional): Fraction, or number, of features that the step was to remove, the same for all
+            examples, float32; metrics check it. Default: None, unknown
     """
 
     probability: Tensor
     logit: Tensor
     decision: Tensor
     fraction: Tensor
+    requested: Tensor | None = None
 
 
 class DegradationSettings(TypedDict, total=False):
@@ -116,7 +119,8 @@ def degradation(
                     Default: None, every feature by itself
         removable_mask (Tensor, optional): False where nothing is ever removed (special tokens, the separator of a
                     pair, padding), of the shape of ``feature_mask``.
-                    Default: None, every feature may be removed
+                    Default: None, every feature may be removed, except for padding where :class:`Delete` or
+                    :class:`MaskOut` tell it by the attention mask; the others take padding for features
         perturbation (Perturbation, optional): How features are removed: :class:`Delete`, :class:`ReplaceToken`,
                     :class:`MaskOut`, :class:`BaselineValue`, or a function (:mod:`captum_iba.metrics.perturbations`).
                     Default: None, ``BaselineValue(0)`` for floating-point inputs; token ids need one
@@ -137,8 +141,8 @@ def degradation(
                     Default: False
 
     Returns:
-        *Degradation*: **probability**, **logit**, **decision** and **fraction**, each (B, S + 1) for S fractions or
-        counts. An example without removable features keeps its first column throughout.
+        *Degradation*: **probability**, **logit**, **decision**, **fraction** and **requested**, each (B, S + 1) for S
+        fractions or counts. An example without removable features keeps its first column throughout.
 
     Raises:
         TypeError: Inputs or outputs that are not tensors.
@@ -236,9 +240,7 @@ def _degrade(
             f"perturbation is {perturbation!r}, expected one of captum_iba.metrics.perturbations, or a function"
         )
     scores = feature_scores(attributions[0] if isinstance(attributions, tuple) else attributions, first)
-    removable = torch.ones_like(scores, dtype=torch.bool)
-    if removable_mask is not None:
-        removable = expand_mask(removable_mask, "removable_mask", first).bool()
+    removable = _removable(removable_mask, perturbation, tensors, arguments, scores.shape)
     padding = perturbation.padding(tensors, arguments, removable) if isinstance(perturbation, Delete) else None
     if counting == "as_released":
         if padding is None or feature_mask is not None or counts is not None:
@@ -274,7 +276,11 @@ def _degrade(
     classes = _targets(target, logits[0, :, 0])[None, :, None, None].expand(*logits.shape[:-1], 1)
     probability, logit = (values.gather(3, classes)[..., 0] for values in (probabilities, logits))
     removed = steps / total.clamp(min=1)[:, None]
-    return [Degradation(*columns) for columns in zip(probability, logit, logits.argmax(-1), removed, strict=True)]
+    requested = torch.tensor([0.0, *(_check_fractions(fractions) if counts is None else counts)])
+    return [
+        Degradation(*columns, requested.repeat(len(scores), 1))
+        for columns in zip(probability, logit, logits.argmax(-1), removed, strict=True)
+    ]
 
 
 @dataclass(frozen=True)
@@ -380,6 +386,23 @@ def _check_inputs(inputs: Any) -> tuple[Tensor, ...]:
     if len(tensors[0]) == 0:
         raise ValueError(f"inputs has the shape {tuple(tensors[0].shape)}, expected at least one example")
     return tensors
+
+
+def _removable(
+    mask: Tensor | None,
+    perturbation: Perturbation,
+    inputs: tuple[Tensor, ...],
+    arguments: tuple[Any, ...],
+    shape: torch.Size,
+) -> Tensor:
+    """Mask of the removable features, (B, N), on the CPU."""
+    if mask is not None:
+        return expand_mask(mask, "removable_mask", inputs[0]).bool()
+    if isinstance(perturbation, Delete):
+        return ~perturbation.marked_padding(inputs, arguments)
+    if isinstance(perturbation, MaskOut):
+        return perturbation.mask(inputs, arguments, shape).cpu() != 0
+    return torch.ones(shape, dtype=torch.bool)
 
 
 def _check_fractions(fractions: Sequence[float] | None) -> list[float]:

@@ -85,6 +85,33 @@ class Delete:
         _map_tensors(exclude, (inputs[1:], arguments))
         return padding
 
+    def marked_padding(self, inputs: Tensors, arguments: Arguments) -> Tensor:
+        """Mask of the padding, bool, (B, T), on the CPU, where nobody says what is removable.
+
+        Padding has the padding id, and a 0 in an aligned tensor of 0 and 1 that has its zeros at such ids alone.
+
+        Raises:
+            ValueError: There are padding ids, and no such tensor tells which of them are padding.
+        """
+        ids_of_padding = (inputs[0] == self.pad_id).cpu()
+        if not bool(ids_of_padding.any()):
+            return ids_of_padding
+        masks: list[Tensor] = []
+
+        def collect(tensor: Tensor) -> None:
+            if _aligned(tensor, ids_of_padding.shape) and tensor.ndim == 2:
+                values = tensor.cpu().expand(ids_of_padding.shape)
+                if bool((((values == 0) & ids_of_padding) | (values == 1)).all()):
+                    masks.append(values == 0)
+
+        _map_tensors(collect, (inputs[1:], arguments))
+        if not masks:
+            raise ValueError(
+                f"removable_mask is None, expected one that is False at padding: inputs hold the padding id "
+                f"{self.pad_id}, and no attention mask of forward_func tells whether it is padding"
+            )
+        return torch.stack(masks).any(0)
+
 
 @dataclass(frozen=True)
 class ReplaceToken:
@@ -130,15 +157,20 @@ class MaskOut:
             ValueError: The argument is not a tensor (B, T).
         """
         values: list[Any] = [*inputs, *arguments]
+        values[self.argument] = self.mask(inputs, arguments, removed.shape).masked_fill(removed, 0)
+        return tuple(values[: len(inputs)]), tuple(values[len(inputs) :])
+
+    def mask(self, inputs: Tensors, arguments: Arguments, shape: torch.Size) -> Tensor:
+        """The attention mask, of this shape; ValueError if the argument is something else."""
+        values: list[Any] = [*inputs, *arguments]
         mask = values[self.argument] if 0 <= self.argument < len(values) else None
-        if not isinstance(mask, Tensor) or mask.shape != removed.shape:
+        if not isinstance(mask, Tensor) or mask.shape != shape:
             actual = tuple(mask.shape) if isinstance(mask, Tensor) else type(mask).__name__
             raise ValueError(
                 f"MaskOut: argument {self.argument} of forward_func is {actual}, expected the attention mask, a tensor "
-                f"with a value for each of {removed.shape[1]} positions"
+                f"with a value for each of {shape[1]} positions"
             )
-        values[self.argument] = mask.masked_fill(removed, 0)
-        return tuple(values[: len(inputs)]), tuple(values[len(inputs) :])
+        return mask
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,10 +190,22 @@ class BaselineValue:
     value: float | Tensor = 0.0
 
     def __call__(self, inputs: Tensors, arguments: Arguments, removed: Tensor) -> tuple[Tensors, Arguments]:
-        """Rows with the baseline where a feature is removed."""
+        """Rows with the baseline where a feature is removed.
+
+        Raises:
+            ValueError: A baseline of another shape, or with a value for each example.
+        """
         first = inputs[0]
         where = removed.unsqueeze(1) if first.ndim >= 4 else removed.view(*removed.shape, *[1] * (first.ndim - 2))
         value = torch.as_tensor(self.value, dtype=first.dtype, device=first.device)
+        of_example = value[0] if value.ndim == first.ndim and len(value) == 1 else value
+        shape = tuple(first.shape[1:])
+        sizes = zip(reversed(of_example.shape), reversed(shape), strict=False)
+        if of_example.ndim > len(shape) or not all(size in (1, expected) for size, expected in sizes):
+            raise ValueError(
+                f"BaselineValue: value has the shape {tuple(value.shape)}, expected one that broadcasts to an example, "
+                f"{shape}: the baseline is the same for all examples"
+            )
         return (torch.where(where, value, first), *inputs[1:]), arguments
 
 

@@ -42,7 +42,7 @@ def cascading_randomisation(
 
     It works on a copy of the model, and the global random state stays as it is. Modules are re-initialised by
     their own ``reset_parameters``; parameters of other modules are sampled from a normal distribution with their
-    own mean and standard deviation.
+    own mean and standard deviation, a single number from one with mean 0 and itself (1 if it is 0) as deviation.
 
     Args:
 
@@ -51,7 +51,8 @@ def cascading_randomisation(
                     layers in the model that it is called with.
         layers (sequence of str, optional): Names of modules, as in ``named_modules``, the first to be re-initialised
                     first.
-                    Default: None, every module with parameters of its own, the last registered first
+                    Default: None, every module with parameters of its own, the last registered first; the model
+                    itself, ``""``, comes last
         mask (Tensor, optional): False at scores that do not count (padding, special tokens), of the scores' shape.
                     Default: None, all count
         seed (int, optional): Seed of the initialisation.
@@ -75,7 +76,7 @@ def cascading_randomisation(
         >>> result.layers, result.correlation.shape
         (('2', '0'), torch.Size([3, 2]))
     """
-    own = [name for name, module in model.named_modules() if module._parameters and name]
+    own = [name for name, module in model.named_modules() if _has_parameters(module)]
     names = tuple(reversed(own) if layers is None else layers)
     known = dict(model.named_modules())
     if not names or not all(name in known for name in names):
@@ -170,6 +171,10 @@ def ground_truth_precision(attributions: Tensor, ground_truth: Tensor, removable
     return torch.stack(precisions).cpu()
 
 
+def _has_parameters(module: Module) -> bool:
+    return any(parameter is not None for parameter in module._parameters.values())
+
+
 def _reinitialise(module: Module, seed: int) -> None:
     devices = {parameter.device.index for parameter in module.parameters() if parameter.device.type == "cuda"}
     with torch.random.fork_rng(devices=list(devices)), torch.no_grad():
@@ -182,4 +187,6 @@ def _reinitialise(module: Module, seed: int) -> None:
             for parameter in part._parameters.values():
                 if parameter is not None:
                     mean, std = parameter.float().mean(), parameter.float().std(correction=0)
+                    if parameter.numel() == 1:
+                        mean, std = torch.zeros_like(mean), mean.abs().where(mean != 0, torch.ones_like(mean))
                     parameter.copy_(torch.randn_like(parameter) * std + mean)

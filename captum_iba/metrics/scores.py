@@ -85,7 +85,8 @@ def probability_drop(result: Degradation, fraction: float = 1 / 9, fractions: Se
     Args:
         result (Degradation): Result for B examples.
         fraction (float): One of ``fractions``. Default: 1/9
-        fractions (sequence of float): Fractions that ``degradation`` was called with. Default: its default, ninths
+        fractions (sequence of float): Fractions (or counts) that ``degradation`` was called with.
+                    Default: its default, ninths
 
     Returns:
         *Tensor*: (B,).
@@ -190,6 +191,8 @@ def sufficiency(lerf: Degradation, over: Iterable[float] | None = None, fraction
         >>> sufficiency(lerf, over=[0.5], fractions=[0.5, 1.0])  # only the top half is kept
         tensor([0.1000])
     """
+    if max(fractions, default=0) > 1:
+        raise ValueError(f"fractions is {list(fractions)}, expected fractions, not counts: what is left is a fraction")
     removed = [fraction for fraction in fractions if fraction < 1] if over is None else [1 - kept for kept in over]
     return _mean_drop(lerf, removed, fractions)
 
@@ -358,6 +361,13 @@ def _column(result: Degradation, fraction: float, fractions: Sequence[float]) ->
     if len(fractions) != steps:
         raise ValueError(
             f"fractions has {len(fractions)} entries, expected the {steps} with which the result was computed"
+        )
+    asked = torch.tensor([float(candidate) for candidate in fractions])
+    if result.requested is not None and not bool(torch.isclose(result.requested[:, 1:], asked, atol=1e-6).all()):
+        expected = [round(value, 4) for value in result.requested[0, 1:].tolist()]
+        raise ValueError(
+            f"fractions is {[round(float(candidate), 4) for candidate in fractions]}, expected the fractions or counts "
+            f"with which the result was computed, {expected}"
         )
     for column, candidate in enumerate(fractions, 1):
         if abs(candidate - fraction) < 1e-6:

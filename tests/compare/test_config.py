@@ -131,13 +131,13 @@ def names(*methods, **settings):
 
 
 def test_methods_with_settings():
-    settings = {"method": "lime", "n_samples": 100, "layer": "bert.encoder", "bow": False}
+    settings = {"method": "conductance", "n_steps": 100, "layer": "bert.encoder", "baseline": "mask"}
     found = runs({"method": "iba", "layer": 3, "beta": 0.1}, "ig:abs", settings)
-    labels = ["iba@layer=3,beta=0.1", "ig:abs", "lime@n_samples=100,layer=bert.encoder,bow=False"]
+    labels = ["iba@layer=3,beta=0.1", "ig:abs", "conductance@n_steps=100,layer=bert.encoder,baseline=mask"]
     assert [run.name for run in found] == [run.row for run in found] == labels
-    assert [run.method for run in found] == ["iba", "ig:abs", "lime"]
+    assert [run.method for run in found] == ["iba", "ig:abs", "conductance"]
     assert [run.layer for run in found] == [3, None, "bert.encoder"]
-    assert [run.options for run in found] == [(("beta", 0.1),), (), (("n_samples", 100), ("bow", False))]
+    assert [run.options for run in found] == [(("beta", 0.1),), (), (("n_steps", 100), ("baseline", "mask"))]
     assert ComparisonConfig("data", methods=" iba, ig:abs ").runs() == runs("iba", "ig:abs")
     assert [run.row for run in ComparisonConfig("data").runs()][:4] == ["iba", "ig", "lime", "random"]
 
@@ -216,8 +216,8 @@ def test_the_rows_of_the_paper():
         ([{"method": "ig", "n_steps": [1]}], {}, r"n_steps of 'ig' is \[1\], expected a number, a text"),
         ([{"method": "ig", "steps": 1}], {}, "'ig' has no option 'steps'; its options are n_steps"),
         ([{"method": "ig", "counting": "best"}], {}, "counting of 'ig' is 'best', expected removable or as_released"),
-        ([{"method": "ig", "seed": "x"}], {}, "seed of 'ig' is 'x', expected an integer"),
-        ([{"method": "ig", "seeds": 0}], {}, "seeds of 'ig' is 0, expected an integer of at least 1"),
+        ([{"method": "lime", "seed": "x"}], {}, "seed of 'lime' is 'x', expected an integer"),
+        ([{"method": "lime", "seeds": 0}], {}, "seeds of 'lime' is 0, expected an integer of at least 1"),
         ([{"method": "ig", "layer": []}], {}, r"layer of 'ig' is \[\], expected a block number"),
         ([{"method": "iba", "layer": [1, 0.5]}], {}, "expected a block number, a module name, or a list"),
         ([{"method": "ig", "name": "../out"}], {}, "name of 'ig' is '../out', expected letters"),

@@ -99,7 +99,7 @@ def made(rows, target="gold", released=()):
     return Results(
         None,
         record,
-        [{}] * count,
+        [{"example": number, "truncated": 0} for number in range(count)],
         tuple(Row(name, about(name), found, 0, None) for name, found in outcomes.items()),
         list(range(count)),
         {},

@@ -13,7 +13,7 @@ from captum.attr import LayerGradientXActivation, LayerIntegratedGradients
 from transformers import AlbertConfig, GPT2Config
 
 from captum_iba.attr.settings import SettingsOverrides
-from captum_iba.methods import AttributionTask, Method, attribute, find_method, method_names, register_method
+from captum_iba.methods import AttributionTask, Method, attribute, find_method, method_names, register_method, score
 from captum_iba.methods import registry as registry_module
 from captum_iba.text import Classifier, TextExplainer, find_blocks
 from tests.text.conftest import SIZE, build
@@ -345,3 +345,10 @@ def test_bad_options(classifier, statistics, name, options, error, says):
 def test_a_task_has_one_target_per_text(classifier):
     with pytest.raises(ValueError, match="targets has 1 entries, expected one for each of 2 texts"):
         AttributionTask(classifier, classifier.encode(TEXTS[:2], [None] * 2), [0])
+
+
+def test_a_layer_for_a_method_that_looks_at_none_is_refused(classifier):
+    with pytest.raises(ValueError, match="layer is 3, expected None: the method 'ig' looks at no layer"):
+        attribute("ig", classifier, TEXTS[0], layer=3)
+    with pytest.raises(ValueError, match="the method 'saliency' looks at no layer"):
+        score("saliency", AttributionTask(classifier, classifier.encode([TEXTS[0]], [None]), [0], layer="bert"))

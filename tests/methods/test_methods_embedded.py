@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from captum_iba.demo import embedded_model_path, embedded_statistics
-from captum_iba.methods import attribute
+from captum_iba.methods import attribute, find_method
 from captum_iba.text import Classifier
 from captum_iba.text.classifier import load_classifier
 
@@ -36,7 +36,7 @@ def test_the_word_that_decides_has_the_highest_score(classifier, name):
         classifier,
         TEXT,
         target="negative",
-        layer=1,
+        layer=1 if find_method(name).uses_layer else None,
         statistics=lambda block: embedded_statistics(block.index),
         **few,
     )
