@@ -29,6 +29,7 @@ from captum_iba.compare.tables import (
     write_tables,
 )
 from captum_iba.metrics import Degradation, degraded_floor, mean_over_seeds
+from captum_iba.text.encoding import WordSpan, join_words, scores_per_word
 from captum_iba.visualization import plot_degradation, save_figure
 from captum_iba.visualization.figures import svg
 from captum_iba.visualization.html import render_template, sorting
@@ -154,9 +155,10 @@ def _texts(results: Results) -> list[dict[str, Any]]:
     texts = []
     for i, number in zip(indices, numbers, strict=True):
         text, curve = text_rows[number], rows[0].outcomes[0].morf
-        words = _words(text)
+        spans = list(zip(text["starts"], text["ends"], strict=True))
+        words = join_words(text["words"], spans, text["sequences"])
         word_scores = {
-            row.name: _word_scores(text, len(words), scores[row.name][number], row.about["word_level"]) for row in rows
+            row.name: scores_per_word(words, scores[row.name][number], row.about["word_level"]) for row in rows
         }
         texts.append(
             {
@@ -167,41 +169,18 @@ def _texts(results: Results) -> list[dict[str, Any]]:
                 "gold": None if text["gold"] is None else labels[text["gold"]],
                 "truncated": text["truncated"],
                 "pieces": _pieces(text, words, word_scores),
-                "tops": [(name, [words[k].text for k in _top(values)]) for name, values in word_scores.items()],
+                "tops": [
+                    (name, [_spelling(text, words[k]) for k in _top(values)]) for name, values in word_scores.items()
+                ],
             }
         )
     return texts
 
 
-@dataclass(frozen=True)
-class _Span:
-    text: str
-    sequence: int
-    start: int
-    end: int
-
-
-def _words(row: dict[str, Any]) -> list[_Span]:
-    """The words of a text and its pair, as they are spelled there."""
-    spans: dict[int, tuple[int, int, int]] = {}
-    for word, sequence, start, end in zip(row["words"], row["sequences"], row["starts"], row["ends"], strict=True):
-        if word is not None:
-            _, first, last = spans.get(word, (sequence, start, end))
-            spans[word] = (sequence, min(first, start), max(last, end))
-    return [
-        _Span((row["pair"] if sequence else row["text"])[start:end], sequence, start, end)
-        for _, (sequence, start, end) in sorted(spans.items())
-    ]
-
-
-def _word_scores(row: dict[str, Any], count: int, scores: Sequence[float], alike: bool) -> list[float]:
-    """The sums over the tokens of each word, or their common score if they are ``alike``."""
-    sums, tokens = [0.0] * count, [0] * count
-    for word, score in zip(row["words"], scores, strict=True):
-        if word is not None:
-            sums[word] += score
-            tokens[word] += 1
-    return [total / number for total, number in zip(sums, tokens, strict=True)] if alike else sums
+def _spelling(row: dict[str, Any], word: WordSpan) -> str:
+    """A word as it is spelled in the text or the pair."""
+    source: str = row["pair"] if word.sequence else row["text"]
+    return source[word.start : word.end]
 
 
 def _top(scores: Sequence[float]) -> list[int]:
@@ -209,9 +188,11 @@ def _top(scores: Sequence[float]) -> list[int]:
     return sorted(finite, key=lambda i: -scores[i])[:_TOP_WORDS]
 
 
-def _pieces(row: dict[str, Any], words: Sequence[_Span], by_method: dict[str, list[float]]) -> list[dict[str, str]]:
+def _pieces(row: dict[str, Any], words: Sequence[WordSpan], by_method: dict[str, list[float]]) -> list[dict[str, str]]:
     """Words with the depth of their colour by each method, and what is between them."""
-    most = [max((abs(score) for score in scores if math.isfinite(score)), default=0.0) for scores in by_method.values()]
+    largest = [
+        max((abs(score) for score in scores if math.isfinite(score)), default=0.0) for scores in by_method.values()
+    ]
     pieces = []
     ends = {0: 0, 1: 0}
     for i, word in enumerate(words):
@@ -222,12 +203,12 @@ def _pieces(row: dict[str, Any], words: Sequence[_Span], by_method: dict[str, li
         if gap := source[max(0, ends[word.sequence]) : word.start]:
             pieces.append({"kind": "gap", "text": gap})
         ends[word.sequence] = max(ends[word.sequence], word.end)
-        scores = [word_level[i] for word_level in by_method.values()]
-        depths = [_depth(score, top) for score, top in zip(scores, most, strict=True)]
+        scores = [values[i] for values in by_method.values()]
+        depths = [_depth(score, top) for score, top in zip(scores, largest, strict=True)]
         pieces.append(
             {
                 "kind": "word",
-                "text": word.text,
+                "text": _spelling(row, word),
                 "style": ";".join(f"--m{k}:{depth:.2f}" for k, depth in enumerate(depths) if abs(depth) >= 0.005),
                 "strange": "".join(f" x{k}" for k, score in enumerate(scores) if not math.isfinite(score)),
                 "title": "\n".join(

@@ -7,6 +7,7 @@ import pytest
 
 from captum_iba.compare import prepare, write_report
 from captum_iba.compare.records import read_scores
+from captum_iba.text.encoding import join_words
 from tests.compare.conftest import WORDS, write_lines
 
 FILES = ["table.md", "table.csv", "table.tex", "curves.svg", "curves.png", "report.html"]
@@ -89,7 +90,7 @@ def test_what_is_not_finished_is_not_drawn(config_of, tmp_path):
 def test_scores_that_are_no_numbers_are_hatched(finished):
     from captum_iba.compare import report
 
-    words = [report._Span("good", 0, 0, 4), report._Span("film", 0, 5, 9)]
+    words = join_words((0, 1), ((0, 4), (5, 9)), (0, 0))
     row = {"text": "good film", "pair": None}
     good, _, film = report._pieces(row, words, {"iba": [float("nan"), 2.0], "ig": [-4.0, 0.0]})
     assert (good["strange"], good["style"], good["title"]) == (" x0", "--m1:-1.00", "iba: n/a\nig: -4")
