@@ -278,11 +278,11 @@ def infer_feature_dim(layer: Module, shape: Sequence[int], origin: Origin | None
         return _dim_of_inputs(layer, shape) if at_input else None
     leaf = origin.leaf.for_shape(shape)
     if shape[1] != shape[-1]:
-        return _dim_by_sizes(leaf, shape, layer)
+        return _dim_by_sizes(leaf, origin, shape, layer)
     return None if at_input else _dim_by_kinds(leaf, origin, shape, layer)
 
 
-def _dim_by_sizes(leaf: LeafOutput, shape: tuple[int, ...], layer: Module) -> int | None:
+def _dim_by_sizes(leaf: LeafOutput, origin: Origin, shape: tuple[int, ...], layer: Module) -> int | None:
     """The dimension with the width of the leaf's output, for an activation whose dimensions 1 and -1 differ in size."""
     dim, ndim = leaf.dim, len(shape)
     if dim is None:
@@ -305,9 +305,10 @@ def _dim_by_sizes(leaf: LeafOutput, shape: tuple[int, ...], layer: Module) -> in
     position = 1 + sizes.index(width)
     if len(leaf.shape) == ndim:
         # In three dimensions a product of matrices may have the same sizes.
-        pooled = position == dim and all(size <= leaf_size for size, leaf_size in zip(sizes, leaf_sizes, strict=True))
-        permuted = sorted(sizes) == sorted(leaf_sizes) and {1: 1, ndim - 1: -1}.get(position) in _kinds_in(layer, ndim)
-        return position if ndim > 3 and (pooled or permuted) else None
+        pooled = ndim > 3 and position == dim and all(a <= b for a, b in zip(sizes, leaf_sizes, strict=True))
+        kind = {1: 1, ndim - 1: -1}.get(position)
+        permuted = sorted(sizes) == sorted(leaf_sizes) and kind in _kinds_in(layer, ndim)
+        return position if pooled or (permuted and (ndim > 3 or origin.input_shape == shape)) else None
     positions, others = math.prod(leaf_sizes) // width, math.prod(sizes) // width
     if ndim == 3 and len(leaf.shape) > 3:
         # Patches that were made tokens. With (k * width) features at positions / k the sizes may be the same.

@@ -6,6 +6,7 @@ import os
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -427,16 +428,9 @@ def _run_to_points(
         if all((point.layer, point.call) in activations for point in points):
             raise _LayersDone
 
-    try:
-        with hooked(points, visit, entering):
-            if isinstance(batch, Mapping):
-                forward_func(**batch)
-            elif isinstance(batch, (tuple, list)):
-                forward_func(*batch)
-            else:
-                forward_func(batch)
-    except _LayersDone:
-        pass
+    args, kwargs = ((), batch) if isinstance(batch, Mapping) else (batch, {})
+    with suppress(_LayersDone), hooked(points, visit, entering):
+        forward_func(*(args if isinstance(args, (tuple, list)) else (args,)), **kwargs)
     for point in points:
         point.require(runs[point.layer])
     captured = [activations[point.layer, point.call % runs[point.layer]] for point in points]

@@ -316,9 +316,9 @@ def test_a_layer_that_calls_its_own_forward_again():
             return self.head(self.layer(self.stem(x)).mean(1))
 
     net, x = seeded(Net), drawn(2, 6, 4)
-    bits, _ = attributed(net, net.layer, x)
+    bits, _ = attributed(net, net.layer, x, feature_dim=-1)
     assert bits.shape == (2, 6, 8)
-    assert_same(bits, attributed(net, net.layer, x, replay=False)[0])
+    assert_same(bits, attributed(net, net.layer, x, replay=False, feature_dim=-1)[0])
 
 
 @pytest.mark.parametrize("replay", [True, False])

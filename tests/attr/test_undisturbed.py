@@ -193,7 +193,8 @@ def test_several_layers(net, x):
 
 def test_a_layer_that_has_its_own_forward(net, x):
     layer = net.blocks[0].dropout
-    iba = InformationBottleneckAttribution(net, layer, statistics=FeatureStatistics.estimate(net, layer, [x]))
+    statistics = FeatureStatistics.estimate(net, layer, [x], feature_dim=-1)
+    iba = InformationBottleneckAttribution(net, layer, statistics=statistics)
     iba.attribute(x, **QUICK)
 
 
