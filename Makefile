@@ -59,10 +59,10 @@ $(VENV)/.text: $(METADATA) | $(BIN)/python
 	@touch $@
 
 $(VENV)/.dev: $(METADATA) | $(BIN)/python
-	$(INSTALL) --editable '.[text,benchmark,ray,dev]'
+	$(INSTALL) --editable '.[text,compare,ray,dev]'
 	$(INSTALL) --no-deps --upgrade --target $(VENV)/vision torchvision  # apart: see tests/attr/vision_models.py
 	@touch $@ $(VENV)/.text
 
 $(VENV)/.docs: $(METADATA) | $(BIN)/python
-	$(INSTALL) --editable '.[text,benchmark,docs]'
+	$(INSTALL) --editable '.[text,compare,docs]'
 	@touch $@ $(VENV)/.text

@@ -21,6 +21,7 @@ TEXT = [
     "transformers>=5",
     "lime>=0.2",
     "jinja2>=3.1",
+    "platformdirs>=4",
     "rich>=13",
     "typer>=0.12",
 ]
@@ -28,10 +29,11 @@ PLOT = [
     "matplotlib>=3.8",
     "scipy>=1.11",  # intervals of curves
 ]
-BENCHMARK = [
+COMPARE = [
     *PLOT,
     "datasets>=4",
     "pyarrow>=15",
+    "pyyaml>=6",  # the configuration of a comparison
 ]
 RAY = [
     "ray>=2.48",
@@ -86,7 +88,7 @@ setup(
         "Typing :: Typed",
     ],
     packages=find_packages(include=["captum_iba", "captum_iba.*"]),
-    package_data={"captum_iba": ["py.typed", "assets/**", "visualization/templates/*", "benchmark/templates/*"]},
+    package_data={"captum_iba": ["py.typed", "assets/**", "visualization/templates/*", "compare/templates/*"]},
     # No upper bound: one on a released version only makes installers pick an older release without it.
     python_requires=">=3.10",
     install_requires=[
@@ -100,11 +102,11 @@ setup(
     extras_require={
         "text": TEXT,
         "plot": PLOT,
-        "benchmark": TEXT + BENCHMARK,
+        "compare": TEXT + COMPARE,
         "ray": TEXT + RAY,
         "docs": DOCS,
         "dev": DEV,
-        "all": TEXT + BENCHMARK + RAY + DOCS + DEV,
+        "all": TEXT + COMPARE + RAY + DOCS + DEV,
     },
     entry_points={"console_scripts": ["captum-iba = captum_iba.cli:main"]},
 )

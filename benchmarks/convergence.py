@@ -20,12 +20,13 @@ from scipy.stats import spearmanr
 
 from benchmarks.degradation import read_texts
 from benchmarks.page import RESULTS, keep, machine
-from captum_iba.attr.presets import settings
-from captum_iba.text import TextExplainer, embedded_model_path
-from captum_iba.text.methods.task import FloatArray
+from captum_iba.attr.settings import resolve_settings
+from captum_iba.demo import embedded_model_path
+from captum_iba.methods.task import FloatArray
+from captum_iba.text import TextExplainer
 
 _LONG = {"n_steps": 50, "n_samples": 100, "alternate": False, "seed": 100}
-_DEFAULT = settings()
+_DEFAULT = resolve_settings()
 REFERENCES = {
     "three times as far": _LONG,
     "as far, in fine steps": {**_LONG, "learning_rate": _DEFAULT.n_steps * _DEFAULT.learning_rate / 50},
@@ -75,8 +76,8 @@ def table(found: dict[str, dict[str, list[float]]]) -> str:
         "|---" * (2 + 2 * len(REFERENCES)) + "|",
     ]
     for name, of_references in found.items():
-        chosen = settings(**{key: value for key, value in CHEAP[name].items() if key != "seed"})
-        cells = [name, str(chosen.n_steps * chosen.draws * chosen.sides)]
+        chosen = resolve_settings(**{key: value for key, value in CHEAP[name].items() if key != "seed"})
+        cells = [name, str(chosen.n_steps * chosen.samples_per_step * chosen.rows_per_sample)]
         cells += [f"{number:.3f}" for values in of_references.values() for number in (np.mean(values), min(values))]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)

@@ -26,7 +26,7 @@ from transformers import BertConfig, BertForSequenceClassification
 from benchmarks.arithmetic import Shape, count_operations, floor
 from benchmarks.page import write_whole
 from captum_iba import FeatureStatistics, InformationBottleneckAttribution
-from captum_iba.attr.presets import settings
+from captum_iba.attr.settings import resolve_settings
 from captum_iba.metrics import Delete, degradation_both
 
 KEPT = Path(__file__).parent / "results" / "counts.json"
@@ -97,17 +97,17 @@ def cases(model: Any) -> dict[str, tuple[Callable[[], object], int]]:
 
     def sweep() -> tuple[Callable[[], object], int]:
         iba = InformationBottleneckAttribution(forward, blocks, statistics=statistics)
-        chosen = settings("paper")
+        chosen = resolve_settings("paper")
         after = sum(shape.after(layer, LENGTH) for layer in range(1, LAYERS + 1))
-        least = TEXTS * (shape.forward(LENGTH) + chosen.n_steps * chosen.draws * after)
+        least = TEXTS * (shape.forward(LENGTH) + chosen.n_steps * chosen.samples_per_step * after)
         return lambda: iba.attribute(texts, target=1, preset="paper"), least
 
     def attribution(first: int, last: int, preset: str, **changes: Any) -> tuple[Callable[[], object], int]:
-        chosen = settings(preset)
+        chosen = resolve_settings(preset)
         iba = InformationBottleneckAttribution(
             forward, blocks[first - 1 : last], statistics=statistics[first - 1 : last]
         )
-        rows = chosen.draws * chosen.sides
+        rows = chosen.samples_per_step * chosen.rows_per_sample
         least = TEXTS * floor(shape, first, LENGTH, chosen.n_steps, rows)
         return lambda: iba.attribute(texts, target=1, preset=preset, share_mask=True, **changes), least
 
@@ -121,7 +121,7 @@ def cases(model: Any) -> dict[str, tuple[Callable[[], object], int]]:
         "paper, every layer by itself": sweep(),
         "statistics of every layer": (lambda: FeatureStatistics.estimate(forward, blocks, [ids[:8]]), 0),
         "degradation, both orders": (
-            lambda: degradation_both(forward, texts, scores, 1, removable_mask=removable, operator=Delete(0)),
+            lambda: degradation_both(forward, texts, scores, 1, removable_mask=removable, perturbation=Delete(0)),
             0,
         ),
     }

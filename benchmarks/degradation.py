@@ -27,8 +27,9 @@ from torch import Tensor
 
 from benchmarks.arithmetic import Shape, count_operations, matrix_product_rate
 from benchmarks.page import RESULTS, keep, machine, spread
+from captum_iba.demo import embedded_model_path
 from captum_iba.metrics import NINTHS, Delete, degradation
-from captum_iba.text import Classifier, embedded_model_path
+from captum_iba.text import Classifier
 from captum_iba.text.classifier import load_classifier
 
 POSITIONS_A_PASS = 1024
@@ -90,7 +91,7 @@ def batched(batch: Batch, rows_a_pass: int | None) -> Tensor:
         1,
         batch.inputs[1:],
         removable_mask=batch.removable,
-        operator=Delete(batch.pad_id),
+        perturbation=Delete(batch.pad_id),
         max_examples_per_batch=rows_a_pass,
     ).probability
 

@@ -14,7 +14,7 @@ from transformers import AutoModelForSequenceClassification, BertConfig, BertFor
 from benchmarks.arithmetic import Shape, floor
 from benchmarks.published import published_attribution
 from captum_iba import FeatureStatistics, InformationBottleneckAttribution
-from captum_iba.attr.presets import settings
+from captum_iba.attr.settings import resolve_settings
 
 PUBLISHED = "published procedure"
 TARGET = 1
@@ -88,12 +88,14 @@ def procedures(
     statistics = FeatureStatistics.estimate(forward, blocks, [(ids[:4], mask[:4])])
 
     def ours(name: str, first: int, last: int, preset: str, texts: int, **changes: Any) -> Procedure:
-        chosen = settings(preset, **changes)
+        chosen = resolve_settings(preset, **changes)
         # As released, the statistics are those of the text itself.
         method = InformationBottleneckAttribution(
-            forward, blocks[first - 1 : last], statistics=None if chosen.own_input else statistics[first - 1 : last]
+            forward,
+            blocks[first - 1 : last],
+            statistics=None if chosen.noise_around_input else statistics[first - 1 : last],
         )
-        rows = chosen.draws * chosen.sides
+        rows = chosen.samples_per_step * chosen.rows_per_sample
         return Procedure(
             name,
             first,

@@ -14,8 +14,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from captum_iba.benchmark.records import Record, read_records
-from captum_iba.text import demo_texts
+from captum_iba.compare.records import Record, read_records
+from captum_iba.demo import demo_texts
 
 SETTINGS = {
     "this processor": {},

@@ -1,7 +1,7 @@
 """Which architectures are replayed, and how far replayed attributions are from those of whole passes.
 
-Prints a table in Markdown and writes it to ``docs/replay_table.md``. The models are tiny and have random weights;
-whether one can be replayed depends on how it is built, not on its size.
+Prints a table in Markdown and writes it to ``docs/results/replay_table.md``. The models are tiny and have random
+weights; whether one can be replayed depends on how it is built, not on its size.
 
     python -m benchmarks.replay_table
 """
@@ -107,9 +107,9 @@ Made by `{COMMAND}` with captum_iba {captum_iba.__version__}, torch {torch.__ver
 {transformers.__version__}, in float32 on the CPU; any change is overwritten.
 
 Tiny models with random weights (four blocks, 32 hidden units), three texts of different lengths in one batch, {STEPS}
-steps of {DRAWS} draws; the bottleneck is on the output of the layer. The deviation is between the bits of replayed and
-of whole passes, relative to the largest; where nothing is replayed there is nothing to deviate. The last column is the
-arithmetic of a step, forwards and backwards, against that of a step that runs whole.
+steps of {DRAWS} noise samples; the bottleneck is on the output of the layer. The deviation is between the bits of
+replayed and of full passes, relative to the largest; where nothing is replayed there is nothing to deviate. The last
+column is the arithmetic of a step, forward and backward, against that of a step that runs in full.
 
 {content}
 """
@@ -118,7 +118,8 @@ arithmetic of a step, forwards and backwards, against that of a step that runs w
 def main() -> None:
     """Print the table, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "replay_table.md", help="where the page goes")
+    page = ROOT / "docs" / "results" / "replay_table.md"
+    parser.add_argument("--out", type=Path, default=page, help="where the page goes")
     out = parser.parse_args().out
     models = architectures()
     content = table([row(name, models.build(name)) for name in models.BUILDERS])

@@ -23,7 +23,7 @@ from benchmarks.degradation import read_texts
 from benchmarks.page import RESULTS, keep, machine
 from benchmarks.procedures import TARGET, load_model
 from captum_iba import FeatureStatistics, InformationBottleneckAttribution
-from captum_iba.text.inputs import batches_by_length
+from captum_iba.text.arguments import batches_by_length
 
 BAR = 25_000
 

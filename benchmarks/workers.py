@@ -12,8 +12,8 @@ from pathlib import Path
 
 import torch
 
-from captum_iba.benchmark import Request, prepare
-from captum_iba.engines import Ray
+from captum_iba.compare import ComparisonConfig, prepare
+from captum_iba.compare.parallel import RayExecutor
 
 
 def main() -> None:
@@ -26,7 +26,7 @@ def main() -> None:
     parser.add_argument("--chunk-size", type=int, default=2)
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
     given = parser.parse_args()
-    request = Request(
+    config = ComparisonConfig(
         given.data,
         given.model,
         given.methods,
@@ -40,7 +40,7 @@ def main() -> None:
     first = None
     for workers in given.workers:
         with tempfile.TemporaryDirectory() as folder:
-            steps = prepare(request, Path(folder), engine=Ray(workers=workers)).go()
+            steps = prepare(config, Path(folder), executor=RayExecutor(workers=workers)).go()
             done = [(time.perf_counter(), step.tokens) for step in steps]
         begun = done[workers - 1][0]
         rate = sum(tokens for _, tokens in done[workers:]) / (done[-1][0] - begun)

@@ -16,7 +16,7 @@ from sphinx.util import logging
 from sphinx.util.nodes import make_refnode
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent))
+sys.path[:0] = [str(HERE.parent), str(HERE)]
 
 from captum_iba import __version__  # noqa: E402
 
@@ -34,7 +34,7 @@ nb_merge_streams = True
 myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]
 myst_heading_anchors = 3
 
-# The docstrings name the types; signatures stay short.
+# The docstrings have the types, so signatures stay short.
 autodoc_typehints = "none"
 autodoc_member_order = "bysource"
 autodoc_default_options = {"members": True}
@@ -61,7 +61,7 @@ LOG = logging.getLogger(__name__)
 
 
 class LinkNames(SphinxPostTransform):
-    """`aopc()` and `TextExplainer.explain` in backticks become links to the API, and stay readable on GitHub."""
+    """Link names in backticks, such as `aopc()` and `TextExplainer.explain`, to the API."""
 
     default_priority = 400
 
@@ -79,66 +79,59 @@ class LinkNames(SphinxPostTransform):
                 LOG.warning("there is no %s in the API", text, location=literal)
 
 
-def link_to(app: Sphinx, page: str, name: str, shown: nodes.Node) -> nodes.reference | None:
-    """A link to the object of a full or short name; of several, to the one nearest to the package."""
+def link_to(app: Sphinx, page: str, name: str, content: nodes.Node) -> nodes.reference | None:
+    """A link to the object of a full or short name; of several objects, to the one with the shortest full name."""
     python = app.env.domains["py"]
     assert isinstance(python, PythonDomain)
-    full = [one for one in python.objects if one == name or one.endswith("." + name)]
-    if not full:
+    full_names = [full for full in python.objects if full == name or full.endswith("." + name)]
+    if not full_names:
         return None
-    found = min(full, key=lambda one: (one.count("."), one))
-    entry = python.objects[found]
-    return make_refnode(app.builder, page, entry.docname, entry.node_id, shown, found)
+    target = min(full_names, key=lambda full: (full.count("."), full))
+    entry = python.objects[target]
+    return make_refnode(app.builder, page, entry.docname, entry.node_id, content, target)
 
 
-def find_elsewhere(app: Sphinx, env: BuildEnvironment, node: addnodes.pending_xref, shown: nodes.Node) -> object:
-    """Docstrings name things as their own module does; the pages have them under the public package."""
-    return link_to(app, node["refdoc"], node["reftarget"], shown) if node.get("refdomain") == "py" else None
+def link_to_public_name(app: Sphinx, env: BuildEnvironment, node: addnodes.pending_xref, content: nodes.Node) -> object:
+    """Docstrings use the names of their own module; the API pages list objects under the public package."""
+    return link_to(app, node["refdoc"], node["reftarget"], content) if node.get("refdomain") == "py" else None
 
 
 def tidy_docstring(app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
-    """Before napoleon reads a docstring."""
+    """Prepare a docstring for napoleon."""
     if what in ("attribute", "property"):
-        lines[:0] = ["..", ""]  # an empty comment: else it takes what stands before a colon for a type
-    # What namedtuple writes by itself.
+        lines[:0] = ["..", ""]  # an empty comment; without it napoleon takes the text before a colon for a type
+    # Docstrings that namedtuple generates.
     lines[:] = [line for line in lines if not line.startswith(("Create new instance of ", "Alias for field number "))]
 
 
 def skip_fields(app: Sphinx, what: str, name: str, obj: object, skip: bool, options: object) -> bool | None:
-    """Fields of a named tuple stand in its docstring."""
+    """Skip the fields of a named tuple, which its docstring describes."""
     return True if str(getattr(obj, "__doc__", "")).startswith("Alias for field number ") else None
 
 
 def inline_math(translator: nodes.NodeVisitor, node: nodes.math) -> None:
-    """Formulas as MathML, which browsers draw by themselves: no script, nothing fetched."""
+    """Write a formula as MathML, which browsers render without scripts."""
     translator.body.append(latex2mathml.tex2mathml(node.astext()))
     raise nodes.SkipNode
 
 
 def block_math(translator: nodes.NodeVisitor, node: nodes.math_block) -> None:
-    """The same for formulas on lines of their own."""
+    """Write a formula on a line of its own as MathML."""
     translator.body.append(f'<div class="formula">{latex2mathml.tex2mathml(node.astext(), as_block=True)}</div>')
     raise nodes.SkipNode
 
 
 def draw_first_map(app: Sphinx) -> None:
-    """The token map of the start page, by the code that stands above it there."""
-    path = HERE / "_build" / "drawn" / "first.html"
-    from captum_iba.text import TextExplainer, embedded_model_path, embedded_statistics
+    """The token map that the start page includes."""
+    from picture import explain_first_text
 
-    explainer = TextExplainer.from_pretrained(
-        embedded_model_path(), statistics=[embedded_statistics(layer) for layer in range(1, 13)]
-    )
-    result = explainer.explain(
-        "The photography is stunning and the score is lovely. "
-        "Sadly the story is a boring mess, and I cannot recommend it."
-    )
+    path = HERE / "_build" / "drawn" / "first.html"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(result._repr_html_(), encoding="utf-8")
+    path.write_text(explain_first_text()._repr_html_(), encoding="utf-8")
 
 
 def copy_tutorials(app: Sphinx, config: object) -> None:
-    """The notebooks lie beside docs/, and Sphinx reads only what is in it."""
+    """Copy the notebooks into docs/, because Sphinx reads only what is in it."""
     folder = HERE / "tutorials"
     folder.mkdir(exist_ok=True)
     for old in folder.glob("*.ipynb"):
@@ -148,8 +141,8 @@ def copy_tutorials(app: Sphinx, config: object) -> None:
         shutil.copy2(notebook, folder)
 
 
-def mend_links(app: Sphinx, page: str, source: list[str]) -> None:
-    """Links that are right in the repository, between docs/ and tutorials/, as they must be where the copies lie."""
+def adapt_links(app: Sphinx, page: str, source: list[str]) -> None:
+    """Rewrite links between docs/ and tutorials/ for the copies of the notebooks."""
     source[0] = source[0].replace("](../docs/", "](../").replace("../tutorials/", "tutorials/")
 
 
@@ -159,7 +152,7 @@ def setup(app: Sphinx) -> None:
     app.add_post_transform(LinkNames)
     app.connect("autodoc-process-docstring", tidy_docstring, priority=400)
     app.connect("autodoc-skip-member", skip_fields)
-    app.connect("missing-reference", find_elsewhere)
+    app.connect("missing-reference", link_to_public_name)
     app.connect("config-inited", copy_tutorials)
-    app.connect("source-read", mend_links)
+    app.connect("source-read", adapt_links)
     app.connect("builder-inited", draw_first_map)

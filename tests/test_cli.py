@@ -13,12 +13,13 @@ import pytest
 from typer.testing import CliRunner
 
 from captum_iba import __version__, cli
-from captum_iba.text import TextAttribution, embedded_model_path
+from captum_iba.demo import embedded_model_path
+from captum_iba.text import TextAttribution
 from tests.text.conftest import bert, wordpiece  # noqa: F401
 
 ROOT = Path(__file__).parents[1]
 GOOD, DULL = "A wonderful film, beautifully acted.", "Dull, and not even funny."
-QUICK = ["--steps", "2", "--draws", "1", "--layer", "9"]
+QUICK = ["--steps", "2", "--samples", "1", "--layer", "9"]
 
 
 @pytest.fixture(autouse=True)
@@ -102,7 +103,7 @@ def test_statistics_are_estimated_once_and_found_again(tmp_path):
 def test_another_model_without_statistics_says_what_it_did():
     done = run("explain", *QUICK, "--model", embedded_model_path(), GOOD)
     assert done.exit_code == 0, done.output
-    assert "no statistics: each text's own stand in" in done.stderr
+    assert "no statistics: each text's own are used" in done.stderr
     assert "statistics of this text only" in done.stdout
 
 
@@ -160,23 +161,31 @@ def test_no_command_shows_the_help(capsys):
         (["explain", "--file", "x.txt", "--text-column", "body"], 1, "x.txt is read line by line and has no columns"),
         (["explain", "--file", "x.txt", GOOD], 2, "TEXT and --file"),
         (["explain", "--preset", "best", GOOD], 2, "best"),
-        (["explain", "--method", "lime", GOOD], 2, "lime"),
+        (["explain", "--method", "lime", GOOD], 2, "--method"),
         (["explain", "--beta", "-1", GOOD], 2, "beta"),
-        (["explain", "--draws", "-1", GOOD], 2, "draws"),
+        (["explain", "--samples", "-1", GOOD], 2, "samples"),
         (["explain", "--pair", "one", "--pair", "two", GOOD], 2, "--pair"),
         (["explain", "--statistics", "a", "--statistics-from", "b", GOOD], 2, "--statistics-from"),
         (["explain", "--nonsense", GOOD], 2, "nonsense"),
+        (["explain", "--preset", "as_released", "--statistics", "a", GOOD], 2, "--statistics: the preset as_released"),
+        (["explain", "--preset", "as_released", "--statistics-from", "a", GOOD], 2, "--statistics-from: the preset"),
+        (
+            ["explain", "--text-column", "body", GOOD],
+            2,
+            "--text-column is for a table (--file), the texts are arguments",
+        ),
+        (["explain", "--pair-column", "body", "--statistics-from", "a.txt", GOOD], 2, "--pair-column is for a table"),
         (["nonsense"], 2, "nonsense"),
-        (["explain", "--layer", "13", GOOD], 1, "expected a block from 1 to 12, got 13"),
+        (["explain", "--layer", "13", GOOD], 1, "layer is 13, expected a block from 1 to 12"),
         (["explain", "--layer", "bert.nowhere", GOOD], 1, "bert.nowhere"),
         (["explain", "--target", "great", GOOD], 1, "0 (negative), 1 (positive)"),
-        (["explain", "--target", "7", GOOD], 1, "expected 0 to 1, got 7"),
+        (["explain", "--target", "7", GOOD], 1, "target is 7, expected 0 to 1"),
         (["explain", "--target=--1", GOOD], 1, "--1"),
         (["explain", " "], 1, "texts[0] is empty"),
         (["explain", "[SEP]"], 1, "nothing to attribute"),
         (["explain", "--model", "./nowhere", GOOD], 1, "no folder ./nowhere"),
         (["explain", "--file", "nowhere.txt"], 1, "nowhere.txt"),
-        (["explain", "--statistics", "nowhere", GOOD], 1, "no file nowhere"),
+        (["explain", "--statistics", "nowhere", GOOD], 1, "statistics is nowhere"),
         (["explain", "--device", "nonsense", GOOD], 1, "nonsense"),
         (["explain", *QUICK, "--html", "no/folder.html", GOOD], 2, "--html: there is no folder no"),
     ],
@@ -240,10 +249,28 @@ def test_compare_and_report(tmp_path):
     assert (again.exit_code, again.stdout) == (0, done.stdout)
     other = run(*asked, "--seed", "1")
     assert other.exit_code == 1 and "seed: was 0, is 1" in other.stderr
+    from_file = run("compare", "--config", "out/comparison.yaml", "--methods", "saliency", "--out", "second", "-q")
+    assert from_file.exit_code == 0 and "The report is at" in from_file.stdout, from_file.output
+    assert [path.name for path in Path("second/records").iterdir()] == ["saliency"]
 
 
 def test_compare_variants_of_iba():
-    options = ["--layers", "1,9", "--betas", "0.1,1", "--methods", "iba", "--target", "predicted", "--max-length", "16"]
+    options = [
+        "--layer",
+        "1",
+        "--layer",
+        "9",
+        "--beta",
+        "0.1",
+        "--beta",
+        "1",
+        "--methods",
+        "iba",
+        "--target",
+        "predicted",
+        "--max-length",
+        "16",
+    ]
     done = run("compare", "--data", lines("reviews.jsonl", *REVIEWS[:1]), *options, "--out", "out")
     assert done.exit_code == 0, done.output
     rows = [line for line in Path("out/table.md").read_text("utf-8").splitlines() if "| " in line][2:]
@@ -253,14 +280,14 @@ def test_compare_variants_of_iba():
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        (["compare"], 2, "--data"),
+        (["compare", "--out", "o"], 2, "--data"),
         (["compare", "--data", "good.jsonl"], 2, "--out"),
         (["compare", "--data", "good.jsonl", "--out", "o", "--examples", "0"], 2, "--examples"),
         (["compare", "--data", "good.jsonl", "--out", "o", "--preset", "best"], 2, "best"),
         (["compare", "--data", "good.jsonl", "--out", "o", "--methods", "magic"], 1, "no 'magic'; the methods are iba"),
-        (["compare", "--data", "good.jsonl", "--out", "o", "--methods", "iba@betta=1"], 1, "no option 'betta'"),
-        (["compare", "--data", "good.jsonl", "--out", "o", "--methods", "iba", "--layers", "99"], 1, "from 1 to"),
-        (["compare", "--data", "good.jsonl", "--out", "o", "--methods", "ig", "--layers", "1"], 1, "of the method iba"),
+        (["compare", "--data", "good.jsonl", "--out", "o", "--methods", "iba@beta=1"], 1, "(--config) also a mapping"),
+        (["compare", "--data", "good.jsonl", "--out", "o", "--methods", "iba", "--layer", "99"], 1, "from 1 to"),
+        (["compare", "--data", "good.jsonl", "--out", "o", "--methods", "ig", "--layer", "1"], 1, "for the method iba"),
         (["compare", "--data", "good.jsonl", "--out", "o", "--text-column", "body"], 1, "the columns are 'text'"),
         (["compare", "--data", "good.jsonl", "--out", "o", "--model", "./o"], 1, "no folder ./o"),
         (["compare", "--data", "good.jsonl", "--out", "o", "--model", "."], 1, "config.json"),
@@ -269,6 +296,8 @@ def test_compare_variants_of_iba():
         (["compare", "--data", "broken.jsonl", "--out", "o"], 1, "line 2 is not JSON"),
         (["compare", "--data", "empty.jsonl", "--out", "o"], 1, "empty.jsonl is empty"),
         (["compare", "--data", "nowhere.jsonl", "--out", "o"], 1, "no file nowhere.jsonl"),
+        (["compare", "--config", "bad.yaml", "--out", "o"], 1, "bad.yaml has the key 'dta', expected one of data"),
+        (["compare", "--config", "nowhere.yaml", "--out", "o"], 1, "nowhere.yaml"),
         (["report", "."], 1, "holds no comparison"),
         (["report"], 2, "DIR"),
     ],
@@ -278,6 +307,7 @@ def test_compare_errors_are_one_line(arguments, code, says, capsys):
     lines("label.jsonl", *REVIEWS, {"text": "Odd.", "label": 2})
     Path("broken.jsonl").write_text('{"text": "a", "label": 0}\n{"text": "b",\n')
     Path("empty.jsonl").touch()
+    Path("bad.yaml").write_text("dta: good.jsonl", "utf-8")
     with pytest.raises(SystemExit) as left:
         cli.main(arguments)
     said = capsys.readouterr().err.strip().splitlines()
@@ -289,7 +319,8 @@ def test_compare_errors_are_one_line(arguments, code, says, capsys):
 @pytest.mark.skipif(sys.platform == "win32", reason="no such signals")
 def test_compare_after_ctrl_c(tmp_path):
     data = lines("reviews.jsonl", *REVIEWS)
-    asked = ["-m", "captum_iba", "compare", "--data", data, "--methods", "random,iba@n_steps=100000", "--out", "out"]
+    Path("config.yaml").write_text("methods: [random, {method: iba, n_steps: 100000}]", "utf-8")
+    asked = ["-m", "captum_iba", "compare", "--data", data, "--config", "config.yaml", "--out", "out"]
     process = start(*asked, folder=tmp_path)
     first = tmp_path / "out" / "records" / "random@seed=4" / "00000.parquet"
     while not first.is_file() and process.poll() is None:
@@ -301,11 +332,22 @@ def test_compare_after_ctrl_c(tmp_path):
     assert len(list((tmp_path / "out").rglob("0*.parquet"))) == 5
 
 
-@pytest.mark.parametrize("name", ["datasets", "pyarrow", "scipy"])
+@pytest.mark.parametrize("name", ["datasets", "pyarrow", "scipy", "yaml"])
 def test_compare_without_its_extra(name, monkeypatch):
     monkeypatch.setitem(sys.modules, name, None)
     done = run("report", ".")
-    assert done.exit_code == 1 and f'{name} is not installed; run: pip install "captum-iba[benchmark]"' in done.stderr
+    assert done.exit_code == 1 and f'{name} is not installed; run: pip install "captum-iba[compare]"' in done.stderr
+
+
+def test_explain_needs_no_extra_but_text(tmp_path):
+    missing = ["datasets", "pyarrow", "ray"]
+    arguments = ["explain", *QUICK, "--quiet", "--keep", "kept", GOOD]
+    block = f"import sys; sys.modules.update(dict.fromkeys({missing}))"
+    code = f"{block}\nfrom captum_iba.cli import main; main({arguments})"
+    process = start("-c", code, folder=tmp_path)
+    out, err = process.communicate(timeout=400)
+    assert (process.returncode, out.startswith(GOOD)) == (0, True), err
+    assert len(list((tmp_path / "kept").iterdir())) == 1
 
 
 def test_as_a_process(tmp_path):

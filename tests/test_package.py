@@ -89,7 +89,7 @@ def test_extras(distribution):
     assert set(distribution.metadata.get_all("Provides-Extra")) == {
         "text",
         "plot",
-        "benchmark",
+        "compare",
         "ray",
         "docs",
         "dev",

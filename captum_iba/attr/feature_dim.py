@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import Module
-from torch.nn.modules import batchnorm, conv, dropout, pooling
+from torch.nn.modules import activation, batchnorm, conv, dropout, pooling
 
 _CHANNELS_FIRST = (
     conv._ConvNd,
@@ -16,36 +21,209 @@ _CHANNELS_FIRST = (
     nn.PixelShuffle,
     nn.PixelUnshuffle,
     nn.Upsample,
+    nn.Unfold,
+    nn.Fold,
+    *(getattr(pooling, name) for name in vars(pooling) if name.startswith("_") and name.endswith("Nd")),
+)
+_FEATURES_LAST = (nn.Linear, nn.Bilinear, nn.Embedding, nn.EmbeddingBag, nn.RNNBase, nn.MultiheadAttention)
+_KEEPS_LAYOUT = (
+    *(
+        cls
+        for name in activation.__all__
+        if name not in ("MultiheadAttention", "GLU") and isinstance(cls := getattr(activation, name), type)
+    ),
+    dropout.Dropout,
     dropout.Dropout1d,
     dropout.Dropout2d,
     dropout.Dropout3d,
-    *(getattr(pooling, name) for name in vars(pooling) if name.startswith("_") and name.endswith("Nd")),
+    dropout.AlphaDropout,
+    dropout.FeatureAlphaDropout,
+    nn.Identity,
+    nn.LayerNorm,
+    nn.RMSNorm,
 )
-_FEATURES_LAST = (nn.Linear, nn.Bilinear, nn.LayerNorm, nn.RMSNorm, nn.Embedding, nn.RNNBase, nn.MultiheadAttention)
+# Tokens that models put before those of an image: for the class, for registers.
+_MOST_EXTRA_TOKENS = 8
+_WIDTHS_OUT = ("out_channels", "num_features", "num_channels", "out_features", "embedding_dim", "embed_dim")
+_WIDTHS_IN = ("in_channels", "num_features", "num_channels", "in_features", "embed_dim", "input_size")
+
+
+@dataclass(frozen=True)
+class LeafOutput:
+    """Output of a module whose type tells the dimension of its features; it keeps no tensor alive.
+
+    Args:
+        shape (tuple of int): Shape of the output.
+        strides (tuple of int): Strides of the output; empty where it has none.
+        offset (int): Offset of the output in its storage.
+        storage (StorageWeakRef or None): Weak reference to its storage.
+        dim (int or None): Dimension of the features, from 1; None where the type of the module does not tell it.
+        wider (LeafOutput or None): For an output (B, C), the last output before it that has more dimensions.
+            Default: None
+        mixed (bool): Whether it, or modules before it, have mixed positions (token mixers), so that types of modules
+            tell nothing. Default: False
+        energy (Tensor or None): Sum of squares, for shapes with dimensions 1 and -1 of one size; a copy, transposed or
+            not, has the same sum.
+    """
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+    storage: StorageWeakRef | None
+    dim: int | None
+    wider: LeafOutput | None = None
+    mixed: bool = False
+    energy: Tensor | None = None
+
+    @classmethod
+    def of(cls, output: Tensor, dim: int | None) -> LeafOutput:
+        """Description of a tensor."""
+        shape = tuple(output.shape)
+        with suppress(RuntimeError, NotImplementedError):  # sparse, nested and some wrapped tensors
+            storage = StorageWeakRef(output.untyped_storage())  # type: ignore[no-untyped-call]
+            energy = output.detach().float().square().sum() if len(shape) > 2 and shape[1] == shape[-1] else None
+            return cls(shape, tuple(output.stride()), int(output.storage_offset()), storage, dim, energy=energy)
+        return cls(shape, (), 0, None, dim)
+
+    def is_copied_to(self, other: LeafOutput) -> bool:
+        """Whether another tensor may hold the same values in another order."""
+        if self.energy is None or other.energy is None:
+            return True
+        return bool((self.energy.to(other.energy.device) - other.energy).abs() <= 1e-4 * other.energy.abs())
+
+    def after(self, before: LeafOutput | None) -> LeafOutput:
+        """This output with the wider one before it."""
+        if len(self.shape) > 2 or before is None:
+            return self
+        return replace(self, wider=before.wider if len(before.shape) == 2 else before)
+
+    def for_shape(self, shape: tuple[int, ...]) -> LeafOutput:
+        """This output, or the wider one before it where this one only gates that (channel attention, routers)."""
+        smaller = len(self.shape) == 2 < len(shape) and math.prod(self.shape) < math.prod(shape)
+        return self.wider if smaller and self.wider is not None and self.wider.shape == shape else self
+
+    def dim_by_memory(self, tensor: Tensor, part: bool = False) -> int | None:
+        """The dimension of the features in a tensor that is this output or a view of it; None for other tensors.
+
+        With ``part`` also in a view of some of the features only.
+        """
+        if self.dim is None or self.storage is None or self.shape[self.dim] < 2:
+            return None
+        other = LeafOutput.of(tensor, None)
+        # A weak reference keeps the address of a storage from being used again.
+        if other.storage is None or other.storage.cdata != self.storage.cdata:
+            return None
+        if (other.shape, other.strides, other.offset) == (self.shape, self.strides, self.offset):
+            return self.dim
+        step = self.strides[self.dim]
+        if step == 0 or [s for s, n in zip(self.strides, self.shape, strict=True) if n > 1].count(step) != 1:
+            return None
+        candidates = [
+            dim
+            for dim, (size, stride) in enumerate(zip(other.shape, other.strides, strict=True))
+            if (size == self.shape[self.dim] or (part and 1 < size < self.shape[self.dim])) and stride == step
+        ]
+        return candidates[0] if len(candidates) == 1 and candidates[0] > 0 else None
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where an activation comes from.
+
+    Args:
+        leaf (LeafOutput or None): Output of the last module before it with parameters, or of a known type.
+        dim (int or None): Dimension of the features, where the activation shares the memory of that output, or is
+            the output of an elementwise layer on it.
+        activation (LeafOutput): Description of the activation.
+        input_shape (tuple of int): Shape of the layer's input.
+        input_dim (int or None): Dimension of the features of the layer's input, by memory.
+    """
+
+    leaf: LeafOutput | None
+    dim: int | None
+    activation: LeafOutput
+    input_shape: tuple[int, ...]
+    input_dim: int | None
+
+    @classmethod
+    def of(
+        cls,
+        leaf: LeafOutput | None,
+        layer: Module,
+        activation: Tensor,
+        layer_input: Tensor | None,
+        input_dim: int | None,
+        at_input: bool,
+    ) -> Origin:
+        """Origin of an activation, when it is captured; ``input_dim`` is :func:`known_dim` before the layer ran."""
+        dim = known_dim(leaf, activation)
+        if dim is None and not at_input and layer_input is not None and _keeps_layout(layer, layer_input, activation):
+            dim = known_dim(leaf, layer_input)
+        shape = () if layer_input is None else tuple(layer_input.shape)
+        return cls(leaf, dim, LeafOutput.of(activation, None), shape, input_dim)
+
+
+def known_dim(leaf: LeafOutput | None, tensor: Tensor | None) -> int | None:
+    """The dimension of the features of a tensor that shares the memory of the last leaf's output."""
+    return None if leaf is None or tensor is None else leaf.dim_by_memory(tensor)
+
+
+def leaf_after(before: LeafOutput | None, module: Module, module_input: Any, module_output: Any) -> LeafOutput | None:
+    """The last leaf after a module has run: its output, or the leaf before where the module tells nothing."""
+    output = _first_floating(module_output)
+    if output is None or output.ndim < 2:
+        return before
+    input_tensor = _first_floating(module_input)
+    known = known_dim(before, input_tensor)
+    if known is not None and input_tensor is not None and _keeps_layout(module, input_tensor, output):
+        return LeafOutput.of(output, known).after(before)
+    kind = _kind(module)
+    if kind is None:
+        if not _is_leaf(module):
+            return before
+        return LeafOutput.of(output, _dim_of_parameters(module, output.shape)).after(before)
+    dim = _dim_of_kind(module, output.shape, at_input=False)
+    if input_tensor is None or not input_tensor.is_floating_point():
+        return LeafOutput.of(output, dim).after(before)
+    # A module that works on another dimension than that of the features mixes positions. From then on the types of
+    # modules tell nothing, until one works on what is known again.
+    acts_on = _dim_of_kind(module, input_tensor.shape, at_input=True)
+    of_part = known if known is not None or before is None else before.dim_by_memory(input_tensor, part=True)
+    mixed = of_part != acts_on if of_part is not None else before is not None and before.mixed
+    if known is not None and _width(module, at_input=False) is None:
+        mixed, dim = False, known if known == dim else None  # pooling works on any dimensions
+    return replace(LeafOutput.of(output, None if mixed else dim), mixed=mixed).after(before)
+
+
+def _keeps_layout(module: Module, module_input: Tensor, output: Tensor) -> bool:
+    same_shape = module_input.shape == output.shape
+    return isinstance(module, _KEEPS_LAYOUT) and _is_plain(module) and same_shape and _kind(module) is None
 
 
 def resolve_feature_dim(
     layer: Module,
     shape: Sequence[int],
     feature_dim: int | None = None,
-    last_leaf: Module | None = None,
+    origin: Origin | None = None,
     at_input: bool = False,
 ) -> int:
     """The dimension of an activation that holds the features, from 1 to its number of dimensions less 1.
 
-    What is not named is told by what the layer is: 1 for convolutions, batch and group normalization and pooling, the
-    last for linear layers, layer normalization, embeddings, recurrent layers and attention. A layer with submodules is
-    what they are; where they are of both kinds, the one decides whose width the activation has in its dimension. A
-    layer without parameters (an activation function) goes by the last layer with parameters that ran before it, and so
-    does the input of a layer with submodules.
+    If it is not named, it must follow from more than sizes, which may coincide:
+
+    - from the type of the layer: 1 for convolutions, batch and group normalization and pooling, the last dimension for
+      linear layers, layer normalization, embeddings, recurrent layers and attention;
+    - from memory: the activation is the output of such a module, or a view of it (transposed, for example), or the
+      result of elementwise modules on it;
+    - from the last such module before, if exactly one dimension of the activation has the width of its output;
+    - for dimensions 1 and -1 of one size: from a residual block, if all its modules and its input agree.
 
     Args:
         layer (Module): The layer.
         shape (sequence of int): Shape of the activation, dimension 0 counting the examples.
-        feature_dim (int, optional): The dimension, if it is named; negative ones count from the last.
+        feature_dim (int, optional): The dimension, if it is named; negative numbers count from the last.
             Default: None
-        last_leaf (Module, optional): The last module with parameters of its own that ran before the layer's output,
-            or its input.
+        origin (Origin, optional): Where the activation comes from.
             Default: None
         at_input (bool, optional): Whether the activation is the layer's input.
             Default: False
@@ -54,7 +232,7 @@ def resolve_feature_dim(
         int
 
     Raises:
-        ValueError: A dimension out of range, or one that cannot be told.
+        ValueError: A dimension that is out of range or ambiguous.
 
     Examples::
 
@@ -70,99 +248,184 @@ def resolve_feature_dim(
         if feature_dim % ndim == 0:
             raise ValueError("feature_dim is 0, expected another dimension than that of the examples")
         return feature_dim % ndim
-    if ndim == 2:
-        return 1
-    if _channels_first(layer):
-        return 1
-    if at_input and isinstance(layer, _FEATURES_LAST):
-        return ndim - 1
-    widths = _Widths([layer] if isinstance(layer, _FEATURES_LAST) else layer.modules(), ndim)
-    found = None
-    if widths and not at_input:
-        found = widths.dimension(shape)
-    elif last_leaf is not None:
-        # Without parameters of its own a layer keeps the width, or it is not known what it does; and what a layer
-        # takes has the width of what gave it, not of what the layer makes of it.
-        found = _Widths([last_leaf], ndim).kept_in(shape)
-    if found is None and at_input:
-        found = widths.kept_in(shape)
-    if found is None:
+    dim = infer_feature_dim(layer, shape, origin, at_input)
+    if dim is None:
         raise ValueError(
             f"feature_dim is None, and which dimension of {type(layer).__name__}'s activation of shape {tuple(shape)} "
             "holds the features cannot be told; expected feature_dim=1 (channels first) or feature_dim=-1 (last)"
         )
-    return found
+    return dim
 
 
-class _Widths:
-    """How many features modules give, by the dimension in which their kind gives them."""
-
-    def __init__(self, modules: Iterable[Module], ndim: int) -> None:
-        self._ndim = ndim
-        self._first: set[int] = set()
-        self._last: set[int] = set()
-        self._of_unknown_kind: set[int] = set()
-        self._pools = False
-        for module in modules:
-            self._add(module)
-        # Normalizations and linear layers of other libraries are of the kind of what is known beside them.
-        unknown, both = self._of_unknown_kind, bool(self._first) == bool(self._last)
-        self._first, self._last = (
-            self._first | unknown if self._first or both else set(),
-            self._last | unknown if self._last or both else set(),
-        )
-
-    def __bool__(self) -> bool:
-        return bool(self._first or self._last)
-
-    def kept_in(self, shape: Sequence[int]) -> int | None:
-        """The only dimension that has one of these widths, or of two the one of their kind."""
-        widths = self._first | self._last
-        if shape[1] in widths and shape[-1] in widths:
-            return self.dimension(shape)
-        return 1 if shape[1] in widths else self._ndim - 1 if shape[-1] in widths else None
-
-    def dimension(self, shape: Sequence[int]) -> int | None:
-        """The dimension that the kinds of modules speak for; None if they speak for both or for none."""
-        first, last = shape[1] in self._first, shape[-1] in self._last
-        # Modules of one kind decide alone, unless the widths say that their result was transposed.
-        if self._first and not self._last:
-            return None if not first and shape[-1] in self._first else 1
-        if self._last and not self._first:
-            # Linear layers behind pooling may weigh channels, which come first.
-            return None if (not last or self._pools) and shape[1] in self._last else self._ndim - 1
-        if first == last:
-            return None
-        return 1 if first else self._ndim - 1
-
-    def _add(self, module: Module) -> None:
-        if _channels_first(module):
-            self._pools = True
-            for name in ("out_channels", "num_features", "num_channels"):
-                if isinstance(width := getattr(module, name, None), int):
-                    self._first.add(width)
-                    if isinstance(module, conv._ConvNd) and len(module.kernel_size) + 2 != self._ndim:
-                        # The activation has another number of dimensions: patches that were made tokens, for example.
-                        self._last.add(width)
-        elif isinstance(module, (nn.LayerNorm, nn.RMSNorm)):
-            # Of several dimensions it says nothing on which of them holds the features.
-            self._last.update(module.normalized_shape if len(module.normalized_shape) == 1 else ())
-        elif isinstance(module, nn.MultiheadAttention):
-            self._last.add(module.embed_dim)
-        elif isinstance(module, nn.RNNBase):
-            self._last.add((module.proj_size or module.hidden_size) * (2 if module.bidirectional else 1))
-        elif isinstance(module, nn.Embedding):
-            self._last.add(module.embedding_dim)
-        elif isinstance(width := getattr(module, "out_features", None), int):
-            self._last.add(width)  # linear layers, quantized ones and adapters too
-        elif not module._modules and not isinstance(module, nn.PReLU):
-            for parameter in module._parameters.values():
-                if parameter is not None and parameter.ndim in (1, 2):
-                    self._of_unknown_kind.update(parameter.shape)
+def infer_feature_dim(layer: Module, shape: Sequence[int], origin: Origin | None, at_input: bool) -> int | None:
+    """As :func:`resolve_feature_dim` without a named dimension; None where it is ambiguous."""
+    shape = tuple(shape)
+    if len(shape) == 2:
+        return 1
+    dim = _dim_of_kind(layer, shape, at_input)
+    if dim is not None and _width(layer, at_input) is not None:
+        return dim
+    # Pooling works on any dimensions: where its input comes from says more.
+    if origin is not None and origin.dim is not None:
+        return origin.dim
+    if dim is not None:
+        return dim if _spatial_dims(layer) in (None, len(shape) - 2) else None
+    if _is_leaf(layer) and not at_input:
+        return _dim_of_parameters(layer, shape) if _kind(layer) is None else None
+    if origin is None:
+        return None
+    if origin.leaf is None:
+        return _dim_of_inputs(layer, shape) if at_input else None
+    leaf = origin.leaf.for_shape(shape)
+    if shape[1] != shape[-1]:
+        return _dim_by_sizes(leaf, origin, shape, layer)
+    return None if at_input else _dim_by_kinds(leaf, origin, shape, layer)
 
 
-def _channels_first(module: Module) -> bool:
-    if isinstance(module, nn.LayerNorm):
-        # torchvision's and timm's LayerNorm2d normalizes channels that come first.
-        return type(module).__name__.endswith("2d")
-    return isinstance(module, _CHANNELS_FIRST)
+def _dim_by_sizes(leaf: LeafOutput, origin: Origin, shape: tuple[int, ...], layer: Module) -> int | None:
+    """The dimension with the width of the leaf's output, for an activation whose dimensions 1 and -1 differ in size."""
+    dim, ndim = leaf.dim, len(shape)
+    if dim is None:
+        return None
+    width = leaf.shape[dim]
+    if ndim == 3 and leaf.shape == (math.prod(shape) // width, width) and shape[1:].count(width) == 1:
+        return 1 + shape[1:].index(width)  # all tokens as one batch, as in mixtures of experts
+    if leaf.shape[0] not in (1, shape[0]):  # positions in dimension 0
+        permuted = shape.count(width) == 1 and sorted(shape) == sorted(leaf.shape)
+        return dim if permuted and shape[dim] == width else None
+    sizes, leaf_sizes = shape[1:], leaf.shape[1:]
+    if leaf_sizes == sizes:
+        other_size = shape[-1] if dim == 1 else shape[1]
+        return dim if other_size != width else None
+    if len(leaf.shape) == ndim and dim == 1 and sizes[1:] == leaf_sizes[1:] and width not in sizes:
+        # Concatenated with other outputs, as in DenseNet.
+        return 1 if shape[1] > width and _kinds_in(layer, ndim) == {1} else None
+    if leaf_sizes.count(width) != 1 or sizes.count(width) != 1:
+        return None
+    position = 1 + sizes.index(width)
+    if len(leaf.shape) == ndim:
+        # In three dimensions a product of matrices may have the same sizes.
+        pooled = ndim > 3 and position == dim and all(a <= b for a, b in zip(sizes, leaf_sizes, strict=True))
+        kind = {1: 1, ndim - 1: -1}.get(position)
+        permuted = sorted(sizes) == sorted(leaf_sizes) and kind in _kinds_in(layer, ndim)
+        return position if pooled or (permuted and (ndim > 3 or origin.input_shape == shape)) else None
+    positions, others = math.prod(leaf_sizes) // width, math.prod(sizes) // width
+    if ndim == 3 and len(leaf.shape) > 3:
+        # Patches that were made tokens. With (k * width) features at positions / k the sizes may be the same.
+        fits = positions <= others <= positions + _MOST_EXTRA_TOKENS and positions % width != 0
+        return position if fits else None
+    # Tokens that were made an image.
+    is_image = len(leaf.shape) == 3 and ndim == 4 and positions == others
+    return position if is_image and position in (1, 3) else None
+
+
+def _dim_by_kinds(leaf: LeafOutput, origin: Origin, shape: tuple[int, ...], layer: Module) -> int | None:
+    """The dimension for dimensions 1 and -1 of one size: of a residual block whose modules and input agree."""
+    kinds = _kinds_in(layer, len(shape))
+    if len(kinds) != 1 or leaf.shape != shape or not leaf.strides or leaf.strides != origin.activation.strides:
+        return None
+    if origin.input_shape != shape or leaf.is_copied_to(origin.activation):
+        return None
+    dim = kinds.pop() % len(shape)
+    return dim if origin.input_dim == dim and leaf.dim in (None, dim) else None
+
+
+def _dim_of_inputs(layer: Module, shape: tuple[int, ...]) -> int | None:
+    """For an input of the model: the dimension with the input width of a layer whose modules are of one type."""
+    kinds = _kinds_in(layer, len(shape))
+    if len(kinds) != 1:
+        return None
+    dim = kinds.pop() % len(shape)
+    input_widths = {_width(module, at_input=True) for module in layer.modules() if _kind(module) is not None}
+    return dim if shape[dim] in input_widths and shape[1:].count(shape[dim]) == 1 else None
+
+
+def _kind(module: Module) -> int | None:
+    """1 for modules with features in dimension 1, -1 for those with features in the last, None for other modules."""
+    if isinstance(module, (nn.LayerNorm, nn.RMSNorm)):
+        # torchvision's and timm's LayerNorm2d, and that of ConvNeXt in transformers, normalize dimension 1.
+        if type(module).__name__.endswith("2d") or getattr(module, "data_format", None) == "channels_first":
+            return 1
+        # Several normalized dimensions do not tell which of them holds the features.
+        return -1 if len(module.normalized_shape) == 1 else None
+    if isinstance(module, _CHANNELS_FIRST):
+        return 1
+    sizes = (getattr(module, "in_features", None), getattr(module, "out_features", None))
+    if isinstance(module, _FEATURES_LAST) or all(isinstance(size, int) for size in sizes):
+        return -1  # linear layers, quantized ones and adapters too
+    return None
+
+
+def _is_plain(module: Module) -> bool:
+    """Whether a module runs torch's own forward."""
+    return str(getattr(type(module).forward, "__module__", "")).partition(".")[0] == "torch"
+
+
+def _is_what_it_inherits(module: Module, ndim: int) -> bool:
+    """Whether the output has its features where the type says: a subclass with its own forward may transpose."""
+    known = isinstance(module, (nn.LayerNorm, nn.RMSNorm)) or ndim > 3
+    return _is_plain(module) or isinstance(module, nn.Embedding) or (known and _kind(module) == 1)
+
+
+def _kinds_in(layer: Module, ndim: int) -> set[int]:
+    """The types (1 or -1) of the modules in a layer; modules of unknown type do not count."""
+    return {kind for m in layer.modules() if (kind := _kind(m)) is not None and _is_what_it_inherits(m, ndim)}
+
+
+def _dim_of_kind(module: Module, shape: Sequence[int], at_input: bool) -> int | None:
+    """The dimension of the features by the type of a module, if the activation has the module's width there."""
+    kind, ndim = _kind(module), len(shape)
+    if kind is None:
+        return None
+    width = _width(module, at_input)
+    if width is not None and shape[kind] != width:
+        return None
+    if ndim > 2 and shape[1] == shape[-1] and not _is_what_it_inherits(module, ndim):
+        return None
+    return kind % ndim
+
+
+def _width(module: Module, at_input: bool) -> int | None:
+    if isinstance(module, (nn.LayerNorm, nn.RMSNorm)):
+        return int(module.normalized_shape[-1])
+    if isinstance(module, nn.RNNBase) and not at_input:
+        return (module.proj_size or module.hidden_size) * (2 if module.bidirectional else 1)
+    for name in _WIDTHS_IN if at_input else _WIDTHS_OUT:
+        if isinstance(width := getattr(module, name, None), int) and width > 0:
+            return width
+    return None
+
+
+def _spatial_dims(module: Module) -> int | None:
+    """The number of spatial dimensions in the name of a class, as AvgPool2d."""
+    name = type(module).__name__
+    return int(name[-2]) if name.endswith(("1d", "2d", "3d")) else None
+
+
+def _is_leaf(module: Module) -> bool:
+    return bool(module._parameters) and not module._modules and not isinstance(module, nn.PReLU)
+
+
+def _dim_of_parameters(module: Module, shape: Sequence[int]) -> int | None:
+    """For a layer of another library: the only dimension with a size of its weights."""
+    if len(shape) == 2:
+        return 1
+    parameters = [one for one in module._parameters.values() if one is not None]
+    vectors = [one for one in parameters if one.ndim == 1]
+    widths = {size for one in vectors or parameters for size in one.shape} - {1}
+    sizes = tuple(shape[1:])
+    positions = [i for i, size in enumerate(sizes) if size in widths]
+    if len(positions) != 1 or sizes[0] == sizes[-1] or (vectors and len(widths) > 1):
+        return None
+    # A vector broadcasts to the last dimension; with an image's channels it has to be shaped for that.
+    if positions[0] == len(sizes) - 1:
+        return len(sizes)
+    return 1 if positions[0] == 0 and vectors and len(sizes) > 2 else None
+
+
+def _first_floating(value: Any) -> Tensor | None:
+    if isinstance(value, Tensor):
+        return value if value.is_floating_point() and not value.is_nested else None
+    if isinstance(value, (tuple, list)):
+        return next((one for item in value if (one := _first_floating(item)) is not None), None)
+    return None

@@ -1,4 +1,4 @@
-"""InformationBottleneckAttribution: what a layer must let through for the prediction, in bits."""
+"""InformationBottleneckAttribution: the information of a layer that the prediction needs, in bits."""
 
 from __future__ import annotations
 
@@ -6,33 +6,35 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from numbers import Integral
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.nn import Module
 
 from captum_iba._compat import LayerAttribution, ModuleOrModuleList, NoiseTunnel, TargetType, log_usage, progress
-from captum_iba.attr.batch import Batch, usable
-from captum_iba.attr.job import Job
+from captum_iba.attr._model.hooks import HookPoint
+from captum_iba.attr._model.inputs import ModelInputs, outside_inference_mode
+from captum_iba.attr.execution import Execution
+from captum_iba.attr.feature_statistics import FeatureStatistics, feature_dims
 from captum_iba.attr.losses import LossFunction
-from captum_iba.attr.presets import settings
-from captum_iba.attr.run import Run
-from captum_iba.attr.sites import Site
-from captum_iba.attr.statistics import FeatureStatistics, feature_dims
+from captum_iba.attr.settings import BottleneckSettings, SettingsOverrides, resolve_settings
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
     r"""
-    Attribution by an information bottleneck: how many bits of each feature the prediction needs.
+    Attribution by an information bottleneck: the number of bits of each feature that the prediction needs.
 
     Noise is mixed into the output of a layer, :math:`Z = \lambda X + (1 - \lambda) \varepsilon`, and the mask
-    :math:`\lambda` is optimised, for each example, to let through as little information on :math:`X` as
-    possible while the model still predicts the target. What is left, in bits, is the attribution: zero bits mean that
-    the model does as well with an average activation in this place.
+    :math:`\lambda` is optimized, for each example, to let through as little information about :math:`X` as
+    possible while the model still predicts the target. The remaining information, in bits, is the attribution: zero
+    bits mean that the model does as well with an average activation in this place.
 
-    The noise has the mean and standard deviation of the layer over a data set (:class:`FeatureStatistics`).
-    Attributions are non-negative: they say how much is needed, not in which direction it pushes.
+    The noise has the mean and standard deviation of the layer over a dataset (:class:`FeatureStatistics`).
+    Attributions are non-negative: they say how much is needed, not whether it speaks for or against the target.
 
     The published procedure is that of Jiang et al., "Inserting Information Bottlenecks for Attribution in
     Transformers", Findings of EMNLP 2020, https://arxiv.org/abs/2012.13838, after Schulz et al.,
@@ -49,34 +51,23 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
         r"""
         Args:
 
-            forward_func (Callable): The model, or any function that runs it and returns a tensor with one row an
-                        example. A ``DataParallel`` over several devices is run on its first.
+            forward_func (Callable): The model, or any function that runs it and returns a tensor with one row per
+                        example. A ``DataParallel`` over several devices is run on its first device.
             layer (torch.nn.Module or list of torch.nn.Module): Layer or layers whose output (or input) gets a
-                        bottleneck. Several layers give a list of attributions, or one with
+                        bottleneck. Several layers give a list of attributions, or one attribution with
                         ``share_mask=True``.
-            device_ids (list of int, optional): Not used; here for the signature that all layer methods share.
+            device_ids (list of int, optional): Not used; part of the signature of Captum's layer methods.
+                        Default: None
             statistics (FeatureStatistics or list of them, optional): Mean and standard deviation of each layer over
-                        a data set. Without them each example's own are taken, and a warning says once that
+                        a dataset. Without them the statistics of each example are used, and a warning says once that
                         attributions are less faithful then.
                         Default: None
         """
         LayerAttribution.__init__(self, forward_func, layer, device_ids)
         layers = self._layers
-        if not layers or not all(isinstance(one, Module) for one in layers):
+        if not layers or not all(isinstance(module, Module) for module in layers):
             raise ValueError(f"layer is {layer!r}, expected a torch.nn.Module or a list of them")
-        if statistics is None:
-            self.statistics: list[FeatureStatistics | None] = [None] * len(layers)
-        else:
-            if not isinstance(statistics, (FeatureStatistics, list, tuple)):
-                raise TypeError(
-                    f"statistics is a {type(statistics).__name__}, expected FeatureStatistics or a list, one per layer"
-                )
-            given = [statistics] if isinstance(statistics, FeatureStatistics) else list(statistics)
-            if len(given) != len(layers):
-                raise ValueError(f"statistics has {len(given)} entries, expected one a layer, {len(layers)}")
-            if wrong := [one for one in given if not isinstance(one, (FeatureStatistics, type(None)))]:
-                raise TypeError(f"statistics holds a {type(wrong[0]).__name__}, expected FeatureStatistics per layer")
-            self.statistics = list(given)
+        self.statistics = _one_per_layer(statistics, len(layers))
         self._warned: set[str] = set()
 
     @log_usage(part_of_slo=True)  # type: ignore[untyped-decorator]
@@ -85,190 +76,167 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
         inputs: Tensor | tuple[Tensor, ...],
         target: TargetType = None,
         additional_forward_args: Any = None,
+        *,
+        attribute_to_layer_input: bool = False,
+        internal_batch_size: int | None = None,
         feature_mask: Tensor | None = None,
         bottleneck_mask: Tensor | None = None,
-        preset: str = "default",
-        granularity: str | None = None,
-        beta: float | None = None,
-        n_steps: int | None = None,
-        n_samples: int | None = None,
-        complement: float | None = None,
-        learning_rate: float | None = None,
-        momentum: float | None = None,
-        antithetic: bool | None = None,
-        alternate: bool | None = None,
+        feature_dim: int | Sequence[int | None] | None = None,
+        layer_call: int | Sequence[int] = -1,
+        share_mask: bool = False,
         loss: str | LossFunction | None = None,
         seed: int = 0,
-        share_mask: bool = False,
-        layer_call: int | Sequence[int] = -1,
-        internal_batch_size: int | None = None,
-        attribute_to_layer_input: bool = False,
         replay: bool = True,
-        show_progress: bool = False,
         return_trace: bool = False,
-        feature_dim: int | Sequence[int | None] | None = None,
+        show_progress: bool = False,
+        preset: str | BottleneckSettings = "default",
+        **overrides: Unpack[SettingsOverrides],
     ) -> Any:
         r"""
         Args:
 
             inputs (Tensor or tuple of Tensor): Inputs of ``forward_func``; dimension 0 counts the examples.
-            target (int, tuple, Tensor, or list, optional): Output that is explained, as everywhere in Captum.
-                        Default: None, for outputs of one value an example
+            target (int, tuple, Tensor, or list, optional): Output that is explained. For outputs (B, C) the class: an
+                        integer for all examples, or a list or 1-D tensor of integers, one per example. For outputs of
+                        more dimensions a tuple of indices, or a list of tuples. None for outputs of one value per
+                        example.
+                        Default: None
             additional_forward_args (Any, optional): Further arguments of ``forward_func``, one or a tuple. Tensors in
-                        them (also inside tuples, lists and dictionaries) whose first dimension counts the
-                        examples go with the examples; all else is passed as it is.
+                        them (also inside tuples, lists and dictionaries) whose first dimension is the number of
+                        examples are cut and tiled with the examples; everything else is passed as it is.
                         Default: None
+            attribute_to_layer_input (bool, optional): Put the bottleneck on the layer's input.
+                        Default: False
+            internal_batch_size (int, optional): Largest number of rows of a forward pass. Rows are examples times noise
+                        samples (times 2 with a complement that does not ``alternate``). One noise sample of one
+                        example, with its complement, always runs. If memory runs out, the examples at hand are run
+                        again with half the rows, and so on.
+                        Default: None, all examples at once; on a CPU as many noise samples as keep the activation
+                        below 2 MiB
             feature_mask (Tensor, optional): Integers; elements of an example with the same integer share one mask
-                        value, so that words, channels or superpixels are closed and opened as one. It broadcasts,
-                        aligned on the left, to the feature: (B, T) or (1, T) for a feature (B, T, D).
-                        Takes the place of ``granularity``.
+                        value: words, channels or superpixels, for example. It broadcasts, aligned on the left, to the
+                        activation: (B, T) or (1, T) for an activation (B, T, D). It replaces ``granularity``.
                         Default: None
-            bottleneck_mask (Tensor, optional): False where an element passes untouched and gets zero bits, as padding
-                        and special tokens should; broadcasts as ``feature_mask`` does. Through ``NoiseTunnel`` it is
-                        that of the inputs as they are given there, and repeated with them.
-                        Default: all elements carry a bottleneck
-            preset (str, optional): ``"default"``; ``"paper"``, the equations and settings of Jiang et al.;
-                        ``"as_released"``, their code, whose noise comes from the example itself (mean: the
-                        layer's input; standard deviation: sqrt(1e-5)), whatever ``statistics`` are there.
-                        The arguments up to ``alternate`` change single settings of a preset.
-                        Default: "default"
-            granularity (str, optional): What shares a mask value: ``"token"``, all features of a position (of a
-                        token in (B, T, D), of a pixel in (B, C, H, W)); ``"feature"``, nothing;
-                        ``"channel"``, all positions of a feature.
-            beta (float, optional): Weight of the mean information an element (nats) against the loss. A mean over
-                        the elements with a bottleneck, it means the same for every length.
-            n_steps (int, optional): Updates of the mask. 0 gives the information in the layer as it is, before
-                        anything is closed.
-            n_samples (int, optional): Draws of the noise a step. 0 draws none: the mean of what passes,
-                        :math:`\lambda X + (1 - \lambda) m`, goes on in one pass, which is cheaper and
-                        has no chance in it. The information counted is that of the noise, drawn or not.
-            complement (float, optional): Weight of the complement against the loss. The complement is what the mask
-                        holds back, :math:`(1 - \lambda) X + \lambda \varepsilon`, and it must not suffice for
-                        the prediction: its own loss is :math:`-\log(1 - p)` (minus the loss, where that knows no
-                        probability). So the mask keeps all that the prediction could rest on, not only
-                        enough of it. Takes a second row for every draw, unless steps ``alternate``. 0 leaves it out.
-                        Default: the preset's; 0 for a ``loss`` function and for ``"negative_output"``, which may have
-                        no bound to rise to
-            learning_rate (float, optional): Of Adam, for the mask before the sigmoid.
-            momentum (float, optional): Of Adam, by how much the mean of the gradients outlives a step, from 0 to 1.
-            antithetic (bool, optional): Draws come in pairs, within a step or over two (where steps ``alternate``, two
-                        pairs of turns), the noise of the second that of the first turned round its mean, so that
-                        fewer are needed.
-            alternate (bool, optional): With a complement, steps take turns: one looks at what the mask lets through,
-                        the next, with the same noise, at what it holds back. Each counts twice. So a draw
-                        takes one row in place of two.
+            bottleneck_mask (Tensor, optional): False where an element is not maskable: it passes unchanged and gets
+                        zero bits, as padding and special tokens should. It broadcasts as ``feature_mask`` does.
+                        ``NoiseTunnel`` repeats it with the inputs.
+                        Default: None, all elements are maskable
+            feature_dim (int or list of int, optional): Dimension of the activation that holds the features, of each
+                        layer: 1 for (B, C, T) and (B, C, H, W), -1 for (B, T, D) and (B, H, W, C).
+                        Default: that of the statistics; else the dimension that the layer, or the last layer with
+                        parameters before it, gives: 1 for convolutions and batch normalization, the last one for
+                        linear layers, layer normalization and attention. Where it is ambiguous, an error asks for it
+            layer_call (int or list of int, optional): Number of the call of a layer that runs several times in a
+                        forward pass (as in ALBERT), from 0; negative numbers count from the last.
+                        Default: -1
+            share_mask (bool, optional): Several layers share one mask, and the information is that of the first layer
+                        that runs (after CoIBA, Hong et al., CVPR 2025). One attribution is returned.
+                        Default: False
             loss (str or Callable, optional): What must stay low. ``"cross_entropy"`` of logits (..., C);
-                        ``"binary_cross_entropy"`` of one logit an example, with 0 or 1 as target;
-                        ``"nll"``, for outputs that are log-probabilities; ``"probability"``, for outputs that are
-                        probabilities; ``"negative_output"``, minus the selected output; or a function of output
-                        and target that gives one value a row.
-                        Default: cross-entropy for (B, C) outputs with C > 1, ``"probability"`` if their rows lie in
-                        [0, 1] and sum to 1 (a warning says so once), else minus the selected output, with a warning
-                        where there is only one
-            seed (int, optional): Of the noise, which has its own generator and is the same for every example.
+                        ``"binary_cross_entropy"`` of one logit per example, with 0 or 1 as target;
+                        ``"nll"`` for outputs that are log-probabilities; ``"probability"`` for outputs that are
+                        probabilities; ``"negative_output"``, minus the target output; or a function of output
+                        and target that returns one value per row.
+                        Default: ``"cross_entropy"`` for (B, C) outputs with C > 1, ``"probability"`` if their rows are
+                        in [0, 1] and sum to 1 (with a warning), else ``"negative_output"``, with a warning if there is
+                        one value per example
+            seed (int, optional): Seed of the noise, which has its own generator and is the same for every example.
                         Default: 0
-            share_mask (bool, optional): Several layers share one mask, and the first that runs counts the
-                        information (after CoIBA, Hong et al., CVPR 2025). One attribution is returned.
-                        Default: False
-            layer_call (int or list of int, optional): Which call of a layer that runs several times in a pass (as in
-                        ALBERT), from 0; negative ones count from the last.
-                        Default: -1, as other layer methods do
-            internal_batch_size (int, optional): At most so many rows, examples times draws (twice, with a
-                        complement that does not ``alternate``), in one pass.
-                        A draw of one example, with its complement, always goes. If memory runs out, the
-                        examples at hand are done again with half the rows, and so on.
-                        Default: all examples at once; on a CPU as many draws as keep the feature under 2 MiB
-            attribute_to_layer_input (bool, optional): The bottleneck sits on the layer's input.
-                        Default: False
             replay (bool, optional): Run only what comes after the layer, where that gives the same output. Where it
-                        does not, passes run whole, and a warning says so once.
+                        does not, every forward pass is a full one, and a warning says so once.
                         Default: True
-            show_progress (bool, optional): A progress bar over the passes.
+            return_trace (bool, optional): Also return a :class:`BottleneckTrace`, for one more forward pass, and where
+                        steps ``alternate`` for one more per step. The attributions are the same.
                         Default: False
-            return_trace (bool, optional): Also give a :class:`BottleneckTrace`, for one more pass, and where steps
-                        ``alternate`` for a pass of the side that a step leaves out. Bits stay the same.
+            show_progress (bool, optional): Show a progress bar over the forward passes.
                         Default: False
-            feature_dim (int or list of int, optional): Dimension of the layer's activation that holds the features, of
-                        every layer: 1 for (B, C, T) and (B, C, H, W), -1 for (B, T, D) and (B, H, W, C).
-                        Default: that of the statistics; else 1 for convolutions, batch normalization and what is
-                        built of them, and the last for all else
+            preset (str or BottleneckSettings, optional): ``"default"``; ``"paper"``, the equations and settings of
+                        Jiang et al.; ``"as_released"``, their published code, whose noise has the layer's input as
+                        mean and sqrt(1e-5) as standard deviation, whatever the ``statistics``; or settings.
+                        Default: "default"
+            **overrides: Single settings that override those of the preset: ``granularity``, ``beta``, ``n_steps``,
+                        ``n_samples``, ``complement``, ``learning_rate``, ``momentum``, ``antithetic``, ``alternate``.
+                        They are described in :class:`BottleneckSettings`. ``complement`` is 0 for a ``loss`` function
+                        and for ``"negative_output"``, which may have no bound, unless it is passed.
 
         Returns:
             *Tensor* or *tuple[Tensor, ...]* of **attributions**, or list of them; with ``return_trace`` a tuple of
             attributions and trace (or lists):
 
-            - **attributions**: bits, non-negative, float32 (float64 for float64 features), of the shape of the
+            - **attributions**: bits, non-negative, float32 (float64 for float64 activations), of the shape of the
               layer's output. For a layer with several tensors a tuple, with zeros for those without
-              a bottleneck. Their sum over the features of a token is what is needed of the token.
+              a bottleneck. Their sum over the features of a token is the information of the token.
 
         Raises:
-            ValueError: a setting out of range; a layer that does not run; masks or statistics of another shape;
+            ValueError: A setting out of range; a layer that does not run; masks or statistics of another shape;
                 NaN or infinity in the layer or in the output.
-            AssertionError: a target that does not fit the output.
-            TypeError: inputs or outputs that are not tensors.
+            AssertionError: A target that does not fit the output.
+            TypeError: Inputs or outputs that are not tensors, or an unknown keyword.
 
         Examples::
 
-            >>> # BERT for two classes; layer 9 of 12; one mask value a token
-            >>> def forward(ids, mask): return model(ids, attention_mask=mask).logits
-            >>> layer = model.bert.encoder.layer[8]
-            >>> # batches: mappings with input_ids and attention_mask, so that padding does not count
-            >>> statistics = FeatureStatistics.estimate(model, layer, batches)
-            >>> iba = InformationBottleneckAttribution(forward, layer, statistics=statistics)
-            >>> bits = iba.attribute(ids, target=1, additional_forward_args=mask, bottleneck_mask=mask)
-            >>> bits.sum(-1)  # bits per token
+            >>> embedding, linear = torch.nn.Embedding(10, 4), torch.nn.Linear(4, 2)
+            >>> model = torch.nn.Sequential(embedding, torch.nn.Tanh(), linear)
+            >>> def forward_func(ids): return model(ids).mean(1)
+            >>> ids = torch.randint(10, (2, 6))
+            >>> batches = torch.randint(10, (400, 6)).split(100)
+            >>> statistics = FeatureStatistics.estimate(model, embedding, batches)
+            >>> iba = InformationBottleneckAttribution(forward_func, embedding, statistics=statistics)
+            >>> bits = iba.attribute(ids, target=1)
+            >>> bits.shape, bits.sum(-1).shape  # of every feature, and of every token
+            (torch.Size([2, 6, 4]), torch.Size([2, 6]))
         """
-        chosen = settings(
-            preset,
-            granularity=granularity,
-            beta=beta,
-            n_steps=n_steps,
-            n_samples=n_samples,
-            complement=complement,
-            learning_rate=learning_rate,
-            momentum=momentum,
-            antithetic=antithetic,
-            alternate=alternate,
-        )
-        size = internal_batch_size
-        if size is not None and not (isinstance(size, Integral) and size >= 1):
-            raise ValueError(f"internal_batch_size is {size!r}, expected an integer of at least 1")
-        calls = list(layer_call) if isinstance(layer_call, Sequence) else [int(layer_call)] * len(self._layers)
+        settings = resolve_settings(preset, **overrides)
+        if settings.noise_around_input and attribute_to_layer_input:
+            raise ValueError(
+                "attribute_to_layer_input is True, expected False for noise around the layer's input "
+                '(preset="as_released"): the input would be the mean of its own noise'
+            )
+        _require_integer("seed", seed)
+        if internal_batch_size is not None:
+            _require_integer("internal_batch_size", internal_batch_size, at_least=1)
+        calls = list(layer_call) if isinstance(layer_call, Sequence) else [layer_call] * len(self._layers)
         if len(calls) != len(self._layers):
-            raise ValueError(f"layer_call has {len(calls)} entries, expected one a layer, {len(self._layers)}")
-        sites = [Site(layer, call, attribute_to_layer_input) for layer, call in zip(self._layers, calls, strict=True)]
-        if share_mask and len(set(sites)) < len(sites):
+            raise ValueError(f"layer_call has {len(calls)} entries, expected one per layer, {len(self._layers)}")
+        for call in calls:
+            _require_integer("layer_call", call)
+        points = [
+            HookPoint(layer, call, attribute_to_layer_input) for layer, call in zip(self._layers, calls, strict=True)
+        ]
+        if share_mask and len(set(points)) < len(points):
             raise ValueError("layer has the same call of a layer twice, expected each once with share_mask")
-        numbers = range(len(sites))
+        numbers = range(len(points))
         bottlenecks = [list(numbers)] if share_mask else [[number] for number in numbers]
-        batch = Batch.of(inputs, additional_forward_args, target)
-        job = Job(
-            batch,
-            _usable_mask("feature_mask", feature_mask),
-            _repeated_by_noise_tunnel(_usable_mask("bottleneck_mask", bottleneck_mask), batch.rows),
-            chosen,
+        model_inputs = ModelInputs.of(inputs, additional_forward_args, target)
+        rows = model_inputs.rows
+        bar = None
+        execution = Execution(
+            self.forward_func,
+            points,
+            self.statistics,
+            model_inputs,
+            settings,
+            _usable_mask("feature_mask", feature_mask, rows),
+            _usable_mask("bottleneck_mask", _repeated_by_noise_tunnel(bottleneck_mask, rows), rows),
+            feature_dims(feature_dim, len(points)),
             loss,
-            seed,
+            int(seed),
             internal_batch_size,
             replay,
             return_trace,
-            complement is not None,
-            feature_dims(feature_dim, len(sites)),
+            overrides.get("complement") is not None,
+            self._warn_once,
+            lambda n_rows: bar.update(n_rows) if bar is not None else None,
         )
-        bar = (
-            progress(total=len(bottlenecks) * job.n_rows, desc=f"{self.get_name()} attribution")
-            if show_progress
-            else None
-        )
+        if show_progress:
+            bar = progress(total=len(bottlenecks) * execution.n_rows, desc=f"{self.get_name()} attribution")
         with torch.inference_mode(False):
             try:
-                run = Run(job, self.forward_func, sites, self.statistics, self._warn_once, bar)
-                found = run.attributions(bottlenecks)
+                results = execution.attributions(bottlenecks)
             finally:
                 if bar is not None:
                     bar.close()
-        attributions = [attribution for attribution, _ in found]
-        traces = [trace for _, trace in found]
+        attributions, traces = [attribution for attribution, _ in results], [trace for _, trace in results]
         if isinstance(self.layer, Module) or share_mask:
             return (attributions[0], traces[0]) if return_trace else attributions[0]
         return (attributions, traces) if return_trace else attributions
@@ -277,27 +245,66 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
     def _layers(self) -> list[Module]:
         return [self.layer] if isinstance(self.layer, Module) else list(self.layer)
 
-    def _warn_once(self, what: str, message: str) -> None:
-        if what not in self._warned:
-            self._warned.add(what)
+    def _warn_once(self, key: str, message: str) -> None:
+        if key not in self._warned:
+            self._warned.add(key)
             warnings.warn(message, UserWarning, stacklevel=2)
 
 
-def _usable_mask(name: str, mask: Tensor | None) -> Tensor | None:
-    if mask is not None and not isinstance(mask, Tensor):
+def _one_per_layer(
+    statistics: FeatureStatistics | Sequence[FeatureStatistics] | None, n_layers: int
+) -> list[FeatureStatistics | None]:
+    if statistics is None:
+        return [None] * n_layers
+    if not isinstance(statistics, (FeatureStatistics, list, tuple)):
+        raise TypeError(
+            f"statistics is a {type(statistics).__name__}, expected FeatureStatistics or a list, one per layer"
+        )
+    entries = [statistics] if isinstance(statistics, FeatureStatistics) else list(statistics)
+    if len(entries) != n_layers:
+        raise ValueError(f"statistics has {len(entries)} entries, expected one per layer, {n_layers}")
+    if wrong := [entry for entry in entries if not isinstance(entry, (FeatureStatistics, type(None)))]:
+        raise TypeError(f"statistics holds a {type(wrong[0]).__name__}, expected FeatureStatistics per layer")
+    return list(entries)
+
+
+def _require_integer(name: str, value: Any, at_least: int | None = None) -> None:
+    if not isinstance(value, Integral) or isinstance(value, bool) or (at_least is not None and value < at_least):
+        expected = "an integer" if at_least is None else f"an integer of at least {at_least}"
+        raise ValueError(f"{name} is {value!r}, expected {expected}")
+
+
+def _usable_mask(name: str, mask: Tensor | None, rows: int) -> Tensor | None:
+    """A mask with one row, or with one row per example: with any other number it would fit some parts only."""
+    if mask is None:
+        return None
+    if not isinstance(mask, Tensor):
         raise TypeError(f"{name} is a {type(mask).__name__}, expected a tensor")
-    found: Tensor | None = usable(mask)
-    return found
+    if mask.ndim and mask.shape[0] not in (1, rows):
+        raise ValueError(
+            f"{name} has the shape {tuple(mask.shape)}, expected one that broadcasts, aligned on the left, to the "
+            f"activation: 1 or {rows} rows"
+        )
+    if name == "bottleneck_mask" and mask.dtype != torch.bool and bool(((mask < 0) | (mask != mask)).any()):
+        raise ValueError(
+            f"{name} holds negative numbers or NaN, expected True (or 1) for maskable elements and False (or 0) for "
+            "padding; an additive attention mask is mask == 0"
+        )
+    usable: Tensor = outside_inference_mode(mask)
+    return usable
 
 
-def _repeated_by_noise_tunnel(mask: Tensor | None, rows: int) -> Tensor | None:
+def _repeated_by_noise_tunnel(mask: Any, rows: int) -> Any:
     """A mask with the rows of the inputs of a NoiseTunnel, which repeats these, and feature masks, but no others."""
-    if mask is None or mask.ndim == 0 or mask.shape[0] in (0, 1, rows) or rows % mask.shape[0]:
+    if not isinstance(mask, Tensor) or mask.ndim == 0 or mask.shape[0] in (0, 1, rows) or rows % mask.shape[0]:
         return mask
-    # Elsewhere a mask of fewer rows is a mistake.
     frame = sys._getframe(1)
     while frame.f_back is not None:
         frame = frame.f_back
-        if isinstance(frame.f_locals.get("self"), NoiseTunnel):
-            return mask.repeat_interleave(rows // mask.shape[0], 0)
+        if isinstance(frame.f_locals.get("self"), NoiseTunnel) and frame.f_code.co_name == "attribute":
+            inputs = frame.f_locals.get("inputs")
+            first = inputs[0] if isinstance(inputs, tuple) else inputs
+            # Any other number of rows is a mistake.
+            if isinstance(first, Tensor) and first.shape[0] == mask.shape[0]:
+                return mask.repeat_interleave(rows // mask.shape[0], 0)
     return mask

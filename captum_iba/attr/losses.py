@@ -1,4 +1,4 @@
-"""Losses of an attribution, one value a row: what the prediction needs, as a function of the model's output."""
+"""Losses of an attribution, one value per row of the model's output."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from torch import Tensor
 from captum_iba._compat import TargetType, _select_targets
 
 LossFunction = Callable[[Tensor, Any], Tensor]
-"""Takes the model's output and the target of every row (an int or a tuple as it was given, for all rows), gives one
-value a row; smaller is better."""
+"""Takes the model's output and the target of every row (an int or a tuple for all rows), returns one value per row;
+smaller is better."""
 
 LOSSES = ("cross_entropy", "binary_cross_entropy", "nll", "probability", "negative_output")
 
 SOFTMAX = "softmax"
-"""The name of the loss of outputs that were recognized as those of a softmax: as "probability", and classes compete."""
+"""Loss of outputs that were recognized as those of a softmax: as "probability", and classes compete."""
 
 
 def resolve_loss(loss: str | LossFunction | None, output: Tensor) -> str | LossFunction:
@@ -56,27 +56,55 @@ def may_be_probabilities(output: Tensor) -> bool:
 
 
 def require_outputs(loss: str | LossFunction, output: Tensor) -> None:
-    """Raise ValueError where the model's output is not what a named loss is for."""
+    """Raise ValueError where the model's output does not fit a named loss."""
     if loss == "nll" and bool((output > 1e-3).any()):
         raise ValueError("loss is 'nll', but forward_func gives values above 0, expected log-probabilities")
     if loss == "probability" and bool(((output < -1e-3) | (output > 1 + 1e-2)).any()):
         raise ValueError("loss is 'probability', but forward_func gives values outside of [0, 1]")
+    if loss == "cross_entropy" and (output.ndim < 2 or output.shape[-1] < 2):
+        raise ValueError(
+            f"loss is 'cross_entropy', but forward_func gives the shape {tuple(output.shape)}, expected logits "
+            "(..., C) of at least 2 classes in the last dimension; for one logit per example 'binary_cross_entropy'"
+        )
+
+
+def loss_warnings(loss: str | LossFunction | None, output: Tensor) -> list[tuple[str, str]]:
+    """Keys and texts of warnings where a named loss may be a mistake."""
+    if loss == "binary_cross_entropy" and bool(((output >= 0) & (output <= 1)).all()):
+        return [
+            (
+                "logits between 0 and 1",
+                "loss is 'binary_cross_entropy', which expects logits, and forward_func gives values between 0 and 1 "
+                "only; if they are probabilities (a sigmoid), return the logits before it, or pass "
+                "loss='probability' and target=0 (the only column) for what makes the probability large",
+            )
+        ]
+    if loss == "cross_entropy" and output.ndim >= 4:
+        return [
+            (
+                "classes in the last dimension",
+                f"loss is 'cross_entropy', and the classes of the outputs, of shape {tuple(output.shape)}, are taken "
+                f"from the last dimension: {output.shape[-1]} of them; for (B, C, H, W) pass a forward_func that gives "
+                "model(x).movedim(1, -1), with the class at the end of the target",
+            )
+        ]
+    return []
 
 
 def row_losses(loss: str | LossFunction, output: Tensor, target: TargetType) -> Tensor:
-    """The loss of every row, (rows,), float32 at least.
+    """Loss of every row, (rows,), at least float32.
 
     Raises:
         AssertionError: a target that does not fit the output, as everywhere in Captum.
-        ValueError: a loss function that does not give one value a row, or ``"binary_cross_entropy"`` of several.
+        ValueError: a loss function that does not return one value per row, or ``"binary_cross_entropy"`` of several.
     """
     if loss == "binary_cross_entropy":
-        return row_losses("cross_entropy", _no_and_yes(output), _zero_or_one(target))
+        return row_losses("cross_entropy", _two_class_logits(output), _checked_binary_target(target))
     if callable(loss):
-        values = loss(output, _of_every_row(target, output.shape[0]))
+        values = loss(output, _target_per_row(target, output.shape[0]))
         if not isinstance(values, Tensor) or values.shape != output.shape[:1]:
             raise ValueError(
-                f"loss must give one value a row, a tensor of shape {(output.shape[0],)}, got "
+                f"loss must return one value per row, a tensor of shape {(output.shape[0],)}, got "
                 f"{tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__}"
             )
         return values
@@ -86,22 +114,22 @@ def row_losses(loss: str | LossFunction, output: Tensor, target: TargetType) -> 
     return -_selected(wide.log_softmax(-1) if loss == "cross_entropy" else wide, target)
 
 
-def knows_probability(loss: str | LossFunction) -> bool:
-    """Whether the loss is minus the logarithm of a probability, so that its opposite has a bound."""
+def has_probability(loss: str | LossFunction) -> bool:
+    """Whether the loss is minus the logarithm of a probability, so that its complement has a bound."""
     return not callable(loss) and loss != "negative_output"
 
 
-def probability(loss: str | LossFunction, losses: Tensor) -> Tensor:
-    """Probability of the target in every row; where the loss knows none, minus the loss (the selected output)."""
-    return losses.neg().exp() if knows_probability(loss) else losses.neg()
+def target_probability(loss: str | LossFunction, losses: Tensor) -> Tensor:
+    """Target probability of every row; minus the loss (the target output) where the loss has no probability."""
+    return losses.neg().exp() if has_probability(loss) else losses.neg()
 
 
-def losses_held_back(loss: str | LossFunction, output: Tensor, target: TargetType) -> Tensor:
-    """What the rows of a complement lose by still giving the target, (rows,): :math:`-\\log(1 - p)`.
+def complement_losses(loss: str | LossFunction, output: Tensor, target: TargetType) -> Tensor:
+    """Complement loss of every row, (rows,): :math:`-\\log(1 - p)`.
 
-    With logits it is taken from the other classes, :math:`\\log \\sum_c e^{z_c} - \\log \\sum_{c \\ne t} e^{z_c}`: from
-    :math:`p`, which rounds to 1, no gradient would lead back. Where the loss knows no probability, the loss itself is
-    to rise.
+    With logits it is taken from the other classes, :math:`\\log \\sum_c e^{z_c} - \\log \\sum_{c \\ne t} e^{z_c}`: no
+    gradient would flow back from :math:`p` where it rounds to 1. Where the loss has no probability, it is minus the
+    loss.
 
     Args:
         loss, output, target: As for :func:`row_losses`, which raises the same.
@@ -110,17 +138,17 @@ def losses_held_back(loss: str | LossFunction, output: Tensor, target: TargetTyp
         Tensor: smaller is better.
     """
     if loss == "binary_cross_entropy":
-        return losses_held_back("cross_entropy", _no_and_yes(output), _zero_or_one(target))
+        return complement_losses("cross_entropy", _two_class_logits(output), _checked_binary_target(target))
     if loss in ("probability", SOFTMAX):
         return _losses_of_other_probabilities(output, target, loss == SOFTMAX)
     if loss == "cross_entropy":
         wide = output.to(torch.promote_types(output.dtype, torch.float32))
-        chosen = _selected(torch.arange(wide.numel(), device=wide.device).view_as(wide), target)
-        others = wide.flatten().index_fill(0, chosen, float("-inf")).view_as(wide)
-        held_back = wide.logsumexp(-1) - others.logsumexp(-1)
-        return held_back.flatten()[chosen // wide.shape[-1]]
+        positions = _selected(torch.arange(wide.numel(), device=wide.device).view_as(wide), target)
+        others = wide.flatten().index_fill(0, positions, float("-inf")).view_as(wide)
+        all_losses = wide.logsumexp(-1) - others.logsumexp(-1)
+        return all_losses.flatten()[positions // wide.shape[-1]]
     losses = row_losses(loss, output, target)
-    if not knows_probability(loss):
+    if not has_probability(loss):
         return losses.neg()
     return -torch.log(-torch.expm1(-losses.clamp_min(torch.finfo(losses.dtype).tiny)))
 
@@ -129,25 +157,25 @@ def _losses_of_other_probabilities(output: Tensor, target: TargetType, compete: 
     """:math:`-\\log(1 - p)`; where classes compete, from the others, since :math:`1 - p` rounds to 0."""
     wide = output.to(torch.promote_types(output.dtype, torch.float32))
     if compete:
-        chosen = _selected(torch.arange(wide.numel(), device=wide.device).view_as(wide), target)
-        rest = wide.flatten().index_fill(0, chosen, 0.0).view_as(wide).sum(1)
+        positions = _selected(torch.arange(wide.numel(), device=wide.device).view_as(wide), target)
+        rest = wide.flatten().index_fill(0, positions, 0.0).view_as(wide).sum(1)
     else:
         rest = 1 - _selected(wide, target)
     return -rest.clamp_min(torch.finfo(wide.dtype).tiny).log()
 
 
-def _no_and_yes(output: Tensor) -> Tensor:
+def _two_class_logits(output: Tensor) -> Tensor:
     """The logits of classes 0 and 1, (rows, 2), where one logit decides between them."""
     if output.shape[1:].numel() != 1:
         raise ValueError(
             f"loss is 'binary_cross_entropy', but the output has the shape {tuple(output.shape)}; expected one logit "
-            "an example"
+            "per example"
         )
     logit = output.reshape(-1)
     return torch.stack([torch.zeros_like(logit), logit], -1)
 
 
-def _zero_or_one(target: TargetType) -> TargetType:
+def _checked_binary_target(target: TargetType) -> TargetType:
     # A negative index would count classes from the last.
     values = (
         target.flatten().tolist() if isinstance(target, Tensor) else target if isinstance(target, list) else [target]
@@ -158,8 +186,8 @@ def _zero_or_one(target: TargetType) -> TargetType:
     return target
 
 
-def _of_every_row(target: TargetType, rows: int) -> TargetType:
-    """What a loss function is given. Captum leaves one target of one example alone, however many rows there are."""
+def _target_per_row(target: TargetType, rows: int) -> TargetType:
+    """Targets for a loss function. Captum does not repeat the target of a single example for all rows."""
     if isinstance(target, Tensor) and target.numel() == 1:
         return target.reshape(1).expand(rows)
     return target * rows if isinstance(target, list) and len(target) == 1 else target
@@ -169,18 +197,18 @@ def _selected(output: Tensor, target: TargetType) -> Tensor:
     if target is None and output.shape[1:].numel() != 1:
         raise AssertionError(
             f"target is None, but the output has the shape {tuple(output.shape)}: "
-            "expected a target that selects one value an example"
+            "expected a target that selects one value per example"
         )
     try:
-        chosen = _select_targets(output, target)
+        selected = _select_targets(output, target)
     except (IndexError, RuntimeError) as error:
         raise AssertionError(
             f"target {target!r} is out of range for an output of shape {tuple(output.shape)}"
         ) from error
-    if chosen.shape[1:].numel() != 1:
+    if selected.shape[1:].numel() != 1:
         raise AssertionError(
-            f"target {target!r} selects {tuple(chosen.shape[1:])} values an example of an output of shape "
+            f"target {target!r} selects {tuple(selected.shape[1:])} values per example of an output of shape "
             f"{tuple(output.shape)}, expected one"
         )
-    selected: Tensor = chosen.reshape(output.shape[0])
-    return selected
+    rows: Tensor = selected.reshape(output.shape[0])
+    return rows

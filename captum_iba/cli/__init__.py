@@ -21,7 +21,7 @@ except ModuleNotFoundError as missing:
         'run: pip install "captum-iba[text]"'
     )
 
-from captum_iba.cli.common import complain
+from captum_iba.cli.common import print_error
 from captum_iba.cli.compare import compare, report
 from captum_iba.cli.demo import demo
 from captum_iba.cli.explain import explain
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         given = None if arguments is None else list(arguments)
         sys.exit(command.main(given, prog_name="captum-iba", standalone_mode=False) or 0)
     except KeyboardInterrupt:
-        complain("interrupted")
+        print_error("interrupted")
         sys.exit(130)
     except Exception as failure:
         # A usage error, of whichever parser this version of typer comes with.
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if message is None:
             raise
         if message().strip():  # without any command the help has been shown
-            complain(f"{message()} (captum-iba --help says more)")
+            print_error(f"{message()} (captum-iba --help says more)")
         sys.exit(getattr(failure, "exit_code", 2))
 
 

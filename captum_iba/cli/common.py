@@ -1,4 +1,4 @@
-"""What the commands share: messages, a bar, errors in one line."""
+"""What the commands share: options, reading texts, messages, a progress bar, errors in one line."""
 
 from __future__ import annotations
 
@@ -7,28 +7,100 @@ import re
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from enum import Enum
 from importlib.util import find_spec
+from io import StringIO
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
 
-# The endings of captum_iba.benchmark.files, which is not there without its extra; a test compares them.
+if TYPE_CHECKING:
+    from captum_iba.compare.parallel import Executor
+
+# The endings of captum_iba.compare.data, which is not there without its extra; a test compares them.
 _TABLE = re.compile(r"\.(jsonl?|ndjson|[ct]sv|parquet)(\.(gz|bz2|xz))?$", re.IGNORECASE)
+_NUMBER = re.compile(r"-?\d+")
+_RANGE = re.compile(r"(\d+)\.\.(\d+)")
 
 
 class Precision(str, Enum):
-    """Of a model's weights."""
+    """Precision of a model's weights."""
 
     float32 = "float32"
     bfloat16 = "bfloat16"
 
 
+class ExecutorName(str, Enum):
+    """Where the work is done."""
+
+    local = "local"
+    ray = "ray"
+
+
 PrecisionOption = Annotated[
-    Precision, typer.Option("--dtype", help="Precision of the model; bfloat16 is faster where the processor has it.")
+    Precision | None,
+    typer.Option(
+        "--dtype", help="Precision of the model; bfloat16 is faster if the processor has it.", show_default="float32"
+    ),
 ]
+DeviceOption = Annotated[
+    str | None, typer.Option("--device", help="Device of the model, for example cuda.", show_default="the CPU")
+]
+ExecutorOption = Annotated[
+    ExecutorName,
+    typer.Option("--executor", help="local: in this process; ray: by Ray workers, one per GPU or per few CPUs."),
+]
+AddressOption = Annotated[
+    str | None,
+    typer.Option(
+        "--address", help="Address of a Ray cluster, auto or host:6379.", show_default="start Ray on this machine"
+    ),
+]
+WorkersOption = Annotated[
+    int | None, typer.Option("--workers", min=1, help="Number of Ray workers.", show_default="as many as fit")
+]
+
+
+def find_executor(name: ExecutorName, address: str | None, workers: int | None) -> Executor:
+    """The executor that the options name.
+
+    Raises:
+        typer.BadParameter: An option of Ray for the local executor.
+        ModuleNotFoundError: Ray is not installed.
+    """
+    from captum_iba.compare.parallel import LocalExecutor, RayExecutor
+
+    if name is ExecutorName.ray:
+        return RayExecutor(address, workers)
+    for option, value in (("--address", address), ("--workers", workers)):
+        if value is not None:
+            raise typer.BadParameter(f"{option} is for --executor ray, the executor is {name.value}.")
+    return LocalExecutor()
+
+
+@contextmanager
+def quiet_workers(executor: Executor) -> Iterator[None]:
+    """Without what Ray prints to standard output of a worker's death, amid the results; a warning says so, too."""
+    if executor.remote:
+        with redirect_stdout(StringIO()):
+            yield
+    else:
+        yield
+
+
+def parse_layer(layer: str) -> list[int | str]:
+    """Block numbers or module names: ``9``, ``1,2,3``, ``1+2+3`` or ``1..3``."""
+    layers: list[int | str] = []
+    for piece in (piece.strip() for piece in re.split(r"[,+]", layer)):
+        if span := _RANGE.fullmatch(piece):
+            layers += range(int(span[1]), int(span[2]) + 1)
+        else:
+            layers.append(int(piece) if _NUMBER.fullmatch(piece) else piece)
+    return layers
 
 
 def has_columns(source: str) -> bool:
@@ -37,35 +109,33 @@ def has_columns(source: str) -> bool:
 
 
 def read_texts(source: str, text_column: str | None, pair_column: str | None) -> tuple[list[str], list[str] | None]:
-    """The texts of a file, and their second texts: of a table its columns, else the lines that hold something."""
+    """The texts of a file, and their second texts: columns of a table, else the lines that are not blank."""
     if not has_columns(source):
         if text_column is not None or pair_column is not None:
             raise ValueError(f"{source} is read line by line and has no columns; expected CSV, JSON lines or parquet.")
         return read_lines(source), None
     require_extra()
-    from captum_iba.benchmark.data import find_columns
-    from captum_iba.benchmark.files import open_table
+    from captum_iba.compare.data import find_columns, missing_text, open_table
 
     table, _ = open_table(source)
     columns = find_columns(table.column_names, text_column, pair_column)
-    pairs = None if columns.pair is None else [_text(one) for one in table[columns.pair]]
-    return [_text(one) for one in table[columns.text]], pairs
-
-
-def _text(value: Any) -> str:
-    """A missing text is an empty one."""
-    return "" if value is None else str(value)
+    names = [name for name in (columns.text, columns.pair) if name is not None]
+    for number, row in enumerate(table.select_columns(names)):
+        if (lacking := missing_text(columns, row)) is not None:
+            raise ValueError(f"{source}: row {number} has {lacking}; leave the row out, or write an empty text.")
+    pairs = None if columns.pair is None else [str(value) for value in table[columns.pair]]
+    return [str(value) for value in table[columns.text]], pairs
 
 
 def require_extra() -> None:
-    """Raise ModuleNotFoundError, with what to install, unless what reading data sets and comparing take is there."""
-    for name in ("datasets", "pyarrow", "scipy", "matplotlib"):
+    """Raise ModuleNotFoundError, with what to install, unless the libraries of the extra ``compare`` are there."""
+    for name in ("datasets", "pyarrow", "scipy", "matplotlib", "yaml"):
         if find_spec(name) is None:
-            raise ModuleNotFoundError(f'{name} is not installed; run: pip install "captum-iba[benchmark]"', name=name)
+            raise ModuleNotFoundError(f'{name} is not installed; run: pip install "captum-iba[compare]"', name=name)
 
 
 def read_lines(source: str) -> list[str]:
-    """The lines of a file that hold something."""
+    """The lines of a file that are not blank."""
     try:
         raw = sys.stdin.buffer.read() if source == "-" else Path(source).read_bytes()
         # Only line ends split: str.splitlines would also split at form feeds and the like.
@@ -88,14 +158,29 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+def progress_bar(quiet: bool, *columns: ProgressColumn) -> Progress:
+    """A bar on standard error, if that is a terminal, with columns around the time."""
+    console = Console(stderr=True)
+    before, after = columns[:1], columns[1:]
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        *before,
+        TimeElapsedColumn(),
+        *after,
+        console=console,
+        disable=quiet or not console.is_terminal,
+    )
+
+
 def note(message: str, quiet: bool) -> None:
-    """A line on standard error, unless quiet."""
+    """Print a line to standard error, unless quiet."""
     if not quiet:
         typer.echo(f"captum-iba: {message}", err=True)
 
 
-def complain(message: str) -> None:
-    """An error, in one line on standard error."""
+def print_error(message: str) -> None:
+    """Print an error to standard error, in one line."""
     line = " ".join(str(message).split())
     typer.echo(f"captum-iba: error: {line}", err=True)
 
@@ -113,13 +198,13 @@ def plain_errors(quiet: bool, interrupted: str = "interrupted") -> Iterator[None
 
     with warnings.catch_warnings():
         warnings.simplefilter("once", UserWarning)
-        # Without statistics, what stands in for them has been said already.
+        # Without statistics, what is used in their place has been said already.
         warnings.filterwarnings("ignore", "no statistics given")
         warnings.showwarning = show
         try:
             yield
         except KeyboardInterrupt:
-            complain(interrupted)
+            print_error(interrupted)
             raise typer.Exit(130) from None
         except (typer.Exit, typer.BadParameter, BrokenPipeError):
             raise
@@ -128,5 +213,5 @@ def plain_errors(quiet: bool, interrupted: str = "interrupted") -> Iterator[None
                 raise
             expected = isinstance(error, (ValueError, TypeError, OSError, RuntimeError, ImportError, AssertionError))
             text = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-            complain(text if expected else f"{type(error).__name__}: {text} (CAPTUM_IBA_TRACEBACK=1 shows more)")
+            print_error(text if expected else f"{type(error).__name__}: {text} (CAPTUM_IBA_TRACEBACK=1 shows more)")
             raise typer.Exit(1) from None

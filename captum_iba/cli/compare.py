@@ -2,173 +2,226 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import fields
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.progress import TaskProgressColumn, TextColumn
 
-from captum_iba.cli.common import Precision, PrecisionOption, note, plain_errors, require_extra
-from captum_iba.cli.engines import AddressOption, EngineName, EngineOption, WorkersOption, find_engine
+from captum_iba.cli.common import (
+    AddressOption,
+    DeviceOption,
+    ExecutorName,
+    ExecutorOption,
+    PrecisionOption,
+    WorkersOption,
+    find_executor,
+    note,
+    parse_layer,
+    plain_errors,
+    progress_bar,
+    quiet_workers,
+    require_extra,
+)
 
 if TYPE_CHECKING:
-    from captum_iba.benchmark import Comparison, Summary
+    from captum_iba.compare import Comparison, ComparisonConfig, Step, Summary
 
 _INTERRUPTED = "interrupted; what is finished is kept, and the same command goes on where it stopped"
 
 
-class Preset(str, Enum):
+class MethodPreset(str, Enum):
     """Methods that belong together."""
 
     paper = "paper"
 
 
 class Target(str, Enum):
-    """What is explained."""
+    """Which class is explained."""
 
     gold = "gold"
     predicted = "predicted"
 
 
 def compare(
+    out: Annotated[Path, typer.Option(help="Folder for the records, tables, curves and the report.")],
     data: Annotated[
-        str,
-        typer.Option(help="JSON lines, CSV, parquet, .txt (also .gz), a folder, or a data set's name on the hub."),
-    ],
-    out: Annotated[Path, typer.Option(help="Folder for records, tables, curves and the report.")],
+        str | None,
+        typer.Option(
+            help="Dataset: JSON lines, CSV, parquet, .txt (also .gz), a folder, or a name on the hub.",
+            show_default=False,
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            help="YAML file with these options and with settings of the methods; the command line overrides it. Every "
+            "comparison leaves one in its folder, comparison.yaml.",
+            show_default=False,
+        ),
+    ] = None,
     model: Annotated[
         str | None, typer.Option(help="Folder or hub name of a classifier.", show_default="the embedded one")
     ] = None,
     methods: Annotated[
         str | None,
         typer.Option(
-            help="Methods with commas between them; NAME:abs by magnitude, NAME@key=value,key=value with settings.",
+            help="Names of methods with commas between them; NAME:abs takes the magnitude of the scores.",
             show_default="iba,ig,lime,random",
         ),
     ] = None,
     preset: Annotated[
-        Preset | None, typer.Option(help="The rows of the paper's table, fair and as released.", show_default=False)
+        MethodPreset | None,
+        typer.Option(help="The methods of the paper's table, fair and as released.", show_default=False),
     ] = None,
-    layers: Annotated[
-        str | None, typer.Option(help="Blocks, 1..12 or 1,3 or all: iba at each; 1+3: one mask.", show_default=False)
+    layer: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Layer of iba: a block from 1, 1,3 or 1..3 for several with one mask, or all for its default. Give "
+            "the option again for another run of iba.",
+            show_default=False,
+        ),
     ] = None,
-    betas: Annotated[
-        str | None, typer.Option(help="Numbers with commas between them: iba with each of them.", show_default=False)
+    beta: Annotated[
+        list[float] | None,
+        typer.Option(
+            help="Weight of the information in iba. Give the option again for another run.", show_default=False
+        ),
     ] = None,
-    examples: Annotated[int | None, typer.Option(min=1, help="Size of the sample.", show_default="all rows")] = None,
+    examples: Annotated[
+        int | None, typer.Option(min=1, help="Number of examples in the sample.", show_default="all rows")
+    ] = None,
     target: Annotated[
-        Target | None, typer.Option(help="The class that is explained.", show_default="gold, if there are labels")
+        Target | None, typer.Option(help="Class to explain.", show_default="gold, if there are labels")
     ] = None,
-    text_column: Annotated[str | None, typer.Option(help="Of the texts.", show_default="found by its name")] = None,
+    text_column: Annotated[
+        str | None, typer.Option(help="Column with the texts.", show_default="found by its name")
+    ] = None,
     pair_column: Annotated[
-        str | None, typer.Option(help="Of the second texts.", show_default="found by its name")
+        str | None, typer.Option(help="Column with the second texts.", show_default="found by its name")
     ] = None,
     label_column: Annotated[
-        str | None, typer.Option(help="Of the gold labels.", show_default="found by its name")
+        str | None, typer.Option(help="Column with the gold labels.", show_default="found by its name")
     ] = None,
     subset: Annotated[
-        str | None, typer.Option(help="Configuration of a set on the hub that has several.", show_default=False)
+        str | None, typer.Option(help="Subset of a dataset on the hub that has several.", show_default=False)
     ] = None,
     split: Annotated[
-        str | None, typer.Option(help="Part of a folder or set on the hub.", show_default="test, else validation")
+        str | None, typer.Option(help="Split of a folder or hub dataset.", show_default="test, else validation")
     ] = None,
     statistics_from: Annotated[
         str | None,
         typer.Option(
-            help="Data whose texts give the statistics that iba needs.",
+            help="Dataset whose texts give the statistics that iba needs.",
             show_default="500 rows, outside the sample if possible",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of the sample and of the methods.")] = 0,
-    random_seeds: Annotated[int, typer.Option(min=1, help="How many times random runs; its row is the mean.")] = 5,
-    batch_size: Annotated[int, typer.Option(min=1, help="Rows of one pass of the model.")] = 32,
+    seed: Annotated[int | None, typer.Option(help="Seed of the sample and of the methods.", show_default="0")] = None,
+    random_seeds: Annotated[
+        int | None, typer.Option(min=1, help="Number of seeds of random; its row is the mean.", show_default="5")
+    ] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(min=1, help="Largest number of rows in a forward pass.", show_default="32")
+    ] = None,
     max_length: Annotated[
-        int | None, typer.Option(min=1, help="Where texts are cut, in tokens.", show_default="as the model allows")
+        int | None,
+        typer.Option(min=1, help="Length in tokens to truncate texts to.", show_default="as the model allows"),
     ] = None,
-    device: Annotated[
-        str | None, typer.Option(help="Where the model runs, for example cuda.", show_default="the CPU")
-    ] = None,
-    dtype: PrecisionOption = Precision.float32,
-    engine: EngineOption = EngineName.local,
+    device: DeviceOption = None,
+    dtype: PrecisionOption = None,
+    executor: ExecutorOption = ExecutorName.local,
     address: AddressOption = None,
     workers: WorkersOption = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only the findings and errors.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the findings and errors.")] = False,
 ) -> None:
-    """Compare methods on a data set: tables, curves and a report. Stopped, it goes on where it was."""
+    """Compare methods on a dataset: tables, curves and a report. If it is stopped, the same command goes on."""
+    options = {**locals(), "layers": [_layer(text) for text in layer or ()] or None, "betas": beta or None}
+    if data is None and config is None:
+        raise typer.BadParameter("Missing option --data (or --config with a file that names the data).")
     with plain_errors(quiet, _INTERRUPTED):
         require_extra()
-        from captum_iba.benchmark import Request, prepare, write_report
+        from captum_iba.compare import prepare, write_report
 
-        where = find_engine(engine, address, workers)
-        request = Request(
-            data=data,
-            model=model,
-            methods=methods,
-            preset=None if preset is None else preset.value,
-            layers=layers,
-            betas=betas,
-            examples=examples,
-            subset=subset,
-            split=split,
-            text_column=text_column,
-            pair_column=pair_column,
-            label_column=label_column,
-            target=None if target is None else target.value,
-            statistics_from=statistics_from,
-            seed=seed,
-            random_seeds=random_seeds,
-            batch_size=batch_size,
-            max_length=max_length,
-            device=device,
-            dtype=dtype.value,
-        )
-        _go(prepare(request, out, lambda message: note(message, quiet), where), quiet)
+        where = find_executor(executor, address, workers)
+        with quiet_workers(where):
+            _compute(prepare(_config(config, options), out, lambda message: note(message, quiet), where), quiet)
         _deliver(write_report(out), quiet)
 
 
 def report(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a finished comparison.")],
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only the findings and errors.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the findings and errors.")] = False,
 ) -> None:
     """Draw the tables, curves and report of a comparison again, from its records."""
     with plain_errors(quiet):
         require_extra()
-        from captum_iba.benchmark import write_report
+        from captum_iba.compare import write_report
 
         _deliver(write_report(folder), quiet)
 
 
-def _go(comparison: Comparison, quiet: bool) -> None:
-    from captum_iba.benchmark import TimeLeft
+def _config(path: Path | None, options: dict[str, Any]) -> ComparisonConfig:
+    """The configuration of a file, overridden by the options that have the names of its fields."""
+    from captum_iba.compare import ComparisonConfig
 
+    names = {field.name for field in fields(ComparisonConfig)}
+    given = {name: value for name, value in options.items() if name in names and value is not None}
+    given = {name: value.value if isinstance(value, Enum) else value for name, value in given.items()}
+    return ComparisonConfig(**given) if path is None else ComparisonConfig.from_yaml(path, **given)
+
+
+def _layer(text: str) -> int | str | list[int | str]:
+    layers = parse_layer(text)
+    return layers if len(layers) > 1 else layers[0]
+
+
+def _compute(comparison: Comparison, quiet: bool) -> None:
     left = TimeLeft((run.name for run in comparison.runs), comparison.tokens)
     failing: set[str] = set()
-    with _bar(quiet) as bar:
+    with progress_bar(quiet, TaskProgressColumn(), TextColumn("{task.fields[left]}")) as bar:
         task = bar.add_task("", total=comparison.tokens * len(comparison.runs), left="")
         for step in comparison.go():
             left.add(step)
             seconds = left.seconds()
-            if seconds is not None and comparison.engine.workers:
-                seconds /= comparison.engine.workers
+            if seconds is not None and comparison.executor.workers:
+                seconds /= comparison.executor.workers
             bar.update(task, advance=step.tokens, description=step.run, left=_duration(seconds))
             if step.error is not None and step.run not in failing:
                 failing.add(step.run)
                 note(f"{step.run} fails on examples, which is recorded; the first time with {step.error}", quiet)
 
 
-def _bar(quiet: bool) -> Progress:
-    console = Console(stderr=True)
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[left]}"),
-        console=console,
-        disable=quiet or not console.is_terminal,
-    )
+class TimeLeft:
+    """Estimate of the time that a comparison still takes: each run goes on at its own pace, in seconds per token.
+
+    Args:
+        runs (iterable of str): Names of all runs.
+        tokens (int): Number of tokens that each of them has to go through.
+    """
+
+    def __init__(self, runs: Iterable[str], tokens: int) -> None:
+        self._left = dict.fromkeys(runs, tokens)
+        self._tokens: defaultdict[str, int] = defaultdict(int)
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+
+    def add(self, step: Step) -> None:
+        """Take a step into account."""
+        self._left[step.run] -= step.tokens
+        if step.seconds is not None:
+            self._tokens[step.run] += step.tokens
+            self._seconds[step.run] += step.seconds
+
+    def seconds(self) -> float | None:
+        """Seconds left; None before anything is known. A run without a step yet counts like the mean of the others."""
+        paces = {run: self._seconds[run] / tokens for run, tokens in self._tokens.items() if tokens}
+        if not paces:
+            return 0.0 if not any(self._left.values()) else None
+        mean_pace = sum(paces.values()) / len(paces)
+        return sum(left * paces.get(run, mean_pace) for run, left in self._left.items())
 
 
 def _duration(seconds: float | None) -> str:

@@ -6,39 +6,31 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import MofNCompleteColumn
 
-from captum_iba.cli.common import note, one_thread, plain_errors
+from captum_iba.cli.common import note, one_thread, plain_errors, progress_bar
 
 _METHODS = ("iba", "ig", "lime", "leave_one_out")
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Where the page goes.")] = Path("captum-iba-demo.html"),
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only the path of the page.")] = False,
+    out: Annotated[Path, typer.Option(help="File to write the page to.")] = Path("captum-iba-demo.html"),
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the path of the page.")] = False,
 ) -> None:
     """Explain a few film reviews at all 12 layers of the embedded model, beside other methods, and write a page."""
     with plain_errors(quiet):
-        from captum_iba.text import (
-            Classifier,
-            TextExplainer,
-            demo_texts,
-            embedded_model_path,
-            embedded_statistics,
-            explain_layers,
-            find_blocks,
-        )
-        from captum_iba.text._files import write_text
+        from captum_iba._files import write_text
+        from captum_iba.demo import demo_texts, embedded_model_path, embedded_statistics
+        from captum_iba.methods import attribute
+        from captum_iba.text import Classifier, TextExplainer, explain_layers, find_blocks
         from captum_iba.text.classifier import load_classifier
-        from captum_iba.text.methods import attribute
         from captum_iba.visualization import layer_page
 
         note("loading the embedded model", quiet)
         model, tokenizer = load_classifier(embedded_model_path())
         depth = len(find_blocks(model))
         texts = demo_texts()
-        with one_thread(), _bar(quiet) as bar:
+        with one_thread(), progress_bar(quiet, MofNCompleteColumn()) as bar:
             task = bar.add_task("layers and methods", total=depth + len(_METHODS))
             rows = explain_layers(
                 (TextExplainer(model, tokenizer, layer, embedded_statistics(layer)) for layer in range(1, depth + 1)),
@@ -63,15 +55,3 @@ def demo(
             methods=list(zip(*columns, strict=True)),
         )
         typer.echo(f"{'' if quiet else 'The report is at '}{write_text(out, page)}")
-
-
-def _bar(quiet: bool) -> Progress:
-    console = Console(stderr=True)
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=console,
-        disable=quiet or not console.is_terminal,
-    )

@@ -14,24 +14,31 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from captum_iba.cli.common import Precision, PrecisionOption, has_columns, note, plain_errors, read_texts
-from captum_iba.cli.engines import AddressOption, EngineName, EngineOption, WorkersOption, find_engine
+from captum_iba.cli.common import (
+    AddressOption,
+    DeviceOption,
+    ExecutorName,
+    ExecutorOption,
+    Precision,
+    PrecisionOption,
+    WorkersOption,
+    find_executor,
+    has_columns,
+    note,
+    parse_layer,
+    plain_errors,
+    quiet_workers,
+    read_texts,
+)
 
 if TYPE_CHECKING:
     from captum_iba.text import TextAttribution, TextExplainer
 
 
 _NUMBER = re.compile(r"-?\d+")
-_RANGE = re.compile(r"(\d+)\.\.(\d+)")
 
 
-class Method(str, Enum):
-    """What computes the bits."""
-
-    iba = "iba"
-
-
-class Preset(str, Enum):
+class BottleneckPreset(str, Enum):
     """Settings that belong together."""
 
     default = "default"
@@ -52,68 +59,74 @@ def explain(
     model: Annotated[
         str | None, typer.Option(help="Folder or hub name of a classifier.", show_default="the embedded one")
     ] = None,
-    pair: Annotated[list[str] | None, typer.Option(help="The second text of a pair; once for each text.")] = None,
+    pair: Annotated[list[str] | None, typer.Option(help="Second text of a pair; once for each text.")] = None,
     file: Annotated[
         str | None,
-        typer.Option(help="Texts from a file, one a line, or of a CSV, JSON lines or parquet; - is standard input."),
+        typer.Option(
+            help="File with texts: one per line, or a CSV, JSON lines or parquet table; - is standard input.",
+            show_default=False,
+        ),
     ] = None,
     text_column: Annotated[
-        str | None, typer.Option(help="Of the texts in a file with columns.", show_default="found by its name")
+        str | None, typer.Option(help="Column with the texts, of a table.", show_default="found by its name")
     ] = None,
-    pair_column: Annotated[str | None, typer.Option(help="Of the second texts.", show_default="likewise")] = None,
+    pair_column: Annotated[
+        str | None, typer.Option(help="Column with the second texts, of a table.", show_default="found by its name")
+    ] = None,
     layer: Annotated[
         str | None,
         typer.Option(
-            help="Block from 1, or a module's name; 1,2,3 or 1..3: with one mask.",
-            show_default="all blocks, one mask; of the published presets the one at 3/4 of the depth",
+            help="Layer of the mask: a block from 1, or a module's name; 1,2,3 or 1..3 for several with one mask.",
+            show_default="all blocks; of the published presets the one at 3/4 of the depth",
         ),
     ] = None,
     target: Annotated[
         str | None, typer.Option(help="Class to explain: label or number.", show_default="the predicted one")
     ] = None,
-    method: Annotated[Method, typer.Option(help="What computes the bits.")] = Method.iba,
-    preset: Annotated[Preset, typer.Option(help="Settings that belong together.")] = Preset.default,
+    preset: Annotated[BottleneckPreset, typer.Option(help="Settings that belong together.")] = BottleneckPreset.default,
     granularity: Annotated[
-        Granularity | None, typer.Option(help="What opens and closes as one.", show_default="the preset's")
+        Granularity | None, typer.Option(help="What shares one value of the mask.", show_default="the preset's")
     ] = None,
     beta: Annotated[
         float | None, typer.Option(min=0, help="Weight of the information.", show_default="the preset's")
     ] = None,
-    steps: Annotated[int | None, typer.Option(min=0, help="Updates of the mask.", show_default="the preset's")] = None,
-    draws: Annotated[
+    steps: Annotated[
+        int | None, typer.Option(min=0, help="Number of optimizer steps.", show_default="the preset's")
+    ] = None,
+    samples: Annotated[
         int | None,
-        typer.Option(min=0, help="Noise draws a step; 0: the mean of the noise.", show_default="the preset's"),
+        typer.Option(min=0, help="Noise samples per step; 0 takes the mean of the noise.", show_default="the preset's"),
     ] = None,
     complement: Annotated[
-        float | None, typer.Option(min=0, help="Weight of what is held back.", show_default="the preset's")
+        float | None, typer.Option(min=0, help="Weight of the complement loss.", show_default="the preset's")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of the noise.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the noise.")] = 0,
     statistics: Annotated[
-        Path | None, typer.Option(help="Statistics of the layer: a file, or a folder with one a layer.")
+        Path | None, typer.Option(help="Statistics of the layer: a file, or a folder with one file per layer.")
     ] = None,
     statistics_from: Annotated[
-        Path | None, typer.Option(help="Texts to estimate the statistics from, a file as for --file; kept in a cache.")
+        Path | None,
+        typer.Option(help="File with texts, as for --file, to estimate the statistics from; kept in a cache."),
     ] = None,
-    html: Annotated[Path | None, typer.Option(help="Write a page with the coloured texts.")] = None,
+    html: Annotated[Path | None, typer.Option(help="File for a page with the coloured texts.")] = None,
     json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write a list of results as JSON; - is standard output.")
+        Path | None, typer.Option("--json", help="File for a JSON list of results; - is standard output.")
     ] = None,
     keep: Annotated[
         Path | None,
-        typer.Option(help="Keep finished texts in this folder: the same command goes on where it stopped."),
+        typer.Option(help="Folder for finished results: the same command then goes on where it stopped."),
     ] = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="Texts at a time.")] = 8,
-    device: Annotated[
-        str | None, typer.Option(help="Where the model runs, for example cuda.", show_default="the CPU")
-    ] = None,
-    dtype: PrecisionOption = Precision.float32,
-    engine: EngineOption = EngineName.local,
+    batch_size: Annotated[int, typer.Option(min=1, help="Number of texts in a batch.")] = 8,
+    device: DeviceOption = None,
+    dtype: PrecisionOption = None,
+    executor: ExecutorOption = ExecutorName.local,
     address: AddressOption = None,
     workers: WorkersOption = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only results and errors.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only results and errors.")] = False,
 ) -> None:
     """Explain texts: the words in colour, and how many bits the classifier needs of each."""
     with plain_errors(quiet):
+        _check_options(texts, preset, statistics, statistics_from, text_column, pair_column)
         given, others = _texts(texts, file, text_column, pair_column)
         if pair and others:
             raise typer.BadParameter("--pair: the second texts are in the file already.")
@@ -128,31 +141,50 @@ def explain(
         for option, path in (("--html", html), ("--json", json_file)):
             if path is not None and not path.absolute().parent.is_dir():
                 raise typer.BadParameter(f"{option}: there is no folder {path.parent}.")
-        from captum_iba.engines.texts import explain_texts
+        from captum_iba.compare.parallel import explain_texts
 
-        where = find_engine(engine, address, workers)
-        # Workers elsewhere have devices of their own.
-        explainer = _load(model, layer, statistics, None if where.apart else device, dtype)
-        if statistics is None and preset is not Preset.as_released:
+        where = find_executor(executor, address, workers)
+        # Remote workers have devices of their own.
+        explainer = _load(model, layer, statistics, None if where.remote else device, dtype)
+        if statistics is None and preset is not BottleneckPreset.as_released:
             _find_statistics(explainer, model, statistics_from, (text_column, pair_column), quiet)
-        found: Callable[..., list[TextAttribution]] = explainer.explain
-        if where.apart or keep is not None:
-            found = partial(explain_texts, where, explainer, device=device, keep=keep)
-        results = found(
-            given,
-            pair or others,
-            target=_target(target, explainer.classifier.labels),
-            granularity=None if granularity is None else granularity.value,
-            preset=preset.value,
-            beta=beta,
-            n_steps=steps,
-            n_samples=draws,
-            complement=complement,
-            seed=seed,
-            batch_size=batch_size,
-            show_progress=not quiet and sys.stderr.isatty(),
-        )
+        attribute: Callable[..., list[TextAttribution]] = explainer.explain
+        if where.remote or keep is not None:
+            attribute = partial(explain_texts, where, explainer, device=device, keep=keep)
+        with quiet_workers(where):
+            results = attribute(
+                given,
+                pair or others,
+                target=_target(target, explainer.classifier.labels),
+                granularity=None if granularity is None else granularity.value,
+                preset=preset.value,
+                beta=beta,
+                n_steps=steps,
+                n_samples=samples,
+                complement=complement,
+                seed=seed,
+                batch_size=batch_size,
+                show_progress=not quiet and sys.stderr.isatty(),
+            )
         _deliver(results, html, json_file, quiet)
+
+
+def _check_options(
+    texts: list[str] | None,
+    preset: BottleneckPreset,
+    statistics: Path | None,
+    statistics_from: Path | None,
+    text_column: str | None,
+    pair_column: str | None,
+) -> None:
+    """Refuse options that would change nothing."""
+    for option, path in (("--statistics", statistics), ("--statistics-from", statistics_from)):
+        if path is not None and preset is BottleneckPreset.as_released:
+            raise typer.BadParameter(f"{option}: the preset as_released takes its noise from the text itself.")
+    columns_of_statistics = statistics_from is not None and has_columns(str(statistics_from))
+    for option, column in (("--text-column", text_column), ("--pair-column", pair_column)):
+        if column is not None and texts and not columns_of_statistics:
+            raise typer.BadParameter(f"{option} is for a table (--file), the texts are arguments.")
 
 
 def _texts(
@@ -172,31 +204,20 @@ def _texts(
 
 
 def _load(
-    model: str | None, layer: str | None, statistics: Path | None, device: str | None, dtype: Precision
+    model: str | None, layer: str | None, statistics: Path | None, device: str | None, dtype: Precision | None
 ) -> TextExplainer:
     import torch
 
-    from captum_iba.text import TextExplainer, embedded_model_path
+    from captum_iba.demo import embedded_model_path
+    from captum_iba.text import TextExplainer
 
     return TextExplainer.from_pretrained(
         embedded_model_path() if model is None else model,
-        layer=_layer(layer),
+        layer=None if layer is None else parse_layer(layer),
         statistics=statistics,
         device=device,
-        dtype=getattr(torch, dtype.value),
+        dtype=getattr(torch, (dtype or Precision.float32).value),
     )
-
-
-def _layer(layer: str | None) -> list[int | str] | None:
-    if layer is None:
-        return None
-    found: list[int | str] = []
-    for piece in (piece.strip() for piece in re.split(r"[,+]", layer)):
-        if span := _RANGE.fullmatch(piece):
-            found += range(int(span[1]), int(span[2]) + 1)
-        else:
-            found.append(int(piece) if _NUMBER.fullmatch(piece) else piece)
-    return found
 
 
 def _target(target: str | None, labels: Sequence[str]) -> int | str | None:
@@ -213,7 +234,8 @@ def _find_statistics(
     columns: tuple[str | None, str | None],
     quiet: bool,
 ) -> None:
-    from captum_iba.text import cached_statistics, embedded_statistics
+    from captum_iba.demo import embedded_statistics
+    from captum_iba.text import cached_statistics
 
     if source is not None:
         # The columns are those of --file, if this file has columns at all.
@@ -225,14 +247,14 @@ def _find_statistics(
         note("statistics: those of the embedded model, over film reviews", quiet)
     else:
         note(
-            "no statistics: each text's own stand in, which is less faithful; "
+            "no statistics: each text's own are used, which is less faithful; "
             "--statistics-from FILE estimates them from texts",
             quiet,
         )
 
 
 def _deliver(results: list[TextAttribution], html: Path | None, json_file: Path | None, quiet: bool) -> None:
-    from captum_iba.text._files import write_text
+    from captum_iba._files import write_text
     from captum_iba.visualization import terminal_text, token_page
 
     content = None

@@ -1,8 +1,20 @@
-"""Which attribution can be trusted: the degradation test and what is read off it; needs torch and captum only."""
+"""Evaluate attributions: the degradation test, scores read off it, confidence intervals and sanity checks.
 
-from captum_iba.metrics.bootstrap import Interval, mean_over_seeds, paired_bootstrap
+Needs torch and captum only; intervals and rank correlations need scipy, ``captum-iba[plot]``.
+"""
+
+from captum_iba.metrics.confidence import Interval, mean_over_seeds, paired_bootstrap
 from captum_iba.metrics.degradation import Degradation, degradation, degradation_both
-from captum_iba.metrics.derived import (
+from captum_iba.metrics.layer_metrics import layer_infidelity, layer_sensitivity_max
+from captum_iba.metrics.perturbations import BaselineValue, Delete, MaskOut, Perturbation, ReplaceToken
+from captum_iba.metrics.removal import NINTHS
+from captum_iba.metrics.sanity_checks import (
+    Randomisation,
+    cascading_randomisation,
+    ground_truth_precision,
+    rank_correlation,
+)
+from captum_iba.metrics.scores import (
     METRICS,
     Metric,
     aopc,
@@ -15,11 +27,6 @@ from captum_iba.metrics.derived import (
     probability_drop,
     sufficiency,
 )
-from captum_iba.metrics.layer import infidelity, sensitivity_max
-from captum_iba.metrics.operators import BaselineValue, Delete, MaskOut, Operator, ReplaceToken
-from captum_iba.metrics.planted import planted_token_precision
-from captum_iba.metrics.randomisation import Randomisation, cascading_randomisation, rank_correlation
-from captum_iba.metrics.ranking import NINTHS
 
 __all__ = [
     "METRICS",
@@ -30,7 +37,7 @@ __all__ = [
     "Interval",
     "MaskOut",
     "Metric",
-    "Operator",
+    "Perturbation",
     "Randomisation",
     "ReplaceToken",
     "aopc",
@@ -41,14 +48,14 @@ __all__ = [
     "degradation",
     "degradation_both",
     "degraded_floor",
-    "infidelity",
+    "ground_truth_precision",
+    "layer_infidelity",
+    "layer_sensitivity_max",
     "log_odds",
     "mean_over_seeds",
     "normalised_curve",
     "paired_bootstrap",
-    "planted_token_precision",
     "probability_drop",
     "rank_correlation",
-    "sensitivity_max",
     "sufficiency",
 ]

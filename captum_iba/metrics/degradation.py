@@ -1,45 +1,72 @@
-"""The degradation test: what becomes of the prediction as features are removed in the order of their scores."""
+"""Degradation test: how the prediction changes as features are removed in the order of their scores."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from numbers import Integral
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 import torch
 from torch import Tensor
 
-from captum_iba.metrics.operators import BaselineValue, Delete, Operator
-from captum_iba.metrics.ranking import (
-    COUNTINGS,
+from captum_iba.metrics.perturbations import BaselineValue, Delete, MaskOut, Perturbation
+from captum_iba.metrics.removal import (
     NINTHS,
-    ORDERS,
     counts_as_released,
-    counts_of_shares,
+    counts_of_fractions,
+    expand_mask,
     feature_grid,
     feature_scores,
-    per_feature,
     rank_as_released,
     rank_features,
 )
-from captum_iba.metrics.rows import Rows, Task
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+ORDERS = ("morf", "lerf")
+COUNTINGS = ("removable", "as_released")
+
+# Size of a forward pass by default. On a CPU larger passes leave the caches and get slower: benchmarks/degradation.py.
+POSITIONS_PER_PASS = {"cpu": 1024}
+POSITIONS_PER_PASS_OTHERWISE = 32768
+IMAGES_PER_PASS = 32
 
 
 class Degradation(NamedTuple):
-    """What became of each example, all (B, S + 1) on the CPU; column 0: nothing removed.
+    """Predictions of B examples after each step of removal, all (B, S + 1) on the CPU; column 0: nothing removed.
 
     Args:
-        probability (Tensor): Of the target, softmax over the classes, float32 (float64 for a float64 model). Classes
-            must compete; for one with a probability of its own (sigmoid) see :func:`degradation`.
-        logit (Tensor): Of the target, likewise.
-        decision (Tensor): The most probable class, int64.
-        share (Tensor): Of the removable features (or groups), really removed, float32; 0 where there are none.
+        probability (Tensor): Target probability, softmax over the classes, float32 (float64 for a float64 model).
+            Classes must compete; for a class with a probability of its own (sigmoid) see :func:`degradation`.
+        logit (Tensor): Target logit, of the same type.
+        decision (Tensor): Most probable class, int64.
+        fraction (Tensor): Fraction of the removable features (or groups) that is removed, float32; 0 where there are
+            none.
+        requested (Tensor, optional): Fraction, or number, of features that the step was to remove, the same for all
+            examples, float32; metrics check it. Default: None, unknown
     """
 
     probability: Tensor
     logit: Tensor
     decision: Tensor
-    share: Tensor
+    fraction: Tensor
+    requested: Tensor | None = None
+
+
+class DegradationSettings(TypedDict, total=False):
+    """Keyword arguments of :func:`degradation` and :func:`degradation_both`; see there."""
+
+    feature_mask: Tensor | None
+    removable_mask: Tensor | None
+    perturbation: Perturbation | None
+    fractions: Sequence[float] | None
+    counts: Sequence[int] | None
+    counting: str
+    max_examples_per_batch: int | None
+    show_progress: bool
 
 
 def degradation(
@@ -49,107 +76,91 @@ def degradation(
     target: int | Sequence[int] | Tensor | None = None,
     additional_forward_args: Any = None,
     *,
-    feature_mask: Tensor | None = None,
-    removable_mask: Tensor | None = None,
-    operator: Operator | None = None,
-    shares: Sequence[float] | None = None,
-    counts: Sequence[int] | None = None,
     order: str = "morf",
-    counting: str = "removable",
-    max_examples_per_batch: int | None = None,
-    show_progress: bool = False,
+    **settings: Unpack[DegradationSettings],
 ) -> Degradation:
     r"""
-    Remove the features of each example in the order of their scores, and see how the prediction changes.
+    Remove the features of each example in the order of their scores, and record how the prediction changes.
 
-    If scores are right, removing the most relevant first (MoRF) destroys the prediction soon, and removing the
-    least relevant first (LeRF) late. What is removed at a step stays removed at later ones. Ties go by position, the
-    earlier first; features scored NaN go last in both orders, infinite ones where they belong. So LeRF is always MoRF
-    of the negated scores. A result does not depend on what else is in the batch, nor on padding.
+    If scores are right, removing the most relevant features first (MoRF) destroys the prediction early, and removing
+    the least relevant first (LeRF) late. Features that are removed at a step stay removed at later ones. Ties go by
+    position, the earlier first; features scored NaN go last in both orders, infinite ones where they belong. So LeRF
+    is always MoRF of the negated scores. Results are batch-invariant and do not depend on padding.
 
-    Examples and steps run together, a step of a short text that removes no more than the one before only once,
-    sorted by length where the operator deletes, so that little padding is computed. :func:`degradation_both` does both
+    Examples and steps share forward passes. A step that removes no more than the one before runs once. Where tokens
+    are deleted, rows are sorted by length, so that little padding is computed. :func:`degradation_both` computes both
     orders at once.
 
-    Probabilities are by softmax. Where each class has one of its own (sigmoid, several labels), let ``forward_func``
-    give the logits of yes or no, ``torch.stack([torch.zeros_like(z), z], -1)`` for the logit ``z`` of the class, and
-    explain target 1.
+    Probabilities are by softmax. Outputs that are probabilities already (every row in [0, 1], with the sum 1) are taken
+    as they are, with a warning, and their logarithms as logits. Where each class has a probability of its own (sigmoid,
+    several labels), let ``forward_func`` return the logits of no and yes, ``torch.stack([torch.zeros_like(z), z], -1)``
+    for the logit ``z`` of the class, and explain target 1.
 
-    The test is that of Samek et al., "Evaluating the Visualization of What a Deep Neural Network Has Learned", 2017,
-    and, with deleted tokens, that of Jiang et al., Findings of EMNLP 2020, https://arxiv.org/abs/2012.13838.
+    Sources: Samek et al., "Evaluating the Visualization of What a Deep Neural Network Has Learned", 2017; with deleted
+    tokens Jiang et al., Findings of EMNLP 2020, https://arxiv.org/abs/2012.13838.
 
     Args:
 
-        forward_func (Callable): The model, or any function of inputs and further arguments, that gives logits
+        forward_func (Callable): Model, or any function of inputs and additional arguments, that returns logits
                     (rows, C), C > 1. It runs in evaluation mode, without gradients, and is left as it was.
         inputs (Tensor or tuple of Tensor): Token ids (B, T), embeddings (B, T, D), images (B, C, H, W) or tables
-                    (B, F); of a tuple, features are removed from the first.
-        attributions (Tensor or tuple of Tensor): Scores: (B, T); (B, T, D), summed over D; for images (B, H, W) or
-                    (B, C, H, W), summed over C; of a tuple, the first.
-        target (int, list of int or Tensor, optional): Class, one for all or one an example.
-                    Default: None, the most probable class of the whole example
-        additional_forward_args (Any, optional): Further arguments of ``forward_func``, one or a tuple. Tensors in
-                    them whose first dimension counts the examples go with the examples.
+                    (B, F). Of a tuple, features are removed from the first tensor.
+        attributions (Tensor or tuple of Tensor): Scores (B, T); (B, T, D), summed over D; for images (B, H, W) or
+                    (B, C, H, W), summed over C. Of a tuple, the first tensor.
+        target (int, list of int or Tensor, optional): Class, one for all examples or one per example.
+                    Default: None, the most probable class of the complete example
+        additional_forward_args (Any, optional): Additional arguments of ``forward_func``, one or a tuple. Tensors in
+                    them whose first dimension is B are selected together with the examples.
                     Default: None
-        feature_mask (Tensor, optional): Integers (B, T) or (1, T), for images (B, H, W) or (1, H, W): features with
-                    the same integer (sub-words of a word, superpixels) are removed as one, scored by their sum.
-                    Default: every feature by itself
-        removable_mask (Tensor, optional): False where nothing is ever removed: special tokens, the separator of a
-                    pair, padding. Shaped as ``feature_mask``.
-                    Default: everything may be removed
-        operator (Callable, optional): What removing means: :class:`Delete`, :class:`ReplaceToken`, :class:`MaskOut`,
-                    :class:`BaselineValue`, or a callable (see :mod:`captum_iba.metrics.operators`).
-                    Default: None, ``BaselineValue(0)`` for floating-point inputs; ids need one
-        shares (sequence of float, optional): Of the removable features of an example, in rising order, from 0 to 1.
-                    Rounded to features, halves up, at least one for a share above 0; 1 removes all.
-                    Default: 1/9, 2/9, ... 1
-        counts (sequence of int, optional): In place of ``shares``, how many features; no more than there are.
         order (str, optional): ``"morf"``, highest score first, or ``"lerf"``, lowest first.
                     Default: "morf"
-        counting (str, optional): ``"removable"``; or ``"as_released"``, as the code of Jiang et al.: shares are of the
-                    whole length, special tokens included, halves to even; steps of a short text that remove
+        feature_mask (Tensor, optional): Integers (B, T) or (1, T), for images (B, H, W) or (1, H, W). Features with
+                    the same integer (sub-words of a word, superpixels) are removed as one, scored by their sum.
+                    Default: None, every feature by itself
+        removable_mask (Tensor, optional): False where nothing is ever removed (special tokens, the separator of a
+                    pair, padding), of the shape of ``feature_mask``.
+                    Default: None, every feature may be removed, except for padding where :class:`Delete` or
+                    :class:`MaskOut` tell it by the attention mask; the others take padding for features
+        perturbation (Perturbation, optional): How features are removed: :class:`Delete`, :class:`ReplaceToken`,
+                    :class:`MaskOut`, :class:`BaselineValue`, or a function (:mod:`captum_iba.metrics.perturbations`).
+                    Default: None, ``BaselineValue(0)`` for floating-point inputs; token ids need one
+        fractions (sequence of float, optional): Fractions of the removable features of an example, in rising order,
+                    from 0 to 1. Rounded to features, halves up, at least one for a fraction above 0; 1 removes all.
+                    Default: None, 1/9, 2/9, ... 1
+        counts (sequence of int, optional): Numbers of removed features, in rising order, in place of ``fractions``.
+                    Default: None
+        counting (str, optional): ``"removable"``; or ``"as_released"``, as in the code of Jiang et al.: fractions of
+                    the whole length, special tokens included, halves to even; steps of a short text that remove
                     as many as the one before are left out, and the last is repeated at the end; the token
                     that ranks last, special or not, is never removed. With :class:`Delete`, without
                     ``feature_mask`` and ``counts``.
                     Default: "removable"
-        max_examples_per_batch (int, optional): Rows (examples times steps) of a pass.
-                    Default: None, as many as hold 1024 positions on a CPU, 32768 elsewhere; 32 images
-        show_progress (bool, optional): A progress bar over the passes.
+        max_examples_per_batch (int, optional): Maximum number of rows (examples times steps) of a forward pass.
+                    Default: None, as many as hold 1024 positions on a CPU, 32768 on other devices; 32 images
+        show_progress (bool, optional): Whether to show a progress bar over the forward passes.
                     Default: False
 
     Returns:
-        *Degradation*: **probability**, **logit**, **decision** and **share**, each (B, S + 1) for S shares or counts.
-        An example without removable features keeps its first column throughout.
+        *Degradation*: **probability**, **logit**, **decision**, **fraction** and **requested**, each (B, S + 1) for S
+        fractions or counts. An example without removable features keeps its first column throughout.
 
     Raises:
-        TypeError: inputs or outputs that are not tensors.
-        ValueError: a shape, share, count, order or counting that does not fit; says which.
-        AssertionError: a target that the output does not have.
+        TypeError: Inputs or outputs that are not tensors.
+        ValueError: A shape, fraction, count, order or counting out of range; the message names it.
+        AssertionError: A target that the output does not have.
 
     Examples::
 
-        >>> def forward(ids, mask): return model(ids, attention_mask=mask).logits
-        >>> ordinary = mask.bool() & (ids != cls) & (ids != sep)
-        >>> result = degradation(forward, ids, scores, target=1, additional_forward_args=mask,
-        ...                      removable_mask=ordinary, operator=Delete(pad_id=0))
-        >>> result.probability[:, 0] - result.probability[:, 1]  # the drop without the top ninth
+        >>> def forward(x):  # logits of two classes
+        ...     return torch.stack([torch.zeros(len(x)), x.sum(1)], 1)
+        >>> inputs = torch.tensor([[1.0, 4.0, 2.0]])
+        >>> degradation(forward, inputs, attributions=inputs, target=1, counts=[1, 2, 3]).logit
+        tensor([[7., 3., 1., 0.]])
     """
     if order not in ORDERS:
         raise ValueError(f"order is {order!r}, expected one of {', '.join(ORDERS)}")
-    return _degrade(
-        (order,),
-        Task(forward_func, _check_inputs(inputs), _arguments(additional_forward_args)),
-        attributions,
-        target,
-        feature_mask=feature_mask,
-        removable_mask=removable_mask,
-        operator=operator,
-        shares=shares,
-        counts=counts,
-        counting=counting,
-        max_examples_per_batch=max_examples_per_batch,
-        show_progress=show_progress,
-    )[0]
+    arguments = (forward_func, inputs, attributions, target, additional_forward_args)
+    return _degrade((order,), *arguments, **settings)[0]
 
 
 def degradation_both(
@@ -158,170 +169,268 @@ def degradation_both(
     attributions: Tensor | tuple[Tensor, ...],
     target: int | Sequence[int] | Tensor | None = None,
     additional_forward_args: Any = None,
-    *,
-    feature_mask: Tensor | None = None,
-    removable_mask: Tensor | None = None,
-    operator: Operator | None = None,
-    shares: Sequence[float] | None = None,
-    counts: Sequence[int] | None = None,
-    counting: str = "removable",
-    max_examples_per_batch: int | None = None,
-    show_progress: bool = False,
+    **settings: Unpack[DegradationSettings],
 ) -> tuple[Degradation, Degradation]:
     """
-    Most and least relevant first, at once: what both have in common, the whole and the empty example, runs once.
+    Both orders at once: rows that they have in common, the complete and the empty example, run once.
 
     Args:
-        forward_func, inputs, attributions, target, additional_forward_args: As in :func:`degradation`, and all else.
+
+        forward_func, inputs, attributions, target, additional_forward_args: As in :func:`degradation`.
+        **settings: Keyword arguments of :func:`degradation`, except for ``order``.
 
     Returns:
         *tuple* of two *Degradation*: **most relevant first** and **least relevant first**.
 
     Raises:
-        As :func:`degradation`.
+        TypeError, ValueError, AssertionError: As :func:`degradation`.
 
     Examples::
 
-        >>> morf, lerf = degradation_both(forward, ids, scores, 1, mask, removable_mask=ordinary, operator=Delete(0))
-        >>> area_between(morf, lerf)
+        >>> def forward(ids, mask):  # logits of two classes
+        ...     return torch.stack([torch.zeros(len(ids)), (ids * mask).sum(1).float()], 1)
+        >>> ids, mask, scores = torch.tensor([[1, 20, 30, 2]]), torch.ones(1, 4), torch.tensor([[9.0, 0.1, 0.5, 9.0]])
+        >>> morf, lerf = degradation_both(
+        ...     forward, ids, scores, 1, mask, removable_mask=ids > 2, perturbation=Delete(pad_id=0), counts=[1, 2]
+        ... )
+        >>> morf.logit, lerf.logit
+        (tensor([[53., 23.,  3.]]), tensor([[53., 33.,  3.]]))
     """
-    morf, lerf = _degrade(
-        ORDERS,
-        Task(forward_func, _check_inputs(inputs), _arguments(additional_forward_args)),
-        attributions,
-        target,
-        feature_mask=feature_mask,
-        removable_mask=removable_mask,
-        operator=operator,
-        shares=shares,
-        counts=counts,
-        counting=counting,
-        max_examples_per_batch=max_examples_per_batch,
-        show_progress=show_progress,
-    )
+    morf, lerf = _degrade(ORDERS, forward_func, inputs, attributions, target, additional_forward_args, **settings)
     return morf, lerf
 
 
 def _degrade(
     orders: Sequence[str],
-    task: Task,
+    forward_func: Callable[..., Tensor],
+    inputs: Tensor | tuple[Tensor, ...],
     attributions: Tensor | tuple[Tensor, ...],
     target: int | Sequence[int] | Tensor | None,
+    additional_forward_args: Any,
     *,
-    feature_mask: Tensor | None,
-    removable_mask: Tensor | None,
-    operator: Operator | None,
-    shares: Sequence[float] | None,
-    counts: Sequence[int] | None,
-    counting: str,
-    max_examples_per_batch: int | None,
-    show_progress: bool,
+    feature_mask: Tensor | None = None,
+    removable_mask: Tensor | None = None,
+    perturbation: Perturbation | None = None,
+    fractions: Sequence[float] | None = None,
+    counts: Sequence[int] | None = None,
+    counting: str = "removable",
+    max_examples_per_batch: int | None = None,
+    show_progress: bool = False,
 ) -> list[Degradation]:
-    """One result an order."""
-    first = task.inputs[0]
+    """One result per order."""
+    # Captum loads pyplot: not before something is computed.
+    from captum_iba.attr.losses import are_probabilities
+
+    tensors = _check_inputs(inputs)
+    first, arguments = tensors[0], additional_forward_args
+    if not isinstance(arguments, tuple):
+        arguments = () if arguments is None else (arguments,)
     if counting not in COUNTINGS:
         raise ValueError(f"counting is {counting!r}, expected one of {', '.join(COUNTINGS)}")
     if max_examples_per_batch is not None and not max_examples_per_batch >= 1:
         raise ValueError(f"max_examples_per_batch is {max_examples_per_batch!r}, expected at least 1")
-    if operator is None:
+    if perturbation is None:
         if not first.is_floating_point():
-            raise ValueError("operator is None, expected one for inputs of integers, for example Delete(pad_id)")
-        operator = BaselineValue()
-    if isinstance(operator, Delete) and first.ndim != 2:
-        raise ValueError(f"operator is Delete, expected inputs of the shape (B, T), got {tuple(first.shape)}")
-    if not callable(operator):
-        raise TypeError(f"operator is {operator!r}, expected one of captum_iba.metrics.operators, or a function")
+            raise ValueError("perturbation is None, expected one for inputs of integers, for example Delete(pad_id)")
+        perturbation = BaselineValue()
+    if isinstance(perturbation, Delete) and first.ndim != 2:
+        raise ValueError(f"perturbation is Delete, expected inputs of the shape (B, T), got {tuple(first.shape)}")
+    if not callable(perturbation):
+        raise TypeError(
+            f"perturbation is {perturbation!r}, expected one of captum_iba.metrics.perturbations, or a function"
+        )
     scores = feature_scores(attributions[0] if isinstance(attributions, tuple) else attributions, first)
-    removable = _removable(removable_mask, first)
-    padding = operator.padding(task.inputs, task.arguments, removable) if isinstance(operator, Delete) else None
+    removable = _removable(removable_mask, perturbation, tensors, arguments, scores.shape)
+    padding = perturbation.padding(tensors, arguments, removable) if isinstance(perturbation, Delete) else None
     if counting == "as_released":
         if padding is None or feature_mask is not None or counts is not None:
-            raise ValueError("counting is 'as_released', expected operator=Delete(...), no feature_mask and no counts")
+            raise ValueError(
+                "counting is 'as_released', expected perturbation=Delete(...), no feature_mask and no counts"
+            )
         ranked = [rank_as_released(scores, removable, ~padding, order) for order in orders]
-        lengths, whole, given = (~padding).sum(1), removable.sum(1), _check_shares(shares)
-        steps = torch.stack([counts_as_released(given, lengths, available) for _, available in ranked])
+        lengths, total, checked = (~padding).sum(1), removable.sum(1), _check_fractions(fractions)
+        steps = torch.stack([counts_as_released(checked, lengths, available) for _, available in ranked])
     else:
-        own = torch.arange(scores.shape[1]).expand_as(scores)
-        groups = own if feature_mask is None else per_feature(feature_mask, "feature_mask", first)
+        groups = torch.arange(scores.shape[1]).expand_as(scores)
+        if feature_mask is not None:
+            groups = expand_mask(feature_mask, "feature_mask", first)
         ranked = [rank_features(scores, groups, removable, order) for order in orders]
-        whole = ranked[0][1]
-        steps = _steps(shares, counts, whole).expand(len(orders), -1, -1)
+        total = ranked[0][1]
+        steps = _steps(fractions, counts, total).expand(len(orders), -1, -1)
 
-    # What removes nothing, or everything, does so in every order; the first stands for all of them.
-    everything = (steps == whole[:, None]) & (ranked[0][1] == whole)[:, None]
+    # Rows that remove nothing, or everything, are the same in every order; those of the first order run for all.
+    everything = (steps == total[:, None]) & (ranked[0][1] == total)[:, None]
     order_of = torch.arange(len(orders))[:, None, None].expand_as(steps).masked_fill((steps == 0) | everything, 0)
     example_of = torch.arange(len(scores))[:, None].expand_as(steps)
-    (used, examples, removed), row_of = _unique(torch.stack([order_of, example_of, steps], -1))
+    keys = torch.stack([order_of, example_of, steps], -1)
+    unique, row_of = torch.unique(keys.flatten(0, -2), dim=0, return_inverse=True)
     ranks = torch.stack([ranks for ranks, _ in ranked])
-    rows = Rows(task, operator, padding, ranks, used, examples, removed)
-    logits = rows.logits(max_examples_per_batch, show_progress)[row_of]
-    chosen = _targets(target, logits[0, :, 0])[None, :, None, None].expand(*logits.shape[:-1], 1)
+    rows = _Rows(forward_func, tensors, arguments, perturbation, padding, ranks, *unique.T)
+    logits = rows.logits(max_examples_per_batch, show_progress)
+    probabilities = logits.softmax(-1)
+    # Rows of nothing but 0 and 1 are no softmax, and may be logits.
+    if are_probabilities(logits) and bool((logits > 0).all(-1).any()):
+        warnings.warn("forward_func returns probabilities, expected logits; they are taken as they are", stacklevel=3)
+        probabilities, logits = logits, logits.clamp_min(torch.finfo(logits.dtype).tiny).log()
+    probabilities, logits = (values[row_of.view(steps.shape)] for values in (probabilities, logits))
+    classes = _targets(target, logits[0, :, 0])[None, :, None, None].expand(*logits.shape[:-1], 1)
+    probability, logit = (values.gather(3, classes)[..., 0] for values in (probabilities, logits))
+    removed = steps / total.clamp(min=1)[:, None]
+    requested = torch.tensor([0.0, *(_check_fractions(fractions) if counts is None else counts)])
     return [
-        Degradation(*parts)
-        for parts in zip(
-            logits.softmax(-1).gather(3, chosen)[..., 0],
-            logits.gather(3, chosen)[..., 0],
-            logits.argmax(-1),
-            steps / whole.clamp(min=1)[:, None],
-            strict=True,
-        )
+        Degradation(*columns, requested.repeat(len(scores), 1))
+        for columns in zip(probability, logit, logits.argmax(-1), removed, strict=True)
     ]
 
 
-def _unique(keys: Tensor) -> tuple[Tensor, Tensor]:
-    """Keys (..., K) without repetition, as K rows of numbers; and for each key its place among them, (...)."""
-    unique, places = torch.unique(keys.flatten(0, -2), dim=0, return_inverse=True)
-    return unique.T, places.view(keys.shape[:-1])
+@dataclass(frozen=True)
+class _Rows:
+    """All rows of a test, R of them: an example with a number of its features (or groups) removed in an order.
+
+    Args:
+        forward_func (Callable): Returns logits, (rows, C).
+        inputs (tuple of Tensor): Inputs of B examples.
+        arguments (tuple): Additional arguments.
+        perturbation (Perturbation): Removes features.
+        padding (Tensor or None): True at padding, (B, N), where the perturbation deletes.
+        ranks (Tensor): Rank of every feature in each of O orders, (O, B, N).
+        orders, examples, counts (Tensor): Order, example and number of removed features of each row, (R,).
+    """
+
+    forward_func: Callable[..., Tensor]
+    inputs: tuple[Tensor, ...]
+    arguments: tuple[Any, ...]
+    perturbation: Perturbation
+    padding: Tensor | None
+    ranks: Tensor
+    orders: Tensor
+    examples: Tensor
+    counts: Tensor
+
+    def removed(self, rows: Tensor) -> Tensor:
+        """Mask of the removed features, (rows, N); where tokens are deleted, padding is deleted too."""
+        removed = self.ranks[self.orders[rows], self.examples[rows]] < self.counts[rows, None]
+        return removed if self.padding is None else removed | self.padding[self.examples[rows]]
+
+    def passes(self, limit: int | None) -> list[Tensor]:
+        """Numbers of the rows that share a forward pass, the longest first where rows get shorter."""
+        numbers, first = torch.arange(len(self.examples)), self.inputs[0]
+        lengths = torch.full_like(numbers, self.ranks.shape[2])
+        if self.padding is not None:
+            lengths, numbers = torch.sort((~self.removed(numbers)).sum(1), descending=True, stable=True)
+        if limit is None and first.ndim >= 4:
+            limit = IMAGES_PER_PASS
+        positions = POSITIONS_PER_PASS.get(first.device.type, POSITIONS_PER_PASS_OTHERWISE)
+        parts = torch.split(numbers, _pass_sizes(lengths.tolist(), positions) if limit is None else limit)
+        if not (isinstance(self.perturbation, Delete) and self.perturbation.equal_lengths):
+            return list(parts)
+        lengths = torch.empty_like(lengths).index_copy_(0, numbers, lengths)
+        runs = [(part, torch.unique_consecutive(lengths[part], return_counts=True)[1].tolist()) for part in parts]
+        return [same for part, counts in runs for same in torch.split(part, counts)]
+
+    def forward_args(self, rows: Tensor) -> tuple[Any, ...]:
+        """All arguments of ``forward_func`` for some rows."""
+        # Captum loads pyplot: not before something is computed.
+        from captum_iba.attr._model.nested import map_tensors
+
+        first, examples = self.inputs[0], self.examples[rows]
+
+        def select(tensor: Tensor) -> Tensor:
+            if tensor.ndim == 0 or tensor.shape[0] != len(first):
+                return tensor
+            return tensor.index_select(0, examples.to(tensor.device))
+
+        inputs, arguments = map_tensors(select, (self.inputs, self.arguments))
+        removed = self.removed(rows).view(len(rows), *feature_grid(first)).to(first.device)
+        inputs, arguments = self.perturbation(inputs, arguments, removed)
+        return (*inputs, *arguments)
+
+    def logits(self, limit: int | None, show_progress: bool) -> Tensor:
+        """Logits of all rows, (R, C), at least float32, on the CPU."""
+        from captum_iba._compat import progress
+        from captum_iba.attr._model.guard import ModuleGuard
+
+        passes = self.passes(limit)
+        results: list[Tensor] = []
+        with ModuleGuard() as guard, guard.watching(), torch.no_grad():
+            for part in progress(passes, desc="degradation", total=len(passes)) if show_progress else passes:
+                output = self.forward_func(*self.forward_args(part))
+                if not isinstance(output, Tensor):
+                    raise TypeError(f"forward_func returns a {type(output).__name__}, expected a tensor of logits")
+                if output.ndim != 2 or len(output) != len(part) or output.shape[1] < 2:
+                    shape = tuple(output.shape)
+                    raise ValueError(f"forward_func returns the shape {shape}, expected ({len(part)}, C) with C > 1")
+                results.append(output.to("cpu", torch.promote_types(output.dtype, torch.float32)))
+        logits = torch.cat(results)
+        return torch.empty_like(logits).index_copy_(0, torch.cat(passes), logits)
+
+
+def _pass_sizes(lengths: list[int], positions: int) -> list[int]:
+    """Number of rows of each pass, given their lengths: at most so many positions, an eighth of them padding."""
+    sizes: list[int] = []
+    longest = wasted = 0
+    for length in lengths:
+        wasted += longest - length
+        if not sizes or (sizes[-1] + 1) * longest > positions or wasted > positions // 8:
+            sizes.append(0)
+            longest, wasted = length, 0
+        sizes[-1] += 1
+    return sizes
 
 
 def _check_inputs(inputs: Any) -> tuple[Tensor, ...]:
-    given = inputs if isinstance(inputs, tuple) else (inputs,)
-    if not given or not all(isinstance(one, Tensor) for one in given):
+    tensors = inputs if isinstance(inputs, tuple) else (inputs,)
+    if not tensors or not all(isinstance(tensor, Tensor) for tensor in tensors):
         raise TypeError(f"inputs is a {type(inputs).__name__}, expected a tensor or a tuple of tensors")
-    feature_grid(given[0])
-    if len(given[0]) == 0:
-        raise ValueError(f"inputs has the shape {tuple(given[0].shape)}, expected at least one example")
-    return given
+    feature_grid(tensors[0])
+    if len(tensors[0]) == 0:
+        raise ValueError(f"inputs has the shape {tuple(tensors[0].shape)}, expected at least one example")
+    return tensors
 
 
-def _arguments(additional_forward_args: Any) -> tuple[Any, ...]:
-    if additional_forward_args is None:
-        return ()
-    return additional_forward_args if isinstance(additional_forward_args, tuple) else (additional_forward_args,)
+def _removable(
+    mask: Tensor | None,
+    perturbation: Perturbation,
+    inputs: tuple[Tensor, ...],
+    arguments: tuple[Any, ...],
+    shape: torch.Size,
+) -> Tensor:
+    """Mask of the removable features, (B, N), on the CPU."""
+    if mask is not None:
+        return expand_mask(mask, "removable_mask", inputs[0]).bool()
+    if isinstance(perturbation, Delete):
+        return ~perturbation.marked_padding(inputs, arguments)
+    if isinstance(perturbation, MaskOut):
+        return perturbation.mask(inputs, arguments, shape).cpu() != 0
+    return torch.ones(shape, dtype=torch.bool)
 
 
-def _removable(mask: Tensor | None, inputs: Tensor) -> Tensor:
-    if mask is None:
-        return torch.ones(len(inputs), torch.Size(feature_grid(inputs)).numel(), dtype=torch.bool)
-    return per_feature(mask, "removable_mask", inputs).bool()
+def _check_fractions(fractions: Sequence[float] | None) -> list[float]:
+    values = [float(fraction) for fraction in (NINTHS if fractions is None else fractions)]
+    if not values or sorted(values) != values or not all(0 <= fraction <= 1 for fraction in values):
+        raise ValueError(f"fractions is {values}, expected one or more from 0 to 1, in rising order")
+    return values
 
 
-def _check_shares(shares: Sequence[float] | None) -> list[float]:
-    given = [float(share) for share in (NINTHS if shares is None else shares)]
-    if not given or sorted(given) != given or not all(0 <= share <= 1 for share in given):
-        raise ValueError(f"shares is {given}, expected one or more from 0 to 1, in rising order")
-    return given
-
-
-def _steps(shares: Sequence[float] | None, counts: Sequence[int] | None, available: Tensor) -> Tensor:
+def _steps(fractions: Sequence[float] | None, counts: Sequence[int] | None, available: Tensor) -> Tensor:
     if counts is None:
-        return counts_of_shares(_check_shares(shares), available)
-    if shares is not None:
-        raise ValueError("shares and counts are both given, expected one of them")
-    given = list(counts)
-    if not given or not all(isinstance(count, Integral) for count in given) or sorted(given) != given or given[0] < 0:
-        raise ValueError(f"counts is {given}, expected one or more integers from 0, in rising order")
-    return torch.tensor([0, *given]).expand(len(available), -1).minimum(available[:, None])
+        return counts_of_fractions(_check_fractions(fractions), available)
+    if fractions is not None:
+        raise ValueError("fractions and counts are both given, expected one of them")
+    values = list(counts)
+    if not values or not all(isinstance(n, Integral) for n in values) or sorted(values) != values or values[0] < 0:
+        raise ValueError(f"counts is {values}, expected one or more integers from 0, in rising order")
+    return torch.tensor([0, *values]).expand(len(available), -1).minimum(available[:, None])
 
 
 def _targets(target: int | Sequence[int] | Tensor | None, logits: Tensor) -> Tensor:
-    """The class of each example, (B,)."""
+    """Class of each example, (B,)."""
     if target is None:
         return logits.argmax(-1)
     rows, classes = logits.shape
-    chosen = torch.as_tensor(target).detach().to("cpu").flatten()
-    if chosen.is_floating_point() or chosen.numel() not in (1, rows):
+    targets = torch.as_tensor(target).detach().to("cpu").flatten()
+    if targets.is_floating_point() or targets.numel() not in (1, rows):
         raise AssertionError(f"target is {target!r}, expected a class, or one for each of {rows} examples")
-    if not bool(((chosen >= 0) & (chosen < classes)).all()):
+    if not bool(((targets >= 0) & (targets < classes)).all()):
         raise AssertionError(f"target is {target!r}, expected classes from 0 to {classes - 1}")
-    return chosen.to(torch.int64).expand(rows)
+    return targets.to(torch.int64).expand(rows)

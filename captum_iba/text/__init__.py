@@ -7,14 +7,12 @@
     >>> print(explainer.explain("A wonderful film."))
 """
 
-from captum_iba.text.cache import cache_folder, cached_statistics
-from captum_iba.text.classifier import Classifier
-from captum_iba.text.embedded import demo_texts, embedded_model_path, embedded_statistics
+from captum_iba.text.classifier import Classifier, load_classifier
 from captum_iba.text.encoding import EncodedText
-from captum_iba.text.explainer import TextExplainer
+from captum_iba.text.explainer import TextExplainer, cached_statistics, explain_layers
 from captum_iba.text.layers import Block, default_layer, find_blocks, find_layer, find_layers
-from captum_iba.text.result import TextAttribution, Token, Trace, Word
-from captum_iba.text.sweep import explain_layers
+from captum_iba.text.result import TextAttribution, TextTrace, Token, Word
+from captum_iba.text.statistics import cache_folder
 
 __all__ = [
     "Block",
@@ -22,17 +20,15 @@ __all__ = [
     "EncodedText",
     "TextAttribution",
     "TextExplainer",
+    "TextTrace",
     "Token",
-    "Trace",
     "Word",
     "cache_folder",
     "cached_statistics",
     "default_layer",
-    "demo_texts",
-    "embedded_model_path",
-    "embedded_statistics",
     "explain_layers",
     "find_blocks",
     "find_layer",
     "find_layers",
+    "load_classifier",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import islice
@@ -15,43 +16,79 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from captum_iba.attr.guard import ONE_AT_A_TIME, ModuleGuard
-from captum_iba.text import alignment
+from captum_iba.attr._model.guard import ONE_AT_A_TIME, ModuleGuard
+from captum_iba.attr.losses import are_probabilities
+from captum_iba.text.arguments import batches_by_length
 from captum_iba.text.encoding import EncodedText, check_tokenizer, encode, pad
-from captum_iba.text.heads import refusal
-from captum_iba.text.inputs import batches_by_length
+from captum_iba.text.memory import memory_offsets, place_in_memory
 
-# Tokenizers without a limit of their own say "very large integer".
+# Tokenizers without a limit of their own have a very large integer.
 _NO_LIMIT = 10**6
 
-# How many padding tokens a short text gets to see whether they matter: an odd and an even length, for models that pool.
-_PADDING_TRIED = (1, 6)
+# Texts that tell probabilities from logits; those of the first one may sum to 1 by coincidence.
+_TRIAL_TEXTS = ("a film", "the end", "no", "1, 2, 3!")
+
+# Numbers of padding tokens that are tried on a short text: an odd and an even length, for models that pool.
+_PADDING_LENGTHS = (1, 6)
+
+_FUNCTION = "forward_func=lambda ids, mask: model(input_ids=ids, attention_mask=mask)"
+_OF_POSITION = f"{_FUNCTION}.logits[:, position], the classes of one token"
+
+# By a part of the class's name: what it is, and the forward function that explains it.
+_BY_NAME = {
+    "MultipleChoice": ("a model of multiple choice", f"{_FUNCTION}.logits, with ids of shape (B, choices, T)"),
+    "QuestionAnswering": ("a model of question answering", f"{_FUNCTION}.start_logits, or .end_logits"),
+    "TokenClassification": ("a token classifier", _OF_POSITION),
+    "MaskedLM": ("a masked language model", f"{_FUNCTION}.logits[:, position], the vocabulary at the masked token"),
+    "ConditionalGeneration": (
+        "a model that generates text",
+        "a forward_func that gives decoder_input_ids, too, and returns the logits of one position",
+    ),
+    "CausalLM": ("a causal language model", f"{_FUNCTION}.logits[:, -1], the vocabulary for the next token"),
+    "LMHead": ("a causal language model", f"{_FUNCTION}.logits[:, -1], the vocabulary for the next token"),
+}
+_BASE = ("a base model without a head", "a forward_func that puts a head on it and returns logits, (B, classes)")
+
+
+_PROBABILITIES = "probabilities, expected logits; their logarithms are taken as logits"
 
 
 class NotAClassifierError(ValueError):
-    """The output of a model is not one number per text and class."""
+    """The output of a model is not one value per text and class."""
 
 
 class Classifier:
-    """A model and its tokenizer: texts to tensors to logits.
+    """A sequence classifier and its tokenizer: texts to tensors to logits.
 
     Args:
-        model (PreTrainedModel): A sequence classifier.
-        tokenizer (PreTrainedTokenizerBase): A fast tokenizer.
-        max_length (int or None): Where texts are cut, in tokens; None takes what both allow. Default: None.
+        model (PreTrainedModel): A sequence classifier of ``transformers``.
+        tokenizer (PreTrainedTokenizerBase): Its tokenizer, a fast one.
+        max_length (int, optional): Number of tokens that texts are truncated to. Default: the largest number that
+            model and tokenizer allow.
 
     Attributes:
-        labels (list of str): The names of the classes, in the order of the outputs.
-        max_length (int): Where texts are cut.
-        pad_id (int): The token that fills up shorter texts.
+        labels (list of str): Names of the classes, in the order of the outputs.
+        max_length (int): Number of tokens that texts are truncated to.
+        pad_id (int): Id of the padding token.
         multi_label (bool): Whether every class has a probability of its own (sigmoid), and not one in
             competition with the others (softmax).
-        padding_matters (bool): Whether padding changes what the model gives for a text, as a short text shows (XLNet
-            and others without an attention mask, or that look past it). Then only texts of equal length share a pass.
+        gives_probabilities (bool): Whether the model gives probabilities (of a softmax) in place of logits, which is
+            tried with short texts. Then :meth:`logits` are their logarithms.
+        padding_matters (bool): Whether padding changes the output for a text, which is tried with a short text (XLNet
+            and others without an attention mask, or that ignore it). Then only texts of equal length share a pass.
+        ends_in_padding (bool): Whether the tokenizer ends texts in the token that the configuration calls padding.
+        method_state (dict): Objects that methods keep between the chunks of a dataset; not pickled.
 
     Raises:
         ValueError: Not a classifier of two or more classes (a short text runs to find out), a slow tokenizer, or no
             padding token.
+
+    Examples::
+
+        >>> classifier = Classifier(*load_classifier("path/to/classifier"))
+        >>> encoded = classifier.encode(["A wonderful film."], [None])
+        >>> classifier.probabilities(classifier.tensors(encoded)).shape
+        torch.Size([1, 2])
     """
 
     def __init__(self, model: Any, tokenizer: Any, max_length: int | None = None) -> None:
@@ -59,157 +96,177 @@ class Classifier:
         self.model = model
         self.tokenizer = tokenizer
         self.labels = _labels(model)
-        self.max_length = _greatest_length(model, tokenizer, max_length)
+        self.max_length = _max_length(model, tokenizer, max_length)
         self.multi_label = getattr(model.config, "problem_type", None) == "multi_label_classification"
         self.pad_id = _padding_id(model, tokenizer)
         self._names = _input_names(model, tokenizer)
-        self.places: dict[Any, Any] = {}
-        """What method ``iba`` keeps between the parts of a data set."""
-        self.own_end = self._ends_in_padding()
-        self.padding_matters = self._try_out()
+        self.method_state: dict[Any, Any] = {}
+        self.gives_probabilities = False
+        self.ends_in_padding = self._last_token_is_padding()
+        self.padding_matters = self._check_outputs()
+        if self.gives_probabilities:
+            warnings.warn(f"model: {type(model).__name__} gives {_PROBABILITIES}", UserWarning, stacklevel=2)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What goes to another process: where the weights lie in memory is told, for it can change the last digit.
-
-        It begins without what was kept.
-        """
-        return {**vars(self), "places": {}, "_offsets": alignment.offsets(self.model)}
+        # Where the weights lie in memory can change the last digit.
+        return {**vars(self), "method_state": {}, "_offsets": memory_offsets(self.model)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """There, the weights are laid as they are here."""
-        wanted = state.pop("_offsets")
+        offsets = state.pop("_offsets")
         vars(self).update(state)
-        alignment.place(self.model, wanted)
+        place_in_memory(self.model, offsets)
 
     @property
     def device(self) -> torch.device:
-        """Where the model takes its inputs; that of a pass where accelerate keeps the weights elsewhere."""
+        """Device of the model's inputs; where accelerate offloads the weights, the one that passes run on."""
         device: torch.device = next(iter(self.model.parameters())).device
         if device.type != "meta":
             return device
         for module in self.model.modules():
-            hook = getattr(module, "_hf_hook", None)
-            for one in getattr(hook, "hooks", (hook,)):
-                if (where := getattr(one, "execution_device", None)) is not None:
-                    return torch.device("cuda", where) if isinstance(where, int) else torch.device(where)
+            for hook in accelerate_hooks(module):
+                if (execution := getattr(hook, "execution_device", None)) is not None:
+                    return torch.device("cuda", execution) if isinstance(execution, int) else torch.device(execution)
         return device
 
     @property
     def name(self) -> str:
-        """The folder or name that the model was loaded from, or its class."""
+        """Folder or name that the model was loaded from, or its class."""
         return str(getattr(self.model, "name_or_path", "") or type(self.model).__name__)
 
     def encode(self, texts: Sequence[str], pairs: Sequence[str | None]) -> list[EncodedText]:
-        """Texts as tokens, cut at :attr:`max_length`.
+        """Texts as tokens, truncated to :attr:`max_length`.
+
+        Args:
+            texts (sequence of str): The texts.
+            pairs (sequence of str or None): The second text of each, or None.
+
+        Returns:
+            list of EncodedText: One per text.
 
         Raises:
-            ValueError: A text, or second text, of special tokens only; says which.
+            ValueError: A text, or pair, of special tokens only; the message names it.
         """
-        found = []
+        encoded_texts = []
         for i, (text, pair) in enumerate(zip(texts, pairs, strict=True)):
             encoded = encode(self.tokenizer, text, pair, self.max_length, self._names)
             if all(word is None for word in encoded.words):
                 raise ValueError(
-                    f"texts[{i}]: nothing to attribute, {text!r} gives no token but special ones "
-                    f"(at most {self.max_length} tokens)."
+                    f"texts[{i}] is {text!r}, which has nothing to attribute: only special tokens in at most "
+                    f"{self.max_length} tokens, expected other tokens"
                 )
-            found.append(encoded)
-        return found
+            encoded_texts.append(encoded)
+        return encoded_texts
 
     def tensors(self, encoded: Sequence[EncodedText], whole_windows: bool = False) -> dict[str, Tensor]:
         """The model's inputs, padded on the right, ``input_ids`` first.
 
         Args:
             encoded (sequence of EncodedText): The texts.
-            whole_windows (bool): With the padding that a model of attention windows or blocks (Longformer, BigBird)
-                would add inside, so that its layers have the positions of the inputs. Default: False.
+            whole_windows (bool): Whether to add the padding that a model of attention windows or blocks (Longformer,
+                BigBird) adds itself otherwise, so that its layers have the positions of the inputs. Default: False.
+
+        Returns:
+            dict of Tensor: Integers, (B, T), by the names of the model's inputs.
         """
         multiple = _window(self.model, max(map(len, encoded))) if whole_windows else 1
         return pad(encoded, self.pad_id, self.device, multiple)
 
     def short_text(self) -> dict[str, Tensor] | None:
-        """The inputs of a text of a few tokens, to try the model out; None where the tokenizer makes nothing of it."""
-        encoded = encode(self.tokenizer, "a film", None, _positions(self.model), self._names)
+        """Inputs of a text of a few tokens, to try the model; None where the tokenizer gives no token."""
+        encoded = self._short_encoded()
         return self.tensors([encoded], whole_windows=True) if len(encoded) else None
 
     def batches(self, lengths: Sequence[int], batch_size: int) -> list[list[int]]:
-        """The numbers of texts that share a pass, by their lengths: as ``batches_by_length``.
+        """Indices of texts that share a pass, as :func:`captum_iba.text.arguments.batches_by_length`.
 
-        Where :attr:`padding_matters`, only texts of equal length do.
+        If :attr:`padding_matters`, only texts of equal length share one.
         """
         return batches_by_length(lengths, batch_size, self.padding_matters)
 
-    def _ends_in_padding(self) -> bool:
-        """Whether the tokenizer ends texts in what the configuration calls padding: the model looks before it."""
-        encoded = encode(self.tokenizer, "a film", None, _positions(self.model), self._names)
-        ids = encoded.inputs["input_ids"]
+    def _short_encoded(self, text: str = _TRIAL_TEXTS[0]) -> EncodedText:
+        return encode(self.tokenizer, text, None, _positions(self.model), self._names)
+
+    def _last_token_is_padding(self) -> bool:
+        ids = self._short_encoded().inputs["input_ids"]
         return bool(ids) and ids[-1] == self.model.config.get_text_config().pad_token_id
 
-    def _try_out(self) -> bool:
-        """Whether padding matters to the model.
-
-        Raises:
-            ValueError: It does not give a number per class for a short text.
-        """
-        if (inputs := self.short_text()) is None:
+    def _check_outputs(self) -> bool:
+        """Whether padding matters to the model; ValueError if it does not give one value per class of a short text."""
+        if self.short_text() is None:
             return True
         try:
             with self.padding_known():
-                self._guarded_logits(inputs)
-                return any(self._changed_by_padding(count) for count in _PADDING_TRIED)
-        except NotAClassifierError:
-            raise
-        except torch.OutOfMemoryError:
+                self.gives_probabilities = self._outputs_probabilities()
+                return any(self._changed_by_padding(count) for count in _PADDING_LENGTHS)
+        except (NotAClassifierError, torch.OutOfMemoryError):
             raise
         except Exception as error:
-            raise ValueError(refusal(self.model, None, (1, len(self.labels)), error)) from error
+            raise ValueError(_refusal(self.model, None, (1, len(self.labels)), error)) from error
+
+    def _outputs_probabilities(self) -> bool:
+        encoded = filter(len, map(self._short_encoded, _TRIAL_TEXTS))
+        trials = (self._guarded_logits(self.tensors([text], whole_windows=True)) for text in encoded)
+        return all(are_probabilities(output) for output in trials) and not self.multi_label
 
     def _changed_by_padding(self, count: int) -> bool:
-        encoded = encode(self.tokenizer, "a film", None, _positions(self.model), self._names)
+        encoded = self._short_encoded()
         inputs = self.tensors([encoded])
         count = min(count, _positions(self.model) - len(encoded))
-        padded = {name: F.pad(one, (0, count), value=0) for name, one in inputs.items()}
+        padded = {name: F.pad(tensor, (0, count), value=0) for name, tensor in inputs.items()}
         padded["input_ids"][:, len(encoded) :] = self.pad_id
-        alone = self._guarded_logits(inputs)
+        unpadded_logits = self._guarded_logits(inputs)
         try:
-            beside = self._guarded_logits(padded)
+            padded_logits = self._guarded_logits(padded)
         except torch.OutOfMemoryError:
             raise
         except Exception:  # with padding the model does not run at all
             return True
         # Passes of other lengths differ by rounding.
-        tolerance = torch.finfo(alone.dtype).eps ** 0.7 * max(1.0, float(alone.abs().max()))
-        return not bool((alone.float() - beside.float()).abs().max() <= tolerance)
+        tolerance = torch.finfo(unpadded_logits.dtype).eps ** 0.7 * max(1.0, float(unpadded_logits.abs().max()))
+        return not bool((unpadded_logits.float() - padded_logits.float()).abs().max() <= tolerance)
 
     def logits(self, input_ids: Tensor, *others: Tensor) -> Tensor:
         """The model's output for the values of :meth:`tensors`.
 
-        A text's own tokens are not read as padding, also where they are the padding token's: decoders look for it
-        to find where a text ends. Only where the tokenizer itself ends texts so, and the configuration says that it
-        is padding, the model does with it what it always does.
+        Tokens of a text are never read as padding, even if they are the padding token: decoders look for it to find
+        where a text ends. The exception is :attr:`ends_in_padding`, where the model reads its inputs as they are.
+
+        Args:
+            input_ids (Tensor): Token ids, (B, T).
+            *others (Tensor): The model's other inputs, (B, T).
+
+        Returns:
+            Tensor: Logits, (B, C); log-probabilities if :attr:`gives_probabilities`.
 
         Raises:
-            ValueError: The output is not one number per text and class, or no token is left to pad with.
+            ValueError: The output does not have this shape, no token is left to pad with, or a model that gave
+                probabilities gives other values.
         """
         inputs = dict(zip(self._names, (input_ids, *others), strict=True))
         with ExitStack() as stack:
-            if (stand_in := self._padding_in_place_of_own(inputs)) is not None:
-                inputs["input_ids"] = input_ids.masked_fill(inputs["attention_mask"] == 0, stand_in)
-                stack.enter_context(self._named_padding(stand_in))
+            if (unused_id := self._unused_padding_id(inputs)) is not None:
+                inputs["input_ids"] = input_ids.masked_fill(inputs["attention_mask"] == 0, unused_id)
+                stack.enter_context(self._configured_padding(unused_id))
             output = self.model(**inputs)
         logits = getattr(output, "logits", None)
         expected = (len(input_ids), len(self.labels))
         if not isinstance(logits, Tensor) or logits.shape != expected:
-            raise NotAClassifierError(refusal(self.model, output, expected))
-        return logits
+            raise NotAClassifierError(_refusal(self.model, output, expected))
+        if not self.gives_probabilities:
+            return logits
+        if bool(((logits < -1e-3) | (logits > 1 + 1e-2)).any()):
+            name = type(self.model).__name__
+            raise ValueError(f"model: the outputs of {name} are probabilities for short texts, but not for these texts")
+        wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return wide.clamp_min(torch.finfo(wide.dtype).tiny).log()
 
     def competing(self, input_ids: Tensor, *others: Tensor) -> Tensor:
-        """What a loss takes for the values of :meth:`tensors`: logits, or log-probabilities if :attr:`multi_label`."""
+        """Input of the loss for the values of :meth:`tensors`: logits, or log-probabilities if :attr:`multi_label`."""
         logits = self.logits(input_ids, *others)
         return F.logsigmoid(logits.float()) if self.multi_label else logits
 
     def probabilities(self, inputs: dict[str, Tensor]) -> Tensor:
-        """Probability of every class, (B, C), on the CPU."""
+        """Probabilities of the classes, (B, C), on the CPU."""
         output = self._guarded_logits(inputs).float()
         return (output.sigmoid() if self.multi_label else output.softmax(-1)).cpu()
 
@@ -219,50 +276,56 @@ class Classifier:
                 guard.take(module)
             return self.logits(*inputs.values())
 
-    def _padding_in_place_of_own(self, inputs: dict[str, Tensor]) -> int | None:
-        """A token that no text of a pass holds, to pad with; None where the padding token itself is such a one."""
+    def _unused_padding_id(self, inputs: dict[str, Tensor]) -> int | None:
+        """A token id to pad with that no text of a pass holds; None where the padding token itself is one."""
         ids, mask = inputs["input_ids"], inputs.get("attention_mask")
-        if self.own_end or mask is None or not bool(((ids == self.pad_id) & (mask != 0)).any()):
+        if self.ends_in_padding or mask is None or not bool(((ids == self.pad_id) & (mask != 0)).any()):
             return None
-        taken = set(ids.flatten().tolist())
+        used = set(ids.flatten().tolist())
         special = {*self.tokenizer.all_special_ids, getattr(self.model.config.get_text_config(), "eos_token_id", None)}
-        free = (number for number in range(len(self.tokenizer)) if number not in taken)
-        found = sorted(islice(free, len(special) + 1), key=lambda number: number in special)
-        if found:
-            return found[0]
+        free = (number for number in range(len(self.tokenizer)) if number not in used)
+        candidates = sorted(islice(free, len(special) + 1), key=lambda number: number in special)
+        if candidates:
+            return candidates[0]
         if bool((mask != 0).all()):
             return -1
         raise ValueError(
-            f"batch_size: the texts of a pass hold every token of the tokenizer, {len(self.tokenizer)}, the padding "
-            "token among them, and none is left to pad with; expected fewer texts at a time."
+            f"batch_size is {len(ids)}, and the texts of a pass hold every token of the tokenizer, "
+            f"{len(self.tokenizer)}, the padding token among them, so that none is left to pad with; expected fewer "
+            "texts per pass"
         )
 
     @contextmanager
     def padding_known(self) -> Iterator[None]:
-        """Decoders refuse batches, of noise draws too, unless their configuration names the padding token.
+        """Context in which the model's configuration names the padding token, for one thread at a time.
 
-        The attention of BigBird, which turns to full for good at the first short text, is put back, too. One thread at
-        a time.
+        Decoders refuse batches, of noise samples too, without it. The attention of BigBird, which turns to full
+        attention for good at the first short text, is restored, too.
         """
-        with ONE_AT_A_TIME, self._named_padding(self.pad_id):
+        with ONE_AT_A_TIME, self._configured_padding(self.pad_id):
             attention = [(m, m.attention_type) for m in self.model.modules() if hasattr(m, "set_attention_type")]
             try:
                 yield
             finally:
-                for module, kind in attention:
-                    module.set_attention_type(kind)
+                for module, attention_type in attention:
+                    module.set_attention_type(attention_type)
 
     @contextmanager
-    def _named_padding(self, number: int) -> Iterator[None]:
-        """With a token as padding in the model's configuration."""
+    def _configured_padding(self, pad_id: int) -> Iterator[None]:
         with ONE_AT_A_TIME:
             config = self.model.config.get_text_config()
             before = config.pad_token_id
-            config.pad_token_id = number
+            config.pad_token_id = pad_id
             try:
                 yield
             finally:
                 config.pad_token_id = before
+
+
+def accelerate_hooks(module: nn.Module) -> tuple[Any, ...]:
+    """Hooks of a module by which accelerate offloads its weights."""
+    hook = getattr(module, "_hf_hook", None)
+    return tuple(getattr(hook, "hooks", (hook,)))
 
 
 def load_classifier(
@@ -270,7 +333,15 @@ def load_classifier(
     device: str | torch.device | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> tuple[Any, Any]:
-    """A classifier and its tokenizer, from a folder or the Hugging Face hub.
+    """Load a classifier and its tokenizer, from a folder or the Hugging Face hub.
+
+    Args:
+        name_or_path (str or path): A folder, or a name on the hub.
+        device (str, torch.device or None): Device of the model. Default: the CPU.
+        dtype (torch.dtype): Precision of the weights. Default: ``torch.float32``.
+
+    Returns:
+        tuple: The model, in evaluation mode, and the tokenizer.
 
     Raises:
         ValueError: The checkpoint lacks weights of a classifier, its head for example, or has no tokenizer.
@@ -319,28 +390,31 @@ def _labels(model: Any) -> list[str]:
     return [str(names.get(i, f"LABEL_{i}")) for i in range(count)]
 
 
-def _greatest_length(model: Any, tokenizer: Any, wanted: int | None) -> int:
+def _max_length(model: Any, tokenizer: Any, max_length: int | None) -> int:
     allowed = _positions(model)
-    if wanted is None:
-        own = getattr(tokenizer, "model_max_length", _NO_LIMIT)
-        return int(min(allowed, own if own < _NO_LIMIT else sys.maxsize))
-    if isinstance(wanted, bool) or not isinstance(wanted, int) or not 1 <= wanted <= allowed:
-        raise ValueError(f"max_length: expected an integer from 1 to {allowed}, got {wanted!r}.")
-    return wanted
+    if max_length is None:
+        limit = getattr(tokenizer, "model_max_length", _NO_LIMIT)
+        return int(min(allowed, limit if limit < _NO_LIMIT else sys.maxsize))
+    if isinstance(max_length, bool) or not isinstance(max_length, int) or not 1 <= max_length <= allowed:
+        raise ValueError(f"max_length is {max_length!r}, expected an integer from 1 to {allowed}")
+    return max_length
 
 
 def _positions(model: Any) -> int:
-    """How many positions the model has: RoBERTa's table begins behind the padding token's number."""
+    """Number of positions: RoBERTa's begin after the id of the padding token, and YOSO has more rows than positions."""
     for name, module in model.named_modules():
-        last = name.rpartition(".")[2]
-        if isinstance(module, nn.Embedding) and last in ("position_embeddings", "wpe"):
-            return module.num_embeddings - (0 if module.padding_idx is None else module.padding_idx + 1)
+        parent, _, last = name.rpartition(".")
+        if last in ("position_embeddings", "wpe") and "Embedding" in type(module).__name__:
+            padding_idx = getattr(module, "padding_idx", None)
+            rows = len(module.weight) - (0 if padding_idx is None else padding_idx + 1)
+            position_ids = getattr(model.get_submodule(parent), "position_ids", None)
+            return min(rows, position_ids.shape[-1]) if isinstance(position_ids, Tensor) else rows
     limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     return limit if isinstance(limit, int) and limit > 0 else sys.maxsize
 
 
 def _window(model: Any, longest: int) -> int:
-    """Models of attention windows or blocks pad inputs of a length inside to a multiple of this many tokens."""
+    """Number of tokens that a model of attention windows or blocks pads its inputs to a multiple of."""
     config = model.config.get_text_config()
     if getattr(config, "attention_type", None) == "block_sparse" and hasattr(config, "num_random_blocks"):
         # BigBird has full attention, and no padding, where there are too few blocks.
@@ -350,7 +424,7 @@ def _window(model: Any, longest: int) -> int:
 
 
 def _padding_id(model: Any, tokenizer: Any) -> int:
-    """The token that fills up: the model's own idea of it first, since decoders look for it in the input."""
+    """Id of the padding token: that of the model first, since decoders look for it in the input."""
     for number in (model.config.get_text_config().pad_token_id, tokenizer.pad_token_id):
         if isinstance(number, int) and number >= 0:
             return number
@@ -361,28 +435,64 @@ def _padding_id(model: Any, tokenizer: Any) -> int:
 
 
 def _input_names(model: Any, tokenizer: Any) -> tuple[str, ...]:
-    """What the model reads of what the tokenizer gives."""
-    others = ("attention_mask", "token_type_ids")
-    wanted = [name for name in others if name in tokenizer.model_input_names or name == "attention_mask"]
+    """Names of the model's inputs that the tokenizer gives."""
+    candidates = ("attention_mask", "token_type_ids")
+    others = [name for name in candidates if name in tokenizer.model_input_names or name == "attention_mask"]
     model = _unwrapped(model)
-    taken = inspect.signature(model.forward).parameters
-    # Models of transformers name all inputs; what else they take is not for their embeddings.
+    parameters = inspect.signature(model.forward).parameters
+    # Models of transformers name all inputs; their further keywords are not for the embeddings.
     named = inspect.unwrap(model.forward).__module__.startswith("transformers.")
-    if _takes_any(model) and not (named and "input_ids" in taken):
-        return ("input_ids", *wanted)
-    return ("input_ids", *(name for name in wanted if name in taken))
+    if _takes_any_keyword(model) and not (named and "input_ids" in parameters):
+        return ("input_ids", *others)
+    return ("input_ids", *(name for name in others if name in parameters))
 
 
-def _takes_any(model: Any) -> bool:
-    return any(one.kind is one.VAR_KEYWORD for one in inspect.signature(model.forward).parameters.values())
+def _takes_any_keyword(model: Any) -> bool:
+    return any(p.kind is p.VAR_KEYWORD for p in inspect.signature(model.forward).parameters.values())
 
 
 def _unwrapped(model: Any) -> Any:
-    """The model inside torch.compile, an adapter or a wrapper whose ``forward`` hands on whatever it gets."""
-    while _takes_any(model):
+    """The model inside torch.compile, an adapter or a wrapper whose ``forward`` passes all arguments on."""
+    while _takes_any_keyword(model):
         base = getattr(model, "get_base_model", None)
         inner = getattr(model, "_orig_mod", None) or (base() if callable(base) else getattr(model, "module", None))
         if not isinstance(inner, nn.Module) or inner is model:
             break
         model = inner
     return model
+
+
+def _refusal(model: Any, output: Any, expected: tuple[int, int], error: Exception | None = None) -> str:
+    """Why a model cannot be explained as a sequence classifier, and which forward function explains it.
+
+    ``output`` is the model's output for some texts, or None where it raised ``error``; ``expected`` is the shape of
+    logits, (texts, classes).
+    """
+    name = type(model).__name__
+    logits = getattr(output, "logits", None)
+    if error is not None:
+        found = f"it fails on a short text ({type(error).__name__}: {str(error)[:200]})"
+    elif isinstance(output, (tuple, list)) and not hasattr(output, "_fields"):
+        found = f"got a {type(output).__name__}; for a classifier, set model.config.return_dict = True"
+    else:
+        found = f"got {tuple(logits.shape) if isinstance(logits, Tensor) else 'none'}"
+    message = f"model: {name} is not a sequence classifier: expected logits of shape {expected}, {found}."
+    if (known := _kind_of_model(model, output)) is None:
+        return message
+    kind, function = known
+    return f"{message} It is {kind}: InformationBottleneckAttribution explains it, with {function}."
+
+
+def _kind_of_model(model: Any, output: Any) -> tuple[str, str] | None:
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model  # behind an adapter
+    for name in (type(model).__name__, type(inner).__name__):
+        for part, kind in _BY_NAME.items():
+            if part in name:
+                return kind
+    if hasattr(output, "start_logits"):
+        return _BY_NAME["QuestionAnswering"]
+    logits = getattr(output, "logits", None)
+    if isinstance(logits, Tensor) and logits.ndim == 3:
+        language = logits.shape[-1] == getattr(model.config.get_text_config(), "vocab_size", None)
+        return ("a language model", _BY_NAME["CausalLM"][1]) if language else _BY_NAME["TokenClassification"]
+    return _BASE if logits is None and hasattr(output, "last_hidden_state") else None

@@ -8,14 +8,93 @@ without a pre-tokenizer (Llama 2) falls back on white space. A word is spelled a
 
 from __future__ import annotations
 
+import math
 import unicodedata
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+
+_MARKS = ("Mn", "Me", "Mc")  # categories of combining marks
+
+
+class WordSpan(NamedTuple):
+    """One word of a text, as the tokens that spell it.
+
+    Args:
+        positions (tuple of int): Positions of its tokens.
+        sequence (int): 0 for a word of the text, 1 for one of the pair.
+        start, end (int): Its characters in the original text, [start, end).
+    """
+
+    positions: tuple[int, ...]
+    sequence: int
+    start: int
+    end: int
+
+
+def join_words(
+    words: Sequence[int | None], spans: Sequence[tuple[int, int]], sequences: Sequence[int | None]
+) -> tuple[WordSpan, ...]:
+    """Join tokens to words.
+
+    Args:
+        words (sequence): Number of the word of each token, None for special tokens.
+        spans (sequence): Characters of each token, [start, end).
+        sequences (sequence): 0 for tokens of the text, 1 for those of the pair.
+
+    Returns:
+        tuple of WordSpan: The words in the order of their numbers.
+
+    Examples::
+
+        >>> join_words((None, 0, 0, 1), ((0, 0), (0, 2), (2, 6), (6, 7)), (None, 0, 0, 0))[0]
+        WordSpan(positions=(1, 2), sequence=0, start=0, end=6)
+    """
+    positions: dict[int, list[int]] = {}
+    for position, word in enumerate(words):
+        if word is not None:
+            positions.setdefault(word, []).append(position)
+    return tuple(
+        WordSpan(
+            tuple(of_word),
+            sequences[of_word[0]] or 0,
+            min(spans[i][0] for i in of_word),
+            max(spans[i][1] for i in of_word),
+        )
+        for _, of_word in sorted(positions.items())
+    )
+
+
+def scores_per_word(words: Sequence[WordSpan], scores: Sequence[float], word_level: bool = False) -> list[float]:
+    """Scores of words from those of their tokens.
+
+    Args:
+        words (sequence of WordSpan): The words.
+        scores (sequence of float): One score per token.
+        word_level (bool): Whether all tokens of a word have the word's score, so that their mean is taken and not
+            their sum. Default: False.
+
+    Returns:
+        list of float: One score per word.
+
+    Examples::
+
+        >>> words = join_words((None, 0, 0, 1), ((0, 0), (0, 2), (2, 6), (6, 7)), (None, 0, 0, 0))
+        >>> scores_per_word(words, [0.0, 1.0, 2.0, 4.0])
+        [3.0, 4.0]
+    """
+    sums = []
+    for word in words:
+        of_word = [float(scores[position]) for position in word.positions]
+        # fsum refuses the sum of infinity and minus infinity, which is NaN.
+        total = math.fsum(of_word) if all(map(math.isfinite, of_word)) else sum(of_word)
+        sums.append(total / len(of_word) if word_level else total)
+    return sums
 
 
 @dataclass(frozen=True)
@@ -25,14 +104,13 @@ class EncodedText:
     Attributes:
         text (str): The original text.
         pair (str or None): The second text of a pair.
-        inputs (dict): For each of the model's inputs (``"input_ids"`` first) a number per token.
+        inputs (dict): One integer per token for each of the model's inputs, ``"input_ids"`` first.
         tokens (tuple of str): The tokens as the vocabulary spells them.
-        spans (tuple): Per token the first character and the one after the last in its text; (0, 0) for what
-            the tokenizer added.
-        sequences (tuple): Per token 0 for the text, 1 for the pair, None for what the tokenizer added.
-        special (tuple of bool): Which tokens are special: added, or written out in the text ("[SEP]").
-        words (tuple): Per token the number of its word, counted through both texts; None for special tokens.
-        cut (int): How many tokens were lost to the model's greatest length.
+        spans (tuple): Characters of each token in its text, [start, end); (0, 0) for tokens that the tokenizer added.
+        sequences (tuple): 0 for tokens of the text, 1 for those of the pair, None for those that the tokenizer added.
+        special (tuple of bool): Whether each token is special: added, or written out in the text ("[SEP]").
+        words (tuple): Number of the word of each token, counted through both texts; None for special tokens.
+        tokens_truncated (int): Number of tokens beyond ``max_length``, which the model does not see.
     """
 
     text: str
@@ -43,10 +121,29 @@ class EncodedText:
     sequences: tuple[int | None, ...]
     special: tuple[bool, ...]
     words: tuple[int | None, ...]
-    cut: int
+    tokens_truncated: int
 
     def __len__(self) -> int:
         return len(self.tokens)
+
+    @property
+    def removable(self) -> tuple[bool, ...]:
+        """Whether each token may be removed or replaced by methods and metrics: all but special tokens."""
+        return tuple(not special for special in self.special)
+
+    def maskable(self, special_tokens: bool = False) -> tuple[bool, ...]:
+        """Whether each token gets a bottleneck: all but special tokens, or all tokens (as in the published code)."""
+        return (True,) * len(self) if special_tokens else self.removable
+
+    @cached_property
+    def word_spans(self) -> tuple[WordSpan, ...]:
+        """The words in order."""
+        return join_words(self.words, self.spans, self.sequences)
+
+    @property
+    def word_groups(self) -> tuple[int, ...]:
+        """Integers that tokens of one word share; special tokens have numbers of their own, above those of words."""
+        return tuple(len(self) + i if word is None else word for i, word in enumerate(self.words))
 
     def spelling(self, sequence: int | None, start: int, end: int) -> str:
         """The characters of the original text (sequence 0) or pair (1)."""
@@ -55,7 +152,7 @@ class EncodedText:
 
 
 def check_tokenizer(tokenizer: Any) -> None:
-    """Raise ValueError unless the tokenizer knows where in the text its tokens lie."""
+    """Raise ValueError unless the tokenizer gives the characters of its tokens."""
     if not getattr(tokenizer, "is_fast", False):
         raise ValueError(
             f"tokenizer: {type(tokenizer).__name__} is a slow (Python) tokenizer and gives no character "
@@ -65,27 +162,27 @@ def check_tokenizer(tokenizer: Any) -> None:
 
 
 def encode(tokenizer: Any, text: str, pair: str | None, max_length: int, names: Sequence[str]) -> EncodedText:
-    """One text as tokens, cut at ``max_length``, never padded.
+    """Encode one text: truncated to ``max_length``, never padded.
 
     Args:
         tokenizer (PreTrainedTokenizerBase): A fast tokenizer.
         text (str): The text.
         pair (str or None): The second text of a pair.
-        max_length (int): The most tokens the model takes, special ones included.
-        names (sequence of str): The model's inputs that are wanted if the tokenizer gives them.
+        max_length (int): Largest number of tokens, special tokens included.
+        names (sequence of str): The model's inputs, which are encoded where the tokenizer gives them.
 
     Returns:
-        EncodedText: tokens, words and offsets.
+        EncodedText: Tokens, words and offsets.
 
     Raises:
         ValueError: The special tokens alone are more than ``max_length``.
 
     Examples::
 
-        >>> encode(tokenizer, "unbelievable!", None, 512, ["input_ids"]).words
-        (None, 0, 0, 1, None)
+        >>> encode(tokenizer, "unwatchable!", None, 512, ["input_ids"]).words
+        (None, 0, 0, 0, 1, None)
     """
-    wanted: dict[str, Any] = {
+    options: dict[str, Any] = {
         "return_offsets_mapping": True,
         "return_special_tokens_mask": True,
         "return_token_type_ids": "token_type_ids" in names,
@@ -93,51 +190,61 @@ def encode(tokenizer: Any, text: str, pair: str | None, max_length: int, names: 
         "padding": False,
         "verbose": False,
     }
-    full = tokenizer(text, pair, truncation=False, **wanted)
-    kept = full
+    full = tokenizer(text, pair, truncation=False, **options)
+    truncated = full
     if len(full["input_ids"]) > max_length:
-        kept = tokenizer(text, pair, truncation=True, max_length=max_length, **wanted)
-    ids: list[int] = kept["input_ids"]
+        truncated = tokenizer(text, pair, truncation=True, max_length=max_length, **options)
+    ids: list[int] = truncated["input_ids"]
     if len(ids) > max_length:
         raise ValueError(
             f"max_length: {max_length} leaves no room beside the special tokens (the tokenizer gives {len(ids)} "
             "tokens); expected more."
         )
-    sequences = tuple(kept.sequence_ids(0))
-    special = _special(tokenizer, ids, kept["special_tokens_mask"])
+    sequences = tuple(truncated.sequence_ids(0))
+    special = _special(tokenizer, ids, truncated["special_tokens_mask"])
     sources = {None: "", 0: text, 1: pair or ""}
-    offsets = kept["offset_mapping"]
-    words = _number_words(kept.word_ids(0), sequences, special, offsets, sources)
+    offsets = truncated["offset_mapping"]
+    words = _number_words(truncated.word_ids(0), sequences, special, offsets, sources)
     shared = {word for word, tokens in Counter(words).items() if tokens > 1}
+    starts: dict[int | None, set[int]] = {sequence: set() for sequence in sources}
+    for sequence, (start, _) in zip(full.sequence_ids(0), full["offset_mapping"], strict=True):
+        starts[sequence].add(start)
     spans = tuple(
-        _without_space(sources[sequence], start, _with_marks(sources[sequence], start, end), word in shared)
+        _without_space(
+            sources[sequence], start, _with_marks(sources[sequence], start, end, starts[sequence]), word in shared
+        )
         for sequence, (start, end), word in zip(sequences, offsets, words, strict=True)
     )
     return EncodedText(
         text=text,
         pair=pair,
-        inputs={name: list(kept[name]) for name in names if name in kept},
+        inputs={name: list(truncated[name]) for name in names if name in truncated},
         tokens=tuple(tokenizer.convert_ids_to_tokens(ids)),
         spans=spans,
         sequences=sequences,
         special=special,
         words=words,
-        cut=len(full["input_ids"]) - len(ids),
+        tokens_truncated=len(full["input_ids"]) - len(ids),
     )
 
 
 def _special(tokenizer: Any, ids: list[int], added: list[int]) -> tuple[bool, ...]:
-    """Added tokens, and the same ones written out in a text; not [UNK] and [MASK], which stand for words."""
-    names = ("cls", "sep", "bos", "eos", "pad")
-    numbers = {getattr(tokenizer, f"{name}_token_id", None) for name in names}
-    if tokenizer.pad_token_id == tokenizer.unk_token_id != tokenizer.eos_token_id:
-        numbers -= {tokenizer.pad_token_id}  # some pad with the unknown token
+    """Added tokens, and the same tokens written out in a text; not [UNK] and [MASK], which stand for words."""
+    numbers = {getattr(tokenizer, f"{name}_token_id", None) for name in ("cls", "sep", "bos", "eos")}
+    pad_id = tokenizer.pad_token_id
+    # Some pad with the unknown token, or with a word of the vocabulary ("!"), which are no special tokens in a text.
+    if pad_id in ids and pad_id != tokenizer.unk_token_id:
+        added_token = tokenizer.added_tokens_decoder.get(pad_id)
+        numbers |= {pad_id} if added_token is not None and added_token.special else set()
     return tuple(bool(mask) or number in numbers for number, mask in zip(ids, added, strict=True))
 
 
-def _with_marks(source: str, start: int, end: int) -> int:
-    """The end of a span with the combining marks behind it, which normalizers drop (an accent written by itself)."""
-    while start < end < len(source) and unicodedata.category(source[end]) in ("Mn", "Me", "Mc"):
+def _with_marks(source: str, start: int, end: int, starts: Set[int]) -> int:
+    """The end of a span with the combining marks after it that no other token starts with.
+
+    Normalizers drop them (an accent written by itself); other tokenizers begin a token with them.
+    """
+    while start < end < len(source) and end not in starts and unicodedata.category(source[end]) in _MARKS:
         end += 1
     return end
 
@@ -162,7 +269,7 @@ def _number_words(
 ) -> tuple[int | None, ...]:
     numbers: list[int | None] = []
     count = 0
-    before: int | None = None  # the token before, if it is a word's
+    before: int | None = None  # the previous token, unless it is special
     for i, sequence in enumerate(sequences):
         if special[i]:
             numbers.append(None)
@@ -194,12 +301,12 @@ def pad(encoded: Sequence[EncodedText], pad_id: int, device: torch.device, multi
 
     Args:
         encoded (sequence of EncodedText): Texts with the same inputs.
-        pad_id (int): The token that fills up ``input_ids``; other inputs are filled with 0.
-        device (torch.device): Where the tensors go.
-        multiple (int): The length is a multiple of this. Default: 1.
+        pad_id (int): Id of the padding token of ``input_ids``; other inputs are padded with 0.
+        device (torch.device): Device of the tensors.
+        multiple (int): Number that the length is a multiple of. Default: 1.
 
     Returns:
-        dict of Tensor: (B, T) integers by the names of ``inputs``, ``input_ids`` first.
+        dict of Tensor: Integers, (B, T), by the names of ``inputs``, ``input_ids`` first.
     """
     longest = -(-max(map(len, encoded)) // multiple) * multiple
     return {
@@ -212,6 +319,6 @@ def pad(encoded: Sequence[EncodedText], pad_id: int, device: torch.device, multi
 
 
 def per_token(values: Sequence[Sequence[int]], fill: int, device: torch.device, length: int | None = None) -> Tensor:
-    """Rows of different lengths as one (B, T) tensor, filled up on the right: to ``length``, or the longest row."""
+    """Rows of different lengths as one tensor (B, T), padded on the right to ``length``, or to the longest row."""
     longest = max(map(len, values)) if length is None else length
     return torch.tensor([[*row, *[fill] * (longest - len(row))] for row in values], device=device)

@@ -1,60 +1,172 @@
-"""A text classifier, explained: texts in, bits per token and word out."""
+"""Text classifiers explained: texts in, bits per token and word out."""
 
 from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Sequence
-from typing import Any, overload
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 
-from captum_iba.attr.presets import Settings, settings
-from captum_iba.attr.statistics import FeatureStatistics
-from captum_iba.text import layer_statistics
+from captum_iba._compat import progress
+from captum_iba.attr.feature_statistics import FeatureStatistics
+from captum_iba.attr.information_bottleneck import InformationBottleneckAttribution
+from captum_iba.attr.settings import BottleneckSettings, SettingsOverrides
+from captum_iba.text import statistics as layer_statistics
+from captum_iba.text.arguments import (
+    PUBLISHED_PRESETS,
+    ExplainOptions,
+    check_texts,
+    resolve_text_settings,
+    targets_per_text,
+)
 from captum_iba.text.classifier import Classifier, load_classifier
-from captum_iba.text.identity import change_mark, classifier_fingerprint
-from captum_iba.text.inputs import check_texts
-from captum_iba.text.layers import check_layers, find_layers, published_layer
-from captum_iba.text.result import TextAttribution
-from captum_iba.text.run import NO_STATISTICS, Call, Place
-from captum_iba.text.targets import spread_targets
+from captum_iba.text.encoding import EncodedText, per_token
+from captum_iba.text.layers import Block, check_layers, find_layers, published_layer, token_activations_required
+from captum_iba.text.result import TextAttribution, TextTrace, tokens_with_bits
 
-GRANULARITIES = ("token", "word", "feature")
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+NO_STATISTICS = (
+    "no statistics given: the noise has the per-example statistics of each text, and bits are far less faithful; call "
+    "estimate_statistics with a few hundred texts first"
+)
 
 
-def read_settings(preset: str, granularity: str | None, **changes: Any) -> Settings:
-    """The settings of a preset with changes, where words may share a value, too (by a feature mask, not by settings).
+class ClassifierBottleneck:
+    """A classifier with bottlenecks at some of its layers, for encoded texts.
+
+    :class:`TextExplainer` and method ``iba`` use it. One object for all calls warns, and tries to replay layers, once.
 
     Args:
-        preset, granularity: As for :meth:`TextExplainer.explain`.
-        **changes: Other settings; None leaves the preset's.
-
-    Raises:
-        ValueError: An unknown granularity or preset, or a value out of range.
+        classifier (Classifier): The model and its tokenizer.
+        layers (sequence of Block): The layers; several share one mask.
+        statistics (sequence of FeatureStatistics or None): Dataset statistics of each layer, or None.
     """
-    if granularity not in (None, *GRANULARITIES):
-        raise ValueError(f"granularity: expected one of {', '.join(GRANULARITIES)}, got {granularity!r}.")
-    return settings(preset, granularity=None if granularity == "word" else granularity, **changes)
+
+    def __init__(
+        self, classifier: Classifier, layers: Sequence[Block], statistics: Sequence[FeatureStatistics] | None
+    ) -> None:
+        self.classifier = classifier
+        self.layers = tuple(layers)
+        self.statistics = statistics
+        self._attribution = InformationBottleneckAttribution(
+            classifier.competing, [block.module for block in layers], statistics=statistics
+        )
+        self._attribution._warned.add("statistics")  # NO_STATISTICS says what to do here
+
+    def explain(
+        self,
+        encoded: Sequence[EncodedText],
+        targets: Sequence[int | None],
+        settings: BottleneckSettings,
+        *,
+        preset: str,
+        granularity: str,
+        seed: int = 0,
+        batch_size: int = 8,
+        internal_batch_size: int | None = None,
+        return_trace: bool = False,
+        show_progress: bool = False,
+    ) -> list[TextAttribution]:
+        """Attribute the decisions on encoded texts to their tokens, as :meth:`TextExplainer.explain`.
+
+        ``preset`` is the name of the settings in the result; ``granularity`` is theirs, or ``"word"``.
+        """
+        classifier = self.classifier
+        recorded = {k: v for k, v in asdict(settings).items() if k not in ("noise_around_input", "granularity")}
+        results: dict[int, TextAttribution] = {}
+        batches = classifier.batches([len(text) for text in encoded], batch_size)
+        for batch in progress(batches, desc="Texts") if show_progress and len(batches) > 1 else batches:
+            texts = [encoded[i] for i in batch]
+            # Gradients cannot flow through tensors that are made in inference mode.
+            with classifier.padding_known(), torch.inference_mode(False):
+                inputs = classifier.tensors(texts, whole_windows=True)
+                input_ids, *others = inputs.values()
+                length, device = input_ids.shape[1], input_ids.device
+                with token_activations_required(self.layers, input_ids.shape):
+                    probabilities = classifier.probabilities(inputs)
+                predicted = probabilities.argmax(-1).tolist()
+                classes = [best if targets[i] is None else targets[i] for i, best in zip(batch, predicted, strict=True)]
+                # The published code adds noise to [CLS] and [SEP], too.
+                maskable = [text.maskable(special_tokens=settings.noise_around_input) for text in texts]
+                attribution = self._attribution.attribute(
+                    input_ids,
+                    torch.tensor(classes, device=device),
+                    tuple(others) or None,
+                    feature_mask=per_token([text.word_groups for text in texts], -1, device, length)
+                    if granularity == "word"
+                    else None,
+                    bottleneck_mask=per_token(maskable, False, device, length),
+                    feature_dim=-1,
+                    layer_call=[block.call for block in self.layers],
+                    share_mask=True,
+                    loss="nll" if classifier.multi_label else "cross_entropy",
+                    seed=seed,
+                    internal_batch_size=internal_batch_size,
+                    return_trace=return_trace,
+                    show_progress=show_progress and len(batches) == 1,
+                    preset=settings,
+                )
+            bits, trace = attribution if return_trace else (attribution, None)
+            if isinstance(bits, tuple):  # the block has further outputs, in T5 its position bias
+                bits = next((tensor for tensor in bits if tensor.shape[:2] == input_ids.shape), bits[0])
+            bits_per_token = bits.cpu().double().sum(-1).tolist()
+            for row, i in enumerate(batch):
+                results[i] = TextAttribution(
+                    text=encoded[i].text,
+                    pair=encoded[i].pair,
+                    tokens=tokens_with_bits(encoded[i], bits_per_token[row]),
+                    target=classes[row],
+                    target_label=classifier.labels[classes[row]],
+                    target_probability=float(probabilities[row, classes[row]]),
+                    predicted=predicted[row],
+                    predicted_label=classifier.labels[predicted[row]],
+                    predicted_probability=float(probabilities[row, predicted[row]]),
+                    layer=self._layer_name(),
+                    layer_index=self.layers[0].index if len(self.layers) == 1 else None,
+                    method="iba",
+                    preset=preset,
+                    granularity=granularity,
+                    statistics=self._noise_origin(settings),
+                    settings={**recorded, "seed": seed},
+                    tokens_truncated=encoded[i].tokens_truncated,
+                    trace=None if trace is None else TextTrace(*(tuple(values[row].tolist()) for values in trace)),
+                )
+        return [results[i] for i in range(len(encoded))]
+
+    def _layer_name(self) -> str:
+        if len(self.layers) == 1:
+            return self.layers[0].key
+        return f"{len(self.layers)} layers with one mask, {self.layers[0].key} to {self.layers[-1].key}"
+
+    def _noise_origin(self, settings: BottleneckSettings) -> str:
+        if settings.noise_around_input:
+            return "the layer's own input (as released)"
+        return "this text only" if self.statistics is None else f"a dataset of {self.statistics[0].count} positions"
 
 
 class TextExplainer:
-    """Says how many bits of each token, and word, a text classifier needs for its decision.
+    """Explains a text classifier: how many bits of each token, and word, its decision needs.
 
-    A bottleneck of noise goes behind the blocks of the model and closes wherever the decision does not suffer;
-    what it must let through is counted (:class:`captum_iba.InformationBottleneckAttribution`).
+    A bottleneck of noise at the layers of the model lets through as little information as possible while the decision
+    stays the same (:class:`captum_iba.InformationBottleneckAttribution`).
 
     Args:
         model (PreTrainedModel): A sequence classifier of ``transformers``. It is left as it was.
         tokenizer (PreTrainedTokenizerBase): Its tokenizer, a fast one.
-        layer (int, str, sequence of them, or None): Block number from 1, or a module's name. Several layers share
-            one mask, and information is counted at the first of them. None takes every block, and for the published
-            presets the one at three quarters of the depth: 9 of 12. Default: None.
-        statistics (FeatureStatistics, sequence of them, path or None): Mean and standard deviation of each layer
-            over a data set, or where :meth:`save_statistics` wrote them. Without, each text's own stand in,
-            which is less faithful; :meth:`estimate_statistics` mends it. Default: None.
-        max_length (int or None): Where texts are cut, in tokens; None takes what model and tokenizer allow.
-            Default: None.
+        layer (int, str, sequence of them, or None): Block number from 1, or a module's name. Several layers share one
+            mask, and information is measured at the first of them. Default: all blocks, and for the published presets
+            the one at three quarters of the depth, 9 of 12.
+        statistics (FeatureStatistics, sequence of them, path or None): Dataset statistics of each layer, or the path
+            of a file or folder from :meth:`save_statistics`. Default: per-example statistics of each text, which
+            are less faithful; :meth:`estimate_statistics` replaces them.
+        max_length (int, optional): Number of tokens that texts are truncated to. Default: the largest number that
+            model and tokenizer allow.
 
     Raises:
         ValueError: Not a classifier of two or more classes, a slow tokenizer, no padding token, no such
@@ -63,7 +175,7 @@ class TextExplainer:
     Examples::
 
         >>> explainer = TextExplainer.from_pretrained("path/to/classifier", layer=9)
-        >>> explainer.estimate_statistics(training_texts)
+        >>> statistics = explainer.estimate_statistics(training_texts)
         >>> print(explainer.explain("A wonderful film."))
     """
 
@@ -78,7 +190,7 @@ class TextExplainer:
         self.classifier = Classifier(model, tokenizer, max_length)
         self.layers = find_layers(model, layer)
         check_layers(self.classifier, self.layers)
-        self._every_block = layer is None
+        self._all_blocks = layer is None
         self._warned = False
         if isinstance(statistics, (str, os.PathLike)):
             self.load_statistics(statistics)
@@ -87,7 +199,7 @@ class TextExplainer:
 
     @property
     def statistics(self) -> tuple[FeatureStatistics, ...] | None:
-        """What the bottleneck's noise is like: mean and standard deviation of each layer over a data set."""
+        """Dataset statistics of each layer, which give the noise its mean and standard deviation; None without."""
         return self._statistics
 
     @statistics.setter
@@ -95,39 +207,34 @@ class TextExplainer:
         self.use_statistics(statistics)
 
     def fingerprint(self) -> str:
-        """What tells this model, with its weights, active adapters and tokenizer, from others; computed anew."""
-        return classifier_fingerprint(self.classifier)
+        """Digest of the model, its weights and active adapters, and of the tokenizer; computed anew."""
+        return layer_statistics.classifier_fingerprint(self.classifier)
 
     def use_statistics(
         self, statistics: FeatureStatistics | Sequence[FeatureStatistics] | None, fingerprint: str | None = None
     ) -> None:
-        """Use statistics from now on, as setting :attr:`statistics` does.
+        """Use other dataset statistics, as setting :attr:`statistics` does.
 
         Args:
             statistics (FeatureStatistics, sequence of them, or None): One per layer.
-            fingerprint (str or None): What :meth:`fingerprint` gave just now; None has it computed where it is needed.
-                Default: None.
+            fingerprint (str, optional): The result of :meth:`fingerprint`, if it was computed just before.
+                Default: computed where it is needed.
 
         Raises:
             ValueError: Statistics of another number of layers, of other layers, or gathered with another model.
         """
-        given = (statistics,) if isinstance(statistics, FeatureStatistics) else statistics
-        if given is not None and len(given) != len(self.layers):
-            raise ValueError(f"statistics: expected those of {len(self.layers)} layers, got {len(given)}.")
-        for one, block in zip(given or (), self.layers, strict=False):
-            if one.layer not in (None, block.key):
-                raise ValueError(f"statistics: they are of layer {one.layer!r}, expected {block.key!r}.")
-        if any(one.model is not None for one in given or ()):
-            layer_statistics.check_model(given or (), fingerprint or self.fingerprint(), self.classifier.name)
-            self._mark: Any = change_mark(self.classifier.model)
-        self._statistics = None if given is None else tuple(given)
-        # Objects for all calls, because they say once what is amiss.
-        self._place = self._published = Place.of(self.classifier, self.layers, self._statistics)
-        if self._every_block:
+        per_layer = None if statistics is None else layer_statistics.one_per_layer(statistics, self.layers)
+        if any(of_layer.model is not None for of_layer in per_layer or ()):
+            layer_statistics.check_model(per_layer or (), fingerprint or self.fingerprint(), self.classifier.name)
+            self._change_mark: Any = layer_statistics.change_mark(self.classifier.model)
+        self._statistics = per_layer
+        self._bottleneck = self._published_bottleneck = ClassifierBottleneck(self.classifier, self.layers, per_layer)
+        if self._all_blocks:
             number = published_layer(len(self.layers))
             part = slice(number - 1, number)
-            of_one = None if self._statistics is None else self._statistics[part]
-            self._published = Place.of(self.classifier, self.layers[part], of_one)
+            self._published_bottleneck = ClassifierBottleneck(
+                self.classifier, self.layers[part], None if per_layer is None else per_layer[part]
+            )
 
     @classmethod
     def from_pretrained(
@@ -144,109 +251,116 @@ class TextExplainer:
         Args:
             name_or_path (str or path): A folder, or a name on the hub.
             layer, statistics, max_length: As for the class.
-            device (str, torch.device or None): Where the model goes. Default: None, the CPU.
+            device (str, torch.device or None): Device of the model. Default: the CPU.
             dtype (torch.dtype): Precision of the weights. Default: ``torch.float32``.
 
         Raises:
-            ValueError: The checkpoint has no classification head, and what the class raises.
+            ValueError: The checkpoint has no classification head, or as the class.
             OSError: There is no such folder or name.
         """
         model, tokenizer = load_classifier(name_or_path, device, dtype)
         return cls(model, tokenizer, layer, statistics, max_length)
 
-    @overload
-    def explain(self, texts: str, pairs: str | None = None, target: Any = None, **settings: Any) -> TextAttribution: ...
+    @overload  # a string is a sequence of strings, too
+    def explain(  # type: ignore[overload-overlap]
+        self, texts: str, pairs: str | None = None, target: Any = None, **options: Unpack[ExplainOptions]
+    ) -> TextAttribution: ...
 
     @overload
     def explain(
-        self, texts: Sequence[str], pairs: Sequence[str] | None = None, target: Any = None, **settings: Any
+        self,
+        texts: Sequence[str],
+        pairs: Sequence[str] | None = None,
+        target: Any = None,
+        **options: Unpack[ExplainOptions],
     ) -> list[TextAttribution]: ...
 
-    # The overloads only say what comes out; the keywords are these.
-    def explain(  # type: ignore[misc]
+    def explain(
         self,
         texts: str | Sequence[str],
         pairs: str | Sequence[str] | None = None,
         target: Any = None,
         *,
-        granularity: str | None = None,
-        preset: str = "default",
-        beta: float | None = None,
-        n_steps: int | None = None,
-        n_samples: int | None = None,
-        complement: float | None = None,
-        learning_rate: float | None = None,
-        momentum: float | None = None,
-        antithetic: bool | None = None,
-        alternate: bool | None = None,
+        preset: str | BottleneckSettings = "default",
         seed: int = 0,
         batch_size: int = 8,
         internal_batch_size: int | None = None,
         return_trace: bool = False,
         show_progress: bool = False,
+        **overrides: Unpack[SettingsOverrides],
     ) -> TextAttribution | list[TextAttribution]:
         """Attribute the model's decision on texts to their tokens and words.
 
-        What a text gets does not depend on the texts beside it.
+        The result of a text does not depend on the other texts.
 
         Args:
             texts (str or sequence of str): One text, or several.
-            pairs (str, sequence of str or None): The second text of each, for a classifier of pairs.
-            target (int, str, None, or one per text): The class to explain, by number or by label in any case;
-                None is the predicted class. Default: None.
-            granularity (str or None): What shares one value of the mask: all features of a ``"token"``, of a
-                ``"word"`` (its tokens together), or nothing (``"feature"``). Default: the preset's.
-            preset (str): ``"default"``, ``"paper"`` or ``"as_released"``; the last also puts noise into
-                special tokens. Default: ``"default"``.
-            beta, n_steps, n_samples, complement, learning_rate, momentum, antithetic, alternate: As for
-                ``InformationBottleneckAttribution.attribute``. Default: the preset's.
-            seed (int): Of the noise. Default: 0.
-            batch_size (int): Texts at a time. Default: 8.
-            internal_batch_size (int or None): The most rows (texts times noise draws) of one pass; None: no
-                limit. Default: None.
-            return_trace (bool): Keep how the optimisation went, in ``result.trace``. Default: False.
-            show_progress (bool): A progress bar, over batches or the steps of a single one. Default: False.
+            pairs (str, sequence of str or None): The second text of each, for a classifier of pairs. Default: None.
+            target (int, str, None, or one per text): The class to explain, by number or by label in any case.
+                Default: the predicted class.
+            preset (str or BottleneckSettings): ``"default"``, ``"paper"``, ``"as_released"`` (which also masks special
+                tokens), or settings. Default: ``"default"``.
+            seed (int): Seed of the noise. Default: 0.
+            batch_size (int): Number of texts per batch. Default: 8.
+            internal_batch_size (int, optional): Largest number of rows (texts times noise samples) of a forward pass.
+                Default: no limit.
+            return_trace (bool): Whether to keep the optimization step by step, in ``result.trace``. Default: False.
+            show_progress (bool): Whether to show a progress bar, over batches or the steps of a single one.
+                Default: False.
+            **overrides: Fields of :class:`captum_iba.attr.BottleneckSettings` that override the preset's.
+                ``granularity`` may also be ``"word"``: the tokens of a word share one mask value.
 
         Returns:
-            TextAttribution for one text, or a list of them in the order of ``texts``.
+            TextAttribution, or list of TextAttribution: One for one text, a list in their order for several.
 
         Raises:
-            TypeError: Something that is not a string.
-            ValueError: An empty text, or one of special tokens only (says which), pairs or targets of another
-                number, an unknown label, class, granularity or preset, or a setting out of range.
+            TypeError: A text that is not a string, or a keyword that is no option.
+            ValueError: An empty text, or one of special tokens only (the message names it), pairs or targets of
+                another number, an unknown label, class, granularity or preset, or a setting out of range.
+
+        Examples::
+
+            >>> explainer.explain("A wonderful film.", granularity="word", beta=5.0).word_bits
         """
-        each, others = check_texts(texts, pairs)
-        used = read_settings(
-            preset,
-            granularity,
-            beta=beta,
-            n_steps=n_steps,
-            n_samples=n_samples,
-            complement=complement,
-            learning_rate=learning_rate,
-            momentum=momentum,
-            antithetic=antithetic,
-            alternate=alternate,
+        first, second = check_texts(texts, pairs)
+        name, granularity, settings = resolve_text_settings(preset, overrides)
+        targets = targets_per_text(target, len(first), self.classifier.labels)
+        encoded = self.classifier.encode(first, second)
+        bottleneck = self._bottleneck_of(preset)
+        if not settings.noise_around_input:
+            self._check_statistics(bottleneck.statistics)
+        results = bottleneck.explain(
+            encoded,
+            targets,
+            settings,
+            preset=name,
+            granularity=granularity,
+            seed=seed,
+            batch_size=batch_size,
+            internal_batch_size=internal_batch_size,
+            return_trace=return_trace,
+            show_progress=show_progress,
         )
-        targets = spread_targets(target, len(each), self.classifier.labels)
-        encoded = self.classifier.encode(each, others)
-        place = self._place if preset == "default" else self._published
-        if place.statistics is None and not used.own_input and not self._warned:
-            self._warned = True
-            warnings.warn(NO_STATISTICS, UserWarning, stacklevel=2)
-        if place.statistics is not None and not used.own_input:
-            self._warn_if_changed(place.statistics)
-        call = Call(place, preset, granularity or used.granularity, used, seed, internal_batch_size, return_trace)
-        results = call.explain_all(encoded, targets, batch_size, show_progress)
         return results[0] if isinstance(texts, str) else results
 
-    def _warn_if_changed(self, statistics: Sequence[FeatureStatistics]) -> None:
-        """Say it where weights or adapters have changed since the statistics were gathered; weights are rarely read."""
-        known = {one.model for one in statistics if one.model is not None}
-        if not known or self._mark == (mark := change_mark(self.classifier.model)):
+    def _bottleneck_of(self, preset: str | BottleneckSettings) -> ClassifierBottleneck:
+        """The layers, with their statistics, that :meth:`explain` uses with a preset."""
+        name, _, _ = resolve_text_settings(preset, {})
+        return self._published_bottleneck if name in PUBLISHED_PRESETS else self._bottleneck
+
+    def _check_statistics(self, statistics: Sequence[FeatureStatistics] | None) -> None:
+        """Warn, once, if there are no statistics, or if the model has changed since they were gathered."""
+        if statistics is None:
+            if not self._warned:
+                self._warned = True
+                warnings.warn(NO_STATISTICS, UserWarning, stacklevel=3)
             return
-        self._mark = mark
-        if known != {self.fingerprint()}:
+        models = {of_layer.model for of_layer in statistics if of_layer.model is not None}
+        # The mark is cheap; the fingerprint reads all weights.
+        if not models or self._change_mark == (mark := layer_statistics.change_mark(self.classifier.model)):
+            return
+        self._change_mark = mark
+        if models != {self.fingerprint()}:
             warnings.warn(
                 "statistics: weights, adapters, configuration or tokenizer of the model have changed since they were "
                 "gathered, and bits rest on the wrong noise; call estimate_statistics again",
@@ -261,49 +375,126 @@ class TextExplainer:
         batch_size: int = 32,
         show_progress: bool = False,
     ) -> tuple[FeatureStatistics, ...]:
-        """Gather the statistics of the layers over texts like those to be explained, and use them from now on.
+        """Estimate the dataset statistics of the layers over texts like those to be explained, and use them.
 
-        A few hundred texts do. Padding does not count; special tokens do, as in the paper.
+        A few hundred texts suffice. Padding does not count; special tokens do, as in the paper.
 
         Args:
             texts (sequence of str): The texts.
             pairs (sequence of str or None): The second text of each. Default: None.
-            batch_size (int): Texts a pass. Default: 32.
-            show_progress (bool): A progress bar. Default: False.
+            batch_size (int): Number of texts per pass. Default: 32.
+            show_progress (bool): Whether to show a progress bar. Default: False.
 
         Returns:
-            tuple of FeatureStatistics: one a layer; also in ``explainer.statistics``.
+            tuple of FeatureStatistics: One per layer; also in ``explainer.statistics``.
+
+        Raises:
+            TypeError: One string instead of several texts, or a text that is not a string.
+            ValueError: An empty text, or one of special tokens only.
         """
         if isinstance(texts, str):
-            raise TypeError("texts: expected several texts, got one string.")
-        each, others = check_texts(texts, pairs)
-        encoded = self.classifier.encode(each, others)
-        found = layer_statistics.estimate(self.classifier, self.layers, encoded, batch_size, show_progress)
+            raise TypeError("texts is one string, expected several texts")
+        encoded = self.classifier.encode(*check_texts(texts, pairs))
+        statistics = layer_statistics.estimate(self.classifier, self.layers, encoded, batch_size, show_progress)
         fingerprint = self.fingerprint()
-        for one in found:
-            one.model = fingerprint
-        self.use_statistics(found, fingerprint)
-        return found
+        for of_layer in statistics:
+            of_layer.model = fingerprint
+        self.use_statistics(statistics, fingerprint)
+        return statistics
 
     def save_statistics(self, path: str | os.PathLike[str]) -> None:
         """Write the statistics as safetensors: of one layer to the file ``path``, of several to files in the folder.
 
-        Each file is written whole or not at all.
+        An interruption never leaves files of two estimates in a folder.
 
         Raises:
             ValueError: There are none.
         """
         if self.statistics is None:
-            raise ValueError("there are no statistics to save; call estimate_statistics first.")
+            raise ValueError("statistics is None, expected statistics to save; call estimate_statistics first")
         layer_statistics.save(path, self.layers, self.statistics)
 
     def load_statistics(self, path: str | os.PathLike[str]) -> tuple[FeatureStatistics, ...]:
-        """Use statistics that :meth:`save_statistics` wrote from now on.
+        """Use statistics from files that :meth:`save_statistics` wrote.
 
         Raises:
-            FileNotFoundError: There is no such file, or a layer's is not in the folder.
-            ValueError: Not a file of statistics, or of another layer or model.
+            FileNotFoundError: There is no such file, or the folder has none of a layer.
+            ValueError: Not a file of statistics, statistics of another layer or model, or files of several estimates.
         """
-        found = layer_statistics.load(path, self.layers)
-        self.statistics = found
-        return found
+        self.statistics = statistics = layer_statistics.load(path, self.layers)
+        return statistics
+
+
+def cached_statistics(
+    explainer: TextExplainer,
+    texts: Sequence[str],
+    folder: str | os.PathLike[str] | None = None,
+    show_progress: bool = False,
+    pairs: Sequence[str] | None = None,
+) -> tuple[Path, bool]:
+    """Have an explainer use the statistics of its layers over texts, from the cache if they are there.
+
+    The key has the model (weights, adapters, precision), tokenizer, layers, ``max_length`` and texts, but not where the
+    model was loaded from.
+
+    Args:
+        explainer (TextExplainer): The explainer.
+        texts (sequence of str): The texts.
+        folder (path or None): The cache. Default: :func:`cache_folder`.
+        show_progress (bool): Whether to show a progress bar while they are estimated. Default: False.
+        pairs (sequence of str or None): The second text of each. Default: None.
+
+    Returns:
+        tuple of Path and bool: The file (a folder of files for several layers), and whether it was there already.
+
+    Examples::
+
+        >>> path, was_cached = cached_statistics(explainer, training_texts)
+    """
+    fingerprint = explainer.fingerprint()
+    path = layer_statistics.cache_path(explainer.classifier, fingerprint, explainer.layers, texts, pairs, folder)
+    try:
+        explainer.use_statistics(layer_statistics.load(path, explainer.layers), fingerprint)
+    except (FileNotFoundError, ValueError):
+        pass  # missing, incomplete or damaged: estimated below
+    else:
+        return path, True
+    explainer.estimate_statistics(texts, pairs, show_progress=show_progress)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    explainer.save_statistics(path)
+    return path, False
+
+
+def explain_layers(
+    explainers: Iterable[TextExplainer],
+    texts: Sequence[str],
+    on_layer: Callable[[], None] | None = None,
+    **options: Unpack[ExplainOptions],
+) -> list[list[tuple[TextAttribution, TextAttribution]]]:
+    """Explain texts at several layers, each before and after the optimization of the mask.
+
+    Args:
+        explainers (iterable of TextExplainer): One per layer, in order.
+        texts (sequence of str): The texts.
+        on_layer (callable or None): Function that is called after each layer. Default: None.
+        **options: Options of :meth:`TextExplainer.explain`, except ``n_steps``.
+
+    Returns:
+        list: For every text a list of layers, each a pair of results: bits of the initial mask, and of the optimized
+        one, as :func:`captum_iba.visualization.layer_page` draws them.
+
+    Examples::
+
+        >>> rows = explain_layers([explainer], ["A wonderful film.", "A dull one."])
+        >>> len(rows), len(rows[0])
+        (2, 1)
+    """
+    rows: list[list[tuple[TextAttribution, TextAttribution]]] = [[] for _ in texts]
+    initial: ExplainOptions = {**options, "n_steps": 0}
+    for explainer in explainers:
+        results = zip(explainer.explain(texts, **initial), explainer.explain(texts, **options), strict=True)
+        for row, pair in zip(rows, results, strict=True):
+            row.append(pair)
+        if on_layer is not None:
+            on_layer()
+    return rows

@@ -1,4 +1,4 @@
-"""What an attribution of a text gives: bits per token and per word, and everything needed to read them."""
+"""The result of explaining a text: bits per token and per word, and how they were computed."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import html
 import json
 import math
 import os
-import unicodedata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -18,16 +17,16 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from captum_iba.text._files import write_text
+from captum_iba._files import write_text
+from captum_iba.text.encoding import EncodedText, join_words, scores_per_word
+from captum_iba.visualization.terminal import printable
 
 if TYPE_CHECKING:
     from captum.attr._utils.visualization import VisualizationDataRecord
 
-_FORMAT = "captum_iba.TextAttribution/1"
-_SHOWN = 20
-_BAR = 24
-# These reorder what follows them on a terminal, beyond the word that they stand in.
-_BIDI_CONTROLS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+_FORMAT = "captum_iba.TextAttribution/2"
+_PRINTED_WORDS = 20
+_BAR_WIDTH = 24
 
 
 @dataclass(frozen=True)
@@ -35,12 +34,12 @@ class Token:
     """One token of a text.
 
     Attributes:
-        token (str): As the vocabulary spells it ("##able", "Ġfilm").
-        bits (float): The information that the model needs of it.
+        token (str): The token as the vocabulary spells it ("##able", "Ġfilm").
+        bits (float): Information that the model needs of it, in bits.
         start, end (int): Its characters in the original text, [start, end).
-        sequence (int or None): 0 if it is of the text, 1 of the pair, None if the tokenizer added it.
+        sequence (int or None): 0 for a token of the text, 1 of the pair, None if the tokenizer added it.
         special (bool): Whether it is a special token.
-        word (int or None): The number of its word in :attr:`TextAttribution.words`.
+        word (int or None): Number of its word in :attr:`TextAttribution.words`; None for special tokens.
     """
 
     token: str
@@ -54,13 +53,13 @@ class Token:
 
 @dataclass(frozen=True)
 class Word:
-    """One word: the tokens that the tokenizer made of it, together.
+    """One word of a text: the sum of its tokens.
 
     Attributes:
-        word (str): As the original text spells it.
-        bits (float): The sum of the bits of its tokens.
+        word (str): The word as the original text spells it.
+        bits (float): Sum of the bits of its tokens.
         start, end (int): Its characters in the original text, [start, end).
-        sequence (int): 0 if it is of the text, 1 of the pair.
+        sequence (int): 0 for a word of the text, 1 of the pair.
     """
 
     word: str
@@ -71,13 +70,13 @@ class Word:
 
 
 @dataclass(frozen=True)
-class Trace:
-    """How the optimisation went: entry k is after k updates.
+class TextTrace:
+    """The optimization of a mask: entry k is after k updates.
 
     Attributes:
-        loss (tuple of float): The loss, in nats.
-        information (tuple of float): What the bottleneck let through, in bits.
-        probability (tuple of float): Probability of the target through the bottleneck.
+        loss (tuple of float): Value of the objective, in nats.
+        information (tuple of float): Information that the mask lets through, in bits.
+        probability (tuple of float): Target probability through the bottleneck.
     """
 
     loss: tuple[float, ...]
@@ -89,27 +88,28 @@ class Trace:
 class TextAttribution:
     """The attribution of one text, or pair of texts.
 
-    ``print`` shows the words with most bits; a notebook draws the whole text.
+    ``print`` shows the words with most bits; a notebook shows the whole text in colour.
 
     Attributes:
         text (str): The text that was explained.
         pair (str or None): The second text of a pair.
-        tokens (tuple of Token): All tokens in order, special ones included.
-        target (int), target_label (str), target_probability (float): The class that was explained, and how
-            probable the model holds it (without a bottleneck).
+        tokens (tuple of Token): All tokens in order, special tokens included.
+        target (int), target_label (str), target_probability (float): The class that was explained, and its
+            probability without a bottleneck.
         predicted (int), predicted_label (str), predicted_probability (float): The most probable class.
-        layer (str), layer_index (int or None): Where the bottleneck was: module name and block number from 1.
-        method (str), preset (str), granularity (str): How the bits were computed.
-        settings (dict): beta, number of steps and draws, learning rate and seed.
-        statistics (str): What the bottleneck's noise was fitted to.
-        tokens_cut (int): How many tokens, beyond what the model takes, it never saw.
-        trace (Trace or None): How the optimisation went, if it was asked for.
+        layer (str), layer_index (int or None): Module name and block number, from 1, of the layer with the bottleneck.
+        method (str), preset (str), granularity (str): Method, preset (``"custom"`` for settings without a name), and
+            the elements that share a mask value.
+        settings (dict): Settings of the bottleneck, and the seed.
+        statistics (str): Origin of the noise's mean and standard deviation.
+        tokens_truncated (int): Number of tokens beyond ``max_length``, which the model did not see.
+        trace (TextTrace or None): The optimization step by step, with ``return_trace``.
 
     Examples::
 
         >>> result = explainer.explain("A wonderful film.")
-        >>> result.words[1].word, round(result.words[1].bits, 1)
-        ('wonderful', 12.3)
+        >>> result.words[1].word
+        'wonderful'
         >>> result.save("result.json")
     """
 
@@ -129,42 +129,48 @@ class TextAttribution:
     granularity: str
     statistics: str
     settings: Mapping[str, Any] = field(default_factory=dict)
-    tokens_cut: int = 0
-    trace: Trace | None = None
+    tokens_truncated: int = 0
+    trace: TextTrace | None = None
 
     @cached_property
     def words(self) -> tuple[Word, ...]:
-        """The words in order, special tokens left out."""
-        pieces: dict[int, list[Token]] = {}
-        for token in self.tokens:
-            if token.word is not None:
-                pieces.setdefault(token.word, []).append(token)
-        return tuple(self._word(pieces[number]) for number in sorted(pieces))
-
-    def _word(self, pieces: list[Token]) -> Word:
-        start, end = min(piece.start for piece in pieces), max(piece.end for piece in pieces)
-        sequence = pieces[0].sequence or 0
-        source = (self.pair or "") if sequence else self.text
-        return Word(source[start:end], math.fsum(p.bits for p in pieces), start, end, sequence)
+        """The words in order, without special tokens."""
+        tokens = self.tokens
+        words = join_words(
+            [token.word for token in tokens],
+            [(token.start, token.end) for token in tokens],
+            [token.sequence for token in tokens],
+        )
+        bits = scores_per_word(words, [token.bits for token in tokens])
+        return tuple(
+            Word(
+                ((self.pair or "") if word.sequence else self.text)[word.start : word.end],
+                of_word,
+                word.start,
+                word.end,
+                word.sequence,
+            )
+            for word, of_word in zip(words, bits, strict=True)
+        )
 
     @property
     def bits(self) -> npt.NDArray[np.float64]:
-        """Bits per token, special ones included: array of shape (T,)."""
+        """Bits per token, special tokens included, (T,)."""
         return np.array([token.bits for token in self.tokens])
 
     @property
     def word_bits(self) -> npt.NDArray[np.float64]:
-        """Bits per word: array of shape (W,)."""
+        """Bits per word, (W,)."""
         return np.array([word.bits for word in self.words])
 
     @property
     def total_bits(self) -> float:
-        """Bits of all tokens together."""
+        """Sum of the bits of all tokens."""
         return float(self.bits.sum())
 
     @property
     def layer_label(self) -> str:
-        """The layer in words, for example ``"layer 9 (bert.encoder.layer.8)"``."""
+        """Description of the layer, for example ``"layer 9 (bert.encoder.layer.8)"``."""
         return self.layer if self.layer_index is None else f"layer {self.layer_index} ({self.layer})"
 
     def __str__(self) -> str:
@@ -172,15 +178,15 @@ class TextAttribution:
         lines.append(self.headline())
         ranked = sorted(self.words, key=lambda word: -finite(word.bits))
         top = max((finite(word.bits) for word in ranked), default=0.0)
-        for word in ranked[:_SHOWN]:
-            bar = "█" * round(_BAR * finite(word.bits) / top) if top > 0 else ""
-            lines.append(f"{word.bits:12,.2f}  {bar:<{_BAR}}  {printable(word.word)}")
-        if rest := ranked[_SHOWN:]:
+        for word in ranked[:_PRINTED_WORDS]:
+            bar = "█" * round(_BAR_WIDTH * finite(word.bits) / top) if top > 0 else ""
+            lines.append(f"{word.bits:12,.2f}  {bar:<{_BAR_WIDTH}}  {printable(word.word)}")
+        if rest := ranked[_PRINTED_WORDS:]:
             lines.append(f"{math.fsum(word.bits for word in rest):12,.2f}  in {len(rest)} more words")
         return "\n".join(lines)
 
     def headline(self) -> str:
-        """One line: class, probability, layer, statistics, total, and what was cut."""
+        """One line: class, probability, layer, statistics, total, and the number of truncated tokens."""
         parts = [f"{printable(self.target_label)} {self.target_probability:.3f}"]
         if self.target != self.predicted:
             parts[0] += f" (predicted: {printable(self.predicted_label)} {self.predicted_probability:.3f})"
@@ -189,12 +195,12 @@ class TextAttribution:
             f"{self.preset}, statistics of {self.statistics}",
             f"{self.total_bits:,.2f} bits",
         ]
-        if self.tokens_cut:
-            parts.append(f"{self.tokens_cut} tokens were cut off and not read")
+        if self.tokens_truncated:
+            parts.append(f"{self.tokens_truncated} tokens were truncated and not read")
         return " · ".join(parts)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain Python, safe for JSON: NaN becomes None, infinity "inf" or "-inf", and words come along."""
+        """The result as plain Python for JSON, with its words: NaN becomes None, infinity "inf" or "-inf"."""
         content = dataclasses.asdict(self)
         content["settings"] = dict(self.settings)
         content["words"] = [dataclasses.asdict(word) for word in self.words]
@@ -203,13 +209,14 @@ class TextAttribution:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> TextAttribution:
-        """The reverse of :meth:`to_dict`.
+        """A result from :meth:`to_dict`.
 
         Raises:
             ValueError: The content is not such a dictionary.
         """
         if not isinstance(content, Mapping) or content.get("format") != _FORMAT:
-            raise ValueError(f"content: expected a dictionary with the format {_FORMAT!r}.")
+            kind = content.get("format") if isinstance(content, Mapping) else type(content).__name__
+            raise ValueError(f"content is {kind!r}, expected a dictionary with the format {_FORMAT!r}; explain again")
         known = {item.name for item in dataclasses.fields(cls)}
         try:
             values = {name: content[name] for name in known}
@@ -217,42 +224,47 @@ class TextAttribution:
             for name in ("target_probability", "predicted_probability"):
                 values[name] = _number(values[name])
             if values["trace"] is not None:
-                values["trace"] = Trace(**{k: tuple(map(_number, v)) for k, v in values["trace"].items()})
+                values["trace"] = TextTrace(**{k: tuple(map(_number, v)) for k, v in values["trace"].items()})
             return cls(**values)
         except (KeyError, TypeError) as error:
-            raise ValueError(f"content: not a whole attribution, {error} is missing or wrong.") from error
+            raise ValueError(f"content is not a whole attribution, {error} is missing or wrong") from error
 
     def to_json(self, indent: int | None = None) -> str:
         """:meth:`to_dict` as JSON."""
         return json.dumps(self.to_dict(), ensure_ascii=False, indent=indent, allow_nan=False)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write :meth:`to_json` to a file, whole or not at all; gives where it lies."""
+        """Write :meth:`to_json` to a file, atomically; returns its path."""
         return write_text(path, self.to_json(indent=1) + "\n")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> TextAttribution:
-        """Read what :meth:`save` wrote.
+        """Read a file that :meth:`save` wrote.
 
         Raises:
-            ValueError: The file holds something else.
+            ValueError: The file is not a saved attribution.
         """
         try:
             return cls.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
         except ValueError as error:
-            raise ValueError(f"path: {os.fspath(path)} is not a saved attribution ({error})") from error
+            raise ValueError(f"path is {os.fspath(path)}, which is not a saved attribution ({error})") from error
 
     def to_captum_record(self, true_class: str = "") -> VisualizationDataRecord:
         """The words as a record for ``captum.attr.visualization.visualize_text``.
 
-        Captum writes words and labels into its HTML as they are, so they are escaped here; it draws from -1
-        to 1, so bits are divided by their largest, and draws NaN as the highest value, so NaN becomes 0.
+        Captum writes words and labels into its HTML as they are, so they are escaped here. It draws values from -1 to
+        1, so bits are divided by their maximum, and NaN as the highest value, so NaN becomes 0.
 
         Args:
-            true_class (str): What Captum shows as the true label. Default: nothing.
+            true_class (str): The true label. Default: empty.
 
         Returns:
-            VisualizationDataRecord: words, with the total bits as the attribution score.
+            VisualizationDataRecord: Words, with the total bits as the attribution score.
+
+        Examples::
+
+            >>> from captum.attr import visualization
+            >>> visualization.visualize_text([result.to_captum_record()])
         """
         from captum.attr import visualization
 
@@ -274,25 +286,24 @@ class TextAttribution:
         return token_map(self)
 
     def save_html(self, path: str | os.PathLike[str]) -> Path:
-        """Write a self-contained page with the coloured text and its words; gives where it lies."""
+        """Write a self-contained page with the coloured text and its words; returns its path."""
         from captum_iba.visualization import token_page
 
         return write_text(path, token_page([self]))
 
 
-def finite(bits: float) -> float:
-    """The number itself, or 0 where it is NaN or infinite."""
-    return bits if math.isfinite(bits) else 0.0
-
-
-def printable(text: str) -> str:
-    """The text for a terminal: control characters and text-direction overrides are spelled out."""
-    return "".join(
-        character.encode("unicode_escape").decode("ascii")
-        if unicodedata.category(character) in ("Cc", "Cs") or character in _BIDI_CONTROLS
-        else character
-        for character in text
+def tokens_with_bits(encoded: EncodedText, bits: Sequence[float]) -> tuple[Token, ...]:
+    """The tokens of a text, with their bits; those of padding, at the end, are left out."""
+    columns = (encoded.tokens, bits, encoded.spans, encoded.sequences, encoded.special, encoded.words)
+    return tuple(
+        Token(token, of_token, start, end, sequence, special, word)
+        for token, of_token, (start, end), sequence, special, word in zip(*columns, strict=False)
     )
+
+
+def finite(bits: float) -> float:
+    """The value itself, or 0 if it is NaN or infinite."""
+    return bits if math.isfinite(bits) else 0.0
 
 
 def _json_safe(value: Any) -> Any:

@@ -1,15 +1,21 @@
-"""Drawing attributions: self-contained HTML pages, figures, and terminals.
+"""Draw attributions: self-contained HTML pages, figures, and terminals.
 
 HTML and terminals need ``captum-iba[text]``, figures ``captum-iba[plot]``. Figures are matplotlib's: every function
-gives ``(fig, ax)``, takes an ``ax`` to draw on, and shows nothing by itself.
+returns ``(fig, ax)``, takes an ``ax`` to draw on, and shows nothing by itself.
 """
 
-from captum_iba.visualization.captum_records import visualization_records
-from captum_iba.visualization.curve_figures import plot_degradation, plot_sweep, plot_trace
-from captum_iba.visualization.figures import save_figure
-from captum_iba.visualization.html import Html, layer_page, method_map, method_page, token_map, token_page
+from captum_iba.visualization.curves import plot_degradation, plot_sweep, plot_trace
+from captum_iba.visualization.figures import plot_before_after, plot_layers, plot_tokens, save_figure
+from captum_iba.visualization.html import (
+    Html,
+    layer_page,
+    method_map,
+    method_page,
+    token_map,
+    token_page,
+    visualization_records,
+)
 from captum_iba.visualization.terminal import terminal_text
-from captum_iba.visualization.token_figures import plot_before_after, plot_layers, plot_tokens
 
 __all__ = [
     "Html",

@@ -1,4 +1,4 @@
-"""Attributions as HTML: inline styles, nothing fetched. Every text is escaped by jinja2."""
+"""Attributions as self-contained HTML: inline styles, nothing fetched. Every text is escaped by jinja2."""
 
 from __future__ import annotations
 
@@ -10,30 +10,37 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from captum_iba.visualization.colour import Scale, colours
-from captum_iba.visualization.pieces import colour_class, draw, full_colour, say, say_tick, scale_of, visible
+from captum_iba.visualization.colour import Scale, colour_class, colours
+from captum_iba.visualization.pieces import (
+    Drawable,
+    DrawableBits,
+    DrawableScores,
+    check_same_text,
+    format_number,
+    full_colour,
+    is_scores,
+    token_parts,
+    visible,
+)
 
 if TYPE_CHECKING:
+    from captum.attr._utils.visualization import VisualizationDataRecord
     from jinja2 import Environment
     from markupsafe import Markup
-
-    from captum_iba.text import TextAttribution
-    from captum_iba.text.methods import Scores
-    from captum_iba.visualization.pieces import Drawable
 
 Labels = Sequence[str] | Mapping[int, str]
 """Names of classes by their number."""
 
-
-_TOP = 3
+_TOP_WORDS = 3
 
 
 class Html(str):
-    """A piece of HTML; a notebook shows it drawn.
+    """A piece of HTML that a notebook draws.
 
     Examples::
 
-        >>> token_map(result)  # as the last line of a cell
+        >>> Html("<b>a film</b>")._repr_html_()
+        '<b>a film</b>'
     """
 
     def _repr_html_(self) -> str:
@@ -41,28 +48,41 @@ class Html(str):
 
 
 @cache
-def _environment() -> Environment:
+def _environment(package: str) -> Environment:
     # Not at the top: figures do without jinja2.
-    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
-        loader=PackageLoader("captum_iba.visualization"),
+        loader=ChoiceLoader([PackageLoader(name) for name in dict.fromkeys((package, __package__))]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(say=say, visible=visible, sortable=_sortable, tick=say_tick, colour_class=colour_class)
+    environment.filters.update(number=format_number, visible=visible, sortable=_sortable, colour_class=colour_class)
     environment.globals.update(colour_rules=colour_rules)
     return environment
 
 
+def render_template(template: str, package: str = "captum_iba.visualization", **values: Any) -> str:
+    """A template of a package as HTML; it may include and extend those of this one.
+
+    Args:
+        template (str): File name in the package's folder ``templates``.
+        package (str): Package. Default: ``"captum_iba.visualization"``.
+        **values: Variables of the template; texts are escaped.
+
+    Returns:
+        str: HTML.
+    """
+    return _environment(package).get_template(template).render(**values)
+
+
 def colour_rules(background: str) -> str:
-    """The rules of the style sheet for every step of both scales, on a ``"light"`` or ``"dark"`` page."""
-    both = [(Scale(1.0), False), (Scale(1.0, signed=True), True)]
+    """Rules of the style sheet for every step of both scales, on a ``"light"`` or ``"dark"`` page."""
     return "\n".join(
-        f".iba .{colour_class(step, signed)} {{ background: {filled}; color: {ink}; }}"
-        for scale, signed in both
+        f".iba .{colour_class(step, scale.signed)} {{ background: {filled}; color: {ink}; }}"
+        for scale in (Scale(1.0), Scale(1.0, signed=True))
         for step, (filled, ink) in zip(scale.levels, colours(scale, background), strict=True)
     )
 
@@ -71,7 +91,7 @@ class Sorting(NamedTuple):
     """The one script of a page: it sorts a table by the column whose head is pressed.
 
     Args:
-        script (Markup): For a ``<script>`` element.
+        script (Markup): Content of a ``<script>`` element.
         digest (str): Its SHA-256 in base 64, by which a content security policy lets it run, and nothing else.
     """
 
@@ -88,50 +108,59 @@ def sorting() -> Sorting:
     return Sorting(Markup(script), base64.b64encode(hashlib.sha256(script.encode()).digest()).decode())
 
 
-def _render(template: str, **values: Any) -> str:
-    return _environment().get_template(template).render(**values)
-
-
 def token_map(attribution: Drawable) -> Html:
     """One coloured text as a piece of HTML, as a notebook shows it.
 
     Args:
-        attribution (TextAttribution or Scores): What to draw. Bits are on the sequential, logarithmic scale; the
-            scores of other methods on a linear one, if they have signs with 0 in the middle.
+        attribution (TextAttribution or Scores): Attribution to draw. Bits are on the sequential, logarithmic scale; the
+            scores of other methods on a linear one, with 0 in the middle if they have signs.
 
     Returns:
-        Html: a string: an element with its own style.
+        Html: A string: an element with its own style.
+
+    Examples::
+
+        >>> html = token_map(result)  # drawn where it is the last line of a notebook cell
+        >>> html.count('class="w ')
+        2
     """
-    from captum_iba.text.result import TextAttribution
+    scores = is_scores(attribution)
+    return Html(
+        render_template(
+            "notebook.html.jinja",
+            item=None if scores else attribution,
+            method=attribution.method if is_scores(attribution) else "",
+            map=token_parts(attribution),
+        )
+    )
 
-    scale = scale_of(attribution)
-    item, method = (attribution, "") if isinstance(attribution, TextAttribution) else (None, attribution.method)
-    found = _render("notebook.html.jinja", item=item, method=method, map=draw(attribution, scale), colours=scale)
-    return Html(found)
 
-
-def token_page(attributions: Sequence[TextAttribution], title: str = "Bits per word") -> str:
+def token_page(attributions: Sequence[DrawableBits], title: str = "Bits per word") -> str:
     """A self-contained page: every text coloured, with its words and their bits.
 
     Several texts are a table, to be sorted by class, probability or bits.
 
     Args:
-        attributions (sequence of TextAttribution): Texts, all drawn on one scale.
+        attributions (sequence of TextAttribution): Attributions, all drawn on one scale.
         title (str): Title of the page. Default: ``"Bits per word"``.
 
     Returns:
-        str: an HTML document.
+        str: An HTML document.
 
     Raises:
-        ValueError: There is no attribution.
+        ValueError: No attributions.
+
+    Examples::
+
+        >>> page = token_page([result], title="One film")
+        >>> page.startswith("<!DOCTYPE html>"), "One film" in page
+        (True, True)
     """
     if not attributions:
-        raise ValueError("attributions: expected at least one, got none.")
+        raise ValueError("attributions is empty, expected at least one attribution")
     scale = Scale(full_colour(attributions))
-    texts = []
-    for item in attributions:
-        texts.append({"item": item, "map": draw(item, scale), "rows": _ranked(item)})
-    return _render(
+    texts = [{"item": item, "map": token_parts(item, scale), "rows": _ranked(item)} for item in attributions]
+    return render_template(
         "tokens.html.jinja",
         title=title,
         texts=texts,
@@ -142,38 +171,52 @@ def token_page(attributions: Sequence[TextAttribution], title: str = "Bits per w
 
 
 def layer_page(
-    texts: Sequence[Sequence[tuple[TextAttribution, TextAttribution]]],
+    texts: Sequence[Sequence[tuple[DrawableBits, DrawableBits]]],
     title: str = "Where the information is, layer by layer",
     introduction: str = "",
-    methods: Sequence[Sequence[Scores]] | None = None,
+    methods: Sequence[Sequence[DrawableScores]] | None = None,
 ) -> str:
     """A self-contained page: a table of the texts, and for every text its layers before and after the bottleneck.
 
-    A reader can sort the table, and choose one layer, one side, and methods.
+    A reader can sort the table, and select one layer, before or after, and methods.
 
     Args:
         texts (sequence): For every text a sequence of layers, each a pair of attributions: before
-            (``n_steps=0``: the open mask) and after. All maps share one scale; bars compare the totals after.
+            (``n_steps=0``: the open mask) and after. All maps are on one scale; bars compare the totals after.
         title (str): Title of the page.
-        introduction (str): A sentence above the texts, of what they are. Default: none.
-        methods (sequence, optional): For every text the Scores of other methods, to be drawn below its layers.
+        introduction (str): A sentence above the texts that describes them. Default: none.
+        methods (sequence, optional): For every text the Scores of other methods, drawn below its layers.
             Default: None.
 
     Returns:
-        str: an HTML document.
+        str: An HTML document.
 
     Raises:
-        ValueError: There is no text, one has no layer, or ``methods`` are of other texts.
+        ValueError: No texts, a text without layers, layers of several texts or classes in one entry, or ``methods``
+            for other texts or classes.
+
+    Examples::
+
+        >>> page = layer_page([[(layers[0], layers[0]), (layers[1], layers[1])]])
+        >>> page.startswith("<!DOCTYPE html>")
+        True
     """
     if not texts or not all(texts):
-        raise ValueError("texts: expected at least one text with at least one layer.")
-    own = [(layers[0][1].text, layers[0][1].pair) for layers in texts]
-    if methods is not None and own != [(one[0].encoded.text, one[0].encoded.pair) if one else None for one in methods]:
-        raise ValueError("methods: expected the scores of the same texts in the same order.")
+        raise ValueError("texts has no text or one without layers, expected at least one text with at least one layer")
+    for i, layers in enumerate(texts):
+        check_same_text([item for pair in layers for item in pair], f"texts[{i}]")
+    explained = [(layers[0][1].text, layers[0][1].pair) for layers in texts]
+    if methods is not None:
+        scored = [(scores[0].encoded.text, scores[0].encoded.pair) if scores else None for scores in methods]
+        if explained != scored:
+            raise ValueError("methods has scores of other texts, expected those of the same texts in the same order")
+        targets = [layers[0][1].target for layers in texts]
+        if targets != (scored_targets := [scores[0].target for scores in methods]):
+            raise ValueError(f"methods has scores of the classes {scored_targets}, expected those of {targets}")
     scale = Scale(full_colour([item for layers in texts for pair in layers for item in pair]))
     names = list(dict.fromkeys(_layer_name(after) for layers in texts for _, after in layers))
     others = {"methods": [], "signed": False} if methods is None else _methods(methods, None)
-    return _render(
+    return render_template(
         "layers.html.jinja",
         title=title,
         introduction=introduction,
@@ -186,7 +229,7 @@ def layer_page(
 
 
 def _layer_section(
-    layers: Sequence[tuple[TextAttribution, TextAttribution]], scale: Scale, names: Sequence[str]
+    layers: Sequence[tuple[DrawableBits, DrawableBits]], scale: Scale, names: Sequence[str]
 ) -> dict[str, Any]:
     totals = [after.total_bits for _, after in layers]
     known = [total for total in totals if math.isfinite(total)]
@@ -195,10 +238,10 @@ def _layer_section(
         {
             "number": names.index(_layer_name(after)),
             "item": after,
-            "before": draw(before, scale),
-            "after": draw(after, scale),
-            "kept": _share(before, after),
-            "height": Scale(max(longest, 1.0)).place(after.total_bits) or 0.0,
+            "before": token_parts(before, scale),
+            "after": token_parts(after, scale),
+            "remaining": _remaining(before, after),
+            "height": Scale(max(longest, 1.0)).position(after.total_bits) or 0.0,
         }
         for before, after in layers
     ]
@@ -211,101 +254,102 @@ def _layer_section(
     }
 
 
-def _layer_name(attribution: TextAttribution) -> str:
+def _layer_name(attribution: DrawableBits) -> str:
     return attribution.layer if attribution.layer_index is None else str(attribution.layer_index)
 
 
-def _most_needed(layers: Sequence[TextAttribution]) -> list[str]:
-    """The words with most bits over all layers, at most :data:`_TOP`; none with less than a bit."""
+def _most_needed(layers: Sequence[DrawableBits]) -> list[str]:
+    """The words with most bits over all layers, at most :data:`_TOP_WORDS`; none with less than a bit."""
     words = layers[0].words
-    sums = [math.fsum(bits) for bits in zip(*([word.bits for word in one.words] for one in layers), strict=True)]
+    sums = [math.fsum(bits) for bits in zip(*([word.bits for word in layer.words] for layer in layers), strict=True)]
     ranked = sorted((i for i, total in enumerate(sums) if math.isfinite(total) and total >= 1), key=lambda i: -sums[i])
-    return [visible(words[i].word) for i in ranked[:_TOP]]
+    return [visible(words[i].word) for i in ranked[:_TOP_WORDS]]
 
 
-def method_map(scores: Sequence[Scores], labels: Labels | None = None) -> Html:
+def method_map(scores: Sequence[DrawableScores], labels: Labels | None = None) -> Html:
     """One text coloured by several methods, one below the other, as a notebook shows it.
 
     Args:
-        scores (sequence of Scores): What methods say of one text, one entry a method.
+        scores (sequence of Scores): Scores of one text, one entry per method.
         labels (sequence or mapping, optional): Names of the classes by their number. Default: None, the number.
 
     Returns:
-        Html: a string: an element with its own style.
+        Html: A string: an element with its own style.
 
     Raises:
-        ValueError: No scores, or of different texts.
+        ValueError: No scores, or scores of different texts.
 
     Examples::
 
-        >>> method_map([attribute(name, classifier, text)[0] for name in ("iba", "ig", "lime")])
+        >>> html = method_map([scores], labels=["negative", "positive"])
+        >>> "positive" in html
+        True
     """
-    found = _methods([scores], labels)
-    return Html(_render("notebook_methods.html.jinja", text=found["texts"][0], **found))
+    values = _methods([scores], labels)
+    return Html(render_template("notebook_methods.html.jinja", text=values["texts"][0], **values))
 
 
 def method_page(
-    texts: Sequence[Sequence[Scores]],
+    texts: Sequence[Sequence[DrawableScores]],
     title: str = "Methods side by side",
     introduction: str = "",
     labels: Labels | None = None,
 ) -> str:
-    """A self-contained page: every text coloured by several methods, which a reader can choose.
+    """A self-contained page: every text coloured by several methods, which a reader can select.
 
     Methods with signs are on a scale with 0 in the middle, the others on a sequential one. Each line is relative to
     its own largest word, for methods have no unit in common.
 
     Args:
-        texts (sequence): For every text a sequence of Scores, one a method.
+        texts (sequence): For every text a sequence of Scores, one per method.
         title (str): Title of the page. Default: ``"Methods side by side"``.
-        introduction (str): A sentence above the texts, of what they are. Default: none.
+        introduction (str): A sentence above the texts that describes them. Default: none.
         labels (sequence or mapping, optional): Names of the classes by their number. Default: None, the number.
 
     Returns:
-        str: an HTML document.
+        str: An HTML document.
 
     Raises:
-        ValueError: No texts, one without scores, or in one entry several texts or classes, or a method twice.
+        ValueError: No texts, a text without scores, or in one entry several texts or classes, or a method twice.
 
     Examples::
 
-        >>> columns = [attribute(name, classifier, texts) for name in ("iba", "ig", "lime")]
-        >>> page = method_page(list(zip(*columns)))
+        >>> page = method_page([[scores]])
+        >>> page.startswith("<!DOCTYPE html>")
+        True
     """
-    return _render(
+    return render_template(
         "methods.html.jinja", title=title, introduction=introduction, sorting=None, **_methods(texts, labels)
     )
 
 
-def _methods(texts: Sequence[Sequence[Scores]], labels: Labels | None) -> dict[str, Any]:
+def _methods(texts: Sequence[Sequence[DrawableScores]], labels: Labels | None) -> dict[str, Any]:
     if not texts or not all(texts):
-        raise ValueError("texts: expected at least one text with the scores of at least one method.")
+        raise ValueError("texts has no text or one without scores, expected at least one text and one method")
     for scores in texts:
-        if len({(one.encoded.text, one.encoded.pair) for one in scores}) != 1:
-            raise ValueError("texts: expected the scores of one text in each entry, got those of several.")
-        if len({one.target for one in scores}) != 1:
-            explained = sorted({one.target for one in scores})
-            raise ValueError(
-                f"texts: expected scores that explain one class in each entry, got the classes {explained}."
-            )
-        if len({one.method for one in scores}) != len(scores):
-            raise ValueError(f"texts: expected each method once a text, got {[one.method for one in scores]}.")
-    names = list(dict.fromkeys(one.method for scores in texts for one in scores))
-    every = [one for scores in texts for one in scores]
+        if len({(item.encoded.text, item.encoded.pair) for item in scores}) != 1:
+            raise ValueError("texts has scores of several texts in one entry, expected those of one text")
+        if len({item.target for item in scores}) != 1:
+            targets = sorted({item.target for item in scores})
+            raise ValueError(f"texts has scores of the classes {targets} in one entry, expected those of one class")
+        methods = [item.method for item in scores]
+        if len(set(methods)) != len(methods):
+            raise ValueError(f"texts has the methods {methods} in one entry, expected each once")
+    names = list(dict.fromkeys(item.method for scores in texts for item in scores))
+    signs = {item.signed for scores in texts for item in scores}
     return {
         "methods": names,
-        "signed": any(one.signed for one in every),
-        "unsigned": any(not one.signed for one in every),
+        "signed": True in signs,
+        "unsigned": False in signs,
         "signed_scale": Scale(1.0, signed=True, unit="score"),
         "unsigned_scale": Scale(1.0, unit="score"),
         "texts": [
             {
-                "title": _title(scores[0]),
-                "target": _label(scores[0].target, labels),
-                "cut": scores[0].encoded.cut,
+                "encoded": scores[0].encoded,
+                "target": scores[0].target if labels is None else labels[scores[0].target],
                 "rows": [
-                    {"number": names.index(one.method), "name": one.method, "map": draw(one, scale_of(one))}
-                    for one in scores
+                    {"number": names.index(item.method), "name": item.method, "map": token_parts(item)}
+                    for item in scores
                 ],
             }
             for scores in texts
@@ -313,34 +357,45 @@ def _methods(texts: Sequence[Sequence[Scores]], labels: Labels | None) -> dict[s
     }
 
 
-def _title(scores: Scores) -> str:
-    pair = scores.encoded.pair
-    return scores.encoded.text if pair is None else f"{scores.encoded.text} | {pair}"
-
-
-def _label(target: int, labels: Labels | None) -> str:
-    return str(target) if labels is None else labels[target]
-
-
 def _sortable(value: float) -> str:
-    """A number as the script that sorts reads it: nothing for what is none, which comes last."""
+    """A number as the script that sorts reads it: nothing for NaN and infinity, which come last."""
     return repr(float(value)) if math.isfinite(value) else ""
 
 
-def _share(before: TextAttribution, after: TextAttribution) -> str:
+def _remaining(before: DrawableBits, after: DrawableBits) -> str:
     if not (math.isfinite(before.total_bits) and math.isfinite(after.total_bits)) or before.total_bits <= 0:
         return "n/a"
-    share = after.total_bits / before.total_bits
-    return f"{share:.1%}" if share >= 0.0005 or share == 0 else "less than 0.1%"
+    fraction = after.total_bits / before.total_bits
+    return f"{fraction:.1%}" if fraction >= 0.0005 or fraction == 0 else "less than 0.1%"
 
 
-def _ranked(attribution: TextAttribution) -> list[dict[str, Any]]:
-    """The words, most bits first, with the share of the longest bar; those without a number last."""
-    words = [word for word in attribution.words if math.isfinite(word.bits)]
-    strange = [word for word in attribution.words if not math.isfinite(word.bits)]
-    most = max((word.bits for word in words), default=0.0)
-    rows = [
-        {"word": word, "share": max(0.0, word.bits / most) if most > 0 else 0.0}
-        for word in sorted(words, key=lambda word: -word.bits)
+def _ranked(attribution: DrawableBits) -> list[dict[str, Any]]:
+    """Words, most bits first, with their fraction of the longest bar; those that are NaN or infinite last."""
+    words = sorted(attribution.words, key=lambda word: -word.bits if math.isfinite(word.bits) else math.inf)
+    most = max((word.bits for word in words if math.isfinite(word.bits)), default=0.0)
+    return [
+        {"word": word, "fraction": max(0.0, word.bits / most) if most > 0 and math.isfinite(word.bits) else 0.0}
+        for word in words
     ]
-    return rows + [{"word": word, "share": 0.0} for word in strange]
+
+
+def visualization_records(attributions: Sequence[DrawableBits]) -> list[VisualizationDataRecord]:
+    """Records for ``captum.attr.visualization.visualize_text``, one per text.
+
+    Words and labels are escaped and NaN becomes 0, since Captum does neither; see
+    :meth:`captum_iba.text.TextAttribution.to_captum_record`.
+
+    Args:
+        attributions (sequence of TextAttribution): Attributions.
+
+    Returns:
+        list of VisualizationDataRecord: In their order.
+
+    Examples::
+
+        >>> from captum.attr import visualization
+        >>> records = visualization_records([result])  # for visualization.visualize_text(records)
+        >>> records[0].raw_input_ids
+        ['a', 'film']
+    """
+    return [attribution.to_captum_record() for attribution in attributions]

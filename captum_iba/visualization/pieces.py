@@ -1,27 +1,92 @@
-"""An attribution as the pieces of a drawing: words with their colour, and the text between them as it was."""
+"""What is drawn: a text in parts, each with its number, for pages, figures and terminals alike."""
+
+# ruff: noqa: D102 - the properties of the protocols are documented where they are implemented
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Union
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from captum_iba.visualization.colour import Scale
+from captum_iba.visualization.colour import Scale, colour_class
 
 if TYPE_CHECKING:
-    from captum_iba.text import TextAttribution
-    from captum_iba.text.methods import Scores
+    from typing_extensions import TypeIs
 
-Drawable = Union["TextAttribution", "Scores"]
-"""What can be drawn as a token map: bits, or the scores of any method."""
+
+class DrawableBits(Protocol):
+    """Bits per token and word of a text: a :class:`captum_iba.text.TextAttribution`."""
+
+    @property
+    def text(self) -> str: ...
+    @property
+    def pair(self) -> str | None: ...
+    @property
+    def tokens(self) -> Sequence[Any]: ...
+    @property
+    def words(self) -> Sequence[Any]: ...
+    @property
+    def target(self) -> int: ...
+    @property
+    def total_bits(self) -> float: ...
+    @property
+    def layer(self) -> str: ...
+    @property
+    def layer_index(self) -> int | None: ...
+    @property
+    def layer_label(self) -> str: ...
+    @property
+    def preset(self) -> str: ...
+    @property
+    def statistics(self) -> str: ...
+    def to_captum_record(self) -> Any: ...
+
+
+class DrawableScores(Protocol):
+    """Scores per token and word of an encoded text by any method: a :class:`captum_iba.methods.Scores`."""
+
+    @property
+    def method(self) -> str: ...
+    @property
+    def target(self) -> int: ...
+    @property
+    def encoded(self) -> Any: ...
+    @property
+    def tokens(self) -> Any: ...
+    @property
+    def words(self) -> Any: ...
+    @property
+    def signed(self) -> bool: ...
+
+
+Drawable = DrawableBits | DrawableScores
+"""What can be drawn as a token map."""
+
+
+def is_scores(attribution: Drawable) -> TypeIs[DrawableScores]:
+    """Whether it is scores of a method, not bits."""
+    return hasattr(attribution, "encoded")
+
+
+def check_same_text(attributions: Sequence[DrawableBits], name: str) -> None:
+    """Raise ValueError unless attributions are of one text (or pair), and explain the same class of it.
+
+    Args:
+        attributions (sequence of TextAttribution): The attributions.
+        name (str): The argument that they are from, for the message.
+    """
+    if len({(item.text, item.pair) for item in attributions}) != 1:
+        raise ValueError(f"{name} has attributions of several texts, expected those of one text")
+    if len(targets := {item.target for item in attributions}) != 1:
+        raise ValueError(f"{name} has attributions of the classes {sorted(targets)}, expected those of one class")
 
 
 class Part(NamedTuple):
-    """A word, a special token or what is between them, with its number.
+    """A word, a special token or the text between them, with its number.
 
     Args:
-        text (str): As the original text spells it.
+        text (str): Text as it is drawn.
         kind (str): ``"word"``, ``"special"`` (a special token), ``"gap"`` (between words) or ``"break"``
             (between a text and its pair).
         value (float): Bits or score; 0 for a gap.
@@ -31,197 +96,149 @@ class Part(NamedTuple):
     kind: str
     value: float = 0.0
 
+    @property
+    def has_value(self) -> bool:
+        """Whether it is a word or a special token."""
+        return self.kind in ("word", "special")
+
+
+def parts(attribution: Drawable) -> Iterator[Part]:
+    """A text word by word, sub-words joined, special tokens between them."""
+    # Words by number: value, start, end, sequence.
+    words: dict[int | None, tuple[float, int, int, int]] = {}
+    tokens: Iterable[tuple[str, float, bool, int | None]]
+    if is_scores(attribution):
+        source = attribution.encoded
+        tokens = zip(source.tokens, map(float, attribution.tokens), source.special, source.words, strict=True)
+        for number, (start, end), sequence in zip(source.words, source.spans, source.sequences, strict=True):
+            if number is not None:
+                _, first, last, _ = words.get(number, (0.0, start, end, 0))
+                words[number] = (float(attribution.words[number]), min(first, start), max(last, end), sequence or 0)
+    else:
+        source = attribution
+        tokens = ((token.token, token.bits, token.special, token.word) for token in attribution.tokens)
+        words = {i: (word.bits, word.start, word.end, word.sequence) for i, word in enumerate(attribution.words)}
+    ends = {0: 0, 1: 0}
+    for name, bits, special, number in tokens:
+        if special:
+            yield Part(visible(name), "special", bits)
+        # The first token of a word draws it; tokens without a word, spaces for example, are part of a gap.
+        if special or number not in words:
+            continue
+        value, start, end, sequence = words.pop(number)
+        text = (source.pair or "") if sequence else source.text
+        if sequence == 1 and ends[1] == 0:
+            yield Part("", "break")
+        if gap := text[ends[sequence] : start]:
+            yield Part(gap, "gap")
+        start = max(start, ends[sequence])  # no character is drawn twice
+        ends[sequence] = max(end, ends[sequence])
+        yield Part(visible(text[start:end]), "word", value)
+
 
 @dataclass(frozen=True)
-class Piece:
-    """Something to draw.
+class TokenMap:
+    """A text in parts on a scale of colour, as templates and terminals draw it.
 
-    Attributes:
-        text (str): What to write.
-        kind (str): As of :class:`Part`.
-        said (str): The number with its unit, as text, "n/a" where it is none; empty for a gap.
-        level (int or None): Step of the colour scale; None where there is no number.
-        signed (bool): Whether the scale has two sides.
+    Args:
+        parts (tuple of Part): Parts in reading order.
+        scale (Scale): Scale of the numbers.
     """
 
-    text: str
-    kind: str
-    said: str = ""
-    level: int | None = 0
-    signed: bool = False
+    parts: tuple[Part, ...]
+    scale: Scale
+
+    def colour(self, part: Part) -> str:
+        """Class of the style sheet that colours a part."""
+        level = self.scale.level(part.value)
+        return "na" if level is None else colour_class(level, self.scale.signed)
+
+    def label(self, part: Part) -> str:
+        """Number of a part with its unit; "n/a" where it is NaN or infinite."""
+        return self._number(part.value) + (" bits" if self.scale.unit == "bits" else "")
 
     @property
-    def colour(self) -> str:
-        """The class of the style sheet that colours it."""
-        return "na" if self.level is None else colour_class(self.level, self.signed)
+    def largest(self) -> str:
+        """Largest number of a word or special token, by magnitude."""
+        return self._number(_largest(self.parts))
+
+    @property
+    def total(self) -> str:
+        """Sum of all numbers."""
+        values = [part.value for part in self.parts]
+        return self._number(math.fsum(values) if all(map(math.isfinite, values)) else math.nan)
+
+    @property
+    def note(self) -> str:
+        """What a reader must know of a map without colours; empty otherwise."""
+        values, bits = [part.value for part in self.parts if part.kind == "word"], self.scale.unit == "bits"
+        if not all(map(math.isfinite, values)):
+            return f"hatched words have no {'number of bits' if bits else 'score'} (NaN or infinite)"
+        if any(values) and (not bits or max(values) > 0):
+            return ""
+        return "no word has any bits" if bits else "all scores are 0"
+
+    def _number(self, value: float) -> str:
+        return format_number(value, self.scale.unit)
 
 
-@dataclass(frozen=True)
-class Map:
-    """A text, ready to draw.
-
-    Attributes:
-        pieces (tuple of Piece): In reading order.
-        largest (str): The most bits of a word, as text.
-        total (str): All bits, as text.
-        note (str): What a reader must know of a map without colours; empty otherwise.
-    """
-
-    pieces: tuple[Piece, ...]
-    largest: str
-    total: str
-    note: str
-
-
-def colour_class(level: int, signed: bool) -> str:
-    """The class of the style sheet for a step of a scale: q0 to q20, or n20 to n1 and p0 to p20."""
-    return f"q{level}" if not signed else f"n{-level}" if level < 0 else f"p{level}"
-
-
-def say(bits: float) -> str:
-    """Bits as text, with three digits or so; "n/a" for what is no number."""
-    if not math.isfinite(bits):
-        return "n/a"
-    return f"{bits:,.0f}" if abs(bits) >= 1000 else f"{bits:.1f}" if abs(bits) >= 10 else f"{bits:.2f}"
-
-
-def say_score(score: float) -> str:
-    """A score without a unit as text: it may be small."""
-    return f"{score:.3g}" if math.isfinite(score) else "n/a"
-
-
-def say_short(bits: float) -> str:
-    """A number for a scale, in few letters: 5, 4.2k, 13M."""
-    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if bits >= size:
-            return f"{bits / size:.2g}{letter}" if bits < 99 * size else f"{bits / size:.0f}{letter}"
-    return f"{bits:.2g}" if bits < 99 else f"{bits:.0f}"
-
-
-def say_tick(value: float) -> str:
-    """The same with a sign."""
-    return f"−{say_short(-value)}" if value < 0 else say_short(value)
-
-
-def full_colour(attributions: Sequence[Drawable]) -> float:
-    """What full colour stands for: the largest finite bits of a word or special token, and at least 1 bit.
-
-    Less than a bit is next to nothing: without this floor a text in which no word matters would be all dark.
-    """
-    return max(1.0, *map(_largest, attributions))
+def token_parts(attribution: Drawable, scale: Scale | None = None) -> TokenMap:
+    """The parts of an attribution on a scale, by default its own."""
+    return TokenMap(tuple(parts(attribution)), scale or scale_of(attribution))
 
 
 def scale_of(attribution: Drawable) -> Scale:
-    """The scale of one attribution: of bits logarithmic, of other scores from 0, or both sides of 0, to the largest."""
-    from captum_iba.text.result import TextAttribution
-
-    if isinstance(attribution, TextAttribution):
+    """Scale of one attribution: of bits logarithmic, of other scores linear, from 0 or both sides of 0."""
+    if not is_scores(attribution):
         return Scale(full_colour([attribution]))
     sizes = [abs(float(score)) for score in attribution.words if math.isfinite(score)]
     return Scale(max(sizes, default=0.0) or 1.0, attribution.signed, "score")
 
 
-def parts(attribution: Drawable) -> Iterator[Part]:
-    """A text word by word, sub-words joined, special tokens between them.
+def full_colour(attributions: Sequence[Drawable]) -> float:
+    """Bits of full colour: the largest finite bits of a word or special token, and at least 1 bit.
+
+    Less than a bit is next to nothing: without this floor a text in which no word matters would be all dark.
+    """
+    return max(1.0, *(_largest(tuple(parts(attribution))) for attribution in attributions))
+
+
+def _largest(drawn: Sequence[Part]) -> float:
+    numbers = [part.value for part in drawn if part.has_value and math.isfinite(part.value)]
+    return max(numbers, key=abs, default=0.0)
+
+
+_LARGE = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def format_number(value: float, style: str = "bits") -> str:
+    """A number for readers.
 
     Args:
-        attribution (TextAttribution or Scores): What is to be drawn.
+        value (float): Number.
+        style (str): ``"bits"``: three digits or so; ``"score"``: three significant digits, since scores without a unit
+            may be small; ``"tick"``: few letters, for scales (5, 4.2k, 13M). Default: ``"bits"``.
+
+    Returns:
+        str: "n/a" for NaN and infinity.
+
+    Examples::
+
+        >>> format_number(1234.5), format_number(0.00012, "score"), format_number(-4246, "tick")
+        ('1,234', '0.00012', '−4.2k')
     """
-    ends = {0: 0, 1: 0}
-    drawn: set[int] = set()
-    words = _words(attribution)
-    text, pair = _texts(attribution)
-    for name, value, special, number in _tokens(attribution):
-        if special:
-            yield Part(name, "special", value)
-            continue
-        if number is None or number in drawn:
-            continue
-        drawn.add(number)
-        word = words[number]
-        if word.sequence == 1 and ends[1] == 0:
-            yield Part("", "break")
-        source = (pair or "") if word.sequence else text
-        if gap := source[ends[word.sequence] : word.start]:
-            yield Part(gap, "gap")
-        ends[word.sequence] = max(word.end, ends[word.sequence])
-        yield Part(source[word.start : word.end], "word", word.value)
-
-
-def draw(attribution: Drawable, scale: Scale) -> Map:
-    """The pieces of one attribution, word by word, on a scale."""
-    found = list(parts(attribution))
-    values = [part.value for part in found if part.kind == "word"]
-    unit, said = (" bits", say) if scale.unit == "bits" else ("", say_score)
-    pieces = tuple(
-        Piece(visible(part.text), part.kind, said(part.value) + unit, scale.level(part.value), scale.signed)
-        if part.kind in ("word", "special")
-        else Piece(part.text, part.kind)
-        for part in found
-    )
-    total = math.fsum(part.value for part in found) if _all_finite(found) else math.nan
-    return Map(pieces, said(_largest(attribution)), said(total), _note(values, scale))
+    if not math.isfinite(value):
+        return "n/a"
+    if style == "score":
+        return f"{value:.3g}"
+    size = abs(value)
+    if style == "bits":
+        return f"{value:,.0f}" if size >= 1000 else f"{value:.1f}" if size >= 10 else f"{value:.2f}"
+    sign = "−" if value < 0 else ""
+    unit, letter = next((pair for pair in _LARGE if size >= pair[0]), (1.0, ""))
+    return f"{sign}{size / unit:.2g}{letter}" if size < 99 * unit else f"{sign}{size / unit:.0f}{letter}"
 
 
 def visible(word: str) -> str:
-    """White space that is a word of its own would be drawn as nothing."""
+    """A word; one of white space only, which would be drawn as nothing, is spelled by symbols."""
     return word.replace("\n", "↵").replace("\t", "⇥").replace(" ", "␣") if not word.strip() else word
-
-
-class _Word(NamedTuple):
-    value: float
-    start: int
-    end: int
-    sequence: int
-
-
-def _texts(attribution: Drawable) -> tuple[str, str | None]:
-    from captum_iba.text.result import TextAttribution
-
-    source = attribution if isinstance(attribution, TextAttribution) else attribution.encoded
-    return source.text, source.pair
-
-
-def _tokens(attribution: Drawable) -> Iterator[tuple[str, float, bool, int | None]]:
-    """Per token: as the vocabulary spells it, its number, whether it is special, and which word it is of."""
-    from captum_iba.text.result import TextAttribution
-
-    if isinstance(attribution, TextAttribution):
-        for token in attribution.tokens:
-            yield token.token, token.bits, token.special, token.word
-        return
-    encoded = attribution.encoded
-    yield from zip(encoded.tokens, map(float, attribution.tokens), encoded.special, encoded.words, strict=True)
-
-
-def _words(attribution: Drawable) -> list[_Word]:
-    from captum_iba.text.result import TextAttribution
-
-    if isinstance(attribution, TextAttribution):
-        return [_Word(word.bits, word.start, word.end, word.sequence) for word in attribution.words]
-    spans: dict[int, tuple[int, int, int]] = {}
-    encoded = attribution.encoded
-    for word, (start, end), sequence in zip(encoded.words, encoded.spans, encoded.sequences, strict=True):
-        if word is not None:
-            first, last, _ = spans.get(word, (start, end, 0))
-            spans[word] = (min(first, start), max(last, end), sequence or 0)
-    return [_Word(float(attribution.words[number]), *spans[number]) for number in sorted(spans)]
-
-
-def _largest(attribution: Drawable) -> float:
-    """The most of a word or special token, by size; 0 where there is no number."""
-    numbers = [part.value for part in parts(attribution) if part.kind in ("word", "special")]
-    return max((number for number in numbers if math.isfinite(number)), key=abs, default=0.0)
-
-
-def _all_finite(found: Sequence[Part]) -> bool:
-    return all(math.isfinite(part.value) for part in found)
-
-
-def _note(values: Sequence[float], scale: Scale) -> str:
-    what = "number of bits" if scale.unit == "bits" else "score"
-    if not all(map(math.isfinite, values)):
-        return f"hatched words have no {what} (NaN or infinite)"
-    if any(values) and (scale.unit != "bits" or max(values) > 0):
-        return ""
-    return "no word has any bits" if scale.unit == "bits" else "all scores are 0"

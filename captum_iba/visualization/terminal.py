@@ -1,51 +1,75 @@
-"""An attribution in a terminal: the text in colour, and a bar a word (needs rich)."""
+"""Attributions in a terminal: the text in colour, and a bar per word (needs rich)."""
 
 from __future__ import annotations
 
+import unicodedata
 from typing import TYPE_CHECKING
 
 from captum_iba.visualization.colour import LEVELS, palette
-from captum_iba.visualization.pieces import draw, scale_of
+from captum_iba.visualization.pieces import DrawableBits, token_parts
 
 if TYPE_CHECKING:
     from rich.console import Group
 
-    from captum_iba.text import TextAttribution
-
 _FAINT = LEVELS // 10  # so few bits get no colour
+# These reorder what follows them on a terminal, beyond the word that they stand in.
+_BIDI_CONTROLS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 
-def terminal_text(attribution: TextAttribution) -> Group:
-    """The coloured text, and below it the summary with a bar a word.
+def printable(text: str) -> str:
+    """Text for a terminal: control characters and text-direction overrides are spelled out.
+
+    Examples::
+
+        >>> printable("a\\x1b[2J film")
+        'a\\\\x1b[2J film'
+    """
+    return "".join(
+        character.encode("unicode_escape").decode("ascii")
+        if unicodedata.category(character) in ("Cc", "Cs") or character in _BIDI_CONTROLS
+        else character
+        for character in text
+    )
+
+
+def terminal_text(attribution: DrawableBits) -> Group:
+    """The coloured text, and below it the summary with a bar per word.
 
     Args:
-        attribution (TextAttribution): What to show. Control characters in it are spelled out.
+        attribution (TextAttribution): Attribution to show. Control characters in it are spelled out.
 
     Returns:
-        rich.console.Group: for ``rich.console.Console.print``.
+        rich.console.Group: For ``rich.console.Console.print``.
+
+    Examples::
+
+        >>> from rich.console import Console
+        >>> Console(no_color=True, width=40).print(terminal_text(result))  # doctest: +ELLIPSIS, +NORMALIZE_WHITESPACE
+        [CLS] a film
+        positive 0.750 · layer 1 (encoder.0) · ...
     """
     # Not at the top: figures do without rich.
     from rich.console import Group
     from rich.text import Text
 
-    from captum_iba.text.result import printable
-
     colours = palette("terminal")
     line = Text()
-    for piece in draw(attribution, scale_of(attribution)).pieces:
-        if piece.kind == "break":
+    token_map = token_parts(attribution)
+    for part in token_map.parts:
+        level = token_map.scale.level(part.value)
+        if part.kind == "break":
             line.append("\n")
-        elif piece.kind == "gap":
-            line.append(" " if piece.text.isspace() else printable(piece.text))
-        elif piece.kind == "special":
-            line.append(f" {printable(piece.text)} ", style="dim")
-        elif piece.level is None:
-            line.append(printable(piece.text), style="strike")
-        elif piece.level <= _FAINT:
-            line.append(printable(piece.text))
+        elif part.kind == "gap":
+            line.append(" " if part.text.isspace() else printable(part.text))
+        elif part.kind == "special":
+            line.append(f" {printable(part.text)} ", style="dim")
+        elif level is None:
+            line.append(printable(part.text), style="strike")
+        elif level <= _FAINT:
+            line.append(printable(part.text))
         else:
-            background, ink = colours[piece.level]
-            line.append(printable(piece.text), style=f"{ink} on {background}")
+            background, ink = colours[level]
+            line.append(printable(part.text), style=f"{ink} on {background}")
     # The first line of the summary is the text itself.
     summary = str(attribution).split("\n", 1)[1]
     return Group(line, Text(summary, no_wrap=False))

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import torch
 
-from captum_iba.benchmark import read_results
+from captum_iba.compare import read_results
+from captum_iba.demo import embedded_model_path
 from captum_iba.metrics import Delete, mean_over_seeds, paired_bootstrap, probability_drop
 from captum_iba.text import Classifier
 from captum_iba.text.classifier import load_classifier
-from captum_iba.text.embedded import embedded_model_path
 
 
 def greedy_drop(classifier: Classifier, text: dict, target: int, share: float) -> float:

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from captum_iba import FeatureStatistics, InformationBottleneckAttribution
-from captum_iba.attr.losses import losses_held_back
-from captum_iba.attr.presets import settings
+from captum_iba.attr.losses import complement_losses
+from captum_iba.attr.settings import resolve_settings
 
 WIDTH, LENGTH = 8, 10
 
@@ -48,7 +48,7 @@ def texts(count, evidence):
 def test_loss_of_a_complement(loss, probability):
     rest = math.log1p(-probability) - math.log(2)
     logits = torch.tensor([[rest, math.log(probability), rest]], dtype=torch.float64, requires_grad=True)
-    held_back = losses_held_back(loss, logits, 1)
+    held_back = complement_losses(loss, logits, 1)
     assert held_back.item() == pytest.approx(-math.log1p(-probability), rel=1e-9)
     (slope,) = torch.autograd.grad(held_back.sum(), logits)
     # Of logits, d/dz of -log(1 - p) is p; of log p itself it is p / (1 - p).
@@ -59,7 +59,7 @@ def test_loss_of_a_complement(loss, probability):
 @pytest.mark.parametrize("margin", [0.0, 16.0, 17.5, 40.0, 1000.0])
 def test_a_complement_that_is_certain_still_has_a_gradient(margin):
     logits = torch.tensor([[0.0, margin]], requires_grad=True)  # from 17 on, p rounds to 1
-    held_back = losses_held_back("cross_entropy", logits, 1)
+    held_back = complement_losses("cross_entropy", logits, 1)
     assert held_back.item() == pytest.approx(margin + math.log1p(math.exp(-margin)), rel=1e-6)
     (slope,) = torch.autograd.grad(held_back.sum(), logits)
     p = 1 / (1 + math.exp(-margin))
@@ -68,7 +68,7 @@ def test_a_complement_that_is_certain_still_has_a_gradient(margin):
 
 def test_of_a_yes_or_no_that_is_certain_too():
     logit = torch.tensor([40.0], requires_grad=True)
-    held_back = losses_held_back("nll", nn.functional.logsigmoid(logit), None)
+    held_back = complement_losses("nll", nn.functional.logsigmoid(logit), None)
     assert held_back.item() == pytest.approx(40, rel=1e-6)
     assert torch.autograd.grad(held_back.sum(), logit)[0].item() == pytest.approx(1, rel=1e-5)
 
@@ -77,14 +77,14 @@ def test_loss_of_a_complement_at_one_of_several_positions():
     logits = torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(0))
     targets = [(1, 2), (0, 0), (3, 4)]
     expected = [-math.log1p(-logits[row].softmax(-1)[target].item()) for row, target in enumerate(targets)]
-    assert losses_held_back("cross_entropy", logits, targets).tolist() == pytest.approx(expected, rel=1e-5)
+    assert complement_losses("cross_entropy", logits, targets).tolist() == pytest.approx(expected, rel=1e-5)
 
 
 def test_loss_of_a_complement_without_a_probability_and_where_it_is_certain():
     values = torch.tensor([-2.0, 3.0])
-    assert torch.equal(losses_held_back("negative_output", values, None), values)
-    assert torch.equal(losses_held_back(lambda output, target: output, values, None), -values)
-    assert bool(losses_held_back("nll", torch.zeros(1), None).isfinite())
+    assert torch.equal(complement_losses("negative_output", values, None), values)
+    assert torch.equal(complement_losses(lambda output, target: output, values, None), -values)
+    assert bool(complement_losses("nll", torch.zeros(1), None).isfinite())
 
 
 def test_of_two_reasons_both_are_kept(iba):
@@ -110,7 +110,7 @@ def test_alone_together_and_split(iba):
     for size in (1, 3, 8):
         split = iba.attribute(x, target=1, complement=1.0, internal_batch_size=size)
         torch.testing.assert_close(together, split, rtol=1e-4, atol=1e-4)
-    assert trace.loss.shape == (5, settings().n_steps + 1) and bool(trace.loss.isfinite().all())
+    assert trace.loss.shape == (5, resolve_settings().n_steps + 1) and bool(trace.loss.isfinite().all())
 
 
 def test_rows_of_a_pass(iba):

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from captum_iba import BottleneckTrace, FeatureStatistics, InformationBottleneckAttribution
-from captum_iba.attr.bottleneck import NATS_PER_BIT, information
+from captum_iba.attr.objective import NATS_PER_BIT, information
 
 VOCABULARY, WIDTH, LENGTH = 50, 8, 12
 
@@ -122,7 +122,7 @@ def test_one_step_by_hand(iba, reader, statistics, complement, antithetic, alter
     ids, _ = planted(1)
     a = torch.full((1, LENGTH, 1), 5.0, requires_grad=True)
     lam, x = torch.sigmoid(a), reader.table(ids).detach()
-    from captum_iba.attr.bottleneck import standard_noise
+    from captum_iba.attr.objective import standard_noise
 
     losses, held_back = [], []
     for draw in range(3):
@@ -181,12 +181,12 @@ def test_two_steps_without_draws_by_hand(iba, reader, statistics, momentum, alte
 
 
 def test_a_pair_of_draws_may_fall_into_two_steps(iba, monkeypatch):
-    from captum_iba.attr import optimization
+    from captum_iba.attr import objective
 
     keys = []
-    drawn = optimization.standard_noise
+    drawn = objective.standard_noise
     monkeypatch.setattr(
-        optimization, "standard_noise", lambda shape, key, device: keys.append(key) or drawn(shape, key, device)
+        objective, "standard_noise", lambda shape, key, device: keys.append(key) or drawn(shape, key, device)
     )
     ids, _ = planted(1)
     iba.attribute(ids, target=1, n_steps=3, n_samples=3, antithetic=True, alternate=False)
@@ -282,7 +282,7 @@ def test_an_example_of_special_tokens_only_gets_no_bits(iba):
 def test_without_statistics_a_warning_says_once_what_to_do(reader):
     ids, _ = planted(2)
     iba = InformationBottleneckAttribution(reader, reader.layer)
-    with pytest.warns(UserWarning, match=r"no statistics given.*FeatureStatistics\.estimate\(model, layer, batches\)"):
+    with pytest.warns(UserWarning, match=r"statistics is None.*FeatureStatistics\.estimate\(model, layer, batches\)"):
         bits = iba.attribute(ids, target=1)
     assert bool(bits.isfinite().all())
     with warnings.catch_warnings():
@@ -294,7 +294,7 @@ def test_own_statistics_do_not_depend_on_padding(reader):
     ids, _ = planted(2)
     mask = (torch.arange(LENGTH) < 6).float().expand(2, -1)
     iba = InformationBottleneckAttribution(reader, reader.layer)
-    with pytest.warns(UserWarning, match="no statistics given"):
+    with pytest.warns(UserWarning, match="statistics is None"):
         padded = iba.attribute(ids, target=1, additional_forward_args=mask, bottleneck_mask=mask)
     torch.testing.assert_close(padded[:, :6], iba.attribute(ids[:, :6], target=1), rtol=1e-4, atol=1e-4)
 
@@ -359,10 +359,10 @@ def test_progress_counts_every_draw(iba, capsys):
         ({"preset": "fast"}, "preset is 'fast', expected one of default, paper, as_released"),
         ({"granularity": "word"}, "granularity is 'word', expected one of token, feature, channel"),
         ({"loss": "hinge"}, "loss is 'hinge', expected one of cross_entropy, binary_cross_entropy, nll"),
-        ({"loss": lambda output, target: output}, r"loss must give one value a row, a tensor of shape \(2,\)"),
+        ({"loss": lambda output, target: output}, r"loss must return one value per row, a tensor of shape \(2,\)"),
         ({"internal_batch_size": 0}, "internal_batch_size is 0, expected an integer of at least 1"),
         ({"layer_call": 1}, "layer_call is 1, but layer Identity ran 1 times in this pass: expected -1 to 0"),
-        ({"layer_call": [0, 0]}, "layer_call has 2 entries, expected one a layer, 1"),
+        ({"layer_call": [0, 0]}, "layer_call has 2 entries, expected one per layer, 1"),
         ({"feature_mask": torch.zeros(2, 5, dtype=torch.long)}, "feature_mask has the shape"),
         ({"bottleneck_mask": torch.zeros(2, 5)}, "bottleneck_mask has the shape"),
     ],
@@ -390,7 +390,7 @@ def test_bad_inputs(reader, statistics, iba):
         InformationBottleneckAttribution(reader, nn.Linear(1, 1), statistics=statistics).attribute(ids, target=1)
     with pytest.raises(ValueError, match="expected a torch.nn.Module or a list of them"):
         InformationBottleneckAttribution(reader, "table")
-    with pytest.raises(ValueError, match="statistics has 1 entries, expected one a layer, 2"):
+    with pytest.raises(ValueError, match="statistics has 1 entries, expected one per layer, 2"):
         InformationBottleneckAttribution(reader, [reader.table, reader.layer], statistics=statistics)
     narrow = FeatureStatistics().update(torch.randn(9, 3))
     with pytest.raises(ValueError, match="statistics have 3 features, expected 8"):

@@ -74,7 +74,7 @@ def test_on_a_cpu_the_second_try_is_never_larger_than_the_first():
     model = Hungry(7).eval()
     model.layer, model.head = nn.Linear(6, 512), nn.Linear(512, 3)
     x = torch.randn(8, 150, 6)  # 2.3 MiB of features: one draw a pass
-    with pytest.warns(UserWarning, match="no statistics"):
+    with pytest.warns(UserWarning, match="statistics is None"):
         iba = InformationBottleneckAttribution(model, model.layer)
         iba.attribute(x, target=1, preset="paper", n_steps=1, replay=False)
     assert model.rows[0] == max(model.rows) == 8  # the check of independence runs two copies

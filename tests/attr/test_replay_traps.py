@@ -9,7 +9,7 @@ from torch import nn
 from transformers import DynamicCache
 
 from captum_iba import FeatureStatistics, InformationBottleneckAttribution
-from captum_iba.attr.nested import tensors_in
+from captum_iba.attr._model.nested import tensors_in
 
 BaseModelOutputWithPast = pytest.importorskip("transformers.modeling_outputs").BaseModelOutputWithPast
 
@@ -222,7 +222,8 @@ def trapped(model, rows, positions=POSITIONS, **changes):
             nn.init.normal_(parameter, 0, 0.5)
         x = torch.randn(rows, positions, WIDTH)
     layer = net.blocks[1]
-    statistics = FeatureStatistics.estimate(net, layer, [x.clone()])
+    at_input = changes.get("attribute_to_layer_input", False)
+    statistics = FeatureStatistics.estimate(net, layer, [x.clone()], attribute_to_layer_input=at_input)
     iba = InformationBottleneckAttribution(net, layer, statistics=statistics)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -241,7 +242,7 @@ def test_replayed_is_right_or_falls_back(model, rows, positions):
     elif model in FALLS_BACK or said:
         (message,) = [one for one in said if "is not replayed" in one]
         others = [one for one in said if one is not message]
-        assert message.startswith("Block (output) is not replayed, every pass runs whole: a replayed pass")
+        assert message.startswith("Block (output) is not replayed, every forward pass is a full one: a replayed pass")
         assert len(others) == (model is RemembersInACache)  # the mean over all rows of a pass
         assert all("changes with the other rows of a pass" in other for other in others)
 

@@ -316,9 +316,9 @@ def test_a_layer_that_calls_its_own_forward_again():
             return self.head(self.layer(self.stem(x)).mean(1))
 
     net, x = seeded(Net), drawn(2, 6, 4)
-    bits, _ = attributed(net, net.layer, x)
+    bits, _ = attributed(net, net.layer, x, feature_dim=-1)
     assert bits.shape == (2, 6, 8)
-    assert_same(bits, attributed(net, net.layer, x, replay=False)[0])
+    assert_same(bits, attributed(net, net.layer, x, replay=False, feature_dim=-1)[0])
 
 
 @pytest.mark.parametrize("replay", [True, False])
@@ -408,7 +408,7 @@ def test_layers_that_cannot_share_a_mask():
     with pytest.raises(ValueError, match="the same call of a layer twice"):
         iba.attribute(drawn(2, 8, 4), target=0, share_mask=True)
     iba = InformationBottleneckAttribution(net, [net[0], net[1]], statistics=[of_width(8)] * 2)
-    with pytest.raises(ValueError, match=r"features of the layers lie in dimensions \[2, 1\]"):
+    with pytest.raises(ValueError, match=r"features of the layers are in dimensions \[2, 1\]"):
         iba.attribute(drawn(2, 8, 4), target=0, share_mask=True, feature_dim=[-1, 1])
 
 
@@ -452,7 +452,7 @@ def test_masks_of_other_kinds():
     with pytest.raises(ValueError, match="attention_mask holds negative numbers, expected 1 for tokens"):
         count(attention_mask=torch.where(kept, 0.0, -1e4))
     for more in ({"attention_mask": kept.long()[:, None, None]}, {"lengths": lengths}):
-        with pytest.warns(UserWarning, match="seems to say which positions are padding"):
+        with pytest.warns(UserWarning, match="seems to mark padding"):
             assert count(**more) == ids.numel()
 
 
@@ -572,7 +572,7 @@ def test_a_decoder_has_no_mask_of_the_encoder():
     net = seeded(Both)
     ids = torch.arange(600).view(100, 6) % 9
     batch = {"ids": ids, "attention_mask": (torch.arange(6) < 3).long().expand(100, 6), "decoder_input_ids": ids}
-    with pytest.warns(UserWarning, match="which of them are padding cannot be told, and all count"):
+    with pytest.warns(UserWarning, match="which of them are padding is not known, and all count"):
         encoder, decoder = FeatureStatistics.estimate(net, [net.encoder, net.decoder], [batch])
     assert (encoder.count, decoder.count) == (300, 600)
 
@@ -658,9 +658,9 @@ def test_masks_of_any_sign_are_warned_of_and_labels_are_another_sequence():
     net, ids = seeded(Both), torch.arange(600).view(100, 6) % 9
     kept = torch.arange(6) < (torch.arange(100) % 5 + 2)[:, None]
     for mask in (kept, ~kept, kept.float()):
-        with pytest.warns(UserWarning, match="seems to say which positions are padding"):
+        with pytest.warns(UserWarning, match="seems to mark padding"):
             FeatureStatistics.estimate(net, net.encoder, [{"ids": ids, "src_mask": mask}])
     batch = {"ids": ids, "attention_mask": kept.long(), "labels": ids}
-    with pytest.warns(UserWarning, match="which of them are padding cannot be told, and all count"):
+    with pytest.warns(UserWarning, match="which of them are padding is not known, and all count"):
         encoder, decoder = FeatureStatistics.estimate(net, [net.encoder, net.decoder], [batch])
     assert (encoder.count, decoder.count) == (int(kept.sum()), 600)

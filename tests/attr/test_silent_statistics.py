@@ -11,8 +11,8 @@ from captum_iba import FeatureStatistics
 IDS = torch.tensor([[1, 2, 0], [3, 0, 0]])
 MASK = torch.tensor([[1, 1, 0], [1, 0, 0]])
 TYPES = torch.zeros_like(IDS)
-LOOKS_LIKE = "batches: '.*' seems to say which positions are padding, and they are counted as data"
-OTHER_POSITIONS = "which of them are padding cannot be told, and all count. Give mask_func"
+LOOKS_LIKE = "batches: '.*' seems to mark padding, which is counted as data"
+OTHER_POSITIONS = "which of them are padding is not known, and all count. Pass mask_func"
 
 
 class Embed(nn.Module):
@@ -70,11 +70,11 @@ def test_a_mask_that_is_not_known_as_one_is_warned_of_once(model, mask):
     for named, function in functions.items():
         with pytest.warns(UserWarning) as caught:
             found = FeatureStatistics.estimate(function, model.table, batches)
-        about = [str(one.message) for one in caught if "which positions are padding" in str(one.message)]
+        about = [str(one.message) for one in caught if "seems to mark padding" in str(one.message)]
         # Padding on the left leaves the longest row whole, unless a name says that it is a mask.
         expected = named or not (mask[:, 0] == 0).any() or mask.all(1).any()
         assert len(about) == expected and found.count == 12
-        assert not about or "Give the batches as mappings with 'attention_mask', or mask_func" in about[0]
+        assert not about or "Pass the batches as mappings with 'attention_mask', or mask_func" in about[0]
 
 
 def test_what_is_no_mask_of_padding_is_not_warned_of(model, silent):
@@ -99,7 +99,7 @@ def test_a_layer_of_other_positions_gets_no_mask_and_a_warning(model, name):
     model(**batch)
     hook.remove()
     with pytest.warns(UserWarning, match=OTHER_POSITIONS):
-        found = FeatureStatistics.estimate(model, layer, [batch])
+        found = FeatureStatistics.estimate(model, layer, [batch], feature_dim=-1)
     torch.testing.assert_close(found.mean, seen[0].reshape(-1, 4).mean(0))
 
 
@@ -117,7 +117,7 @@ def test_where_lengths_coincide_the_mask_of_other_positions_is_not_taken(model, 
 def test_without_padding_nothing_is_said_of_layers_of_other_positions(model, silent):
     batch = {"input_ids": IDS, "attention_mask": torch.ones_like(IDS)}
     layers = [model.table, model.time_first, model.padded, model.latents]
-    assert [one.count for one in FeatureStatistics.estimate(model, layers, [batch])] == [6, 6, 8, 6]
+    assert [one.count for one in FeatureStatistics.estimate(model, layers, [batch], feature_dim=-1)] == [6, 6, 8, 6]
     some = {"input_ids": IDS, "attention_mask": MASK}
     assert FeatureStatistics.estimate(model, model.latents, [some], mask_func=lambda batch: None).count == 6
 

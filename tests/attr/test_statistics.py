@@ -146,7 +146,7 @@ def test_the_last_call_is_the_last_of_every_batch():
     model, data = Recurrent(), [drawn(5, 3, 3), drawn(5, 6, 3), drawn(5, 2, 3)]
     last = FeatureStatistics.estimate(model, model.cell, data)
     torch.testing.assert_close(last.mean, torch.cat([model(x) for x in data]).mean(0))
-    with pytest.raises(ValueError, match="layer_call has 2 entries, expected one a layer, 1"):
+    with pytest.raises(ValueError, match="layer_call has 2 entries, expected one per layer, 1"):
         FeatureStatistics.estimate(model, model.cell, data, layer_call=[0, 1])
 
 

@@ -170,6 +170,7 @@ def passes_of(iba, net, x, **changes):
     ids=lambda changes: ", ".join(changes) or "none",
 )
 def test_after_success(iba, x, changes):
+    iba.statistics[0].at_input = None  # of the input, too
     iba.attribute(x, **{**QUICK, **changes})
 
 
@@ -192,7 +193,8 @@ def test_several_layers(net, x):
 
 def test_a_layer_that_has_its_own_forward(net, x):
     layer = net.blocks[0].dropout
-    iba = InformationBottleneckAttribution(net, layer, statistics=FeatureStatistics.estimate(net, layer, [x]))
+    statistics = FeatureStatistics.estimate(net, layer, [x], feature_dim=-1)
+    iba = InformationBottleneckAttribution(net, layer, statistics=statistics)
     iba.attribute(x, **QUICK)
 
 

@@ -242,7 +242,7 @@ def test_targets_in_outputs_of_three_dimensions(x):
 def test_one_value_an_example_needs_no_target(x, shape):
     single = made(shape)
     iba = attribution(single)
-    with pytest.warns(UserWarning, match="one value an example.*binary_cross_entropy"):
+    with pytest.warns(UserWarning, match="one value per example.*binary_cross_entropy"):
         found = iba.attribute(x, **QUICK)
     # It has no bound to rise to, so nothing is held back against it.
     torch.testing.assert_close(iba.attribute(x, loss="negative_output", complement=0.0, **QUICK), found)
@@ -330,7 +330,7 @@ def test_a_custom_loss_has_a_target_for_every_row(net, x, kind, limit):
 
 @pytest.mark.parametrize("loss", [lambda output, target: output.mean(), lambda output, target: output, lambda *_: 1.0])
 def test_a_loss_must_give_one_value_a_row(net, x, loss):
-    with pytest.raises(ValueError, match="loss must give one value a row"):
+    with pytest.raises(ValueError, match="loss must return one value per row"):
         attribution(net).attribute(x, target=1, loss=loss, **QUICK)
 
 

@@ -63,7 +63,7 @@ def test_deletion_is_a_shorter_text(name, side):
         1,
         mask,
         removable_mask=(ids > 19) & (ids != pad_id),
-        operator=Delete(pad_id),
+        perturbation=Delete(pad_id),
         counts=[1, 2, 3],
         max_examples_per_batch=4,
     )
@@ -71,7 +71,7 @@ def test_deletion_is_a_shorter_text(name, side):
         for i, (text, scores) in enumerate(zip(TEXTS, SCORES, strict=True)):
             order = sorted(range(1, len(text) - 1), key=lambda k: sign * scores[k])
             for count in range(4):
-                kept = torch.tensor([[token for k, token in enumerate(text) if k not in order[:count]]])
+                remaining = torch.tensor([[token for k, token in enumerate(text) if k not in order[:count]]])
                 with torch.no_grad():
-                    logits = model(kept).logits[0]
+                    logits = model(remaining).logits[0]
                 torch.testing.assert_close(result.logit[i, count], logits[1], rtol=1e-4, atol=1e-4)

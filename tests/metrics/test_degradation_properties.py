@@ -32,7 +32,7 @@ def model():
 scored = st.tuples(st.integers(10, 99), st.integers(-12, 12).map(lambda number: number / 4))
 texts = st.lists(st.lists(scored, min_size=0, max_size=12), min_size=1, max_size=4)
 few = settings(max_examples=25)  # every one runs the model many times
-operators = st.sampled_from([Delete(PAD), ReplaceToken(MASK), MaskOut(1)])
+perturbations = st.sampled_from([Delete(PAD), ReplaceToken(MASK), MaskOut(1)])
 
 
 def padded(batch, extra=0):
@@ -55,51 +55,51 @@ def run(model, batch, extra=0, negate=False, test=degradation, **options):
     def forward(rows, attention, types):
         return model(rows, attention_mask=attention, token_type_ids=types).logits
 
-    options.setdefault("operator", Delete(PAD))
+    options.setdefault("perturbation", Delete(PAD))
     scores = -scores if negate else scores
     return test(forward, ids, scores, 1, (mask, segments), removable_mask=removable, **options)
 
 
 def same(a, b):
-    for name in ("probability", "logit", "share"):
+    for name in ("probability", "logit", "fraction"):
         torch.testing.assert_close(getattr(a, name), getattr(b, name), **TOLERANCE)
 
 
 @few
-@given(texts, operators)
-def test_removing_nothing_changes_nothing(model, batch, operator):
+@given(texts, perturbations)
+def test_removing_nothing_changes_nothing(model, batch, perturbation):
     ids, mask, segments, _, _ = padded(batch)
     with torch.no_grad():
         logits = model(ids, attention_mask=mask, token_type_ids=segments).logits
-    result = run(model, batch, operator=operator, shares=[0.0, 0.0])
+    result = run(model, batch, perturbation=perturbation, fractions=[0.0, 0.0])
     torch.testing.assert_close(result.logit, logits[:, 1:2].expand(-1, 3), **TOLERANCE)
-    assert not result.share.any()
+    assert not result.fraction.any()
 
 
 @few
-@given(texts, operators, st.booleans())
-def test_least_relevant_first_is_most_relevant_first_of_the_negated_scores(model, batch, operator, as_released):
-    counting = "as_released" if as_released and isinstance(operator, Delete) else "removable"
-    options = {"operator": operator, "counting": counting}
-    one = run(model, batch, order="lerf", **options)
-    other = run(model, batch, negate=True, order="morf", **options)
-    for a, b in zip(one, other, strict=True):
+@given(texts, perturbations, st.booleans())
+def test_least_relevant_first_is_most_relevant_first_of_the_negated_scores(model, batch, perturbation, as_released):
+    counting = "as_released" if as_released and isinstance(perturbation, Delete) else "removable"
+    options = {"perturbation": perturbation, "counting": counting}
+    lerf = run(model, batch, order="lerf", **options)
+    negated = run(model, batch, negate=True, order="morf", **options)
+    for a, b in zip(lerf, negated, strict=True):
         assert torch.equal(a, b)
 
 
 @few
-@given(texts, operators, st.sampled_from(["removable", "as_released"]))
-def test_both_orders_at_once_are_both_orders(model, batch, operator, counting):
-    options = {"operator": operator, "counting": counting if isinstance(operator, Delete) else "removable"}
+@given(texts, perturbations, st.sampled_from(["removable", "as_released"]))
+def test_both_orders_at_once_are_both_orders(model, batch, perturbation, counting):
+    options = {"perturbation": perturbation, "counting": counting if isinstance(perturbation, Delete) else "removable"}
     morf, lerf = run(model, batch, test=degradation_both, **options)
     same(morf, run(model, batch, **options))
     same(lerf, run(model, batch, order="lerf", **options))
 
 
 @few
-@given(texts, operators, st.integers(1, 5), st.sampled_from(["removable", "as_released"]))
-def test_batch_padding_and_passes_do_not_matter(model, batch, operator, extra, counting):
-    options = {"operator": operator, "counting": counting if isinstance(operator, Delete) else "removable"}
+@given(texts, perturbations, st.integers(1, 5), st.sampled_from(["removable", "as_released"]))
+def test_batch_padding_and_passes_do_not_matter(model, batch, perturbation, extra, counting):
+    options = {"perturbation": perturbation, "counting": counting if isinstance(perturbation, Delete) else "removable"}
     whole = run(model, batch, **options)
     same(whole, run(model, batch, extra=extra, **options))
     same(whole, run(model, batch, max_examples_per_batch=extra, **options))
@@ -110,15 +110,15 @@ def test_batch_padding_and_passes_do_not_matter(model, batch, operator, extra, c
 
 
 @few
-@given(texts, operators)
-def test_everything_is_gone_at_the_end_and_more_at_every_step(model, batch, operator):
-    result = run(model, batch, operator=operator)
+@given(texts, perturbations)
+def test_everything_is_removed_at_the_end_and_more_at_every_step(model, batch, perturbation):
+    result = run(model, batch, perturbation=perturbation)
     lengths = torch.tensor([len(text) for text in batch])
-    assert torch.equal(result.share[:, -1], (lengths > 0).float())
-    assert (result.share.diff(dim=1) >= 0).all()
+    assert torch.equal(result.fraction[:, -1], (lengths > 0).float())
+    assert (result.fraction.diff(dim=1) >= 0).all()
     # Whatever the order, the end is the same.
     torch.testing.assert_close(
-        result.logit[:, -1], run(model, batch, operator=operator, order="lerf").logit[:, -1], **TOLERANCE
+        result.logit[:, -1], run(model, batch, perturbation=perturbation, order="lerf").logit[:, -1], **TOLERANCE
     )
 
 
@@ -142,9 +142,9 @@ def test_against_one_text_at_a_time_without_padding(model):
         for count in range(4):
             removed = sorted(range(len(text)), key=lambda k: -text[k][1])[:count]
             ids, _, segments, _, _ = padded([text])
-            kept = [k for k in range(ids.shape[1]) if k - 1 not in removed]
+            remaining = [k for k in range(ids.shape[1]) if k - 1 not in removed]
             with torch.no_grad():
-                logits = model(ids[:, kept], token_type_ids=segments[:, kept]).logits
+                logits = model(ids[:, remaining], token_type_ids=segments[:, remaining]).logits
             torch.testing.assert_close(result.logit[i, count], logits[0, 1], **TOLERANCE)
             torch.testing.assert_close(result.probability[i, count], logits[0].softmax(0)[1], **TOLERANCE)
             assert result.decision[i, count] == logits[0].argmax()

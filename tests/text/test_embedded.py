@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from captum_iba import FeatureStatistics
-from captum_iba.text import TextExplainer, demo_texts, embedded_model_path, embedded_statistics, explain_layers
+from captum_iba.demo import demo_texts, embedded_model_path, embedded_statistics
+from captum_iba.text import TextExplainer, explain_layers
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_embedded_model_is_whole_and_small():
+def test_the_embedded_model_is_complete_and_small():
     folder = embedded_model_path()
     assert {"config.json", "model.safetensors", "tokenizer.json", "README.md"} <= {f.name for f in folder.iterdir()}
     assert sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) <= 8e6

@@ -1,9 +1,11 @@
+import math
+
 import pytest
 import torch
 from transformers import ByT5Tokenizer
 
 from captum_iba.text.classifier import Classifier
-from captum_iba.text.encoding import check_tokenizer, encode, pad
+from captum_iba.text.encoding import check_tokenizer, encode, join_words, pad, scores_per_word
 
 NAMES = ("input_ids", "attention_mask", "token_type_ids")
 
@@ -24,7 +26,7 @@ def test_words_keep_the_original_spelling(wordpiece):
     assert encoded.tokens[2:5] == ("un", "##believ", "##able")
     assert encoded.words[:5] == (None, 0, 1, 1, 1)
     assert encoded.special == (True, *[False] * 10, True)
-    assert encoded.cut == 0
+    assert encoded.tokens_truncated == 0
 
 
 def test_pairs_number_their_words_on(wordpiece):
@@ -45,7 +47,7 @@ def test_special_tokens_written_in_the_text_are_special_and_unknown_words_are_no
 def test_truncation_is_noticed(wordpiece):
     encoded = encode(wordpiece, "good film " * 10, None, 12, NAMES)
     assert len(encoded) == 12 and encoded.tokens[-1] == "[SEP]"
-    assert encoded.cut == 10
+    assert encoded.tokens_truncated == 10
 
 
 def test_byte_level_words_have_no_space_and_whole_emojis(byte_level):
@@ -81,9 +83,29 @@ def test_a_slow_tokenizer_is_an_error_that_says_what_is_needed():
         check_tokenizer(ByT5Tokenizer())
 
 
-def test_texts_are_cut_where_the_model_ends(bert, wordpiece):
+def test_texts_are_truncated_where_the_model_ends(bert, wordpiece):
     assert Classifier(bert, wordpiece).max_length == 40
     assert Classifier(bert, wordpiece, 8).max_length == 8
     for wrong in (0, 41, True, 8.0):
-        with pytest.raises(ValueError, match="max_length: expected an integer from 1 to 40"):
+        with pytest.raises(ValueError, match="max_length is .*, expected an integer from 1 to 40"):
             Classifier(bert, wordpiece, wrong)
+
+
+def test_tokens_are_joined_to_words_and_their_scores_summed(wordpiece):
+    encoded = encode(wordpiece, "unbelievable film", "good", 99, ["input_ids"])
+    words = encoded.word_spans
+    assert [encoded.spelling(*word[1:]) for word in words] == ["unbelievable", "film", "good"]
+    assert [word.sequence for word in words] == [0, 0, 1] and words[0].positions == (1, 2, 3)[: len(words[0].positions)]
+    scores = [1.0] * len(encoded)
+    assert scores_per_word(words, scores) == [len(word.positions) for word in words]
+    assert scores_per_word(words, scores, word_level=True) == [1.0, 1.0, 1.0]
+    (word,) = join_words((0, 0), ((0, 1), (1, 2)), (0, 0))
+    assert math.isnan(scores_per_word([word], [math.inf, -math.inf])[0])
+    assert scores_per_word([word], [math.inf, 1.0]) == [math.inf]
+
+
+def test_special_tokens_are_neither_removable_nor_maskable_but_as_released(wordpiece):
+    encoded = encode(wordpiece, "a film [SEP] good", None, 99, ["input_ids"])
+    assert encoded.removable == encoded.maskable() == (False, True, True, False, True, False)
+    assert encoded.maskable(special_tokens=True) == (True,) * 6
+    assert encoded.word_groups == (6, 0, 1, 9, 2, 11)

@@ -9,6 +9,7 @@ import transformers
 from torch import nn
 
 from captum_iba import FeatureStatistics
+from captum_iba.attr.settings import PRESETS, BottleneckSettings
 from captum_iba.text import TextExplainer
 from captum_iba.text.classifier import load_classifier
 
@@ -46,6 +47,21 @@ def test_special_tokens_have_bits_only_as_released(explainer):
     assert released.settings["n_steps"] == 3 and released.settings["beta"] == 1e-5
 
 
+def test_settings_are_passed_on_as_they_are(explainer):
+    settings = BottleneckSettings("token", beta=1.0, n_steps=3, n_samples=2)
+    result = explainer.explain(TEXTS[0], preset=settings)
+    assert result.preset == "custom" and result.settings["beta"] == 1.0 and result.settings["complement"] == 0.0
+    assert (result.bits == explainer.explain(TEXTS[0], preset=settings, beta=1.0).bits).all()
+    assert explainer.explain(TEXTS[0], preset=PRESETS["paper"], **QUICK) == explainer.explain(
+        TEXTS[0], preset="paper", **QUICK
+    )
+    assert explainer.explain(TEXTS[0], preset=settings, granularity="word").granularity == "word"
+    with pytest.raises(ValueError, match="granularity is 'channel', expected one of token, word, feature"):
+        explainer.explain(TEXTS[0], preset=BottleneckSettings("channel", beta=1.0, n_steps=1, n_samples=1))
+    with pytest.raises(TypeError, match="'betas' is not a setting"):
+        explainer.explain(TEXTS[0], betas=1.0)
+
+
 def test_words_share_a_mask_value(explainer):
     """Each token's bits follow from one value, so at the start (open) words and tokens agree, later they do not."""
     begin = [explainer.explain(TEXTS[2], granularity=g, n_steps=0).bits for g in ("token", "word")]
@@ -74,7 +90,7 @@ def test_targets(explainer):
 
 @pytest.mark.parametrize("target", [3, -1, "great", "", [0, 1]])
 def test_a_target_that_is_not_there_is_an_error(explainer, target):
-    with pytest.raises(ValueError, match=r"target: .*"):
+    with pytest.raises(ValueError, match=r"target (is|has) .*, expected "):
         explainer.explain(TEXTS[0], target=target)
 
 
@@ -95,12 +111,12 @@ def test_a_target_of_another_type_is_an_error(explainer, target):
         ("", None, ValueError, r"texts\[0\] is empty"),
         (["good", " \n"], None, ValueError, r"texts\[1\] is empty"),
         ([], None, ValueError, "at least one"),
-        (["good", "[SEP][CLS]"], None, ValueError, r"texts\[1\]: nothing to attribute"),
+        (["good", "[SEP][CLS]"], None, ValueError, r"texts\[1\] is .*nothing to attribute"),
         ("\u200b", None, ValueError, "nothing to attribute"),
-        (["good", 3], None, TypeError, r"texts\[1\]: expected a string, got int"),
-        (b"good", None, TypeError, "got bytes"),
-        (None, None, TypeError, "got NoneType"),
-        (["good", "bad"], ["film"], ValueError, "pairs: expected one for each of the 2 texts, got 1"),
+        (["good", 3], None, TypeError, r"texts\[1\] is a int, expected a string"),
+        (b"good", None, TypeError, "texts is a bytes"),
+        (None, None, TypeError, "texts is a NoneType"),
+        (["good", "bad"], ["film"], ValueError, "pairs has 1 entries, expected one for each of the 2 texts"),
         ("good", ["film"], TypeError, "pairs"),
         (["good"], [None], TypeError, r"pairs\[0\]"),
     ],
@@ -183,7 +199,7 @@ def test_truncation_is_in_the_result(bert, wordpiece):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         result = short.explain("the film was not good at all", **QUICK)
-    assert result.tokens_cut > 0 and f"{result.tokens_cut} tokens were cut" in str(result)
+    assert result.tokens_truncated > 0 and f"{result.tokens_truncated} tokens were truncated" in str(result)
 
 
 def test_published_presets_have_one_layer_unless_several_are_named(bert, wordpiece):
@@ -211,13 +227,13 @@ def test_seed(explainer):
     assert (first == again).all() and not np.allclose(first, other)
 
 
-def test_statistics_are_kept_checked_and_said(explainer, bert, wordpiece, tmp_path):
+def test_statistics_are_saved_checked_and_named_in_results(explainer, bert, wordpiece, tmp_path):
     path = tmp_path / "layer-02.safetensors"
     explainer.save_statistics(path)
     again = TextExplainer(bert, wordpiece, layer=2, statistics=path)
     assert torch.equal(again.statistics[0].mean, explainer.statistics[0].mean)
     text = explainer.explain("good", **QUICK)
-    assert text.statistics == f"a data set of {explainer.statistics[0].count} positions"
+    assert text.statistics == f"a dataset of {explainer.statistics[0].count} positions"
     assert (again.explain("good", **QUICK).bits == text.bits).all()
     with pytest.raises(ValueError, match="layer"):
         TextExplainer(bert, wordpiece, layer=3, statistics=path)
@@ -245,10 +261,10 @@ def test_layers_with_one_mask(bert, wordpiece, tmp_path):
     assert TextExplainer(bert, wordpiece, layer=3, statistics=tmp_path / "folder").statistics[0].layer == third.layer
     with pytest.raises(FileNotFoundError, match=r"bert\.encoder\.layer\.1\.safetensors"):
         TextExplainer(bert, wordpiece, layer=2, statistics=tmp_path / "folder")
-    with pytest.raises(ValueError, match="expected those of 2 layers, got 1"):
+    with pytest.raises(ValueError, match="statistics has 1 entries, expected those of 2 layers"):
         TextExplainer(bert, wordpiece, layer=[1, 3], statistics=first)
     for layers in ([], [1, "bert.encoder.layer.0"]):
-        with pytest.raises(ValueError, match="layer: expected one or more different layers"):
+        with pytest.raises(ValueError, match="layer is .*, expected one or more different layers"):
             TextExplainer(bert, wordpiece, layer=layers)
 
 
@@ -258,7 +274,7 @@ def test_statistics_do_not_depend_on_batches(explainer):
     assert one.count == all_at_once.count
     assert torch.allclose(one.mean, all_at_once.mean, atol=1e-5)
     assert isinstance(one, FeatureStatistics)
-    with pytest.raises(TypeError, match="got one string"):
+    with pytest.raises(TypeError, match="texts is one string"):
         explainer.estimate_statistics("one text")
 
 
@@ -269,7 +285,7 @@ def test_without_statistics_a_warning_comes_once(bert, wordpiece):
         bare.explain(TEXTS[0], **QUICK)
     assert len(caught) == 1
     assert result[0].statistics == "this text only"
-    with pytest.raises(ValueError, match="no statistics to save"):
+    with pytest.raises(ValueError, match="expected statistics to save"):
         bare.save_statistics("anywhere")
 
 
@@ -387,8 +403,8 @@ def test_what_is_not_a_classifier(wordpiece):
         TextExplainer(words, wordpiece)
 
 
-def test_a_layer_whose_feature_is_no_sequence(bert, wordpiece):
-    with pytest.raises(ValueError, match=r"bert\.pooler gives a feature of shape \(1, 16\)"):
+def test_a_layer_whose_activation_is_no_sequence(bert, wordpiece):
+    with pytest.raises(ValueError, match=r"bert\.pooler returns an activation of shape \(1, 16\)"):
         TextExplainer(bert, wordpiece, layer="bert.pooler")
 
 

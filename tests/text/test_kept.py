@@ -7,10 +7,10 @@ import torch
 from typer.testing import CliRunner
 
 from captum_iba import cli
-from captum_iba.attr.presets import PRESETS, settings
-from captum_iba.engines import Local
-from captum_iba.engines.texts import explain_texts
-from captum_iba.text import TextExplainer, embedded_model_path, embedded_statistics
+from captum_iba.attr.settings import PRESETS, resolve_settings
+from captum_iba.compare.parallel import LocalExecutor, explain_texts
+from captum_iba.demo import embedded_model_path, embedded_statistics
+from captum_iba.text import TextExplainer
 
 TEXTS = ["good film", "a bad film", "dull", "not a good film at all", "what a joy it is", "fine"]
 QUICK = {"n_steps": 2, "batch_size": 2}
@@ -45,7 +45,7 @@ def test_what_was_stopped_goes_on(explainer, batches, tmp_path, monkeypatch):
         return counted(self, *rest, **settings)
 
     def again(**changes):
-        return explain_texts(Local(), explainer, TEXTS, keep=tmp_path / "kept", **{**QUICK, **changes})
+        return explain_texts(LocalExecutor(), explainer, TEXTS, keep=tmp_path / "kept", **{**QUICK, **changes})
 
     monkeypatch.setattr(TextExplainer, "explain", stopped)
     with pytest.raises(KeyboardInterrupt):
@@ -60,10 +60,10 @@ def test_what_was_stopped_goes_on(explainer, batches, tmp_path, monkeypatch):
     assert watched == []
 
 
-def test_nothing_of_other_settings_is_taken(explainer, batches, tmp_path, monkeypatch):
+def test_results_of_other_settings_are_not_used(explainer, batches, tmp_path, monkeypatch):
     def again(**changes):
         batches.clear()
-        found = explain_texts(Local(), explainer, TEXTS[:2], **{**QUICK, "keep": tmp_path, **changes})
+        found = explain_texts(LocalExecutor(), explainer, TEXTS[:2], **{**QUICK, "keep": tmp_path, **changes})
         return len(batches), found
 
     assert again()[0] == 1
@@ -72,7 +72,7 @@ def test_nothing_of_other_settings_is_taken(explainer, batches, tmp_path, monkey
         assert again(**changes)[0] == 1, changes
         assert again(**changes)[0] == 0, changes
     with monkeypatch.context() as patched:
-        patched.setitem(PRESETS, "default", settings(momentum=0.6))
+        patched.setitem(PRESETS, "default", resolve_settings(momentum=0.6))
         assert again()[0] == 1
     explainer.estimate_statistics(TEXTS)
     assert again()[0] == 1
@@ -86,7 +86,7 @@ def test_nothing_of_other_settings_is_taken(explainer, batches, tmp_path, monkey
 @pytest.mark.parametrize("damage", ["", "[", "{}", '[{"format": "another"}]', "[1]"])
 def test_a_damaged_file_is_made_again(explainer, batches, tmp_path, damage):
     def again():
-        return explain_texts(Local(), explainer, TEXTS[:2], keep=tmp_path, **QUICK)
+        return explain_texts(LocalExecutor(), explainer, TEXTS[:2], keep=tmp_path, **QUICK)
 
     expected = again()
     (file,) = tmp_path.iterdir()

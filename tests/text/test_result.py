@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from captum.attr import visualization
 
-from captum_iba.text import TextAttribution, Token, Trace
-from captum_iba.text._files import write_text
+from captum_iba._files import write_text
+from captum_iba.text import TextAttribution, TextTrace, Token
 
 
 def attribution(bits=(1.0, 2.0, 0.5), text="so <b>good</b>", **changes):
@@ -34,9 +34,9 @@ def attribution(bits=(1.0, 2.0, 0.5), text="so <b>good</b>", **changes):
         "method": "iba",
         "preset": "default",
         "granularity": "token",
-        "statistics": "a data set of 10 positions",
+        "statistics": "a dataset of 10 positions",
         "settings": {"beta": 1.0, "seed": 0},
-        "trace": Trace((1.0, 0.5), (9.0, 3.5), (0.5, 0.8)),
+        "trace": TextTrace((1.0, 0.5), (9.0, 3.5), (0.5, 0.8)),
         **changes,
     }
     return TextAttribution(**values)
@@ -94,7 +94,12 @@ def test_json_has_no_nan():
     assert np.isnan(TextAttribution.from_dict(content).bits[1])
 
 
-@pytest.mark.parametrize("content", ["[]", "{", '{"format": "other"}', '{"format": "captum_iba.TextAttribution/1"}'])
+def test_a_result_of_an_older_format_is_refused_with_the_way_out():
+    with pytest.raises(ValueError, match=r"content is 'captum_iba.TextAttribution/1', expected .*/2'; explain again"):
+        TextAttribution.from_dict({"format": "captum_iba.TextAttribution/1"})
+
+
+@pytest.mark.parametrize("content", ["[]", "{", '{"format": "other"}', '{"format": "captum_iba.TextAttribution/2"}'])
 def test_loading_something_else_is_an_error(tmp_path, content):
     path = tmp_path / "other.json"
     path.write_text(content)

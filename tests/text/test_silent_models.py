@@ -8,10 +8,11 @@ import torch
 import transformers
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
+from captum_iba.methods import attribute, register_method, registry
+from captum_iba.methods.lime import _word_numbers
 from captum_iba.text import TextExplainer, encoding
 from captum_iba.text.classifier import Classifier
-from captum_iba.text.identity import classifier_fingerprint
-from captum_iba.text.methods import attribute, lime_text, register, registry
+from captum_iba.text.statistics import classifier_fingerprint
 
 from .conftest import SIZE, build
 
@@ -108,7 +109,7 @@ def test_a_bottleneck_and_gradients_are_alone_where_padding_matters(wordpiece):
 @pytest.mark.parametrize(
     "texts", [["bad film"], ["bad film a", "good film b", "a film the", "not film bad", "a b film"]]
 )
-def test_gradients_of_a_model_that_turns_its_ids_round_are_refused(wordpiece, texts):
+def test_gradients_of_a_model_that_transposes_its_ids_are_refused(wordpiece, texts):
     classifier = Classifier(build(PADDING_MATTERS["xlnet"]()), wordpiece)
     with pytest.raises(ValueError, match="XLNet.* does not embed the token ids as it gets them"):
         attribute("saliency", classifier, texts, target=1)
@@ -208,7 +209,7 @@ def test_a_text_that_ends_in_the_padding_token_is_read_as_by_the_model_itself(pa
         assert both[1].tokens == pytest.approx(alone.tokens, rel=1e-4, abs=1e-5)
 
 
-def test_a_stand_in_that_is_the_padding_token_is_not_the_end_of_the_text():
+def test_a_reference_token_that_is_the_padding_token_is_not_the_end_of_the_text():
     model, tokenizer = decoder_with({}, 0, ends_text=False)
     classifier = Classifier(model, tokenizer)
     text = "this is not a good film"
@@ -227,7 +228,7 @@ def test_a_stand_in_that_is_the_padding_token_is_not_the_end_of_the_text():
     assert attribute("leave_one_out", classifier, text, target=1)[0].tokens == pytest.approx(expected, abs=1e-5)
 
 
-def test_a_stand_in_that_ends_every_text_is_refused():
+def test_a_reference_token_that_ends_every_text_is_refused():
     classifier = Classifier(*decoder_with({}, 0, ends_text=True))
     with pytest.raises(ValueError, match="no unknown token, and its padding token ends every text"):
         attribute("leave_one_out", classifier, "good film", target=1)
@@ -246,7 +247,9 @@ def test_another_activation_or_number_of_heads_is_another_model(bert, wordpiece)
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_scores_that_are_no_numbers_are_refused(bert, wordpiece, value):
-    register("broken", lambda task: [[value] * len(one) for one in task.encoded], signed=False, description="Broken.")
+    register_method(
+        "broken", lambda task: [[value] * len(one) for one in task.encoded], signed=False, description="Broken."
+    )
     try:
         with pytest.raises(ValueError, match="'broken' gave NaN or infinite scores for the text 'good film'"):
             attribute("broken", Classifier(bert, wordpiece), "good film")
@@ -262,7 +265,7 @@ def test_several_quantities_are_no_classes(model, wordpiece):
 
 def test_a_label_of_two_classes_is_no_target(model, wordpiece):
     model.config.id2label = {0: "other", 1: "good", 2: "other"}
-    with pytest.raises(ValueError, match=r"target: 2 labels are 'other', .* by its number; they are 0 \(other\)"):
+    with pytest.raises(ValueError, match=r"target is 'other', the label of 2 classes, .* by its number: 0 \(other\)"):
         TextExplainer(model, wordpiece, layer=1).explain("good film", target="other", **QUICK)
     assert TextExplainer(model, wordpiece, layer=1).explain("good film", target=2, **QUICK).target == 2
 
@@ -284,7 +287,7 @@ def test_a_length_without_room_for_special_tokens_is_refused(bert, wordpiece):
 
 def test_bow_takes_words_together_that_byte_level_tokens_spell_in_two_ways(byte_level, wordpiece):
     def kinds(tokenizer, text):
-        return lime_text._kinds(encoding.encode(tokenizer, text, None, 99, ["input_ids"]), True)
+        return _word_numbers(encoding.encode(tokenizer, text, None, 99, ["input_ids"]), True)
 
     assert kinds(byte_level, "film was film was the film") == [0, 1, 0, 1, 2, 0]
     assert kinds(wordpiece, "Good film good FILM") == [0, 1, 0, 1]
@@ -328,4 +331,4 @@ def test_a_text_that_begins_with_the_padding_token_does_not_end_in_it(wordpiece)
         tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
             single=template, pair=template + " $B", special_tokens=[(wordpiece.pad_token, number)]
         )
-        assert Classifier(model, tokenizer).own_end is ends
+        assert Classifier(model, tokenizer).ends_in_padding is ends

@@ -3,21 +3,22 @@
 import copy
 import json
 import warnings
+from itertools import pairwise
 
 import pytest
 import torch
 import transformers
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors, trainers
 from transformers.modeling_outputs import SequenceClassifierOutput
 from typer.testing import CliRunner
 
 from captum_iba import FeatureStatistics, cli
-from captum_iba.engines import Local
-from captum_iba.engines.texts import explain_texts
-from captum_iba.text import TextExplainer, cached_statistics, encoding, run
+from captum_iba.compare.parallel import LocalExecutor, explain_texts
+from captum_iba.methods import AttributionTask, attribute, score
+from captum_iba.text import TextExplainer, cached_statistics, encoding
+from captum_iba.text import explainer as explainer_module
 from captum_iba.text.classifier import Classifier
-from captum_iba.text.identity import classifier_fingerprint
-from captum_iba.text.methods import attribute, scores_of
-from captum_iba.text.methods.task import Task
+from captum_iba.text.statistics import classifier_fingerprint
 
 from .bag_of_tokens import BagConfig, bag_of_tokens
 from .conftest import SIZE, build
@@ -107,17 +108,17 @@ def test_explain_refuses_a_file_of_statistics_of_another_model(bert, model, word
     assert "were gathered with another model" in said and "--statistics-from" in said
 
 
-def test_statistics_of_an_unknown_model_are_taken(bert, wordpiece):
+def test_statistics_of_an_unknown_model_are_accepted(bert, wordpiece):
     explainer = TextExplainer(bert, wordpiece, layer=2)
     (one,) = explainer.estimate_statistics(TEXTS)
     one.model = None
     assert TextExplainer(bert, wordpiece, layer=2, statistics=one).statistics == (one,)
 
 
-def test_kept_results_of_other_adapters_tokenizers_and_labels_are_not_taken(model, wordpiece, tmp_path):
+def test_saved_results_of_other_adapters_tokenizers_and_labels_are_not_used(model, wordpiece, tmp_path):
     def kept(one, tokenizer):
         explainer = TextExplainer(one, tokenizer, layer=2, statistics=statistics)
-        return explain_texts(Local(), explainer, TEXTS, keep=tmp_path, **QUICK), len(list(tmp_path.iterdir()))
+        return explain_texts(LocalExecutor(), explainer, TEXTS, keep=tmp_path, **QUICK), len(list(tmp_path.iterdir()))
 
     (statistics,) = TextExplainer(model, wordpiece, layer=2).estimate_statistics(TEXTS)
     statistics.model = None
@@ -160,7 +161,7 @@ def test_adapters_have_statistics_of_their_own(model, wordpiece, tmp_path):
     assert explainer.fingerprint() not in prints
 
 
-def test_a_fingerprint_reads_weights_that_accelerate_keeps_elsewhere(bert, model, wordpiece):
+def test_a_fingerprint_reads_weights_that_accelerate_offloads(bert, model, wordpiece):
     accelerate = pytest.importorskip("accelerate")
     explainer = TextExplainer(bert, wordpiece)
     expected = explainer.fingerprint()
@@ -241,7 +242,7 @@ def test_a_model_that_generates_text_is_refused_at_construction(wordpiece):
         TextExplainer(transformers.T5ForConditionalGeneration(config), wordpiece)
 
 
-def test_a_classifier_by_any_name_is_taken_and_left_as_it_was(wordpiece):
+def test_a_classifier_by_any_name_is_accepted_and_left_as_it_was(wordpiece):
     class MyCausalLMThing(type(bag_of_tokens())):
         pass
 
@@ -273,7 +274,7 @@ def test_a_classifier_of_other_classes_than_it_says_is_refused(wordpiece):
 def test_layers_with_the_positions_first_are_refused_at_construction(wordpiece):
     config = transformers.XLNetConfig(d_model=16, n_layer=2, n_head=2, d_inner=32, vocab_size=400)
     with pytest.raises(
-        ValueError, match=r"layer: transformer\.layer\.0 .*positions come first, \(T, B, D\), as in XLNet"
+        ValueError, match=r"layer transformer\.layer\.0 .*positions come first, \(T, B, D\), as in XLNet"
     ):
         TextExplainer(build(config), wordpiece)
 
@@ -310,7 +311,7 @@ def test_longformer_is_explained_whatever_is_beside_a_text(wordpiece):
 
 def test_iba_in_a_comparison_tokenises_once_and_keeps_one_explainer(bert, wordpiece, monkeypatch):
     made, encoded = [], []
-    real, real_encode = run.InformationBottleneckAttribution, Classifier.encode
+    real, real_encode = explainer_module.InformationBottleneckAttribution, Classifier.encode
 
     class Counted(real):
         def __init__(self, *arguments, **others):
@@ -324,16 +325,16 @@ def test_iba_in_a_comparison_tokenises_once_and_keeps_one_explainer(bert, wordpi
     classifier = Classifier(bert, wordpiece)
     layers = TextExplainer(bert, wordpiece)
     statistics = dict(zip((b.key for b in layers.layers), layers.estimate_statistics(TEXTS), strict=True))
-    monkeypatch.setattr(run, "InformationBottleneckAttribution", Counted)
+    monkeypatch.setattr(explainer_module, "InformationBottleneckAttribution", Counted)
     monkeypatch.setattr(Classifier, "encode", encode)
     chunks = [classifier.encode(chunk, [None] * 2) for chunk in (TEXTS, ["good", "not bad"])]
     for chunk in chunks:
-        task = Task(classifier, chunk, [0, 1], statistics=lambda block: statistics[block.key])
-        scores_of("iba", task, **{"n_steps": 2})
+        task = AttributionTask(classifier, chunk, [0, 1], statistics=lambda block: statistics[block.key])
+        score("iba", task, **{"n_steps": 2})
     assert len(made) == 1 and encoded == [*TEXTS, "good", "not bad"]
     # Other statistics, or none, are another explainer.
     other = {key: copy.deepcopy(one) for key, one in statistics.items()}
-    scores_of("iba", Task(classifier, chunks[0], [0, 1], statistics=lambda block: other[block.key]), n_steps=1)
+    score("iba", AttributionTask(classifier, chunks[0], [0, 1], statistics=lambda block: other[block.key]), n_steps=1)
     assert len(made) == 2
 
 
@@ -388,3 +389,252 @@ def test_bigbird_keeps_its_attention_and_its_inner_padding_does_not_count(wordpi
     assert [one.count for one in found] == [77, 77]
     assert [len(result.bits) for result in explainer.explain([*texts, "bad"], batch_size=2, **QUICK)] == [42, 35, 3]
     assert model.bert.attention_type == "block_sparse"
+
+
+class GivesProbabilities(transformers.BertForSequenceClassification):
+    """BERT with a softmax at its end."""
+
+    def forward(self, input_ids=None, attention_mask=None, token_type_ids=None):
+        logits = super().forward(input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids).logits
+        return SequenceClassifierOutput(logits=logits.softmax(-1))
+
+
+def test_probabilities_of_a_model_are_not_softmaxed_again(bert, wordpiece):
+    model = GivesProbabilities(bert.config).eval()
+    model.load_state_dict(bert.state_dict())
+    with pytest.warns(UserWarning, match="GivesProbabilities gives probabilities, expected logits"):
+        classifier = Classifier(model, wordpiece)
+    by_logits = Classifier(bert, wordpiece)
+    inputs = classifier.tensors(classifier.encode(TEXTS, [None] * 2))
+    with torch.no_grad():
+        torch.testing.assert_close(classifier.probabilities(inputs), model(**inputs).logits)
+    for name in ("leave_one_out", "ig_as_released"):
+        scores = [attribute(name, of_model, TEXTS, target=1) for of_model in (classifier, by_logits)]
+        for of_text, expected in zip(*scores, strict=True):
+            assert of_text.tokens == pytest.approx(expected.tokens, rel=1e-3, abs=1e-5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        bits = [TextExplainer(of_model, wordpiece).explain(TEXTS[0], **QUICK).bits for of_model in (model, bert)]
+    assert bits[0] == pytest.approx(bits[1], rel=1e-3)
+
+
+def test_logits_are_not_taken_for_probabilities(wordpiece):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert not Classifier(bag_of_tokens(), wordpiece).gives_probabilities
+
+
+@pytest.mark.parametrize(
+    ("config", "positions"),
+    [
+        (transformers.YosoConfig(**{**SIZE, "max_position_embeddings": 12}, use_expectation=True), 12),
+        (transformers.IBertConfig(**{**SIZE, "max_position_embeddings": 12, "pad_token_id": 1}), 10),
+    ],
+    ids=["yoso", "ibert"],
+)
+def test_texts_are_truncated_to_the_positions_of_the_model(config, positions, wordpiece):
+    tokenizer = copy.deepcopy(wordpiece)
+    tokenizer.model_input_names = ["input_ids", "attention_mask"]
+    classifier = Classifier(build(config), tokenizer)
+    assert classifier.max_length == positions
+    (encoded,) = classifier.encode(["the film was good, " * 9], [None])
+    assert len(encoded) == positions
+    assert classifier.probabilities(classifier.tensors([encoded])).isfinite().all()
+
+
+def test_saved_results_of_the_published_layer_are_not_those_of_all_layers(bert, wordpiece, tmp_path):
+    of_none = TextExplainer(bert, wordpiece)
+    statistics = of_none.estimate_statistics(TEXTS)
+    of_all = TextExplainer(bert, wordpiece, [1, 2, 3, 4], statistics)
+    of_third = TextExplainer(bert, wordpiece, 3, statistics[2])
+    options = {"preset": "paper", **QUICK}
+    for explainer, files in ((of_none, 1), (of_all, 2), (of_third, 2)):
+        results = explain_texts(LocalExecutor(), explainer, TEXTS, keep=tmp_path, **options)
+        assert [result.layer for result in results] == [result.layer for result in explainer.explain(TEXTS, **options)]
+        assert len(list(tmp_path.iterdir())) == files
+    explain_texts(LocalExecutor(), of_all, TEXTS, keep=tmp_path, **QUICK)
+    explain_texts(LocalExecutor(), of_none, TEXTS, keep=tmp_path, **QUICK)
+    assert len(list(tmp_path.iterdir())) == 3  # without the preset both have all layers
+
+
+def test_statistics_without_the_name_of_a_layer_go_by_position(bert, wordpiece):
+    explainer = TextExplainer(bert, wordpiece)
+    statistics = explainer.estimate_statistics(TEXTS)
+    expected = explainer.explain(TEXTS[0], **QUICK).bits
+    for of_layer in statistics:
+        of_layer.layer = of_layer.model = None
+    assert TextExplainer(bert, wordpiece, statistics=statistics).explain(TEXTS[0], **QUICK).bits == pytest.approx(
+        expected
+    )
+
+    def bits(of_layers, **options):
+        return attribute("iba", Classifier(bert, wordpiece), TEXTS[0], statistics=of_layers, **QUICK, **options)[
+            0
+        ].tokens
+
+    removable = [not special for special in explainer.classifier.encode(TEXTS[:1], [None])[0].special]
+    assert bits(statistics)[removable] == pytest.approx(expected[removable])
+    reversed_bits = bits(statistics[::-1], layer=[4, 3, 2, 1])[removable]
+    assert reversed_bits == pytest.approx(
+        TextExplainer(bert, wordpiece, [4, 3, 2, 1], statistics[::-1]).explain(TEXTS[0], **QUICK).bits[removable]
+    )
+    assert bits(statistics[1], layer=2).any()
+    for of_layers, layer, count in ((statistics[0], None, 1), (statistics[:2], None, 2), (statistics, [1, 2], 4)):
+        with pytest.raises(ValueError, match=f"statistics has {count} entries, expected those of . layers"):
+            bits(of_layers, layer=layer)
+
+
+def test_two_statistics_of_one_layer_are_refused(bert, wordpiece):
+    (of_layer,) = TextExplainer(bert, wordpiece, 2).estimate_statistics(TEXTS)
+    with pytest.raises(ValueError, match="expected those of layer 'bert.encoder.layer.1', once"):
+        attribute("iba", Classifier(bert, wordpiece), TEXTS[0], statistics=[of_layer] * 2, layer=2, **QUICK)
+
+
+def test_the_padding_token_of_the_configuration_counts_in_the_fingerprint(model, wordpiece, tmp_path):
+    explainer = TextExplainer(model, wordpiece, 2)
+    explain_texts(LocalExecutor(), explainer, TEXTS, keep=tmp_path, **QUICK)
+    before = explainer.fingerprint()
+    model.config.pad_token_id = 20
+    assert explainer.fingerprint() == before  # it has its padding token still
+    changed_explainer = TextExplainer(model, wordpiece, 2)
+    assert changed_explainer.fingerprint() != before
+    explain_texts(LocalExecutor(), changed_explainer, TEXTS, keep=tmp_path, **QUICK)
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_where_a_decoder_looks_for_the_end_counts_in_the_fingerprint(wordpiece):
+    tokenizer = copy.deepcopy(wordpiece)
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single="$A [PAD]", pair="$A $B [PAD]", special_tokens=[("[PAD]", 0)]
+    )
+    model = build(transformers.GPT2Config(vocab_size=400, n_embd=16, n_layer=2, n_head=2, pad_token_id=None))
+    prints = [classifier_fingerprint(Classifier(model, tokenizer))]
+    model.config.pad_token_id = 0
+    prints.append(classifier_fingerprint(Classifier(model, tokenizer)))
+    assert prints[0] != prints[1]
+
+
+class FindsPadding(type(bag_of_tokens())):
+    """A bag of tokens without an attention mask: it finds the padding by its id."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        torch.nn.init.normal_(self.table.weight, generator=torch.Generator().manual_seed(0))
+
+    def forward(self, input_ids):
+        return super().forward(input_ids, (input_ids != self.config.pad_token_id).float())
+
+
+def test_padding_does_not_count_without_an_attention_mask(wordpiece):
+    explainer = TextExplainer(FindsPadding(BagConfig(num_labels=2, pad_token_id=0)).eval(), wordpiece, layer=1)
+    assert not explainer.classifier.padding_matters
+    texts = ["good", "the film was good, the plot was not dull", "not bad", "a bad film", "like"]
+    (together,), (alone,) = (explainer.estimate_statistics(texts, batch_size=size) for size in (8, 1))
+    assert together.count == alone.count == sum(len(wordpiece(text).input_ids) for text in texts)
+    torch.testing.assert_close(together.mean, alone.mean)
+    torch.testing.assert_close(together.std, alone.std)
+
+
+def test_a_padding_token_that_is_a_word_is_no_special_token(bert, wordpiece):
+    tokenizer = copy.deepcopy(wordpiece)
+    tokenizer.pad_token = "!"
+    encoded = encoding.encode(tokenizer, "a good film!", None, 40, ["input_ids"])
+    assert encoded.special == (True, False, False, False, False, True)
+    assert encoding.encode(wordpiece, "a good [PAD] film", None, 40, ["input_ids"]).special[3]
+    scores = attribute("leave_one_out", Classifier(bert, tokenizer), "a good film!", target=0)[0]
+    assert scores.tokens[4] != 0 and len(scores.words) == 4
+
+
+HINDI = "यह हिन्दी फिल्म cafe\u0301 שָׁלוֹם"
+QWEN = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+
+
+def splits_marks(name):
+    """A byte-level tokenizer whose words end before a combining mark, as GPT-2 and Qwen split texts."""
+    core = Tokenizer(models.BPE())
+    splits = [pre_tokenizers.Split(Regex(QWEN), "isolated")] if name == "qwen" else []
+    bytes_ = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not splits)
+    core.pre_tokenizer = pre_tokenizers.Sequence([*splits, bytes_])
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    core.train_from_iterator(
+        [HINDI] * 4, trainers.BpeTrainer(vocab_size=390, special_tokens=["<pad>", "<end>"], initial_alphabet=alphabet)
+    )
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=core, pad_token="<pad>", eos_token="<end>")
+
+
+@pytest.mark.parametrize("name", ["gpt2", "qwen"])
+@pytest.mark.parametrize("max_length", [400, 9])
+def test_words_share_no_character_where_a_combining_mark_is_a_word(name, max_length):
+    words = encoding.encode(splits_marks(name), HINDI, None, max_length, ["input_ids"]).word_spans
+    assert len(words) > 5
+    assert all(left.end <= right.start for left, right in pairwise(words))
+    if max_length == 400:
+        assert "".join(HINDI[word.start : word.end] for word in words) == HINDI.replace(" ", "")
+
+
+def test_a_mark_that_the_tokenizer_drops_still_belongs_to_its_word(wordpiece):
+    encoded = encoding.encode(wordpiece, "cafe\u0301 good", None, 40, ["input_ids"])
+    assert encoded.spelling(0, *encoded.word_spans[0][2:]) == "cafe\u0301"
+
+
+def test_statistics_of_two_estimates_are_never_in_one_folder(bert, wordpiece, tmp_path, monkeypatch):
+    explainer, folder = TextExplainer(bert, wordpiece), tmp_path / "statistics"
+    explainer.estimate_statistics(TEXTS)
+    explainer.save_statistics(folder)
+    count, names = explainer.statistics[0].count, sorted(path.name for path in folder.iterdir())
+    explainer.estimate_statistics(["not bad", "a dull film"])
+    real, calls = FeatureStatistics.save, []
+
+    def interrupted(self, path):
+        calls.append(path)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        real(self, path)
+
+    monkeypatch.setattr(FeatureStatistics, "save", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        explainer.save_statistics(folder)
+    assert [of_layer.count for of_layer in explainer.load_statistics(folder)] == [count] * 4
+    monkeypatch.undo()
+    assert sorted(path.name for path in folder.iterdir()) == names
+    explainer.estimate_statistics(["not bad", "a dull film"])
+    explainer.save_statistics(tmp_path / "others")
+    (tmp_path / "others" / names[1]).replace(folder / names[1])
+    with pytest.raises(ValueError, match="whose files are of .* positions, expected those of one estimate"):
+        explainer.load_statistics(folder)
+
+
+def test_texts_and_pairs_have_statistics_of_their_own_in_the_cache(bert, wordpiece, tmp_path):
+    explainer = TextExplainer(bert, wordpiece, 1)
+    assert not cached_statistics(explainer, ["good", "and pairs", "a bad plot"], tmp_path)[1]
+    assert not cached_statistics(explainer, ["good"], tmp_path, pairs=["a bad plot"])[1]
+    assert cached_statistics(explainer, ["good"], tmp_path, pairs=["a bad plot"])[1]
+
+
+@pytest.mark.parametrize("make", [lambda pandas: pandas.DataFrame({"text": TEXTS}), lambda pandas: set(TEXTS)])
+def test_tables_and_sets_are_no_texts(make, explainer):
+    pandas = pytest.importorskip("pandas")
+    with pytest.raises(TypeError, match="texts is a (DataFrame|set), expected a string or a list of strings"):
+        explainer.explain(make(pandas), **QUICK)
+    assert len(explainer.explain(pandas.Series(TEXTS), **QUICK)) == 2
+
+
+def test_windows_of_occlusion_do_not_run_over_the_end_of_a_text(bert, wordpiece):
+    classifier = Classifier(bert, wordpiece)
+    text, pair, window = "the film was good", "a dull plot", 3
+    (scores,) = attribute("occlusion", classifier, text, pair, target=2)
+    inputs = classifier.tensors([scores.encoded])
+
+    def probability(positions):
+        ids = inputs["input_ids"].clone()
+        ids[0, positions] = wordpiece.mask_token_id
+        return float(classifier.probabilities({**inputs, "input_ids": ids})[0, 2])
+
+    total, count = torch.zeros(len(scores.tokens)), torch.zeros(len(scores.tokens))
+    for sequence in (0, 1):
+        positions = [i for i, of_token in enumerate(scores.encoded.sequences) if of_token == sequence]
+        for start in range(len(positions) - window + 1):
+            windowed = positions[start : start + window]
+            total[windowed] += probability([]) - probability(windowed)
+            count[windowed] += 1
+    assert scores.tokens == pytest.approx((total / count.clamp(min=1)).numpy(), abs=1e-6)

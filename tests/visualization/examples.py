@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from captum_iba.methods import Scores
 from captum_iba.text import EncodedText, TextAttribution, Token
-from captum_iba.text.methods import Scores
 
 
 def attribution(text, bits=None, pair=None, layer=1, **changes):
@@ -29,7 +29,7 @@ def attribution(text, bits=None, pair=None, layer=1, **changes):
         "method": "iba",
         "preset": "default",
         "granularity": "token",
-        "statistics": "a data set of 10 positions",
+        "statistics": "a dataset of 10 positions",
     }
     return TextAttribution(text=text, pair=pair, tokens=tuple(tokens), **{**values, **changes})
 

@@ -3,7 +3,7 @@ from itertools import pairwise
 
 import pytest
 
-from captum_iba.visualization.colour import LEVELS, Scale, _luminance, _rgb, colours, contrast, level, palette, ticks
+from captum_iba.visualization.colour import LEVELS, Scale, _luminance, _rgb, colours, contrast, palette
 
 
 @pytest.mark.parametrize(
@@ -11,21 +11,21 @@ from captum_iba.visualization.colour import LEVELS, Scale, _luminance, _rgb, col
     [(0.0, 99.0, 0), (99.0, 99.0, LEVELS), (9.0, 99.0, LEVELS // 2), (200.0, 99.0, LEVELS), (-1.0, 99.0, 0)],
 )
 def test_levels_are_logarithmic(bits, most, expected):
-    assert level(bits, most) == expected
+    assert Scale(most).level(bits) == expected
 
 
 def test_ticks_do_not_run_into_each_other():
-    assert [bits for bits, _ in ticks(2877.0)] == [0, 1, 10, 100, 2877]
-    assert [bits for bits, _ in ticks(1.0)] == [0, 1]
+    assert [bits for bits, _ in Scale(2877.0).ticks()] == [0, 1, 10, 100, 2877]
+    assert [bits for bits, _ in Scale(1.0).ticks()] == [0, 1]
     for most in (1.0, 1.5, 3.0, 9.9, 10.0, 700.0, 5e7):
-        places = [place for _, place in ticks(most)]
+        places = [place for _, place in Scale(most).ticks()]
         assert places[0] == 0 and places[-1] == 1
         assert all(right - left > 0.03 for left, right in pairwise(places))
 
 
 @pytest.mark.parametrize("bits", [math.nan, math.inf, -math.inf])
-def test_what_is_no_number_has_no_level(bits):
-    assert level(bits, 8.0) is None
+def test_nan_and_infinity_have_no_level(bits):
+    assert Scale(8.0).level(bits) is None
 
 
 @pytest.mark.parametrize("background", ["light", "dark", "terminal"])

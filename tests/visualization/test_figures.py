@@ -1,5 +1,6 @@
 import dataclasses
 import math
+import re
 import subprocess
 import sys
 import warnings
@@ -12,7 +13,7 @@ from captum.attr import LayerAttribution, visualization
 
 from captum_iba import BottleneckTrace, InformationBottleneckAttribution
 from captum_iba.metrics import Degradation, paired_bootstrap
-from captum_iba.text import Trace
+from captum_iba.text import TextTrace
 from captum_iba.visualization import (
     plot_before_after,
     plot_degradation,
@@ -55,7 +56,7 @@ def test_signed_words_stand_on_two_sides():
     assert {"−1", "0", "1", "score"} <= set(words_in(ax))
 
 
-def test_what_is_no_number_is_hatched():
+def test_nan_and_infinity_are_hatched():
     _, ax = plot_tokens(attribution("what is this", bits=[math.nan, math.inf, 2.0]))
     assert [bool(patch.get_hatch()) for patch in ax.patches[:4]] == [False, True, True, False]
     _, ax = plot_layers([attribution("what is this", bits=[math.nan, math.inf, 2.0])])
@@ -103,6 +104,17 @@ def test_layers_are_rows():
         plot_layers([])
 
 
+def test_layers_of_several_classes_or_pairs_are_refused():
+    one = attribution("a film", pair="good")
+    for changes in ({"target": 0}, {"pair": "dull"}):
+        other = dataclasses.replace(one, **changes)
+        for plot in (lambda of: plot_layers(of), lambda of: plot_before_after([of])):
+            with pytest.raises(
+                ValueError, match=r"(attributions|pairs) has attributions of (the classes|several texts)"
+            ):
+                plot((one, other))
+
+
 def test_before_and_after_share_a_scale():
     pairs = [(attribution("a film", bits=[99.0, 99.0], layer=n), attribution("a film", layer=n)) for n in (1, 2)]
     fig, (before, after) = plot_before_after(pairs)
@@ -142,7 +154,7 @@ def test_normalised_curves_run_from_1_to_0():
 
 
 @pytest.mark.parametrize("wrong", [torch.zeros(3), torch.zeros(0, 4), torch.full((2, 3), math.nan)])
-def test_curves_of_something_else_are_an_error(wrong):
+def test_wrong_curves_are_an_error(wrong):
     with pytest.raises(ValueError, match=r"'a'|NaN"):
         plot_degradation({"a": wrong})
     with pytest.raises(ValueError, match="curves"):
@@ -164,7 +176,7 @@ def test_sweep():
 
 
 def test_trace():
-    _, ax = plot_trace(Trace((1.0, 0.5), (9.0, 3.5), (0.5, 0.8)))
+    _, ax = plot_trace(TextTrace((1.0, 0.5), (9.0, 3.5), (0.5, 0.8)))
     right = ax.figure.axes[1]
     assert ax.get_lines()[0].get_ydata().tolist() == [9.0, 3.5]
     assert right.get_lines()[0].get_ydata().tolist() == [0.5, 0.8]
@@ -182,11 +194,11 @@ def every_figure(ax=None):
         plot_layers([one], ax),
         plot_degradation({"a": curve(0.05)}, ax),
         plot_sweep({1: [0.2, 0.4], 2: [0.5, 0.7]}, "layer", ax, reference={"ig": [0.1, 0.3]}),
-        plot_trace(Trace((1.0, 0.5), (9.0, 3.5), (0.5, 0.8)), ax),
+        plot_trace(TextTrace((1.0, 0.5), (9.0, 3.5), (0.5, 0.8)), ax),
     ]
 
 
-def test_axes_that_are_given_are_drawn_on():
+def test_own_axes_are_drawn_on():
     from matplotlib.figure import Figure
 
     ax = Figure().add_subplot()
@@ -205,7 +217,7 @@ def test_the_same_figure_is_the_same_file(tmp_path, kind):
 
 def test_saving_says_what_is_wrong(tmp_path):
     fig, _ = plot_tokens(attribution("a film"))
-    with pytest.raises(ValueError, match=r"path: .*\.svg, \.png or \.pdf, got 'film.gif'"):
+    with pytest.raises(ValueError, match=r"path is 'film.gif', expected .*\.svg, \.png or \.pdf"):
         save_figure(fig, "film.gif")
     with pytest.raises(FileNotFoundError, match="does not exist"):
         save_figure(fig, tmp_path / "no" / "film.svg")
@@ -228,6 +240,15 @@ def test_importing_is_light():
     heavy = ["transformers", "lime", "scipy", "matplotlib", "jinja2", "rich"]
     code = f"import sys, captum_iba.visualization; print([name for name in {heavy} if name in sys.modules])"
     assert run_python(code) == "[]"
+
+
+def test_nothing_of_the_rooms_above_is_imported():
+    """Neither at run time nor for types: protocols say what is drawn."""
+    package = Path(__file__).parents[2] / "captum_iba" / "visualization"
+    imports = set(
+        re.findall(r"^ *(?:from|import) captum_iba\.?(\w*)", "".join(map(Path.read_text, package.glob("*.py"))), re.M)
+    )
+    assert imports == {"_bootstrap", "_files", "visualization"}
 
 
 def test_without_matplotlib_it_says_what_to_install():

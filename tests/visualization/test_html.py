@@ -10,7 +10,7 @@ from rich.console import Console
 
 from captum_iba.text import TextAttribution
 from captum_iba.visualization import layer_page, method_map, method_page, terminal_text, token_map, token_page
-from captum_iba.visualization.pieces import say_short
+from captum_iba.visualization.pieces import format_number, parts
 from tests.visualization.examples import attribution, scores
 
 VOID = {"meta", "br", "input", "link", "img", "hr"}
@@ -74,7 +74,7 @@ def test_any_script_comes_out_as_it_is(text):
         assert ("dir", "auto") in seen.attributes
 
 
-def test_pages_need_nothing_from_elsewhere():
+def test_pages_fetch_nothing():
     for page in pages(attribution("a film"))[1:]:
         assert page.startswith("<!DOCTYPE html>") and page.rstrip().endswith("</html>")
         assert not re.search(r"(src=|href=.(?!#)|url\(|@import)", page)
@@ -86,7 +86,7 @@ def test_pages_need_nothing_from_elsewhere():
 
 def test_words_are_coloured_by_their_bits():
     page = token_map(attribution("no some most", bits=[0.0, 9.0, 99.0]))
-    assert [int(found) for found in re.findall(r'class="w q(\d+)"', page)] == [0, 10, 20]
+    assert [int(level) for level in re.findall(r'class="w q(\d+)"', page)] == [0, 10, 20]
     assert 'title="most: 99.0 bits"' in page and "(99.0 bits)" in page
     assert 'class="s"' in page
 
@@ -96,7 +96,7 @@ def test_words_are_coloured_by_their_bits():
     [(0, "0"), (1, "1"), (9.96, "10"), (100, "100"), (583.3, "583"), (4246, "4.2k"), (12732826, "13M"), (2e9, "2G")],
 )
 def test_numbers_at_the_scale_are_short(bits, text):
-    assert say_short(bits) == text
+    assert format_number(bits, "tick") == text
 
 
 def test_less_than_a_bit_stays_pale():
@@ -104,7 +104,7 @@ def test_less_than_a_bit_stays_pale():
     assert set(re.findall(r'class="w q(\d+)"', page)) == {"3"}
 
 
-def test_strange_numbers_are_drawn_as_such():
+def test_nan_and_infinite_bits_are_hatched():
     one = attribution("what is this", bits=[math.nan, math.inf, 2.0])
     for page in pages(one):
         assert page.count('class="w na"') >= 2
@@ -130,16 +130,16 @@ def test_spaces_between_words_stay():
     )
 
 
-def test_pairs_and_cuts_are_shown():
-    one = attribution("first text", pair="second text", tokens_cut=3)
+def test_pairs_and_truncation_are_shown():
+    one = attribution("first text", pair="second text", tokens_truncated=3)
     for page, maps in zip(pages(one), (2, 2, 4, 4), strict=True):
         seen = Page(page)
-        assert "second" in seen.text and "3 tokens were cut off" in seen.text
+        assert "second" in seen.text and "3 tokens were truncated" in seen.text
         # Each text runs in its own direction; the table has two rows, and the page of layers draws both twice.
         assert page.count('class="map" dir="auto"') == maps
 
 
-def test_another_class_than_the_predicted_one_is_said():
+def test_another_class_than_the_predicted_is_named():
     one = attribution("film", target=0, target_label="negative", target_probability=0.25)
     for page in [token_map(one), token_page([one]), layer_page([[(one, one)]])]:
         assert re.search(r"explained: +negative +\(0.250\), predicted: +positive", " ".join(Page(page).text.split()))
@@ -172,10 +172,10 @@ def test_many_texts_are_a_table_on_one_scale():
     ]
     page = token_page(rows)
     assert page.count('class="scale"') == 1 and page.count('<tr>\n<td class="text"') == 2
-    assert [int(found) for found in re.findall(r'class="w q(\d+)"', page)] == [0, 10, 0, 20]
+    assert [int(level) for level in re.findall(r'class="w q(\d+)"', page)] == [0, 10, 0, 20]
     for value in ("negative", "positive", "0.25", "0.75", "99.0", "9.0"):
         assert f'data-value="{value}"' in page
-    assert page.count("encoder.0") == 1  # what is the same for all is said once
+    assert page.count("encoder.0") == 1  # what is the same for all stands once
     other = token_page([rows[0], attribution("a film", layer=2)])
     assert other.count("encoder.0") == other.count("encoder.1") == 1
 
@@ -200,6 +200,24 @@ def test_layers_beside_methods():
             layer_page(layers, methods=methods)
 
 
+def test_a_page_of_layers_has_one_text_and_class_per_entry():
+    one, negative = attribution("a film"), attribution("a film", target=0, target_label="negative")
+    for other, message in ((attribution("a plot"), "several texts"), (negative, r"the classes \[0, 1\]")):
+        for layers in ([(one, one), (other, other)], [(one, other)]):
+            with pytest.raises(ValueError, match=rf"texts\[1\] has attributions of {message}"):
+                layer_page([[(one, one)], layers])
+    with pytest.raises(ValueError, match=r"methods has scores of the classes \[1\], expected those of \[0\]"):
+        layer_page([[(negative, negative)]], methods=[[scores("a film", [1.0, -1.0])]])
+
+
+def test_no_character_is_drawn_twice():
+    one = attribution("cafe film", bits=[1.0, 2.0])
+    tokens = (*one.tokens[:2], dataclasses.replace(one.tokens[2], start=3))
+    drawn = [part for part in parts(dataclasses.replace(one, tokens=tokens)) if part.kind != "special"]
+    assert "".join(part.text for part in drawn) == "cafe film"
+    assert [part.value for part in drawn if part.has_value] == [1.0, 2.0]
+
+
 def test_signed_scores_have_0_in_the_middle():
     page = method_map([scores("for none against", [2.0, 0.0, -1.0], method="ig")])
     assert re.findall(r'class="w (\w+)"', page) == ["p20", "p0", "n10"]
@@ -215,7 +233,7 @@ def test_sub_words_are_joined_and_special_tokens_dimmed():
     assert page.count('<bdi class="s"') == 1
 
 
-def test_strange_scores_are_drawn_as_such():
+def test_nan_and_infinite_scores_are_hatched():
     page = method_map([scores("what is this", [math.nan, -math.inf, 2.0])])
     assert re.findall(r'class="w (\w+)"', page) == ["na", "na", "p20"] and "hatched" in page
     nothing = method_map([scores("no scores here", [0.0, 0.0, 0.0])])
@@ -228,7 +246,7 @@ def test_special_tokens_without_a_number_are_hatched():
     assert '<bdi class="s na"' in token_map(dataclasses.replace(one, tokens=tokens))
 
 
-def test_methods_can_be_chosen():
+def test_methods_can_be_selected():
     texts = [
         [scores(text, [1.0, -1.0], method="ig"), scores(text, [1.0, 0.5], method="saliency", signed=False)]
         for text in ("a film", "the plot")

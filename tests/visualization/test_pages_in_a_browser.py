@@ -4,10 +4,10 @@ import shutil
 
 import pytest
 
-from captum_iba.benchmark import prepare, write_report
-from captum_iba.text._files import write_text
+from captum_iba._files import write_text
+from captum_iba.compare import prepare, write_report
 from captum_iba.visualization import layer_page, method_map, method_page, token_map, token_page
-from tests.benchmark.conftest import data_file, model_folder, own_cache, request_of, write_lines  # noqa: F401
+from tests.compare.conftest import config_of, data_file, model_folder, own_cache, write_lines  # noqa: F401
 from tests.text.conftest import bert, wordpiece  # noqa: F401
 from tests.visualization.examples import attribution, scores
 
@@ -45,15 +45,15 @@ def methods(text):
 @pytest.fixture(scope="module")
 def report(tmp_path_factory, model_folder, data_file):  # noqa: F811
     """The report of a comparison on texts that would be markup."""
-    from captum_iba.benchmark import Request
+    from captum_iba.compare import ComparisonConfig
 
     folder = tmp_path_factory.mktemp("report")
     rows = [{"text": text, "label": 0} for text in (*EVILS, "not unbelievable film")]
     data = write_lines(folder / "texts.jsonl", rows)
     out = folder / "out"
-    compared = "iba@n_steps=2,leave_one_out,saliency,random"
-    request = Request(str(data), str(model_folder), compared, statistics_from=str(data), random_seeds=1)
-    for _ in prepare(request, out).go():
+    compared = [{"method": "iba", "n_steps": 2}, "leave_one_out", "saliency", "random"]
+    config = ComparisonConfig(str(data), str(model_folder), compared, statistics_from=str(data), random_seeds=1)
+    for _ in prepare(config, out).go():
         pass
     write_report(out)
     return out / "report.html"
@@ -64,8 +64,11 @@ def pages(tmp_path_factory, report):
     """Where each page lies, by name."""
     folder = tmp_path_factory.mktemp("pages")
     texts = [EVIL, f"a {LONG} film", "the plot"]
-    chances = [0.5, 0.9, 0.7]
-    sections = [layers(text, f"class {i}", chance) for i, (text, chance) in enumerate(zip(texts, chances, strict=True))]
+    probabilities = [0.5, 0.9, 0.7]
+    sections = [
+        layers(text, f"class {i}", probability)
+        for i, (text, probability) in enumerate(zip(texts, probabilities, strict=True))
+    ]
     columns = [methods(text) for text in texts]
     notebook = [token_map(sections[0][0][0]), method_map(columns[0]), token_map(columns[1][0])]
     made = {
@@ -188,7 +191,7 @@ def test_what_can_be_pressed_can_be_reached_by_tab(opened):
     assert {"probability", "both", "layer-all", "m0", "m1"} <= reached
 
 
-def test_sides_layers_and_methods_are_chosen(opened):
+def test_sides_layers_and_methods_are_selected(opened):
     tab = opened("demo")
     assert visible(tab, "td.before") == visible(tab, "td.after") == 9
     tab.get_by_label("after", exact=True).check()
@@ -204,7 +207,7 @@ def test_sides_layers_and_methods_are_chosen(opened):
     assert (visible(tab, ".method.m0"), visible(tab, ".method.m1")) == (0, 3)
 
 
-def test_methods_are_chosen(opened):
+def test_methods_are_selected(opened):
     tab = opened("methods", NARROW)
     tab.get_by_label("saliency").click()
     assert (visible(tab, ".method.m0"), visible(tab, ".method.m1")) == (3, 0)
@@ -212,7 +215,7 @@ def test_methods_are_chosen(opened):
     assert (visible(tab, ".method.m0"), visible(tab, ".method.m1")) == (3, 3)
 
 
-def test_the_report_colours_by_the_method_chosen(opened):
+def test_the_report_colours_by_the_selected_method(opened):
     tab = opened("report")
     colours = "[...document.querySelectorAll('.w')].map(e => getComputedStyle(e).backgroundColor)"
     tab.get_by_label("leave_one_out").check()

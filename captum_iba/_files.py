@@ -1,0 +1,55 @@
+"""Files that are written atomically."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from pathlib import Path
+
+
+def write_text(path: str | os.PathLike[str], content: str) -> Path:
+    """Write a UTF-8 file atomically: to a temporary file beside it, which is then renamed.
+
+    Args:
+        path (path): Path of the file; an existing file is replaced, the folder must exist.
+        content (str): The whole content.
+
+    Returns:
+        Path: the path, with links resolved.
+
+    Raises:
+        OSError: As :func:`write_bytes`.
+    """
+    # A lone surrogate, as a command line in another encoding gives, must not lose the whole file.
+    return write_bytes(path, content.encode("utf-8", "replace"))
+
+
+def write_bytes(path: str | os.PathLike[str], content: bytes) -> Path:
+    """As :func:`write_text`, for bytes.
+
+    Args:
+        path (path): Path of the file; an existing file is replaced, the folder must exist.
+        content (bytes): The whole content.
+
+    Returns:
+        Path: the path, with links resolved.
+
+    Raises:
+        OSError: The disk is full, or the folder cannot be written; the message names the file.
+            An existing file stays.
+    """
+    target = Path(os.path.realpath(path))
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"the folder {target.parent} does not exist, so {target.name} cannot be written.")
+    if target.is_dir():
+        raise IsADirectoryError(f"{target} is a folder, a file was expected.")
+    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        temporary.write_bytes(content)
+        os.replace(temporary, target)
+    except OSError as error:
+        reason = f"{target} cannot be written: {error.strerror or error}; what was finished before is kept"
+        raise OSError(error.errno, reason) from error
+    finally:
+        temporary.unlink(missing_ok=True)
+    return target

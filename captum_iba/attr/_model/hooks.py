@@ -1,0 +1,389 @@
+"""Hook points of a model: where an activation is read and replaced, and one recorded forward pass."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+
+from captum_iba.attr._model.guard import ModuleGuard
+from captum_iba.attr._model.nested import copy_tensor, map_tensors, split_activation, tensors_in
+from captum_iba.attr.feature_dim import Origin, known_dim
+
+
+@dataclass(frozen=True)
+class HookPoint:
+    """One call of a layer, at its output or its input.
+
+    Args:
+        layer (Module): The layer.
+        call (int): Number of the call in a forward pass, from 0; negative numbers count from the last. Default: -1
+        at_input (bool): The input of the layer instead of its output. Default: False
+    """
+
+    layer: Module
+    call: int = -1
+    at_input: bool = False
+
+    def __str__(self) -> str:
+        return f"{type(self.layer).__name__} ({'input' if self.at_input else 'output'})"
+
+    def require(self, n_calls: int) -> None:
+        """Raise ValueError unless a forward pass in which the layer ran ``n_calls`` times has this call."""
+        name = f"layer {type(self.layer).__name__}"
+        if n_calls == 0 and isinstance(self.layer, torch.jit.ScriptModule):
+            raise ValueError(
+                f"layer is a {type(self.layer).__name__} of TorchScript that did not run by itself in this forward "
+                "pass: scripted code calls its parts without their hooks; expected a layer of the model before "
+                "torch.jit.script or torch.jit.trace, and that model in forward_func"
+            )
+        if n_calls == 0:
+            raise ValueError(
+                f"{name} did not run in this forward pass; expected a module that forward_func calls on these inputs, "
+                "on the thread that called it (give a DataParallel itself as forward_func, not a function that calls "
+                "one over several devices)"
+            )
+        if not -n_calls <= self.call < n_calls:
+            raise ValueError(
+                f"layer_call is {self.call}, but {name} ran {n_calls} times in this pass: "
+                f"expected -{n_calls} to {n_calls - 1}"
+            )
+
+
+Visit = Callable[[Module, bool, int, Any, Any], Any]
+"""Takes the layer, whether at its input, the number of the call, the input or output of the layer, and the result of
+``entering`` for its input; returns a replacement of the input or output, or None."""
+
+
+@contextmanager
+def hooked(
+    points: Sequence[HookPoint], visit: Visit, entering: Callable[[Any], Any] = lambda value: value
+) -> Iterator[None]:
+    """Let ``visit`` see and replace the inputs or outputs of layers, for one forward pass on this thread.
+
+    An output is replaced where ``forward`` returns and an input before any other hook of the layer runs. So other
+    hooks, those by which transformers collects hidden states among them, see what the model sees.
+
+    Args:
+        points (sequence of HookPoint): The layers.
+        visit (Callable): See :data:`Visit`.
+        entering (Callable): Takes ``(args, kwargs)`` of a layer before it runs. Default: the identity
+    """
+    thread = threading.get_ident()
+    calls: Counter[tuple[Module, bool]] = Counter()
+
+    def visited(layer: Module, at_input: bool, value: Any, entered: Any) -> Any:
+        call = calls[layer, at_input]
+        calls[layer, at_input] += 1
+        return visit(layer, at_input, call, value, entered)
+
+    def before(layer: Module, args: Any, kwargs: Any) -> Any:
+        if threading.get_ident() != thread:
+            return None
+        return visited(layer, True, (args, kwargs), entering((args, kwargs)))
+
+    def returning(layer: Module) -> Callable[..., Any]:
+        forward = layer.forward
+
+        def visited_forward(*args: Any, **kwargs: Any) -> Any:
+            if threading.get_ident() != thread:
+                return forward(*args, **kwargs)
+            entered = entering((args, kwargs))
+            output = forward(*args, **kwargs)
+            replacement = visited(layer, False, output, entered)
+            return output if replacement is None else replacement
+
+        return visited_forward
+
+    with ExitStack() as undo:
+        for layer, at_input in dict.fromkeys((point.layer, point.at_input) for point in points):
+            if at_input:
+                undo.callback(layer.register_forward_pre_hook(before, prepend=True, with_kwargs=True).remove)
+            else:
+                replace_forward(layer, returning(layer), undo)
+        yield
+
+
+def replace_forward(module: Module, forward: Callable[..., Any], undo: ExitStack) -> None:
+    """Give a module another ``forward`` until ``undo`` is closed."""
+    undo.callback(_restore_forward, module, module.__dict__.get("forward"))  # the instance's own, nearly always None
+    module.forward = forward
+
+
+def _restore_forward(module: Module, own: Any) -> None:
+    if own is None:
+        module.__dict__.pop("forward", None)
+    else:
+        module.__dict__["forward"] = own
+
+
+def activation_of(value: Any, layer: Module) -> tuple[Tensor, Callable[[Tensor], Any]]:
+    """The activation in the input or output of a layer, and how to replace it; TypeError where there is none."""
+    activation = split_activation(value)
+    if activation is None:
+        raise TypeError(
+            f"layer {type(layer).__name__} has no floating-point tensor here, got {type(value).__name__}; "
+            "expected a tensor, or a tuple, list or model output with one"
+        )
+    return activation
+
+
+@dataclass(eq=False)
+class ModuleCall:
+    """One call of a module; ``output`` is valid once it has finished."""
+
+    module: Module
+    finished: bool = False
+    output: Any = None
+    versions: list[int] = field(default_factory=list)
+    children: list[ModuleCall] = field(default_factory=list)
+    written: dict[int, Tensor] = field(default_factory=dict)
+    """What the call wrote in place into its inputs, by their position among the positional arguments."""
+    aliases: dict[int, int] = field(default_factory=dict)
+    """Which outputs are the very tensors of inputs: positions among the outputs and among the arguments."""
+
+    @property
+    def changed_in_place(self) -> bool:
+        """Whether anything wrote into the output after the module returned it."""
+        return [tensor._version for tensor in tensors_in(self.output)] != self.versions
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """What of a forward pass came before a moment.
+
+    Args:
+        calls (tuple of ModuleCall): The outermost calls that had begun, in order.
+        n_calls (Counter): How often each module had been called.
+    """
+
+    calls: tuple[ModuleCall, ...]
+    n_calls: Counter[Module]
+
+
+class CallTrace:
+    """The tree of module calls of one forward pass.
+
+    Args:
+        keep_copies (bool): Whether to keep copies of outputs: needed where the model writes into them afterwards.
+    """
+
+    def __init__(self, keep_copies: bool = False) -> None:
+        self._keep_copies = keep_copies
+        self._n_calls: Counter[Module] = Counter()
+        # The inputs of unfinished calls, and their versions when the calls began.
+        self._inputs: dict[ModuleCall, tuple[list[Tensor], list[int]]] = {}
+        self._root = ModuleCall(Module())
+        self._open = [self._root]
+
+    @contextmanager
+    def following(self) -> Iterator[CallTrace]:
+        """Follow the calls of this thread."""
+        thread = threading.get_ident()
+
+        def begins(module: Module, args: Any) -> None:
+            if threading.get_ident() == thread:
+                self._begin(module, args)
+
+        def ends(module: Module, args: Any, output: Any) -> None:
+            if threading.get_ident() == thread:
+                self._end(module, output)
+
+        with ExitStack() as undo:
+            undo.callback(register_module_forward_pre_hook(begins).remove)
+            # always_call: a model may catch an error of one of its modules and go on.
+            undo.callback(register_module_forward_hook(ends, always_call=True).remove)
+            yield self
+
+    def returned(self, module: Module, output: Any) -> None:
+        """Finish the innermost unfinished call of ``module`` before its hooks have run."""
+        for call in reversed(self._open):
+            if call.module is module and not call.finished:
+                self._finish(call, output)
+                return
+
+    def prefix(self) -> Prefix:
+        """The calls up to now that are not part of a finished call."""
+
+        def outermost(call: ModuleCall) -> Iterator[ModuleCall]:
+            for child in call.children:
+                if child.finished:
+                    yield child
+                else:
+                    # An unfinished call will have finished when the prefix is read.
+                    yield ModuleCall(child.module)
+                    yield from outermost(child)
+
+        return Prefix(tuple(outermost(self._root)), self._n_calls.copy())
+
+    def _begin(self, module: Module, args: Any) -> None:
+        call = ModuleCall(module)
+        self._n_calls[module] += 1
+        self._open[-1].children.append(call)
+        self._open.append(call)
+        inputs = tensors_in(args)
+        self._inputs[call] = inputs, _versions(*inputs)
+
+    def _end(self, module: Module, output: Any) -> None:
+        while len(self._open) > 1:
+            call = self._open.pop()
+            if call.module is module:
+                break
+        else:
+            return
+        if not call.finished:
+            self._finish(call, output)
+
+    def _finish(self, call: ModuleCall, output: Any) -> None:
+        inputs, versions = self._inputs.pop(call)
+        for position, (tensor, version) in enumerate(zip(inputs, versions, strict=True)):
+            if tensor._version != version:
+                call.written[position] = copy_tensor(tensor)
+            call.aliases.update((i, position) for i, other in enumerate(tensors_in(output)) if other is tensor)
+        if self._keep_copies:
+            output = map_tensors(copy_tensor, output)
+        call.finished, call.output = True, output
+        call.versions = _versions(*tensors_in(output))
+        # Only outermost calls are replayed: outputs of their children need not be kept.
+        call.children = []
+
+
+@dataclass(frozen=True)
+class CapturedActivation:
+    """What a recorded forward pass had at a hook point.
+
+    Args:
+        number (int): Number of the hook point, as passed.
+        activation (Tensor): The activation.
+        structure (Any): The whole output (or input) of the layer, with the activation in it.
+        layer_input (Tensor or None): The activation at the layer's input.
+        call (int): Number of the call of the layer, from 0.
+        origin (Origin): What is known about the dimension of the features.
+        prefix (Prefix): The module calls that had begun and finished by then.
+        versions (list of int): Versions of the activation when it was captured, and of the input before the layer ran.
+        n_calls (int): How often the layer ran in the whole pass. Default: 1
+    """
+
+    number: int
+    activation: Tensor
+    structure: Any
+    layer_input: Tensor | None
+    call: int
+    origin: Origin
+    prefix: Prefix
+    versions: list[int]
+    n_calls: int = 1
+
+    @property
+    def changed_in_place(self) -> bool:
+        """Whether the model wrote into the activation, or into the layer's input, afterwards."""
+        return _versions(self.activation, self.layer_input) != self.versions
+
+
+@dataclass(frozen=True)
+class RecordedPass:
+    """One full forward pass, without gradients.
+
+    Args:
+        forward (Callable): Takes a number of copies ``n`` and returns the output of the model, a tensor, for the inputs
+            tiled ``n`` times.
+        points (sequence of HookPoint): The hook points.
+        output (Tensor): Output of the model.
+        captured (tuple of CapturedActivation): The activations, in the order in which the hook points were passed.
+        changed (tuple): For each of them, and for every call of its prefix, whether the model wrote into the output.
+        guard (ModuleGuard): Guards the modules that ran.
+        stateful (bool): Whether modules were left in another state, so that every pass must begin from the first.
+    """
+
+    forward: Callable[[int], Tensor]
+    points: Sequence[HookPoint]
+    output: Tensor
+    captured: tuple[CapturedActivation, ...]
+    changed: tuple[tuple[bool, ...], ...]
+    guard: ModuleGuard
+    stateful: bool
+
+
+def record(forward: Callable[[int], Tensor], points: Sequence[HookPoint], guard: ModuleGuard) -> RecordedPass:
+    """Run a model once and capture its activations.
+
+    Args:
+        forward, points: As for :class:`RecordedPass`.
+        guard (ModuleGuard): Guards the modules that run.
+
+    Raises:
+        ValueError: A layer did not run, or not as often as a hook point says.
+        TypeError: A layer or the model returned no floating-point tensor.
+    """
+    with torch.no_grad():
+        output, captured = _observe(forward, points, guard, keep_copies=False)
+        changed = tuple(tuple(call.finished and call.changed_in_place for call in one.prefix.calls) for one in captured)
+        guard.require_no_new_modules()
+        stateful = guard.rewind()
+        if stateful or any(map(any, changed)) or any(one.changed_in_place for one in captured):
+            # The model wrote into tensors that are needed later: run it again and keep copies.
+            output, captured = _observe(forward, points, guard, keep_copies=True)
+            guard.rewind()
+    return RecordedPass(forward, points, output, tuple(captured), changed, guard, stateful)
+
+
+def _observe(
+    forward: Callable[[int], Tensor], points: Sequence[HookPoint], guard: ModuleGuard, keep_copies: bool
+) -> tuple[Tensor, list[CapturedActivation]]:
+    trace = CallTrace(keep_copies)
+    n_calls: Counter[tuple[Module, bool]] = Counter()
+    # For a call counted from the last, as many captured activations as may still be the one.
+    seen: list[deque[tuple[int, CapturedActivation]]] = [
+        deque(maxlen=-point.call if point.call < 0 else 1) for point in points
+    ]
+
+    def entering(value: Any) -> Any:
+        # Before the layer runs: it may write into its input.
+        split = split_activation(value)
+        if split is None:
+            return None, None, None, []
+        layer_input = split[0]
+        dim = known_dim(guard.last_leaf, layer_input)
+        return layer_input, dim, copy_tensor(layer_input) if keep_copies else layer_input, _versions(layer_input)
+
+    def visit(layer: Module, at_input: bool, call: int, value: Any, entered: Any) -> None:
+        n_calls[layer, at_input] += 1
+        if not at_input:
+            trace.returned(layer, value)
+        for number, point in enumerate(points):
+            if point.layer is layer and point.at_input is at_input and (point.call < 0 or point.call == call):
+                original_input, input_dim, layer_input, versions = entered
+                original = activation_of(value, layer)[0]
+                origin = Origin.of(guard.last_leaf, layer, original, original_input, input_dim, at_input)
+                structure = map_tensors(copy_tensor, value) if keep_copies else value
+                activation, _ = activation_of(structure, layer)
+                one = CapturedActivation(
+                    number, activation, structure, layer_input, call, origin, trace.prefix(),
+                    [*_versions(activation), *versions],
+                )  # fmt: skip
+                seen[number].append((sum(n_calls.values()), one))
+
+    with guard.watching(leaves=True), hooked(points, visit, entering), trace.following():
+        output = forward(1)
+    if not isinstance(output, Tensor):
+        raise TypeError(
+            f"forward_func must return a tensor, got {type(output).__name__}; "
+            "to take a tensor from a model output, wrap it: lambda *args: model(*args).logits"
+        )
+    for point in points:
+        point.require(n_calls[point.layer, point.at_input])
+    first_of_each = sorted((captured[0] for captured in seen), key=lambda entry: entry[0])
+    runs = [n_calls[points[one.number].layer, points[one.number].at_input] for _, one in first_of_each]
+    return output, [replace(one, n_calls=n) for (_, one), n in zip(first_of_each, runs, strict=True)]
+
+
+def _versions(*tensors: Tensor | None) -> list[int]:
+    return [tensor._version for tensor in tensors if tensor is not None]

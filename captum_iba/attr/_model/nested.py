@@ -1,0 +1,117 @@
+"""Tensors in nested inputs and outputs of modules: tuples, lists, mappings, model outputs.
+
+``torch.utils._pytree`` does not follow mappings of unregistered types, and cannot rebuild immutable ones.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, MutableMapping
+from typing import Any
+
+from torch import Tensor
+
+
+def map_tensors(function: Callable[[Tensor], Any], value: Any) -> Any:
+    """The same structure with ``function`` applied to every tensor in it; everything else as it is.
+
+    Tuples (named ones too), lists and mappings (``ModelOutput`` too) are followed; any other object, a
+    key-value cache for example, is passed on untouched.
+    """
+    if isinstance(value, Tensor):
+        return function(value)
+    if isinstance(value, tuple):
+        items = [map_tensors(function, item) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+    if isinstance(value, list):
+        return [map_tensors(function, item) for item in value]
+    if isinstance(value, Mapping):
+        return _with_values(value, {key: map_tensors(function, value[key]) for key in value})
+    return value
+
+
+def tensors_in(value: Any) -> list[Tensor]:
+    """Every tensor of a structure, in order."""
+    tensors: list[Tensor] = []
+    map_tensors(tensors.append, value)
+    return tensors
+
+
+def copy_tensor(tensor: Tensor) -> Tensor:
+    """A copy outside of any graph."""
+    return tensor.detach().clone()
+
+
+def tile(value: Any, rows: int, copies: int) -> Any:
+    """Every tensor whose first dimension counts the ``rows`` examples, ``copies`` times: noise samples x examples.
+
+    Captum's own expansion also repeats tensors of other sizes, and leaves those inside dictionaries alone.
+    With one example nothing is copied: the tiled tensor is a view.
+    """
+
+    def tiled(tensor: Tensor) -> Tensor:
+        if tensor.ndim == 0 or tensor.shape[0] != rows:
+            return tensor
+        return tensor.unsqueeze(0).expand(copies, *tensor.shape).reshape(copies * rows, *tensor.shape[1:])
+
+    return value if copies == 1 else map_tensors(tiled, value)
+
+
+def split_activation(value: Any) -> tuple[Tensor, Callable[[Tensor], Any]] | None:
+    """The activation in the input or output of a layer, and a function that puts another in its place.
+
+    The activation is the tensor itself, or else what is called ``hidden_states`` or ``last_hidden_state``, or
+    else the first floating-point tensor. Where it is in several places (query, key and value of attention), it is
+    replaced in all of them. The rest of the structure stays. None where there is no such tensor.
+    """
+    split = _split(value)
+    if split is None or sum(tensor is split[0] for tensor in tensors_in(value)) == 1:
+        return split
+    activation = split[0]
+    return activation, lambda new: map_tensors(lambda tensor: new if tensor is activation else tensor, value)
+
+
+def _split(value: Any) -> tuple[Tensor, Callable[[Tensor], Any]] | None:
+    if isinstance(value, Tensor):
+        return (value, lambda new: new) if value.is_floating_point() else None
+    if isinstance(value, (tuple, list)):
+        for index, item in enumerate(value):
+            if (split := _split(item)) is not None:
+                return split[0], _replace_item(value, index, split[1])
+    if isinstance(value, Mapping):
+        named = [key for key in ("hidden_states", "last_hidden_state") if key in value]
+        for key in [*named, *value]:
+            if (split := _split(value[key])) is not None:
+                return split[0], _replace_key(value, key, split[1])
+    return None
+
+
+def _replace_item(
+    value: tuple[Any, ...] | list[Any], index: int, inner: Callable[[Tensor], Any]
+) -> Callable[[Tensor], Any]:
+    def replace(new: Tensor) -> Any:
+        items = list(value)
+        items[index] = inner(new)
+        if isinstance(value, list):
+            return items
+        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+
+    return replace
+
+
+def _replace_key(value: Mapping[str, Any], key: str, inner: Callable[[Tensor], Any]) -> Callable[[Tensor], Any]:
+    def replace(new: Tensor) -> Any:
+        return _with_values(value, {key: inner(new)})
+
+    return replace
+
+
+def _with_values(value: Mapping[str, Any], changes: dict[str, Any]) -> Any:
+    """The same mapping with other values; one that cannot be written to is made anew of the same type."""
+    if not isinstance(value, MutableMapping):
+        construct: Any = type(value)
+        return construct({**value, **changes})
+    changed: Any = copy.copy(value)
+    for key, new in changes.items():
+        changed[key] = new
+    return changed

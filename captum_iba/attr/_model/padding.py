@@ -1,0 +1,257 @@
+"""Which observations of a layer are padding, according to the masks in a batch."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from numbers import Real
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from captum_iba.attr._model.nested import _with_values
+
+_NO_MASK = ("token_type_ids", "position_ids", "input_ids")
+_OTHER_SEQUENCES = ("decoder", "label", "tgt", "target")
+_LENGTHS = re.compile(r"(^|_)len(s|gths?)?(_|$)|len(s|gths?)?$")
+_ADDITIVE_MASK_THRESHOLD = -1e3
+
+
+class Padding:
+    """Finds the attention mask of batches, for the layers that have its positions.
+
+    Args:
+        forward_func (Callable): The model, or the function that runs it: the names of its parameters say which item
+            of a tuple is the attention mask.
+        layers (sequence of str): The names of the layers, for messages.
+    """
+
+    def __init__(self, forward_func: Callable[..., Any], layers: Sequence[str]) -> None:
+        self._function = forward_func.forward if isinstance(forward_func, Module) else forward_func
+        self._layers = layers
+        self._have_positions: dict[int, bool] = {}
+        self._warned: set[str] = set()
+
+    def masks(
+        self, batch: Any, activations: Sequence[Tensor], rerun: Callable[[Any], Sequence[Tensor]]
+    ) -> list[Tensor | None]:
+        """For each layer the mask for :meth:`FeatureStatistics.update`; None where all observations count.
+
+        Args:
+            batch (Any): The batch.
+            activations (sequence of Tensor): Activations of the layers, with the features in the last dimension.
+            rerun (callable): Returns the activations for another batch.
+        """
+        named = list(_leaves(self._named(batch)))
+        masks = _attention_masks(named)
+        mask = masks[0] if masks else None
+        if any(one.shape != masks[0].shape or not one.equal(masks[0]) for one in masks[1:]):
+            self._warn_of_mask("attention_mask")  # of several texts
+            return [None] * len(activations)
+        if mask is None:
+            self._look_for_masks(named, activations)
+            return [None] * len(activations)
+        if bool((mask != 0).all()):
+            return [None] * len(activations)
+        same_shape = [activation.ndim >= 3 and activation.shape[:2] == mask.shape for activation in activations]
+        if any(same and number not in self._have_positions for number, same in enumerate(same_shape)):
+            self._try_shorter(batch, mask, same_shape, activations, rerun)
+        return [
+            self._mask_of(number, mask, activation, same_shape[number]) for number, activation in enumerate(activations)
+        ]
+
+    def _mask_of(self, number: int, mask: Tensor, activation: Tensor, same_shape: bool) -> Tensor | None:
+        if same_shape and self._have_positions.get(number, True):
+            return mask
+        if activation.ndim >= 3:  # what has no positions, as a pooler, has no padding either
+            self._warn(
+                f"positions {number}",
+                f"batches: attention_mask has the shape {tuple(mask.shape)}, and layer {self._layers[number]} gives "
+                f"{tuple(activation.shape)}, other positions: which of them are padding is not known, and all count. "
+                "Pass mask_func, which returns the mask (or None: all count).",
+            )
+        return None
+
+    def _try_shorter(
+        self,
+        batch: Any,
+        mask: Tensor,
+        same_shape: Sequence[bool],
+        activations: Sequence[Tensor],
+        rerun: Callable[[Any], Sequence[Tensor]],
+    ) -> None:
+        """Run the model on half of the positions: a layer that has the mask's positions then has half of them, too.
+
+        Sizes alone are ambiguous: (T, B, D) has the mask's shape where B = T, and a layer may have as many latents as
+        tokens.
+        """
+
+        length = (mask.shape[1] + 1) // 2  # half, often whole windows for models that pad to windows
+
+        def cut(name: str, value: Any) -> Any:
+            if isinstance(value, Mapping):
+                return _with_values(value, {key: cut(str(key), value[key]) for key in value})
+            if isinstance(value, (tuple, list)) and not _are_numbers(value):
+                items = [cut(name, item) for item in value]
+                return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+            # The positions of a decoder are others.
+            own = isinstance(value, Tensor) and value.shape[:2] == mask.shape and not name.startswith(_OTHER_SEQUENCES)
+            # The model may write into its inputs, and is not to write into the user's batch.
+            return value[:, :length].clone() if own else value
+
+        if mask.shape[1] == 1:
+            return
+        items = batch.items() if isinstance(batch, Mapping) else zip(self._named(batch), batch, strict=False)
+        shortened = {name: cut(name, value) for name, value in items}
+        shorter = shortened if isinstance(batch, Mapping) else tuple(shortened.values())
+        try:
+            shorter_activations = rerun(shorter)
+        except Exception:  # a model of one length: only the shape is known
+            for number, (activation, same) in enumerate(zip(activations, same_shape, strict=True)):
+                if same and mask.shape[1] in (mask.shape[0], *activation.shape[2:]):
+                    self._warn(
+                        f"size {number}",
+                        f"batches: layer {self._layers[number]} gives {tuple(activation.shape)}, and attention_mask "
+                        f"has the shape {tuple(mask.shape)}: another size is the number of tokens, too, and the model "
+                        "does not run on shorter texts, so that the mask is used by its shape alone. Pass mask_func, "
+                        "which returns the mask (or None: all count), or batches of another size.",
+                    )
+            return
+        for number, (activation, same) in enumerate(zip(shorter_activations, same_shape, strict=True)):
+            if same:
+                fits = activation.ndim >= 3 and activation.shape[:2] == (mask.shape[0], length)
+                self._have_positions.setdefault(number, fits)
+
+    def _named(self, batch: Any) -> dict[str, Any]:
+        """The values of a batch by the names of the parameters that take them."""
+        if isinstance(batch, Mapping):
+            return dict(batch)
+        values = batch if isinstance(batch, (tuple, list)) else (batch,)
+        try:
+            bound = inspect.signature(self._function).bind(*values)
+        except (TypeError, ValueError):
+            return {f"item {number}": value for number, value in enumerate(values)}
+        named: dict[str, Any] = {}
+        for name, value in bound.arguments.items():
+            if bound.signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL:
+                named.update((f"item {len(named) + number}", one) for number, one in enumerate(value))
+            else:
+                named[name] = value
+        return named
+
+    def _look_for_masks(self, named: Sequence[tuple[str, Any]], activations: Sequence[Tensor]) -> None:
+        layers = [activation for activation in activations if activation.ndim >= 3]
+        shapes = [activation.shape[:2] for activation in layers]
+        for name, value in named:
+            if name in _NO_MASK:
+                continue
+            if isinstance(value, Tensor) and value.shape in shapes:
+                looks_like_padding = _marks_padding(name, value)
+            elif name.startswith(_OTHER_SEQUENCES) or not (layers or name == "attention_mask"):
+                looks_like_padding = False
+            else:
+                looks_like_padding = _is_of_lengths(name, value) or (
+                    isinstance(value, Tensor) and _is_mask_by_name(name, value, activations)
+                )
+            if looks_like_padding:
+                self._warn_of_mask(name)
+
+    def _warn_of_mask(self, name: str) -> None:
+        self._warn(
+            "mask",
+            f"batches: {name!r} seems to mark padding, which is counted as data. "
+            "Pass the batches as mappings with 'attention_mask', or mask_func=lambda batch: ... that "
+            "returns the mask (or None, where all count).",
+            6,
+        )
+
+    def _warn(self, what: str, message: str, stacklevel: int = 5) -> None:
+        if what not in self._warned:
+            self._warned.add(what)
+            warnings.warn(message, UserWarning, stacklevel=stacklevel)
+
+
+def _leaves(named: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
+    """Tensors and lists of numbers with their names, also inside mappings, tuples and lists."""
+    for name, value in named.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value)
+        elif isinstance(value, (tuple, list)) and not _are_numbers(value):
+            yield from _leaves({f"item {number}": item for number, item in enumerate(value)})
+        else:
+            yield str(name), value
+
+
+def _are_numbers(value: Sequence[Any]) -> bool:
+    return all(isinstance(item, Real) for item in value)
+
+
+def _attention_masks(named: Sequence[tuple[str, Any]]) -> list[Tensor]:
+    """Masks (B, T) that are not 0 for tokens: transformers' by name, or the inverse of torch's padding masks.
+
+    Several only if one name occurs several times.
+    """
+    masks: dict[str, list[Tensor]] = {}
+    for name, value in named:
+        if not isinstance(value, Tensor) or value.ndim != 2:
+            continue
+        if name.endswith("key_padding_mask") and not name.startswith(_OTHER_SEQUENCES):
+            masks.setdefault(name, []).append(~value if value.dtype is torch.bool else value == 0)
+        elif name == "attention_mask":
+            if bool((value < 0).any()):
+                raise ValueError(
+                    "batches: attention_mask holds negative numbers, expected 1 for tokens and 0 for padding; for a "
+                    "mask of another kind pass mask_func"
+                )
+            masks.setdefault(name, []).append(value)
+    return next(iter(masks.values()), [])
+
+
+def _is_of_lengths(name: str, value: Any) -> bool:
+    """Whether the value is called lengths, with one number per example, and they differ."""
+    if not _LENGTHS.search(name):
+        return False
+    if isinstance(value, (tuple, list)):
+        return len(set(value)) > 1
+    return isinstance(value, Tensor) and value.ndim == 1 and len(value) > 0 and bool((value != value[0]).any())
+
+
+def _is_mask_by_name(name: str, value: Tensor, activations: Sequence[Tensor]) -> bool:
+    """Whether a tensor that is called a mask marks padding of the examples, of any shape and values."""
+    rows = [activation.shape[0] for activation in activations]
+    if not _is_called_mask(name) or "causal" in name or value.ndim < 2 or value.shape[0] not in rows:
+        return False
+    if value.is_floating_point() and bool((value <= _ADDITIVE_MASK_THRESHOLD).any()) and bool((value <= 0).all()):
+        value = value > _ADDITIVE_MASK_THRESHOLD
+    sizes = [size for size in value.shape[1:] if size > 1]
+    if len(sizes) == 1 and len(value) > 0:
+        return _marks_padding(name, value.reshape(len(value), -1))
+    return value.ndim > 2 and value.numel() > 0 and not bool((value == value.amax()).all())
+
+
+def _is_called_mask(name: str) -> bool:
+    return "mask" in name or "pad" in name
+
+
+def _marks_padding(name: str, value: Tensor) -> bool:
+    """Whether a (B, T) tensor is 1 for the tokens of each row and 0 for padding on one side of them."""
+    called_mask = _is_called_mask(name)
+    if called_mask and value.is_floating_point() and bool((value <= _ADDITIVE_MASK_THRESHOLD).any()):
+        value = (value > _ADDITIVE_MASK_THRESHOLD).long()  # an additive mask
+    if (value.is_floating_point() and not called_mask) or not bool(((value == 0) | (value == 1)).all()):
+        return False
+    # A mask may be true for padding, too; anything else would be token types.
+    return _is_one_side(value.bool()) or (called_mask and _is_one_side(value == 0))
+
+
+def _is_one_side(ones: Tensor) -> bool:
+    # Token types begin with 0 in every row, and padding on the left leaves at least one row whole.
+    if bool(ones.all()) or not bool(ones.any(1).all()):
+        return False
+    changes = (ones[:, 1:] != ones[:, :-1]).sum(1)
+    right, left = bool(ones[:, 0].all()), bool(ones[:, -1].all() and ones.all(1).any())
+    return bool((changes <= 1).all()) and (right or left)

@@ -1,0 +1,337 @@
+r"""
+The mathematics of the bottleneck.
+
+With the activation :math:`X`, its mean :math:`m` and standard deviation :math:`s` over a dataset, the mask
+:math:`\lambda = \mathrm{sigmoid}(\alpha)` and noise :math:`\varepsilon \sim N(m, s^2)`, the bottleneck lets
+:math:`Z = \lambda X + (1 - \lambda) \varepsilon` through. The information of :math:`Z` about :math:`X` is the
+Kullback-Leibler divergence of :math:`Z \mid X` from :math:`N(m, s^2)` (Schulz et al., 2020, equation 5; Jiang et al.,
+2020, equation 6). The mask minimizes the loss of the prediction plus ``beta`` times the mean information per element.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from captum_iba._compat import ExpansionTypes, TargetType, _expand_target
+from captum_iba.attr._model.replay import ForwardPasses
+from captum_iba.attr.feature_statistics import FeatureStatistics
+from captum_iba.attr.losses import LossFunction, complement_losses, row_losses
+from captum_iba.attr.settings import BottleneckSettings
+
+NATS_PER_BIT = math.log(2.0)
+
+# Noise is sampled for blocks of so many positions. Every block has the same size, so the noise of a longer (padded)
+# text begins with the noise of a shorter one, whatever a device's generator does with sizes.
+_POSITIONS_PER_BLOCK = 64
+# The standard deviation that the published code computes from one example, sqrt(max(0, 1e-5) / 1).
+_RELEASED_STD = 1e-5**0.5
+_MIN_STD_OF_EXAMPLE = 0.01
+
+
+def information(alpha: Tensor, x_squared: Tensor, count: Tensor | float = 1.0) -> Tensor:
+    r"""
+    Information that the bottleneck lets through, in nats.
+
+    .. math:: \mathrm{KL}(\alpha, x) = \mathrm{softplus}(\alpha) - \lambda + \lambda^2 (1 + x^2) / 2
+
+    summed over ``count`` elements that share a mask value. It equals the textbook form with
+    :math:`\log (1 - \lambda)^2`, which is infinite in float32 from :math:`\alpha \approx 17` on, and is finite for
+    every finite :math:`\alpha`. Its derivative is :math:`\lambda^2 ((2 - \lambda) + (1 - \lambda) x^2)`.
+
+    Args:
+
+        alpha (Tensor): Mask logits, of any shape.
+        x_squared (Tensor): Sum of the squared standardized activations :math:`((X - m) / s)^2` over the elements that
+                    share a mask value, broadcastable to ``alpha``.
+        count (Tensor or float, optional): Number of elements that share a mask value.
+                    Default: 1
+
+    Returns:
+
+        Tensor: nats, of the broadcast shape.
+
+    Examples::
+
+        >>> information(torch.tensor([0.0]), torch.tensor([3.0]))
+        tensor([0.6931])
+    """
+    lam = torch.sigmoid(alpha)
+    return count * (F.softplus(alpha) - lam) + lam.square() * (count + x_squared) / 2
+
+
+def apply_bottleneck(activation: Tensor, noise: Tensor, lam: Tensor) -> Tensor:
+    r"""
+    :math:`Z = \lambda X + (1 - \lambda) \varepsilon`, computed in the mask's precision.
+
+    Args:
+
+        activation (Tensor): :math:`X`.
+        noise (Tensor): :math:`\varepsilon`, broadcastable with ``activation``.
+        lam (Tensor): :math:`\lambda` in [0, 1], broadcastable with ``activation``.
+
+    Returns:
+
+        Tensor: of the dtype of ``activation``.
+
+    Examples::
+
+        >>> apply_bottleneck(torch.tensor([4.0]), torch.tensor([0.0]), torch.tensor([0.25]))
+        tensor([1.])
+    """
+    return torch.lerp(noise.to(lam.dtype), activation.to(lam.dtype), lam).to(activation.dtype)
+
+
+def standard_noise(shape: tuple[int, ...], key: tuple[int, ...], device: torch.device) -> Tensor:
+    """
+    Standard normal noise from its own generator, sampled position by position.
+
+    Args:
+
+        shape (tuple of int): Positions first, for example (T, D).
+        key (tuple of int): What the noise depends on: seed, layer, step, noise sample. The first ``n`` positions of a
+                    key are the same for every number of positions.
+        device (torch.device): Device of the generator; devices differ in their numbers.
+
+    Returns:
+
+        Tensor: float32, of ``shape``.
+
+    Examples::
+
+        >>> long = standard_noise((100, 2), (0, 0), torch.device("cpu"))
+        >>> torch.equal(long[:3], standard_noise((3, 2), (0, 0), torch.device("cpu")))
+        True
+    """
+    digest = hashlib.blake2b(",".join(map(str, key)).encode(), digest_size=8).digest()
+    generator = torch.Generator(device).manual_seed(int.from_bytes(digest, "big") >> 1)
+    block = (_POSITIONS_PER_BLOCK, *shape[1:])
+    # float32 whatever torch's default is: another precision gives other numbers.
+    blocks = [
+        torch.randn(block, generator=generator, device=device, dtype=torch.float32)
+        for _ in range(-(-shape[0] // _POSITIONS_PER_BLOCK))
+    ]
+    return torch.cat(blocks)[: shape[0]]
+
+
+def dataset_noise(activation: Tensor, statistics: FeatureStatistics, feature_dim: int) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation over a dataset, broadcastable to the activation; ValueError for another width."""
+    if statistics.n_features != activation.shape[feature_dim]:
+        raise ValueError(
+            f"statistics have {statistics.n_features} features, expected {activation.shape[feature_dim]}, as the layer "
+            f"has in dimension {feature_dim} of its shape {tuple(activation.shape)}"
+        )
+    shape = [-1 if d == feature_dim else 1 for d in range(activation.ndim)]
+    return statistics.mean.to(activation).reshape(shape), statistics.std.to(activation).reshape(shape)
+
+
+def example_noise(activation: Tensor, layout: MaskLayout, feature_dim: int) -> tuple[Tensor, Tensor]:
+    """Per-example mean and standard deviation of each feature over the maskable positions; for (B, D) over features."""
+    over = [1] if activation.ndim == 2 else [d for d in range(1, activation.ndim) if d != feature_dim]
+    maskable = layout.maskable.expand_as(activation)
+    count = maskable.sum(over, keepdim=True).clamp_min(1)
+    mean = torch.where(maskable, activation, 0.0).sum(over, keepdim=True) / count
+    variance = torch.where(maskable, (activation - mean).square(), 0.0).sum(over, keepdim=True) / count
+    return mean, variance.sqrt().clamp_min(_MIN_STD_OF_EXAMPLE)
+
+
+def released_noise(activation: Tensor, layer_input: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Noise of the published code: its mean is the layer's input, and its standard deviation is nearly 0."""
+    if layer_input is None or layer_input.shape != activation.shape:
+        raise ValueError('preset "as_released" needs a layer whose input has the shape of its output')
+    return layer_input.to(activation), activation.new_tensor(_RELEASED_STD)
+
+
+@dataclass(frozen=True)
+class MaskLayout:
+    """Which elements of an activation share a mask value, and which are maskable.
+
+    Args:
+        shape (torch.Size): Shape of the mask, with size 1 where a value is shared along a dimension.
+        maskable (Tensor): Bool, broadcastable to the activation: False for elements without noise and information.
+        groups (Tensor or None): Number of the mask value of every element of the mask, (B or 1, ...).
+        n_groups (int): Number of mask values per example, with ``groups``.
+    """
+
+    shape: torch.Size
+    maskable: Tensor
+    groups: Tensor | None = None
+    n_groups: int = 0
+
+    @classmethod
+    def of(
+        cls,
+        activation: Tensor,
+        granularity: str,
+        feature_mask: Tensor | None,
+        bottleneck_mask: Tensor | None,
+        feature_dim: int,
+    ) -> MaskLayout:
+        """The layout for an activation (B, ...), by granularity or by a feature mask of integers."""
+        device, shape = activation.device, activation.shape
+        if bottleneck_mask is None:
+            maskable = torch.ones([1] * len(shape), dtype=torch.bool, device=device)
+        else:
+            maskable = _align_left(bottleneck_mask.to(device).bool(), shape, "bottleneck_mask")
+        if feature_mask is None:
+            return cls(_shared_shape(granularity, shape, feature_dim), maskable)
+        if feature_mask.is_floating_point() or feature_mask.is_complex():
+            raise ValueError(f"feature_mask has the dtype {feature_mask.dtype}, expected integers")
+        aligned = _align_left(feature_mask.to(device), shape, "feature_mask")
+        values, groups = torch.unique(aligned, return_inverse=True)
+        return cls(torch.Size((shape[0], *aligned.shape[1:])), maskable, groups.flatten(1), len(values))
+
+    def require_fit(self, activation: Tensor, name: str) -> None:
+        """Raise ValueError unless the mask fits the activation of another layer ``name``, too."""
+        for mask in (self.shape, self.maskable.shape):
+            if len(mask) != activation.ndim or any(
+                m not in (1, n) for m, n in zip(mask, activation.shape, strict=True)
+            ):
+                raise ValueError(
+                    f"share_mask is True, but {name} has the shape {tuple(activation.shape)}, which the mask of the "
+                    f"first layer, {tuple(mask)}, does not fit"
+                )
+
+    def initial_alpha(self, value: float, dtype: torch.dtype) -> Tensor:
+        """The mask logits to optimize, one row per example."""
+        size = self.shape if self.groups is None else (self.shape[0], self.n_groups)
+        return torch.full(size, value, dtype=dtype, device=self.maskable.device, requires_grad=True)
+
+    def expand(self, alpha: Tensor) -> Tensor:
+        """The mask logits of all elements of the mask, of ``shape``."""
+        if self.groups is None:
+            return alpha
+        return alpha.gather(1, self.groups.expand(self.shape[0], -1)).reshape(self.shape)
+
+    def gate(self, alpha: Tensor) -> Tensor:
+        """Lambda, broadcastable to the activation: 1 where an element is not maskable."""
+        lam = torch.sigmoid(self.expand(alpha))
+        return torch.where(self.maskable, lam, torch.ones_like(lam))
+
+
+class Information:
+    """Information that a mask lets through, in nats.
+
+    It depends on the squared standardized activation only, which is summed once over elements that share a mask value.
+
+    Args:
+        layout (MaskLayout): Which elements share a mask value.
+        standardized (Tensor): :math:`(X - m) / s`, (B, ...).
+    """
+
+    def __init__(self, layout: MaskLayout, standardized: Tensor) -> None:
+        self._layout = layout
+        self._squares = torch.where(layout.maskable, standardized.square(), 0.0)
+        shared = [d for d, size in enumerate(layout.shape) if d > 0 and size < standardized.shape[d]]
+        maskable = layout.maskable.expand_as(standardized).to(standardized.dtype)
+        self._shared_squares = self._squares.sum(shared, keepdim=True) if shared else self._squares
+        self._shared_count = maskable.sum(shared, keepdim=True) if shared else maskable
+        self.n_elements = self._shared_count.flatten(1).sum(1)
+        """Number of maskable elements per example, (B,)."""
+
+    def total(self, alpha: Tensor) -> Tensor:
+        """Sum per example, (B,)."""
+        values = information(self._layout.expand(alpha), self._shared_squares, self._shared_count)
+        return values.flatten(1).sum(1)
+
+    def mean(self, alpha: Tensor) -> Tensor:
+        """Mean per maskable element of each example, 0 for an example without any, (B,)."""
+        return self.total(alpha) / self.n_elements.clamp_min(1)
+
+    def per_element(self, alpha: Tensor) -> Tensor:
+        """Of every element, of the activation's shape; 0 where an element is not maskable."""
+        values = information(self._layout.expand(alpha), self._squares)
+        return torch.where(self._layout.maskable, values, 0.0).clamp_min(0).expand_as(self._squares)
+
+
+@dataclass(frozen=True)
+class Objective:
+    """Loss and information of one mask, which one or several layers share, in a model that runs on a few examples.
+
+    Args:
+        passes (ForwardPasses): Forward passes with other activations at the layers.
+        mean, std (sequence of Tensor): Mean and standard deviation of the noise of each layer, broadcastable to its
+            activation.
+        layout (MaskLayout): Which elements share a mask value.
+        information (Information): Information at the first layer.
+        loss (str or Callable): One value per row.
+        target (TargetType): Targets of the examples.
+        settings (BottleneckSettings): Noise samples.
+        seed (int): Seed of the noise.
+    """
+
+    passes: ForwardPasses
+    mean: Sequence[Tensor]
+    std: Sequence[Tensor]
+    layout: MaskLayout
+    information: Information
+    loss: str | LossFunction
+    target: TargetType
+    settings: BottleneckSettings
+    seed: int
+
+    @property
+    def activation(self) -> Tensor:
+        """Activation of the first layer, (B, ...)."""
+        return self.passes.captured[0].activation
+
+    def losses(self, alpha: Tensor, step: int, samples: range, masks: Sequence[int]) -> Tensor:
+        """Losses of some noise samples of a step, (masks, samples, B).
+
+        Mask 0 is the mask, mask 1 is its complement, with the same noise. They go through the model in one pass.
+        """
+        rows, copies = self.activation.shape[0], len(masks) * len(samples)
+        lam = torch.stack([self.layout.gate(-alpha if mask else alpha) for mask in masks]).unsqueeze(1)
+
+        def noised(number: int, live: Tensor) -> Tensor:
+            shape = live.shape[1:]
+            noise = self.mean[number]
+            if self.settings.n_samples:
+                samples_of_step = [self._standard_noise(shape, number, step, sample, live) for sample in samples]
+                noise = noise + self.std[number] * torch.stack(samples_of_step).unsqueeze(1)
+            # In a replayed pass the activation of the first layer has the right shape only.
+            activation = self.activation if number == 0 else live.reshape(len(masks), len(samples), rows, *shape)
+            # Layers that share a mask may be on several devices.
+            return apply_bottleneck(activation, noise, lam.to(live.device)).flatten(0, 2)
+
+        output = self.passes.run(copies, noised)
+        target = _expand_target(self.target, len(samples), expansion_type=ExpansionTypes.repeat)
+        losses = [
+            (complement_losses if mask else row_losses)(self.loss, outputs, target)
+            for mask, outputs in zip(masks, output.chunk(len(masks)), strict=True)
+        ]
+        return torch.stack(losses).reshape(len(masks), len(samples), rows)
+
+    def _standard_noise(self, shape: torch.Size, number: int, step: int, sample: int, like: Tensor) -> Tensor:
+        # Terms of the loss that are odd in the noise cancel in an antithetic pair: half the samples are as good. A pair
+        # may lie in two steps, because Adam averages over steps.
+        n_samples = self.settings.n_samples
+        negated = self.settings.antithetic and (step * n_samples + sample) % 2 == 1
+        if negated:
+            step, sample = divmod(step * n_samples + sample - 1, n_samples)
+        noise = standard_noise(tuple(shape), (self.seed, number, step, sample), like.device)
+        return -noise if negated else noise
+
+
+def _align_left(mask: Tensor, shape: torch.Size, name: str) -> Tensor:
+    """A mask over the first dimensions of an activation, with size 1 for the rest; ValueError if it does not fit."""
+    aligned = mask.reshape(*mask.shape, *[1] * (len(shape) - mask.ndim)) if mask.ndim <= len(shape) else mask
+    if aligned.ndim != len(shape) or any(m not in (1, s) for m, s in zip(aligned.shape, shape, strict=True)):
+        raise ValueError(
+            f"{name} has the shape {tuple(mask.shape)}, expected one that broadcasts, aligned on the left, to the "
+            f"activation of shape {tuple(shape)}"
+        )
+    return aligned
+
+
+def _shared_shape(granularity: str, shape: torch.Size, feature_dim: int) -> torch.Size:
+    if granularity == "feature" or len(shape) == 2:
+        return shape
+    unshared = {feature_dim} if granularity == "channel" else set(range(len(shape))) - {feature_dim}
+    return torch.Size(size if d == 0 or d in unshared else 1 for d, size in enumerate(shape))

@@ -1,0 +1,100 @@
+"""Find the mask that lets through only the information that the prediction needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from captum_iba.attr.losses import target_probability
+from captum_iba.attr.objective import Objective
+from captum_iba.attr.settings import INITIAL_MASK_LOGIT
+
+
+class NoGradientError(ValueError):
+    """No gradient flows from the loss back to the mask."""
+
+
+def optimize_mask(
+    objective: Objective,
+    samples_per_pass: int,
+    return_trace: bool = False,
+    on_pass: Callable[[int], object] = lambda n_samples: None,
+) -> tuple[Tensor, list[tuple[Tensor, Tensor, Tensor]]]:
+    """Adam on the mask logits, from an open mask, with new noise in every step.
+
+    Losses are summed over examples, never averaged, and the noise is the same for every example: the mask of one
+    example does not depend on the others.
+
+    Args:
+        objective (Objective): Loss, information and settings.
+        samples_per_pass (int): Number of noise samples that go through the model together.
+        return_trace (bool, optional): Whether the history is needed. Then masks without weight in a step are evaluated
+            too, and the final mask in one more pass. Default: False
+        on_pass (Callable, optional): Called with the number of noise samples after every forward pass that counts.
+
+    Returns:
+        tuple: mask logits, and with ``return_trace`` for every step and the final pass the objective, the information
+        in nats and the target probability of each example, (B,).
+
+    Raises:
+        NoGradientError: The loss does not depend on the mask.
+        ValueError: The loss is not finite.
+    """
+    settings = objective.settings
+    dtype = torch.promote_types(objective.activation.dtype, torch.float32)
+    alpha = objective.layout.initial_alpha(INITIAL_MASK_LOGIT, dtype)
+    adam = torch.optim.Adam([alpha], lr=settings.learning_rate, betas=(settings.momentum, 0.999))
+    n_samples = settings.samples_per_step
+    passes = [range(i, min(i + samples_per_pass, n_samples)) for i in range(0, n_samples, samples_per_pass)]
+    history = []
+    for step in range(settings.n_steps + return_trace):
+        updates = step < settings.n_steps
+        gradient = torch.zeros_like(alpha)
+        loss = torch.zeros(len(objective.activation), dtype=dtype, device=alpha.device)
+        probability = torch.zeros_like(loss)
+        noise_step = step // 2 if settings.alternates else step  # a step and its complement have the same noise
+        evaluations = [(masks, weight if updates else 0.0) for masks, weight in settings.masks_of_step(step)]
+        if not return_trace:
+            evaluations = [(masks, weight) for masks, weight in evaluations if weight]
+        for number, (masks, weight) in enumerate(evaluations):
+            for samples in passes:
+                with torch.set_grad_enabled(weight > 0):
+                    losses = objective.losses(alpha, noise_step, samples, masks)
+                    weights = losses.new_tensor([settings.complement if mask else 1.0 for mask in masks])
+                    total = (weights[:, None, None] * losses).sum((0, 1))
+                    if weight:
+                        gradient += weight * _gradient(total.sum() / n_samples, alpha)
+                loss += total.detach().to(loss) / n_samples
+                if 0 in masks:
+                    probabilities = target_probability(objective.loss, losses[0].detach())
+                    probability += probabilities.sum(0).to(loss) / n_samples
+                if number == 0:
+                    on_pass(len(samples))
+        if not bool(loss.isfinite().all()):
+            raise ValueError(
+                f"the loss is not finite at step {step}: {loss.tolist()}; "
+                "expected finite outputs of forward_func for noised activations"
+            )
+        with torch.set_grad_enabled(updates):
+            mean = objective.information.mean(alpha)
+            if updates:
+                gradient += _gradient(settings.beta * mean.sum(), alpha)
+        mean = mean.detach()
+        if return_trace:
+            history.append((loss + settings.beta * mean, mean * objective.information.n_elements, probability))
+        if updates:
+            alpha.grad = gradient
+            adam.step()
+    return alpha.detach(), history
+
+
+def _gradient(loss: Tensor, alpha: Tensor) -> Tensor:
+    gradient = torch.autograd.grad(loss, alpha, allow_unused=True)[0] if loss.requires_grad else None
+    if gradient is None:
+        raise NoGradientError(
+            "the loss does not depend on the layer: expected a layer whose output forward_func uses, and neither "
+            "torch.no_grad nor torch.utils.checkpoint (use_reentrant=True) around or after it"
+        )
+    return gradient

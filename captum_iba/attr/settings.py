@@ -1,0 +1,218 @@
+"""The settings of an attribution: the only list of them, their valid values, and the presets."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+GRANULARITIES = ("token", "feature", "channel")
+
+INITIAL_MASK_LOGIT = 5.0
+"""Mask logit before the first step; its sigmoid, 0.993, lets nearly everything through."""
+
+
+class SettingsOverrides(TypedDict, total=False):
+    """Keyword arguments that override single settings of a preset; None keeps the preset's value."""
+
+    granularity: str | None
+    beta: float | None
+    n_steps: int | None
+    n_samples: int | None
+    complement: float | None
+    learning_rate: float | None
+    momentum: float | None
+    antithetic: bool | None
+    alternate: bool | None
+
+
+class _Valid(NamedTuple):
+    """What a setting accepts."""
+
+    accepts: Callable[[Any], bool]
+    expected: str
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_bool(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+_WEIGHT = _Valid(lambda value: _is_number(value) and value >= 0, "a number of at least 0")
+_COUNT = _Valid(
+    lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= 0, "an integer of at least 0"
+)
+_FLAG = _Valid(_is_bool, "True or False")
+_VALID = {
+    "granularity": _Valid(lambda value: value in GRANULARITIES, f"one of {', '.join(GRANULARITIES)}"),
+    "beta": _WEIGHT,
+    "n_steps": _COUNT,
+    "n_samples": _COUNT,
+    "complement": _WEIGHT,
+    "learning_rate": _Valid(lambda value: _is_number(value) and value > 0, "a positive number"),
+    "momentum": _Valid(lambda value: _is_number(value) and 0 <= value < 1, "a number of at least 0 and less than 1"),
+    "antithetic": _FLAG,
+    "alternate": _FLAG,
+    "noise_around_input": _FLAG,
+}
+
+
+@dataclass(frozen=True)
+class BottleneckSettings:
+    r"""
+    What an attribution by an information bottleneck is computed with.
+
+    Args:
+
+        granularity (str): Elements that share one mask value: ``"token"``, all features of a position (of a token in
+                    (B, T, D), of a pixel in (B, C, H, W)); ``"feature"``, none; ``"channel"``, all positions of a
+                    feature.
+        beta (float): Weight of the mean information per element, in nats, against the loss. It is a mean over the
+                    maskable elements, so it means the same for every length.
+        n_steps (int): Number of optimizer steps. 0 gives the information in the layer before the mask is optimized.
+        n_samples (int): Number of noise samples per step. 0 uses the mean of the noise,
+                    :math:`\lambda X + (1 - \lambda) m`, in one forward pass. It is cheaper and not stochastic; the
+                    information is still computed for the noise.
+        complement (float): Weight of the complement loss. The complement mask :math:`1 - \lambda` lets through
+                    :math:`(1 - \lambda) X + \lambda \varepsilon`, which must not suffice for the prediction: its loss
+                    is :math:`-\log(1 - p)`, or minus the loss where the loss has no probability. So the mask keeps
+                    everything that the prediction could rest on. Each noise sample takes a second row, unless steps
+                    ``alternate``. 0 leaves the complement out.
+                    Default: 0
+        learning_rate (float): Adam learning rate, of the mask logits.
+                    Default: 1
+        momentum (float): Adam :math:`\beta_1`.
+                    Default: 0.9
+        antithetic (bool): Noise samples come in antithetic pairs: the second is the negated first. A pair lies within
+                    a step, or in two steps where there is one sample per step.
+                    Default: False
+        alternate (bool): With a complement, even steps compute the loss and odd steps the complement loss, with the
+                    same noise and twice the weight. So a noise sample takes one row instead of two.
+                    Default: False
+        noise_around_input (bool): Noise of the published code: its mean is the layer's input, element by element,
+                    and its standard deviation is ``sqrt(1e-5)``.
+                    Default: False
+
+    Raises:
+
+        ValueError: A value that is out of range.
+
+    Examples::
+
+        >>> BottleneckSettings("token", beta=10.0, n_steps=16, n_samples=1).rows_per_sample
+        1
+    """
+
+    granularity: str
+    beta: float
+    n_steps: int
+    n_samples: int
+    complement: float = 0.0
+    learning_rate: float = 1.0
+    momentum: float = 0.9
+    antithetic: bool = False
+    alternate: bool = False
+    noise_around_input: bool = False
+
+    def __post_init__(self) -> None:
+        for name, (accepts, expected) in _VALID.items():
+            if not accepts(value := getattr(self, name)):
+                raise ValueError(f"{name} is {value!r}, expected {expected}")
+
+    @property
+    def samples_per_step(self) -> int:
+        """Number of forward passes per example and step, without the complement: the mean of the noise is one, too."""
+        return max(1, self.n_samples)
+
+    @property
+    def alternates(self) -> bool:
+        """Whether steps alternate between the loss and the complement loss."""
+        return self.alternate and self.complement > 0
+
+    @property
+    def rows_per_sample(self) -> int:
+        """Rows of a forward pass per noise sample: 2 if the complement is computed in the same pass."""
+        return 2 if self.complement and not self.alternate else 1
+
+    def masks_of_step(self, step: int) -> list[tuple[tuple[int, ...], float]]:
+        """Masks that are evaluated in a step (0: the mask, 1: its complement) and the weight of their gradient.
+
+        Masks of one forward pass are in one entry. An entry with weight 0 is needed for a trace only.
+        """
+        if not self.complement:
+            return [((0,), 1.0)]
+        if not self.alternate:
+            return [((0, 1), 1.0)]
+        # Each is evaluated in every second step: twice the weight makes two steps the sum of both losses.
+        return [((step % 2,), 2.0), ((1 - step % 2,), 0.0)]
+
+
+PRESETS = {
+    # One mask value per token, dataset statistics, and the complement: docs/settings.md has the measurements.
+    "default": BottleneckSettings(
+        "token",
+        beta=10.0,
+        n_steps=16,
+        n_samples=1,
+        complement=1.0,
+        learning_rate=1.0,
+        momentum=0.5,
+        antithetic=True,
+        alternate=True,
+    ),
+    # Jiang et al. (2020), sections 3 and 4.1.
+    "paper": BottleneckSettings("feature", beta=1e-5, n_steps=10, n_samples=10),
+    # The published code reads the information off its tenth pass, so its tenth update has no effect.
+    "as_released": BottleneckSettings("feature", beta=1e-5, n_steps=9, n_samples=10, noise_around_input=True),
+}
+
+
+def resolve_settings(
+    preset: str | BottleneckSettings = "default", **overrides: Unpack[SettingsOverrides]
+) -> BottleneckSettings:
+    r"""
+    Settings of a preset with overrides.
+
+    Args:
+
+        preset (str or BottleneckSettings): ``"default"``, ``"paper"``, ``"as_released"``, or settings.
+                    Default: "default"
+        **overrides: Fields of :class:`BottleneckSettings`; None keeps the preset's value.
+
+    Returns:
+
+        BottleneckSettings
+
+    Raises:
+
+        ValueError: An unknown preset, or a value that is out of range.
+        TypeError: A keyword that is not a setting.
+
+    Examples::
+
+        >>> resolve_settings("paper", n_samples=5).n_samples
+        5
+    """
+    if isinstance(preset, str) and preset in PRESETS:
+        settings = PRESETS[preset]
+    elif isinstance(preset, BottleneckSettings):
+        settings = preset
+    else:
+        raise ValueError(f"preset is {preset!r}, expected one of {', '.join(PRESETS)}, or BottleneckSettings")
+    known = [field.name for field in fields(BottleneckSettings)]
+    if unknown := [name for name in overrides if name not in known]:
+        raise TypeError(f"{unknown[0]!r} is not a setting, expected one of {', '.join(known)}")
+    changes: dict[str, Any] = {name: value for name, value in overrides.items() if value is not None}
+    return replace(settings, **changes)
+
+
+def preset_values() -> dict[str, dict[str, Any]]:
+    """Settings of each preset as dictionaries: results kept on disk depend on them."""
+    return {name: asdict(settings) for name, settings in PRESETS.items()}

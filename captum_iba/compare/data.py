@@ -1,0 +1,469 @@
+"""The examples that are compared: reading a dataset through ``datasets``, its columns and labels, and the sample."""
+
+from __future__ import annotations
+
+import bz2
+import csv
+import errno
+import gzip
+import hashlib
+import json
+import logging
+import lzma
+import random
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from captum_iba.text.arguments import find_target
+
+# The names of the columns in well-known datasets: a text and its pair, or a text alone.
+_TEXTS = (
+    ("premise", "hypothesis"),
+    ("sentence1", "sentence2"),
+    ("question1", "question2"),
+    ("question", "sentence"),
+    ("question", "passage"),
+    ("text", "text_pair"),
+    ("text", None),
+    ("sentence", None),
+    ("question", None),
+    ("review", None),
+    ("content", None),
+)
+_LABELS = ("label", "labels", "coarse_label", "gold_label", "class", "target")
+
+# What reads a file, by its ending; one of a compression may follow it.
+_READERS = {
+    ".jsonl": "json",
+    ".json": "json",
+    ".ndjson": "json",
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".parquet": "parquet",
+    ".txt": "text",
+}
+_OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open, "": open}
+
+# Which split is taken when none is named, in this order.
+_SPLITS = ("test", "validation", "dev", "train")
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Names of the columns that are read.
+
+    Attributes:
+        text (str): Column with the texts.
+        pair (str or None): Column with the second texts.
+        label (str or None): Column with the gold labels.
+    """
+
+    text: str
+    pair: str | None
+    label: str | None
+
+
+@dataclass(frozen=True)
+class Example:
+    """One row of a dataset.
+
+    Attributes:
+        number (int): Number of the row, from 0.
+        text (str): The text.
+        pair (str or None): Second text of a pair.
+        gold (int or None): Index of the gold class; None where the dataset has no labels.
+        error (str or None): What the row lacks: its text, or the second one of a pair. Default: None.
+    """
+
+    number: int
+    text: str
+    pair: str | None
+    gold: int | None
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class Data:
+    """The split of a dataset that is used, and the sample of it.
+
+    Attributes:
+        source (str): File, folder or name on the hub.
+        split (str or None): Name of the split.
+        columns (Columns): Names of the columns that were read.
+        rows (int): Number of rows in the split.
+        examples (tuple of Example): The sample, in the order of the rows.
+        others (tuple of Example): Rows outside the sample (without their labels), for the statistics of a layer.
+    """
+
+    source: str
+    split: str | None
+    columns: Columns
+    rows: int
+    examples: tuple[Example, ...]
+    others: tuple[Example, ...]
+
+
+def load_data(
+    source: str,
+    labels: Sequence[str] | None,
+    *,
+    subset: str | None = None,
+    split: str | None = None,
+    text_column: str | None = None,
+    pair_column: str | None = None,
+    label_column: str | None = None,
+    examples: int | None = None,
+    others: int = 0,
+    seed: int = 0,
+) -> Data:
+    """Read a dataset and take a random sample of it.
+
+    Args:
+        source (str): File, folder or name on the hub, as for :func:`open_table`.
+        labels (sequence of str or None): Labels of the model, in the order of its outputs. Gold labels are their
+            indices, or their names in any case. None: labels are not read.
+        subset, split (str, optional): As for ``open_table``. Default: None.
+        text_column, pair_column, label_column (str, optional): Columns with the texts, the second texts and the
+            labels; None looks for well-known names, and for a pair only if the text's column is looked for, too.
+            Default: None.
+        examples (int, optional): Number of rows in the sample; None, or more than there are, takes all. Default: None.
+        others (int, optional): Largest number of rows besides, none of them in the sample. Default: 0.
+        seed (int, optional): Seed of the sample. Default: 0.
+
+    Returns:
+        Data: The same for the same arguments, on every machine.
+
+    Raises:
+        ValueError: What ``open_table`` raises; no such column (lists those there are); a column of something else
+            than texts; a label that is missing or that the model does not have, or that is one class by its name and
+            another by its number (says in which row).
+
+    Examples::
+
+        >>> data = load_data("test.jsonl.gz", ["negative", "positive"], examples=50)
+        >>> data.columns
+        Columns(text='text', pair=None, label='label')
+    """
+    if examples is not None and examples < 1:
+        raise ValueError(f"examples: expected at least 1, got {examples}.")
+    table, split = open_table(source, subset, split)
+    columns = find_columns(table.column_names, text_column, pair_column, label_column)
+    for name in (columns.text, columns.pair):
+        if name is not None and getattr(table.features[name], "dtype", None) not in ("string", "large_string"):
+            raise ValueError(f"data: the column {name!r} holds {table.features[name]}, expected texts.")
+    order = list(range(len(table)))
+    random.Random(seed).shuffle(order)
+    count = len(order) if examples is None else min(examples, len(order))
+    golds = None if labels is None or columns.label is None else _Golds(table, columns.label, labels)
+    return Data(
+        source,
+        split,
+        columns,
+        len(table),
+        tuple(_example(table, columns, number, golds) for number in sorted(order[:count])),
+        tuple(_example(table, columns, number, None) for number in sorted(order[count : count + others])),
+    )
+
+
+def find_columns(
+    names: Sequence[str], text: str | None = None, pair: str | None = None, label: str | None = None
+) -> Columns:
+    """Find the columns with texts, second texts and labels.
+
+    Args:
+        names (sequence of str): Names of all columns.
+        text, pair, label (str, optional): Names that are known; None looks for well-known names. Default: None.
+
+    Raises:
+        ValueError: There is no such column, or none with a well-known name; lists those there are.
+    """
+    listed = ", ".join(map(repr, names)) or "none"
+    for what, name in (("text", text), ("pair", pair), ("label", label)):
+        if name is not None and name not in names:
+            raise ValueError(f"data: there is no column {name!r} for the {what}; the columns are {listed}.")
+    spelled = {name.casefold(): name for name in reversed(names)}  # of names that differ in case only, the first
+    if text is None:
+        known = (pair_names for pair_names in _TEXTS if all(name is None or name in spelled for name in pair_names))
+        first = next(known, None)
+        if first is None:
+            raise ValueError(
+                "data: no column has a name known for texts; name it by text_column (--text-column), and labels by "
+                f"label_column (--label-column); the columns are {listed}."
+            )
+        text, second = spelled[first[0]], None if first[1] is None else spelled[first[1]]
+        pair = pair or second
+    return Columns(text, pair, label or next((spelled[name] for name in _LABELS if name in spelled), None))
+
+
+def fingerprint(examples: Iterable[Example]) -> str:
+    """SHA-256 of the rows, as hexadecimal digits: other texts, labels or row numbers give another one."""
+    digest = hashlib.sha256()
+    for example in examples:
+        row = [example.number, example.text, example.pair, example.gold]
+        digest.update(json.dumps(row if example.error is None else [*row, example.error]).encode() + b"\n")
+    return digest.hexdigest()
+
+
+class _Golds:
+    """From what the column of labels holds to the numbers of the model's classes.
+
+    Where every label that the column holds, or every name that the dataset has for its own numbers, is a label of the
+    model, these decide: the set may count its classes in another order, and number only some. Else its numbers are
+    the model's.
+    """
+
+    def __init__(self, table: Any, column: str, labels: Sequence[str]) -> None:
+        self.column = column
+        self.labels = labels
+        self.names = getattr(table.features[column], "names", None)
+        # No list, which is no label.
+        values = table.unique(column) if hasattr(table.features[column], "dtype") else []
+        # Datasets mark a row without a label by -1.
+        values = [value for value in values if value not in (None, "", -1, "-1")]
+        self.by_name = all(self._named(name) is not None for name in self.names or map(str, values))
+        # All of them, also outside the sample: labels 1 to N, say, look like those of a model that counts from 0,
+        # as long as N is not among them.
+        for value in values:
+            if self._problem(value) is not None:
+                self(value, list(table[column]).index(value))
+
+    def __call__(self, value: Any, row: int) -> int:
+        if value in (None, ""):
+            raise ValueError(f"data: row {row} has no label in the column {self.column!r} (it holds {value!r}).")
+        if (problem := self._problem(value)) is not None:
+            raise ValueError(f"data: row {row} has the label {value!r} {problem}.")
+        named = self._named(self._spelled(value))
+        index = self._numbered(value) if named is None else named
+        assert index is not None
+        return index
+
+    def _problem(self, value: Any) -> str | None:
+        """Why a label is no class of the model, or not for certain."""
+        spelled = self._spelled(value)
+        named, number = self._named(spelled), self._numbered(value)
+        classes = ", ".join(f"{i} ({label})" for i, label in enumerate(self.labels))
+        if named is None and number is None:
+            return f"in the column {self.column!r}, which the model does not have; its classes are {classes}"
+        if self.by_name or named is None or number in (None, named):
+            return None
+        return (
+            f"({spelled}) in the column {self.column!r}, which is class {named} by its name and {number} by its "
+            f"number, and other labels there are no names of classes; expected only names of the model's classes, "
+            f"{classes}, or only their numbers"
+        )
+
+    def _spelled(self, value: Any) -> str:
+        known = self.names is not None and isinstance(value, int) and 0 <= value < len(self.names)
+        return str(self.names[value] if known and self.names is not None else value)
+
+    def _named(self, name: str) -> int | None:
+        try:
+            return find_target(name, self.labels)
+        except ValueError:
+            return None
+
+    def _numbered(self, value: Any) -> int | None:
+        if isinstance(value, str) and (digits := value.strip().removeprefix("+")).isdecimal():
+            value = int(digits)
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        return value if whole and 0 <= value < len(self.labels) else None
+
+
+def _example(table: Any, columns: Columns, number: int, golds: _Golds | None) -> Example:
+    row = table[number]
+    gold = None if golds is None else golds(row[golds.column], number)
+    lacking = missing_text(columns, row)
+    # Recorded as an example that failed.
+    error = None if lacking is None else f"ValueError: the row has {lacking}"
+    text, pair = ("" if name is None or row[name] is None else row[name] for name in (columns.text, columns.pair))
+    return Example(number, text, None if columns.pair is None else pair, gold, error)
+
+
+def missing_text(columns: Columns, row: Mapping[str, Any]) -> str | None:
+    """Which text a row lacks, in words; an empty text is none that it lacks."""
+    for name in (columns.text, columns.pair):
+        if name is not None and row[name] is None:
+            return f"no text in the column {name!r}"
+    return None
+
+
+def open_table(source: str, subset: str | None = None, split: str | None = None) -> tuple[Any, str | None]:
+    """Open a dataset as a table on disk.
+
+    Args:
+        source (str): File (JSON lines, CSV, parquet, or one text per line in ``.txt``; also compressed: ``.gz``,
+            ``.bz2``, ``.xz``), folder that ``datasets`` understands, or name on the hub.
+        subset (str, optional): Subset of a dataset on the hub that has several. Default: None.
+        split (str, optional): Name of the split; None takes test, else validation, else the only one. Default: None.
+
+    Returns:
+        tuple: The ``datasets.Dataset``, and the name of the split (None for a file, which has none).
+
+    Raises:
+        FileNotFoundError: There is no such file or name.
+        ValueError: A file of another kind, an empty one, one that cannot be read (says the line where it can), or
+            no such split.
+        ModuleNotFoundError: ``datasets`` is not installed.
+    """
+    path = Path(source)
+    if path.is_file():
+        if subset is not None or split is not None:
+            raise ValueError(f"data: {source} is a file and has no parts to choose from; leave subset and split out.")
+        return _open_file(path), None
+    if not path.is_dir() and (source.startswith((".", "/", "~")) or _kind(path) is not None):
+        raise FileNotFoundError(f"data: there is no file {source}.")
+    return _open_named(source, subset, split)
+
+
+def _kind(path: Path) -> tuple[str, str] | None:
+    """What reads the file, and its compression."""
+    endings = [ending.lower() for ending in path.suffixes]
+    packed = endings.pop() if endings and endings[-1] in _OPENERS else ""
+    reader = _READERS.get(endings[-1]) if endings else None
+    return None if reader is None else (reader, packed)
+
+
+def _open_file(path: Path) -> Any:
+    kind = _kind(path)
+    if kind is None:
+        raise ValueError(f"data: {path} has none of the endings {', '.join(_READERS)} (or these with .gz, .bz2, .xz).")
+    if path.stat().st_size == 0:
+        raise ValueError(f"data: {path} is empty.")
+    reader, packed = kind
+    try:
+        with _quiet() as datasets, warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Length of header or names")  # _check_fields has looked
+            options: dict[str, Any] = {"cache_dir": _cache_of([path], datasets)}
+            if reader == "csv":
+                options |= _as_written(path, packed, datasets)
+            elif reader == "text":
+                options["encoding"] = "utf-8-sig"
+            table = datasets.load_dataset(reader, data_files=str(path), split="train", **options)
+    except (KeyboardInterrupt, ModuleNotFoundError):
+        raise
+    except Exception as error:
+        if _is_full(error):
+            raise
+        raise ValueError(f"data: {path} cannot be read: {_reason(error, path, reader, packed)}") from error
+    if len(table) == 0:
+        raise ValueError(f"data: {path} has no rows.")
+    return table
+
+
+def _cache_of(paths: Sequence[Path], datasets: Any) -> str:
+    """A cache for files of this content: ``datasets`` goes by the time of a file, which a copy may keep."""
+    digest = hashlib.sha256()
+    for path in paths:
+        digest.update(f"{path.name}\0{path.stat().st_size}\0".encode())
+        with path.open("rb") as file:
+            while part := file.read(1 << 20):
+                digest.update(part)
+    return str(Path(datasets.config.HF_DATASETS_CACHE) / "captum_iba" / digest.hexdigest()[:32])
+
+
+def _as_written(path: Path, packed: str, datasets: Any) -> dict[str, Any]:
+    """That every field of a table of text is read as it stands there: "None", "NA" and "007" are texts.
+
+    Between tabs a quotation mark is a character like others; between commas it quotes.
+    """
+    import pandas
+
+    tabs = ".tsv" in [ending.lower() for ending in path.suffixes]
+    layout = {"delimiter": "\t" if tabs else ",", "quoting": csv.QUOTE_NONE if tabs else csv.QUOTE_MINIMAL}
+    names = pandas.read_csv(path, nrows=0, **layout).columns
+    with _OPENERS[packed](path, "rt", encoding="utf-8-sig", newline="") as file:
+        _check_fields(file, len(names), layout, tabs)
+    features = datasets.Features({str(name): datasets.Value("string") for name in names})
+    # Without an index: of rows with a comma too many pandas takes the first field for one, and shifts the rest.
+    return {**layout, "features": features, "keep_default_na": False, "index_col": False}
+
+
+def _check_fields(file: Any, count: int, layout: Mapping[str, Any], tabs: bool) -> None:
+    """Of rows with more fields than names pandas drops the rest; a blank one is no loss.
+
+    Raises:
+        ValueError: A row with more fields, or between tabs, where quotation marks hold no line together, with fewer.
+    """
+    limit = csv.field_size_limit(2**31 - 1)
+    try:
+        rows = csv.reader(file, **layout)
+        next(rows, None)
+        for fields in rows:
+            if any(field.strip() for field in fields[count:]) or (tabs and 0 < len(fields) < count):
+                hint = "" if tabs else "; a field with a comma in it needs quotation marks"
+                raise ValueError(f"line {rows.line_num} has {len(fields)} fields, expected {count}, as the first{hint}")
+    finally:
+        csv.field_size_limit(limit)
+
+
+def _open_named(source: str, subset: str | None, split: str | None) -> tuple[Any, str]:
+    with _quiet() as datasets:
+        folder = Path(source)
+        files = sorted(path for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else []
+        parts = datasets.load_dataset(source, subset, cache_dir=_cache_of(files, datasets) if files else None)
+    if split is None:
+        split = next((name for name in _SPLITS if name in parts), next(iter(parts)))
+    if split not in parts:
+        raise ValueError(f"data: {source} has no part {split!r}; there are {', '.join(parts)}.")
+    return parts[split], split
+
+
+@contextmanager
+def _quiet() -> Iterator[Any]:
+    """``datasets`` without its bars and its log, which says before the exception what the exception says."""
+    try:
+        import datasets
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f'data: {error.name} is not installed; run: pip install "captum-iba[compare]"', name=error.name
+        ) from error
+    log = logging.getLogger("datasets")
+    before, bars = log.level, datasets.are_progress_bars_disabled()
+    log.setLevel(logging.CRITICAL)
+    datasets.disable_progress_bars()
+    try:
+        yield datasets
+    finally:
+        log.setLevel(before)
+        if not bars:
+            datasets.enable_progress_bars()
+
+
+def _is_full(error: BaseException | None) -> bool:
+    """Whether the disk was full, anywhere in the chain: ``datasets`` writes the table to its cache."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _reason(error: Exception, path: Path, reader: str, packed: str) -> str:
+    if reader == "json" and (line := _broken_line(path, packed)) is not None:
+        return line
+    if isinstance(error, StopIteration):
+        return "it has no rows."
+    cause = error.__cause__ or error
+    return " ".join(str(cause).split()) or type(cause).__name__
+
+
+def _broken_line(path: Path, packed: str) -> str | None:
+    """Where a file of JSON lines is broken: ``datasets`` counts from the block that it was reading."""
+    try:
+        with _OPENERS[packed](path, "rb") as lines:
+            for number, line in enumerate(lines, 1):
+                if not line.strip():
+                    continue
+                try:
+                    row = json.loads(line)
+                except ValueError as error:
+                    return f"line {number} is not JSON ({error})."
+                if not isinstance(row, dict):
+                    return f"line {number} is no object with named fields."
+    except (OSError, EOFError, lzma.LZMAError) as error:
+        return f"{type(error).__name__}: {error}"
+    return None

@@ -1,0 +1,340 @@
+"""Records in parquet files, each written atomically; and those of a finished comparison read back, side by side."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import torch
+from pyarrow import parquet
+
+from captum_iba._files import write_bytes
+from captum_iba.compare.config import folder_name, read_record
+from captum_iba.compare.data import Example
+from captum_iba.metrics import Degradation
+from captum_iba.text.encoding import EncodedText
+
+FloatArray = npt.NDArray[np.float64]
+
+TEXTS = "texts.parquet"
+"""The file of the texts, in the folder of a comparison."""
+
+_NUMBERS = pa.list_(pa.float64())
+_INTEGERS = pa.list_(pa.int32())
+
+_RECORD = pa.schema(
+    [
+        ("example", pa.int64()),
+        ("run", pa.string()),
+        ("target", pa.int32()),
+        ("gold", pa.int32()),
+        ("scores", _NUMBERS),
+        ("fraction", _NUMBERS),
+        ("morf_probability", _NUMBERS),
+        ("morf_logit", _NUMBERS),
+        ("morf_decision", _INTEGERS),
+        ("lerf_probability", _NUMBERS),
+        ("lerf_logit", _NUMBERS),
+        ("lerf_decision", _INTEGERS),
+        ("seconds", pa.float64()),
+        ("error", pa.string()),
+    ]
+)
+
+_TEXT = pa.schema(
+    [
+        ("example", pa.int64()),
+        ("text", pa.string()),
+        ("pair", pa.string()),
+        ("gold", pa.int32()),
+        ("tokens", pa.list_(pa.string())),
+        ("starts", _INTEGERS),
+        ("ends", _INTEGERS),
+        ("sequences", _INTEGERS),
+        ("words", _INTEGERS),
+        ("truncated", pa.int32()),
+        ("error", pa.string()),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Record:
+    """One example and one run: the scores of the method, and what became of the decision.
+
+    Attributes:
+        example (int): Row number of the example.
+        run (str): The method with its settings and seed.
+        target (int or None): The class that was explained.
+        gold (int or None): The gold class.
+        scores (list of float or None): One score per token; 0 for special tokens.
+        fraction (list of float or None): Fraction of the tokens removed at each step, 0 first.
+        morf_probability, morf_logit, morf_decision (list or None): Probability and logit of the target, and the most
+            probable class, at each step; the tokens with the highest scores are removed first.
+        lerf_probability, lerf_logit, lerf_decision (list or None): The same, those with the lowest removed first.
+        seconds (float or None): Time that the scores took, in seconds.
+        error (str or None): What went wrong; then all that depends on the method is None.
+    """
+
+    example: int
+    run: str
+    target: int | None
+    gold: int | None
+    scores: list[float] | None = None
+    fraction: list[float] | None = None
+    morf_probability: list[float] | None = None
+    morf_logit: list[float] | None = None
+    morf_decision: list[int] | None = None
+    lerf_probability: list[float] | None = None
+    lerf_logit: list[float] | None = None
+    lerf_decision: list[int] | None = None
+    seconds: float | None = None
+    error: str | None = None
+
+
+def chunk_path(folder: Path, run: str, chunk: int) -> Path:
+    """Where the records of a run and chunk of examples lie."""
+    return folder / "records" / folder_name(run) / f"{chunk:05d}.parquet"
+
+
+def write_records(path: Path, records: Sequence[Record]) -> None:
+    """Write records; an older file there is replaced, folders are made.
+
+    Raises:
+        OSError: The disk is full, or the folder cannot be written; nothing is lost of what is there.
+    """
+    _write_table(path, pa.Table.from_pylist([asdict(record) for record in records], _RECORD))
+
+
+def read_records(path: Path, columns: Sequence[str] | None = None) -> list[Record]:
+    """Read what :func:`write_records` wrote.
+
+    Args:
+        path (Path): The file.
+        columns (sequence of str, optional): Columns to read besides ``example``, ``run``, ``target`` and ``gold``;
+            the rest is None then. Default: all.
+
+    Raises:
+        ValueError: Not such a file.
+    """
+    names = None if columns is None else ["example", "run", "target", "gold", *columns]
+    return [Record(**row) for row in _read_rows(path, _RECORD, names)]
+
+
+def is_finished(path: Path, examples: Sequence[int]) -> bool:
+    """Whether a file holds the records of just these examples; a damaged one does not."""
+    if not path.is_file():
+        return False
+    try:
+        return [record.example for record in read_records(path, [])] == list(examples)
+    except ValueError:
+        return False
+
+
+def write_texts(path: Path, examples: Sequence[Example], encoded: Sequence[EncodedText | str]) -> None:
+    """Write the texts with their tokens and words, so that they can be drawn without the model.
+
+    Args:
+        path (Path): The file.
+        examples (sequence of Example): The texts.
+        encoded (sequence of EncodedText or str): Their tokens; a string says why there are none.
+    """
+    rows = []
+    for example, item in zip(examples, encoded, strict=True):
+        row: dict[str, Any] = {
+            "example": example.number,
+            "text": _storable(example.text),
+            "pair": None if example.pair is None else _storable(example.pair),
+            "gold": example.gold,
+        }
+        if isinstance(item, str):
+            row["error"] = item
+        else:
+            row |= {
+                "tokens": [_storable(token) for token in item.tokens],
+                "starts": [start for start, _ in item.spans],
+                "ends": [end for _, end in item.spans],
+                "sequences": list(item.sequences),
+                "words": list(item.words),
+                "truncated": item.tokens_truncated,
+            }
+        rows.append(row)
+    _write_table(path, pa.Table.from_pylist(rows, _TEXT))
+
+
+def read_texts(path: Path) -> list[dict[str, Any]]:
+    """The rows that :func:`write_texts` wrote, in their order; ValueError for another file."""
+    return _read_rows(path, _TEXT)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One run over the examples that all methods have in common.
+
+    Attributes:
+        morf, lerf (Degradation): Degradation with the most and the least relevant tokens removed first.
+        seconds (array): Time per example in seconds, (n,).
+    """
+
+    morf: Degradation
+    lerf: Degradation
+    seconds: FloatArray
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the tables.
+
+    Attributes:
+        name (str): The method with its settings.
+        about (dict): Its ``method``, ``counting``, ``runs``, and whether it is ``signed`` or ``word_level``.
+        outcomes (tuple of Outcome): One per seed; empty where the method failed on every example.
+        failed (int): Number of examples that it failed on.
+        error (str or None): What went wrong with the first of them.
+    """
+
+    name: str
+    about: dict[str, Any]
+    outcomes: tuple[Outcome, ...]
+    failed: int
+    error: str | None
+
+
+@dataclass(frozen=True)
+class Results:
+    """A comparison, read back.
+
+    Attributes:
+        folder (Path): Where it lies.
+        record (dict): What it was computed with.
+        texts (list of dict): Its examples, as :func:`read_texts` gives them.
+        rows (tuple of Row): Its methods, in the order of the configuration.
+        common (list of int): Row numbers of the examples that no method failed on (one that failed on all aside);
+            all numbers of tables and curves are over these.
+        targets (dict): For each of these the class that was explained.
+        accuracy (float or None): Fraction of them that the model decides as the gold labels say.
+    """
+
+    folder: Path
+    record: dict[str, Any]
+    texts: list[dict[str, Any]]
+    rows: tuple[Row, ...]
+    common: list[int]
+    targets: dict[int, int]
+    accuracy: float | None
+
+
+def read_results(folder: Path) -> Results:
+    """Read what a comparison has left in its folder.
+
+    Raises:
+        ValueError: There is no comparison, it is not finished, or every method failed on every example.
+    """
+    record = read_record(folder)
+    methods: dict[str, dict[str, Any]] = record["methods"]
+    if not (folder / TEXTS).is_file():
+        raise ValueError(f"{folder}: the comparison has not begun; run the command that made it once more.")
+    texts = read_texts(folder / TEXTS)
+    records = {run: _read_run(folder, run) for about in methods.values() for run in about["runs"]}
+    missing = sum(len(texts) - len(of_run) for of_run in records.values())
+    if missing:
+        raise ValueError(
+            f"{folder}: the comparison is not finished, {missing} of {len(texts) * len(records)} records are missing; "
+            "run the command that made it once more, and it goes on."
+        )
+    numbers = [text["example"] for text in texts]
+    errors = {row: _errors(numbers, [records[run] for run in about["runs"]]) for row, about in methods.items()}
+    usable = [row for row in methods if len(errors[row]) < len(numbers)]
+    common = [number for number in numbers if not any(number in errors[row] for row in usable)]
+    if not usable or not common:
+        first = next(error for failed in errors.values() for error in failed.values())
+        raise ValueError(f"{folder}: no example is left that all methods could do; the first error was: {first}")
+    rows = tuple(
+        Row(
+            row,
+            about,
+            tuple(_outcome([records[run][i] for i in common]) for run in about["runs"]) if row in usable else (),
+            len(errors[row]),
+            next(iter(errors[row].values()), None),
+        )
+        for row, about in methods.items()
+    )
+    first_run = [records[methods[usable[0]]["runs"][0]][number] for number in common]
+    targets = {record.example: record.target or 0 for record in first_run}
+    return Results(folder, record, texts, rows, common, targets, _accuracy(first_run))
+
+
+def read_scores(folder: Path, run: str, examples: Sequence[int]) -> dict[int, list[float]]:
+    """The scores of a run for some examples, by row number; those that failed are not there."""
+    numbers = set(examples)
+    return {
+        record.example: record.scores
+        for path in _files(folder, run)
+        for record in read_records(path, ["scores"])
+        if record.example in numbers and record.scores is not None
+    }
+
+
+def _files(folder: Path, run: str) -> list[Path]:
+    return sorted((folder / "records" / folder_name(run)).glob("*.parquet"))
+
+
+def _read_run(folder: Path, run: str) -> dict[int, Record]:
+    columns = [name for name in _RECORD.names if name.startswith(("morf_", "lerf_"))]
+    columns += ["fraction", "seconds", "error"]
+    return {record.example: record for path in _files(folder, run) for record in read_records(path, columns)}
+
+
+def _errors(numbers: Sequence[int], runs: Sequence[dict[int, Record]]) -> dict[int, str]:
+    """For each example that failed in any of the runs the first error."""
+    first = {number: next((run[number].error for run in runs if run[number].error), None) for number in numbers}
+    return {number: error for number, error in first.items() if error is not None}
+
+
+def _outcome(records: Sequence[Record]) -> Outcome:
+    def degradation(order: str) -> Degradation:
+        values = {
+            name: torch.tensor([getattr(record, f"{order}_{name}") for record in records])
+            for name in ("probability", "logit", "decision")
+        }
+        return Degradation(**values, fraction=torch.tensor([record.fraction for record in records]))
+
+    seconds = np.array([record.seconds for record in records], dtype=np.float64)
+    return Outcome(degradation("morf"), degradation("lerf"), seconds)
+
+
+def _accuracy(records: Sequence[Record]) -> float | None:
+    correct = [record.morf_decision[0] == record.gold for record in records if record.morf_decision is not None]
+    return None if any(record.gold is None for record in records) else sum(correct) / len(correct)
+
+
+def _storable(text: str) -> str:
+    """Half of a surrogate pair, as broken JSON escapes give it, has no place in UTF-8."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _write_table(path: Path, table: Any) -> None:
+    # By way of memory, so that a full disk shows as what it is.
+    content = io.BytesIO()
+    parquet.write_table(table, content)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_bytes(path, content.getvalue())
+
+
+def _read_rows(path: Path, schema: Any, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
+    content = path.read_bytes()
+    try:
+        file = parquet.ParquetFile(io.BytesIO(content))
+        names = file.schema_arrow.names
+        if names != schema.names:
+            raise ValueError(f"{path} has the columns {', '.join(names)}; expected {', '.join(schema.names)}.")
+        rows: list[dict[str, Any]] = file.read(columns).to_pylist()
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(f"{path} is not a parquet file that can be read: {error}") from error
+    return rows

@@ -1,0 +1,308 @@
+"""The table of a comparison: means with intervals, where a method differs from the bottleneck, and the findings."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from captum_iba._files import write_text
+from captum_iba.compare.records import Outcome, Results, Row
+from captum_iba.metrics import METRICS, Interval, mean_over_seeds, paired_bootstrap
+
+FEWEST = 20
+"""Of fewer examples an interval by bootstrap is too narrow to tell methods apart."""
+
+MARKS = {"better": "▲", "worse": "▼", "": ""}
+_TEX_MARKS = {"better": r"$^{+}$", "worse": r"$^{-}$", "": ""}
+_TEX_ESCAPES = {"_": r"\_", "%": r"\%", "&": r"\&", "#": r"\#", "$": r"\$", "→": r"$\to$", "−": "$-$", "\\": ""}
+
+
+@dataclass(frozen=True)
+class MetricColumn:
+    """A column of the table.
+
+    Attributes:
+        name (str): Name in ``table.csv``.
+        title (str): Title in the tables.
+        function (callable): Function from the outcome of a run to one value per example, (B,).
+        higher_is_better (bool): Whether higher values speak for the method.
+        meaning (str): The formula in words, and its source.
+        per_example (bool): Whether examples are measured one by one. Otherwise, as the time of those that are scored
+            together, there is no interval over examples. Default: True.
+    """
+
+    name: str
+    title: str
+    function: Callable[[Outcome], Tensor]
+    higher_is_better: bool
+    meaning: str
+    per_example: bool = True
+
+    def values(self, row: Row) -> Tensor:
+        """Values of a row, (B,), float64: the mean over its seeds."""
+        return mean_over_seeds([self.function(outcome) for outcome in row.outcomes])
+
+    def __str__(self) -> str:
+        """The title, with an arrow to the better side."""
+        return f"{self.title} {'↑' if self.higher_is_better else '↓'}"
+
+
+def _of_metric(name: str) -> MetricColumn:
+    metric = METRICS[name]
+    return MetricColumn(
+        name,
+        metric.title,
+        lambda outcome: metric(outcome.morf, outcome.lerf),
+        metric.higher_is_better,
+        f"{metric.formula} ({metric.source}).",
+    )
+
+
+COLUMNS = (
+    *map(_of_metric, ("probability_drop", "aopc", "comprehensiveness", "sufficiency", "area_between")),
+    MetricColumn(
+        "seconds",
+        "s/example",
+        lambda outcome: torch.from_numpy(outcome.seconds),
+        False,
+        "seconds per example for the scores, on the machine of the comparison; the test itself is not counted. "
+        "Examples are scored together, so there is no interval.",
+        per_example=False,
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A method by a metric.
+
+    Attributes:
+        interval (Interval): Mean over the examples, with its 95 % bootstrap interval; NaN where there is none.
+        difference (Interval or None): Reference minus this method, example by example; None for the reference itself
+            and where there is none.
+        mark (str): ``"better"`` or ``"worse"`` than the reference where the difference's interval excludes 0, else
+            empty; so too with fewer than :data:`FEWEST` examples.
+    """
+
+    interval: Interval
+    difference: Interval | None
+    mark: str
+
+    @property
+    def has_interval(self) -> bool:
+        """Whether there is more than a mean."""
+        return not math.isnan(self.interval.low)
+
+    def __str__(self) -> str:
+        """The mean, and its interval where it has one."""
+        mean, low, high = map(say, self.interval)
+        return f"{mean} [{low}, {high}]" if self.has_interval else mean
+
+
+@dataclass(frozen=True)
+class Table:
+    """All methods by all metrics.
+
+    Attributes:
+        rows (dict): For each method a cell per metric (:data:`COLUMNS`); empty where it
+            failed on every example.
+        reference (str or None): Row that the others are compared with: ``iba``, else its first variant, else none.
+        examples (int): Number of examples.
+    """
+
+    rows: dict[str, list[Cell]]
+    reference: str | None
+    examples: int
+
+
+def make_table(results: Results) -> Table:
+    """Compute the table of a comparison: intervals by bootstrap over the examples, the same on every call."""
+    variants = [row for row in results.rows if row.outcomes and row.about["method"] == "iba"]
+    reference = next((row for row in variants if row.name == "iba"), variants[0] if variants else None)
+    rows = {row.name: _cells(row, reference) if row.outcomes else [] for row in results.rows}
+    return Table(rows, None if reference is None else reference.name, len(results.common))
+
+
+def _cells(row: Row, reference: Row | None) -> list[Cell]:
+    others = [None if reference is None or row is reference else column.values(reference) for column in COLUMNS]
+    return [_cell(column, column.values(row), other) for column, other in zip(COLUMNS, others, strict=True)]
+
+
+def _cell(column: MetricColumn, values: Tensor, reference_values: Tensor | None) -> Cell:
+    if not column.per_example:
+        return Cell(Interval(float(values.mean()), math.nan, math.nan), None, "")
+    interval = paired_bootstrap(values)
+    if reference_values is None:
+        return Cell(interval, None, "")
+    difference = paired_bootstrap(reference_values, values)
+    mark = ""
+    if difference.excludes_zero and len(values) >= FEWEST:
+        mark = "worse" if (difference.low > 0) == column.higher_is_better else "better"
+    return Cell(interval, difference, mark)
+
+
+def write_tables(table: Table, results: Results, folder: Path) -> list[Path]:
+    """Write ``table.md``, ``table.csv`` and ``table.tex``; returns where."""
+    return [
+        write_text(folder / "table.md", markdown(table, results)),
+        write_text(folder / "table.csv", comma_separated(table)),
+        write_text(folder / "table.tex", tex(table)),
+    ]
+
+
+def say(value: float) -> str:
+    """A number of the table: three decimals, or three digits where it is large."""
+    if not math.isfinite(value):
+        return "n/a"
+    return f"{value:.3f}" if abs(value) < 10 else f"{value:.1f}" if abs(value) < 1000 else f"{value:.0f}"
+
+
+def markdown(table: Table, results: Results) -> str:
+    """The table for a reader, with what its columns mean."""
+    lines = [["method", *map(str, COLUMNS)], ["---", *["---:"] * len(COLUMNS)]]
+    for name, cells in table.rows.items():
+        shown = [f"{cell} {MARKS[cell.mark]}".rstrip() for cell in cells] or ["failed"] * len(COLUMNS)
+        lines.append([f"**{name}**" if name == table.reference else name, *shown])
+    listed = [f"- {note}" for note in notes(table, results)]
+    return "\n".join([*(f"| {' | '.join(cells)} |" for cells in lines), "", *listed, ""])
+
+
+def notes(table: Table, results: Results) -> list[str]:
+    """What a reader of the table must know, one sentence or two each."""
+    lines = [
+        f"Means over {table.examples} examples, with 95 % bootstrap intervals over the examples. Explained: the "
+        f"{results.record['target']} class."
+    ]
+    if table.reference is not None:
+        lines.append(
+            f"{MARKS['better']} better, {MARKS['worse']} worse than {table.reference}: the interval of the paired "
+            "difference excludes 0."
+            if table.examples >= FEWEST
+            else f"{table.examples} examples are too few to tell methods apart: nothing is marked."
+        )
+    lines += truncations(results)
+    lines += [f"{column}: {column.meaning}" for column in COLUMNS]
+    if released := _counted_as_released(results):
+        lines.append(
+            f"Counted as in the published code (special tokens count, the last-ranked token stays), so not quite "
+            f"comparable with the rest: {', '.join(released)}."
+        )
+    several = [f"{row.name} ({len(row.outcomes)})" for row in results.rows if len(row.outcomes) > 1]
+    if several:
+        lines.append(f"Mean over several seeds: {', '.join(several)}.")
+    lines += [
+        f"{row.name} failed on {row.failed} of {len(results.texts)} examples, which count for "
+        f"{'no method' if row.outcomes else 'this method only'}; the first error: {row.error}"
+        for row in results.rows
+        if row.failed
+    ]
+    return lines
+
+
+def comma_separated(table: Table) -> str:
+    """The table for machines, one line per method and metric, in full precision."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    names = ["mean", "low", "high"]
+    writer.writerow(
+        ["method", "measure", *names, *(f"reference_minus_method_{name}" for name in names), "mark", "examples"]
+    )
+    for row, cells in table.rows.items():
+        for column, cell in zip(COLUMNS, cells, strict=bool(cells)):
+            interval = cell.interval if cell.has_interval else (cell.interval.mean, "", "")
+            difference = ("", "", "") if cell.difference is None else cell.difference
+            writer.writerow([row, column.name, *interval, *difference, cell.mark, table.examples])
+    return text.getvalue()
+
+
+def tex(table: Table) -> str:
+    """The table for a paper, with the commands of ``booktabs``."""
+    lines = [
+        "% needs \\usepackage{booktabs}; + and -: better and worse than the reference, paired 95 % interval",
+        rf"\begin{{tabular}}{{l{'r' * len(COLUMNS)}}}",
+        r"\toprule",
+        " & ".join(["method", *(_escape(column.title) for column in COLUMNS)]) + r" \\",
+        r"\midrule",
+    ]
+    for row, cells in table.rows.items():
+        shown = [f"{cell}{_TEX_MARKS[cell.mark]}" for cell in cells] or ["failed"] * len(COLUMNS)
+        lines.append(" & ".join([_escape(row), *shown]) + r" \\")
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
+
+
+def _escape(text: str) -> str:
+    return "".join(_TEX_ESCAPES.get(letter, letter) for letter in text)
+
+
+def _counted_as_released(results: Results) -> list[str]:
+    return [row.name for row in results.rows if row.about["counting"] == "as_released"]
+
+
+def describe(results: Results) -> str:
+    """Model, data and how often the model is right, in one sentence or two."""
+    record = results.record
+    data = record["data"] if record["split"] is None else f"{record['data']} ({record['split']})"
+    accuracy = "" if results.accuracy is None else f" It decides {results.accuracy:.1%} of them as the gold labels say."
+    return (
+        f"{len(results.common)} of {record['rows']} examples of {data}, decided by {record['model']}.{accuracy} "
+        f"Every method explains the {record['target']} class."
+    )
+
+
+def findings(table: Table, results: Results) -> list[tuple[str, str]]:
+    """For each metric its title and a sentence on which method is first, and where the reference stands."""
+    released = _counted_as_released(results)
+    fair = {name: cells for name, cells in table.rows.items() if cells and name not in released}
+    rows = fair or {name: cells for name, cells in table.rows.items() if cells}
+    return [(column.title, _finding(column, index, rows, table)) for index, column in enumerate(COLUMNS)]
+
+
+def failures(results: Results) -> list[str]:
+    """A sentence for each method that failed on examples."""
+    return [
+        f"{row.name} failed on {row.failed} of {len(results.texts)} examples, the first time with: {row.error}"
+        for row in results.rows
+        if row.failed
+    ]
+
+
+def truncations(results: Results) -> list[str]:
+    """A sentence on the texts of the tables that were truncated, if any were."""
+    common = set(results.common)
+    number = sum(bool(text["truncated"]) for text in results.texts if text["example"] in common)
+    if not number:
+        return []
+    length = results.record["max_length"]
+    return [
+        f"{number} of {len(common)} texts were truncated to {length} tokens, and what was left out counts for nothing."
+    ]
+
+
+def _finding(column: MetricColumn, index: int, rows: dict[str, list[Cell]], table: Table) -> str:
+    reference = table.reference
+    sign = -1 if column.higher_is_better else 1
+    order = sorted(rows, key=lambda name: sign * rows[name][index].interval.mean)
+    if not column.per_example:  # no contest: random scores take no time
+        return f"{', '.join(f'{name} {say(rows[name][index].interval.mean)}' for name in order)}."
+    first = order[0]
+    winner = f"{first} is first with {rows[first][index]}"
+    if reference is None or reference not in rows or len(rows) == 1:
+        return f"{winner}."
+    if table.examples < FEWEST:
+        return f"{winner}; {table.examples} examples are too few to tell methods apart."
+    if first != reference:
+        verdict = "excludes" if rows[first][index].mark else "includes"
+        own = f"{reference} is number {order.index(reference) + 1} with {rows[reference][index]}"
+        return f"{winner}; {own}, and the interval of their paired difference {verdict} 0."
+    level = [name for name in order[1:] if not rows[name][index].mark]
+    if len(level) == len(order) - 1:
+        return f"{winner}; no paired difference to the others has an interval that excludes 0."
+    others = f"all but {', '.join(level)}" if level else "all others"
+    return f"{winner}; the intervals of its paired differences to {others} exclude 0."

@@ -1,0 +1,73 @@
+"""The information bottleneck, as one method among others."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from typing_extensions import Unpack
+
+from captum_iba.attr.settings import BottleneckSettings, SettingsOverrides
+from captum_iba.methods.task import AttributionTask, FloatArray
+from captum_iba.text.arguments import PUBLISHED_PRESETS, resolve_text_settings
+from captum_iba.text.explainer import NO_STATISTICS, ClassifierBottleneck
+from captum_iba.text.layers import check_layers, find_blocks, find_layers, published_layer
+
+
+def information_bottleneck(
+    task: AttributionTask,
+    preset: str | BottleneckSettings = "default",
+    layer: int | str | Sequence[int | str] | None = None,
+    **overrides: Unpack[SettingsOverrides],
+) -> list[FloatArray]:
+    """Bits of every token (:class:`captum_iba.InformationBottleneckAttribution`).
+
+    Args:
+        task (AttributionTask): The texts, and the dataset statistics of the layers.
+        preset (str or BottleneckSettings): As for :meth:`captum_iba.text.TextExplainer.explain`.
+            Default: ``"default"``.
+        layer (int, str, sequence of them, or None): Block number from 1, or a module's name. Default: the task's; if
+            it has none, all blocks with one mask, and for the published presets the block at three quarters of the
+            depth, 9 of 12.
+        **overrides: Settings, as for :meth:`captum_iba.text.TextExplainer.explain`.
+
+    Returns:
+        list of array: Bits, (T,), one array per text.
+    """
+    name, granularity, settings = resolve_text_settings(preset, overrides)
+    bottleneck = _bottleneck(task, task.layer if layer is None else layer, name, settings)
+    if task.encoded and bottleneck.statistics is None and not settings.noise_around_input:
+        warnings.warn(NO_STATISTICS, UserWarning, stacklevel=2)
+    results = bottleneck.explain(
+        task.encoded,
+        task.targets,
+        settings,
+        preset=name,
+        granularity=granularity,
+        seed=task.seed,
+        batch_size=max(1, task.batch_size // (settings.samples_per_step * settings.rows_per_sample)),
+        internal_batch_size=task.batch_size,
+    )
+    return [np.asarray(result.bits) for result in results]
+
+
+def _bottleneck(
+    task: AttributionTask, layer: int | str | Sequence[int | str] | None, preset: str, settings: BottleneckSettings
+) -> ClassifierBottleneck:
+    """The same object for all chunks of a dataset: it remembers what it has warned of and checked."""
+    classifier = task.classifier
+    if layer is None and preset in PUBLISHED_PRESETS:
+        layer = published_layer(len(find_blocks(classifier.model)))
+    blocks = find_layers(classifier.model, layer)
+    bottlenecks: dict[Any, ClassifierBottleneck] = classifier.method_state.setdefault("iba", {})
+    if task.encoded and not any(blocks == checked for checked, _ in bottlenecks):
+        check_layers(classifier, blocks)
+    per_layer = [None] if settings.noise_around_input else [task.statistics(block) for block in blocks]
+    statistics = None if None in per_layer else tuple(of_layer for of_layer in per_layer if of_layer is not None)
+    key = (blocks, statistics is None)
+    bottleneck = bottlenecks.get(key)
+    if bottleneck is None or list(map(id, bottleneck.statistics or ())) != list(map(id, statistics or ())):
+        bottleneck = bottlenecks[key] = ClassifierBottleneck(classifier, blocks, statistics)
+    return bottleneck

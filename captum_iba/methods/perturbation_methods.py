@@ -1,0 +1,199 @@
+"""Methods that replace tokens or words by the reference token; Captum computes them.
+
+Every method takes an :class:`captum_iba.methods.AttributionTask` and its options, and returns one array of scores per
+text, (T,); those that replace words give each token the score of its word.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from captum.attr import FeatureAblation, KernelShap, Lime, Occlusion
+from torch import Tensor
+
+from captum_iba.methods.task import (
+    AttributionTask,
+    FloatArray,
+    check_count,
+    class_probabilities,
+    reference_token,
+    seed_everything,
+    seed_of_text,
+)
+from captum_iba.text.classifier import Classifier
+from captum_iba.text.encoding import EncodedText
+
+# Width of the lime package's kernel: 25, on 100 times this distance.
+_KERNEL_WIDTH = 0.25
+
+
+def leave_one_out(task: AttributionTask) -> list[FloatArray]:
+    """Decrease in the target probability with a token replaced by [MASK] (Captum's FeatureAblation)."""
+
+    def attribute(tokens: RemovableTokens) -> Any:
+        return FeatureAblation(tokens.probability).attribute(
+            tokens.ids, tokens.references, perturbations_per_eval=task.batch_size
+        )
+
+    return _scores_of_each(task, attribute)
+
+
+def occlusion(task: AttributionTask, window: int = 3) -> list[FloatArray]:
+    """Decrease in the target probability with neighbouring tokens replaced by [MASK] (Captum's Occlusion).
+
+    Args:
+        window (int): Number of neighbouring tokens of one text (of a pair, one of both) that are replaced together; a
+            token's score is the mean over the windows that contain it. Default: 3.
+    """
+    check_count("window", window)
+
+    def attribute(tokens: RemovableTokens) -> Any:
+        return torch.cat(
+            [
+                Occlusion(partial(tokens.probability_with, columns)).attribute(
+                    tokens.ids[:, columns],
+                    (min(window, len(columns)),),
+                    baselines=tokens.references[:, columns],
+                    perturbations_per_eval=task.batch_size,
+                )
+                for columns in tokens.columns_of_sequences
+            ],
+            1,
+        )
+
+    return _scores_of_each(task, attribute)
+
+
+def captum_lime(task: AttributionTask, n_samples: int = 1000) -> list[FloatArray]:
+    """Weights of a linear model of the target probability, with words replaced by [MASK] (Captum's Lime).
+
+    Each word is replaced with probability 1/2. Kernel and ridge regression are those of the ``lime`` package:
+    Captum's own kernel compares token ids as if they were quantities, and its Lasso gives most words 0.
+
+    Args:
+        n_samples (int): Number of versions of a text that run. Default: 1000.
+    """
+    check_count("n_samples", n_samples)
+
+    def attribute(tokens: RemovableTokens) -> Any:
+        explainer = Lime(tokens.probability, interpretable_model=_Ridge(), similarity_func=_similarity)
+        return explainer.attribute(tokens.ids, **tokens.arguments(n_samples, task.batch_size))
+
+    return _scores_of_each(task, attribute)
+
+
+def kernel_shap(task: AttributionTask, n_samples: int = 1000) -> list[FloatArray]:
+    """Shapley values of the words for the target probability, with words replaced by [MASK] (Captum's KernelShap).
+
+    Lundberg and Lee, "A Unified Approach to Interpreting Model Predictions", NeurIPS 2017,
+    https://arxiv.org/abs/1705.07874.
+
+    Args:
+        n_samples (int): Number of versions of a text that run; fewer than its words give no reliable values.
+            Default: 1000.
+    """
+    check_count("n_samples", n_samples)
+
+    def attribute(tokens: RemovableTokens) -> Any:
+        if int(tokens.words.max()) == 0:
+            # Captum has no sizes of subsets to sample; the one word has the whole difference.
+            difference = tokens.probability(tokens.ids) - tokens.probability(tokens.references)
+            return difference[:, None].expand_as(tokens.ids)
+        return KernelShap(tokens.probability).attribute(tokens.ids, **tokens.arguments(n_samples, task.batch_size))
+
+    return _scores_of_each(task, attribute)
+
+
+class RemovableTokens:
+    """The removable tokens of one text, as input of a function that Captum can explain.
+
+    Special tokens stay. All rows have one length, so that nothing is padded and passes are full.
+
+    Args:
+        classifier (Classifier): The model and its tokenizer.
+        encoded (EncodedText): The text.
+        target (int): The class to explain.
+
+    Attributes:
+        ids (Tensor): Token ids, (1, N).
+        references (Tensor): Ids of the reference tokens, which replace them, (1, N).
+        positions (Tensor): Positions in the text, (N,).
+        words (Tensor): Number of each token's word, from 0, (1, N).
+        columns_of_sequences (list of Tensor): Numbers, from 0 to N - 1, of the tokens of the text, and of its pair.
+    """
+
+    def __init__(self, classifier: Classifier, encoded: EncodedText, target: int) -> None:
+        self._classifier, self._target = classifier, target
+        self._input_ids, *self._others = classifier.tensors([encoded]).values()
+        device = self._input_ids.device
+        self.positions = torch.tensor(encoded.removable, device=device).nonzero()[:, 0]
+        self.words = torch.tensor([[word for word in encoded.words if word is not None]], device=device)
+        self.ids = self._input_ids[:, self.positions]
+        self.references = torch.full_like(self.ids, reference_token(classifier))
+        in_pair = torch.tensor([encoded.sequences[i] == 1 for i in self.positions], device=device)
+        columns = (selected.nonzero()[:, 0] for selected in (~in_pair, in_pair))
+        self.columns_of_sequences = [of_sequence for of_sequence in columns if len(of_sequence)]
+
+    def probability(self, rows: Tensor) -> Tensor:
+        """Target probability, (rows,), of the text with other token ids, (rows, N)."""
+        ids = self._input_ids.repeat(len(rows), 1)
+        ids[:, self.positions] = rows
+        with torch.no_grad():
+            logits = self._classifier.logits(ids, *(other.expand(len(rows), -1) for other in self._others))
+        return class_probabilities(self._classifier, logits)[:, self._target]
+
+    def probability_with(self, columns: Tensor, rows: Tensor) -> Tensor:
+        """Target probability, (rows,), of the text with other token ids in some of the N columns, (rows, M)."""
+        ids = self.ids.repeat(len(rows), 1)
+        ids[:, columns] = rows
+        return self.probability(ids)
+
+    def arguments(self, n_samples: int, batch_size: int) -> dict[str, Any]:
+        """Arguments of ``attribute`` of Captum's methods that replace words at random."""
+        return {
+            "baselines": self.references,
+            "feature_mask": self.words,
+            "n_samples": n_samples,
+            "perturbations_per_eval": batch_size,
+        }
+
+
+def _scores_of_each(task: AttributionTask, attribute: Callable[[RemovableTokens], Any]) -> list[FloatArray]:
+    """Scores of all tokens of each text, by a function that gives those of its removable tokens, (1, N)."""
+    scores = []
+    for encoded, target in zip(task.encoded, task.targets, strict=True):
+        tokens = RemovableTokens(task.classifier, encoded, target)
+        seed_everything(seed_of_text(task.seed, encoded))
+        of_text = np.zeros(len(encoded))
+        of_text[tokens.positions.cpu().numpy()] = attribute(tokens)[0].cpu().double().numpy()
+        scores.append(of_text)
+    return scores
+
+
+class _Ridge:
+    """Ridge regression with the interface of Captum's interpretable models."""
+
+    def __init__(self) -> None:
+        self._weights = torch.zeros(0)
+
+    def fit(self, batches: Iterable[tuple[Tensor, Tensor, Tensor]]) -> None:
+        """Fit the model to batches of kept words, probabilities and weights."""
+        from sklearn.linear_model import Ridge
+
+        kept_words, outputs, weights = (torch.cat(column).cpu().numpy() for column in zip(*batches, strict=True))
+        self._weights = torch.from_numpy(Ridge(alpha=1.0).fit(kept_words, outputs, sample_weight=weights).coef_)
+
+    def representation(self) -> Tensor:
+        """Weights of the words."""
+        return self._weights
+
+
+def _similarity(original: Tensor, changed: Tensor, kept_words: Tensor, **_: Any) -> float:
+    """Weight of a version with some words kept, (1, W), by its cosine distance from the text."""
+    distance = 1.0 - math.sqrt(float(kept_words.float().mean()))
+    return math.exp(-(distance**2) / (2 * _KERNEL_WIDTH**2))

@@ -1,0 +1,362 @@
+"""The methods by name, and texts scored by any of them."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, get_args, get_type_hints
+
+import numpy as np
+import torch
+
+from captum_iba.attr._model.guard import ModuleGuard
+from captum_iba.attr.feature_statistics import FeatureStatistics
+from captum_iba.methods.task import AttributionTask, FloatArray, Scores, no_statistics, random_states_restored
+from captum_iba.text.arguments import check_texts, targets_per_text
+from captum_iba.text.classifier import Classifier
+from captum_iba.text.encoding import EncodedText, scores_per_word
+from captum_iba.text.layers import Block, find_layers
+from captum_iba.text.statistics import check_model, classifier_fingerprint, one_per_layer
+
+MethodFunction = Callable[..., list[FloatArray]]
+"""``function(task, **options)``: for each text of the task one score per token, (T,)."""
+
+StatisticsSource = FeatureStatistics | Sequence[FeatureStatistics] | Callable[[Block], FeatureStatistics | None]
+
+_BY_MAGNITUDE = ":abs"
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method that attributes a decision to tokens.
+
+    Attributes:
+        name (str): Name of the method.
+        function (callable): ``function(task, **options)``, which returns for each text one score per token.
+        signed (bool): Whether negative scores have a meaning.
+        description (str): One line for users.
+        word_level (bool): Whether it scores words, so that each token of a word has the word's score.
+        uses_layer (bool): Whether it looks at a layer; otherwise it takes none.
+        uses_seed (bool): Whether anything is random in it; otherwise a comparison takes no seed for it.
+        options (mapping): Options that ``function`` gets, unless a caller overrides them.
+    """
+
+    name: str
+    function: MethodFunction
+    signed: bool
+    description: str
+    word_level: bool = False
+    uses_layer: bool = True
+    uses_seed: bool = True
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __call__(self, task: AttributionTask, **options: Any) -> list[FloatArray]:
+        """Run the method; TypeError as :meth:`check_options`."""
+        self.check_options(options)
+        return self.function(task, **{**self.options, **options})
+
+    def option_names(self) -> list[str] | None:
+        """Names of the options of the function; None if it takes any, by ``**options``."""
+        names = []
+        _, *parameters = inspect.signature(self.function).parameters.values()
+        for parameter in parameters:
+            if parameter.kind is not parameter.VAR_KEYWORD:
+                names.append(parameter.name)
+                continue
+            # Options of a TypedDict, as of iba: **overrides: Unpack[SettingsOverrides].
+            options = get_args(parameter.annotation)
+            if isinstance(parameter.annotation, str):
+                options = get_args(get_type_hints(self.function).get(parameter.name))
+            if not (options and hasattr(options[0], "__total__")):
+                return None
+            names += options[0].__annotations__
+        return names
+
+    def check_layer(self, layer: Any) -> None:
+        """Raise ValueError if a layer is asked for, and the method does not look at one."""
+        if layer is not None and not self.uses_layer:
+            raise ValueError(f"layer is {layer!r}, expected None: the method {self.name!r} looks at no layer.")
+
+    def check_options(self, names: Iterable[str]) -> None:
+        """Raise TypeError if the function does not take options of these names.
+
+        Raises:
+            TypeError: It does not; the message has the first of them, and the options that exist.
+        """
+        known = self.option_names()
+        for name in names:
+            if known is not None and name not in known:
+                listed = f"its options are {', '.join(known)}" if known else "it has none"
+                raise TypeError(f"method: {self.name!r} has no option {name!r}; {listed}.")
+
+
+_methods: dict[str, Method] = {}
+
+
+def register_method(
+    name: str,
+    function: MethodFunction,
+    *,
+    signed: bool,
+    description: str,
+    word_level: bool = False,
+    uses_layer: bool = True,
+    uses_seed: bool = True,
+    **options: Any,
+) -> Method:
+    """Register a method under a name.
+
+    Args:
+        name (str): Letters, digits and underscores.
+        function (callable): ``function(task, **options)``, which gets an :class:`AttributionTask` and returns, for
+            each of its texts, one number per token; those of special tokens are not used. It should check its options
+            before it uses texts: a comparison calls it with a task without texts first, for which it returns an empty
+            list.
+        signed (bool): Whether negative scores have a meaning. The scores of such a method can also be taken by
+            magnitude, as ``"name:abs"``.
+        description (str): One line for users.
+        word_level (bool): Whether it scores words, so that each token of a word has the word's score. Default: False.
+        uses_layer (bool): Whether it looks at ``task.layer``; otherwise to ask for a layer is an error. Default: True.
+        uses_seed (bool): Whether it looks at ``task.seed``; otherwise to give it a seed of its own in a comparison is
+            an error. Default: True.
+        **options: Options that ``function`` gets, unless a caller overrides them.
+
+    Returns:
+        Method: The method, as from :func:`find_method`.
+
+    Raises:
+        ValueError: The name is taken, or has other characters.
+
+    Examples::
+
+        >>> def token_length(task):
+        ...     return [np.array([len(token) for token in text.tokens]) for text in task.encoded]
+        >>> method = register_method("token_length", token_length, signed=False, description="Long tokens first.")
+        >>> attribute("token_length", classifier, "A wonderful film.")[0].words.round().tolist()
+        [1.0, 9.0, 4.0, 1.0]
+    """
+    if not re.fullmatch(r"\w+", name, re.ASCII):
+        raise ValueError(f"name is {name!r}, expected letters, digits and underscores")
+    if name in _methods:
+        raise ValueError(f"name is {name!r}, expected one that no method has")
+    _methods[name] = Method(name, function, signed, description, word_level, uses_layer, uses_seed, options)
+    return _methods[name]
+
+
+def method_names() -> list[str]:
+    """Names of all methods, in the order in which they were registered.
+
+    Examples::
+
+        >>> method_names()[:2]
+        ['iba', 'iba_paper']
+    """
+    return list(_methods)
+
+
+def find_method(name: str) -> Method:
+    """A method by its name.
+
+    Args:
+        name (str): One of :func:`method_names`; with the suffix ``:abs``, the magnitude of a signed method.
+
+    Returns:
+        Method: The method.
+
+    Raises:
+        ValueError: There is no such method (the message lists them), or it has no signs.
+
+    Examples::
+
+        >>> find_method("ig:abs").signed
+        False
+    """
+    base, by_magnitude = name.removesuffix(_BY_MAGNITUDE), name.endswith(_BY_MAGNITUDE)
+    method = _methods.get(base)
+    if method is None:
+        raise ValueError(f"method: there is no {base!r}; the methods are {', '.join(_methods)}.")
+    if not by_magnitude:
+        return method
+    if not method.signed:
+        raise ValueError(f"method: {base!r} has no signs that {name!r} could drop.")
+    return replace(
+        method,
+        name=name,
+        function=_magnitudes(method.function),
+        signed=False,
+        description=f"{method.description} By magnitude.",
+    )
+
+
+def _magnitudes(function: MethodFunction) -> MethodFunction:
+    @functools.wraps(function)  # keeps the names of its options
+    def by_magnitude(task: AttributionTask, **options: Any) -> list[FloatArray]:
+        return [np.abs(scores) for scores in function(task, **options)]
+
+    return by_magnitude
+
+
+def attribute(
+    name: str,
+    classifier: Classifier,
+    texts: str | Sequence[str],
+    pairs: str | Sequence[str] | None = None,
+    target: Any = None,
+    *,
+    layer: int | str | Sequence[int | str] | None = None,
+    statistics: StatisticsSource | None = None,
+    seed: int = 0,
+    batch_size: int = 32,
+    **options: Any,
+) -> list[Scores]:
+    """Score the tokens and words of texts by a method.
+
+    The scores of a text do not depend on the other texts. The model and the global random states are left as they were.
+
+    Args:
+        name (str): The method: one of :func:`method_names`, with the suffix ``:abs`` for its magnitude.
+        classifier (Classifier): The model and its tokenizer.
+        texts (str or sequence of str): One text, or several.
+        pairs (str, sequence of str or None): The second text of each. Default: None.
+        target (int, str, None, or one per text): The class to explain, by number or label.
+            Default: the predicted class.
+        layer (int, str, sequence of them, or None): Block number from 1, or a module's name, for methods that use a
+            layer, others refuse it; only ``iba`` takes several. Default: the method's own.
+        statistics (FeatureStatistics, sequence of them, callable or None): Dataset statistics of the layers, for
+            ``iba``, or a function that returns those of a :class:`captum_iba.text.Block`. If any has no layer's name,
+            one for each layer of ``layer``, in its order (None: of each block). Default: None.
+        seed (int): Seed of all that is random. Default: 0.
+        batch_size (int): Largest number of rows of a forward pass: texts times steps, noise samples or perturbations.
+            Default: 32.
+        **options: Options of the method.
+
+    Returns:
+        list of Scores: One per text, in their order.
+
+    Raises:
+        ValueError: No such method, text, class or layer, or an option out of range; the message names it.
+        TypeError: A text that is not a string, or an option that the method does not have.
+
+    Examples::
+
+        >>> classifier = Classifier(model, tokenizer)
+        >>> scores = attribute("ig", classifier, ["A wonderful film."], target="positive")[0]
+        >>> dict(zip(scores.encoded.tokens, scores.tokens))
+    """
+    find_method(name).check_layer(layer)  # an unknown method is an error before anything runs
+    first, second = check_texts(texts, pairs)
+    encoded = classifier.encode(first, second)
+    targets = targets_per_text(target, len(first), classifier.labels)
+    task = AttributionTask(
+        classifier,
+        encoded,
+        _with_predicted(classifier, encoded, targets, batch_size),
+        seed,
+        batch_size,
+        layer,
+        _statistics_function(statistics, classifier, layer),
+    )
+    return score(name, task, **options)
+
+
+def score(name: str, task: AttributionTask, **options: Any) -> list[Scores]:
+    """Score the tokens and words of encoded texts by a method.
+
+    Args:
+        name (str): As for :func:`attribute`.
+        task (AttributionTask): The texts and their targets; without texts, only the options are checked.
+        **options: Options of the method.
+
+    Returns:
+        list of Scores: One per text, in their order.
+
+    Raises:
+        ValueError: No such method, a layer for one that looks at none, an option out of range, or a method that does
+            not return one finite number per token, or negative ones though it is registered without signs.
+        TypeError: An option that the method does not have.
+
+    Examples::
+
+        >>> task = AttributionTask(classifier, classifier.encode(["A wonderful film."], [None]), [1])
+        >>> score("leave_one_out", task)[0].words
+    """
+    method = find_method(name)
+    method.check_layer(task.layer)
+    classifier = task.classifier
+    start = time.perf_counter()
+    with (
+        ModuleGuard() as guard,
+        random_states_restored(classifier.device),
+        torch.inference_mode(False),
+        torch.enable_grad(),
+        classifier.padding_known(),
+    ):
+        for module in classifier.model.modules():
+            guard.take(module)
+        scores_of_texts = method(task, **options)
+    seconds = (time.perf_counter() - start) / max(len(task.encoded), 1)
+    if len(scores_of_texts) != len(task.encoded):
+        raise ValueError(f"method: {name!r} gave scores of {len(scores_of_texts)} texts, expected {len(task.encoded)}.")
+    checked = []
+    for encoded, target, values in zip(task.encoded, task.targets, scores_of_texts, strict=True):
+        tokens = _checked_scores(name, encoded, values)
+        if not method.signed and (tokens < 0).any():
+            raise ValueError(f"method: {name!r} gave negative scores, but is registered with signed=False.")
+        words = np.array(scores_per_word(encoded.word_spans, tokens.tolist(), method.word_level))
+        checked.append(Scores(name, target, encoded, tokens, words, method.signed, seconds))
+    return checked
+
+
+def _checked_scores(name: str, encoded: EncodedText, values: Any) -> FloatArray:
+    """Scores of the tokens, (T,), 0 for special tokens."""
+    tokens = np.array(values, dtype=np.float64)
+    if tokens.shape != (len(encoded),):
+        raise ValueError(
+            f"method: {name!r} gave scores of shape {tokens.shape}, expected ({len(encoded)},), one per token."
+        )
+    tokens[list(encoded.special)] = 0.0
+    if not np.isfinite(tokens).all():
+        raise ValueError(f"method: {name!r} gave NaN or infinite scores for the text {encoded.text[:60]!r}.")
+    return tokens
+
+
+def _with_predicted(
+    classifier: Classifier, encoded: Sequence[EncodedText], targets: Sequence[int | None], batch_size: int
+) -> list[int]:
+    """The targets, with the predicted class in place of None."""
+    classes = {i: target for i, target in enumerate(targets) if target is not None}
+    unknown = [i for i, target in enumerate(targets) if target is None]
+    with classifier.padding_known():
+        for batch in classifier.batches([len(encoded[i]) for i in unknown], batch_size):
+            rows = [unknown[i] for i in batch]
+            predicted = classifier.probabilities(classifier.tensors([encoded[i] for i in rows])).argmax(-1)
+            classes.update(zip(rows, predicted.tolist(), strict=True))
+    return [classes[i] for i in range(len(targets))]
+
+
+def _statistics_function(
+    statistics: StatisticsSource | None, classifier: Classifier, layer: int | str | Sequence[int | str] | None
+) -> Callable[[Block], FeatureStatistics | None]:
+    if statistics is None:
+        return no_statistics
+    if callable(statistics):
+        return statistics
+    per_layer = [statistics] if isinstance(statistics, FeatureStatistics) else list(statistics)
+    if any(of_layer.model is not None for of_layer in per_layer):
+        check_model(per_layer, classifier_fingerprint(classifier), classifier.name)
+
+    def of_block(block: Block) -> FeatureStatistics:
+        names = [of_layer.layer for of_layer in per_layer]
+        if None in names:  # the position alone says of which layer they are
+            layers = find_layers(classifier.model, layer)
+            one_per_layer(per_layer, layers)
+            names = [of_layer.key for of_layer in layers]
+        if names.count(block.key) == 1:
+            return per_layer[names.index(block.key)]
+        raise ValueError(f"statistics are of layers {names}, expected those of layer {block.key!r}, once")
+
+    return of_block

@@ -1,0 +1,273 @@
+"""The task that every method gets, the scores that come of it, and tools that several methods use."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import random
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from captum_iba.attr.feature_statistics import FeatureStatistics
+from captum_iba.text.classifier import Classifier
+from captum_iba.text.encoding import EncodedText, per_token
+from captum_iba.text.layers import Block
+
+FloatArray = npt.NDArray[np.float64]
+
+
+def no_statistics(block: Block) -> None:
+    """No dataset statistics, for any block."""
+
+
+@dataclass(frozen=True)
+class AttributionTask:
+    """Texts of one classifier, and what a method shall explain of them.
+
+    Attributes:
+        classifier (Classifier): The model and its tokenizer.
+        encoded (sequence of EncodedText): The texts, from :meth:`captum_iba.text.Classifier.encode`.
+        targets (sequence of int): The class to explain of each text.
+        seed (int): Seed of all that is random. Default: 0.
+        batch_size (int): Largest number of rows of a forward pass: texts times steps, noise samples or perturbations.
+            Default: 32.
+        layer (int, str, sequence of them, or None): Block number from 1, or a module's name, for methods that use a
+            layer; only ``iba`` takes several. Default: the method's own.
+        statistics (callable): Function of a block that returns its dataset statistics, or None without.
+            Default: none of any block.
+
+    Raises:
+        ValueError: Another number of targets than of texts, or ``batch_size`` below 1.
+
+    Examples::
+
+        >>> AttributionTask(classifier, classifier.encode(["A wonderful film."], [None]), [1])
+    """
+
+    classifier: Classifier
+    encoded: Sequence[EncodedText]
+    targets: Sequence[int]
+    seed: int = 0
+    batch_size: int = 32
+    layer: int | str | Sequence[int | str] | None = None
+    statistics: Callable[[Block], FeatureStatistics | None] = no_statistics
+
+    def __post_init__(self) -> None:
+        if len(self.targets) != len(self.encoded):
+            raise ValueError(
+                f"targets has {len(self.targets)} entries, expected one for each of {len(self.encoded)} texts"
+            )
+        check_count("batch_size", self.batch_size)
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """The scores of one text.
+
+    Attributes:
+        method (str): Name of the method.
+        target (int): The class that was explained.
+        encoded (EncodedText): The text, with its tokens and words.
+        tokens (array): Score of each token, (T,); 0 for special tokens.
+        words (array): Score of each word, (W,): the sum over its tokens, or for methods that score words (LIME) the
+            score that all its tokens have.
+        signed (bool): Whether negative scores mean that a token speaks against the target. Otherwise no score is
+            negative.
+        seconds (float): Time taken, the mean over the texts that were scored together.
+    """
+
+    method: str
+    target: int
+    encoded: EncodedText
+    tokens: FloatArray
+    words: FloatArray
+    signed: bool
+    seconds: float
+
+
+def check_count(name: str, value: Any) -> None:
+    """Raise ValueError unless an option is an integer of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name} is {value!r}, expected an integer of at least 1")
+
+
+def check_positive(name: str, value: Any) -> None:
+    """Raise ValueError unless an option is a positive number."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+        raise ValueError(f"{name} is {value!r}, expected a positive number")
+
+
+def check_flag(name: str, value: Any) -> None:
+    """Raise ValueError unless an option is True or False."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} is {value!r}, expected True or False")
+
+
+def seed_of_text(seed: int, encoded: EncodedText) -> int:
+    """Seed of one text, 32 bits: it follows from the task's seed and the text alone, whatever else is in the batch.
+
+    Args:
+        seed (int): Seed of the task.
+        encoded (EncodedText): The text, or pair of texts.
+
+    Returns:
+        int: Seed from 0 to :math:`2^{32} - 1`.
+    """
+    digest = hashlib.sha256(f"{seed}:{len(encoded.text)}:".encode())
+    for part in (encoded.text, encoded.pair):
+        digest.update(b"-" if part is None else part.encode("utf-8", "surrogatepass"))
+    return int.from_bytes(digest.digest()[:4], "big")
+
+
+@contextmanager
+def random_states_restored(device: torch.device) -> Iterator[None]:
+    """Context after which the global random states of Python, NumPy and torch, which Captum uses, are as before."""
+    states = random.getstate(), np.random.get_state()
+    devices = [device.index or 0] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices):
+        try:
+            yield
+        finally:
+            random.setstate(states[0])
+            np.random.set_state(states[1])
+
+
+def seed_everything(seed: int) -> None:
+    """Seed the global random states, within :func:`random_states_restored`."""
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+
+
+def reference_token(classifier: Classifier, name: str = "mask") -> int:
+    """Id of the reference token, which replaces tokens of a text.
+
+    Args:
+        classifier (Classifier): The model and its tokenizer.
+        name (str): ``"pad"``, or ``"mask"``: [MASK], or else the unknown token, or else the padding token.
+            Default: ``"mask"``.
+
+    Returns:
+        int: The token's id.
+
+    Raises:
+        ValueError: Another name, or no such token but the one that ends each text for the model.
+    """
+    if name not in ("mask", "pad"):
+        raise ValueError(f"baseline is {name!r}, expected 'mask' or 'pad'")
+    if name == "mask":
+        for token_id in (classifier.tokenizer.mask_token_id, classifier.tokenizer.unk_token_id):
+            if isinstance(token_id, int):
+                return token_id
+        if classifier.ends_in_padding:
+            raise ValueError(
+                "tokenizer: it has no [MASK] and no unknown token, and its padding token ends every text, so that the "
+                "model would look for the end elsewhere; set tokenizer.unk_token, or choose a method that removes "
+                "tokens, such as lime."
+            )
+    return classifier.pad_id
+
+
+def reference_texts(classifier: Classifier, encoded: list[EncodedText], ids: Tensor, name: str = "mask") -> Tensor:
+    """Token ids with the reference token at every removable position; special tokens and padding stay.
+
+    Args:
+        classifier (Classifier): The model and its tokenizer.
+        encoded (list of EncodedText): The texts.
+        ids (Tensor): Their ids, padded, (B, T).
+        name (str): As for :func:`reference_token`. Default: ``"mask"``.
+
+    Returns:
+        Tensor: Token ids, (B, T).
+    """
+    removable = per_token([text.removable for text in encoded], False, ids.device)
+    return ids.masked_fill(removable, reference_token(classifier, name))
+
+
+def class_probabilities(classifier: Classifier, logits: Tensor) -> Tensor:
+    """Probabilities of the classes, (rows, C), precise enough to tell decisions apart that are nearly certain."""
+    # Apple's GPUs have no float64.
+    precise = logits.float() if logits.device.type == "mps" else logits.double()
+    return precise.sigmoid() if classifier.multi_label else precise.softmax(-1)
+
+
+def probabilities_of_texts(classifier: Classifier, texts: Sequence[EncodedText], batch_size: int) -> Tensor:
+    """Probabilities of the classes for texts of any length.
+
+    Args:
+        classifier (Classifier): The model and its tokenizer.
+        texts (sequence of EncodedText): The texts; they run sorted by length, so that little is padded. One without
+            any token, not even a special token, runs as a padding token, because models need one.
+        batch_size (int): Largest number of rows of a forward pass.
+
+    Returns:
+        Tensor: Probabilities, (rows, C), float64, on the CPU.
+    """
+    texts = [text if len(text) else _padding_token_only(classifier, text) for text in texts]
+    probabilities = torch.empty(len(texts), len(classifier.labels), dtype=torch.float64)
+    with torch.no_grad():
+        for batch in classifier.batches([len(text) for text in texts], batch_size):
+            logits = classifier.logits(*classifier.tensors([texts[i] for i in batch]).values())
+            probabilities[batch] = class_probabilities(classifier, logits).double().cpu()
+    return probabilities
+
+
+def keep_words(encoded: EncodedText, words: Collection[int]) -> EncodedText:
+    """A text with the tokens of some words only, and its special tokens.
+
+    Args:
+        encoded (EncodedText): The text.
+        words (collection of int): Numbers of the words that stay.
+
+    Returns:
+        EncodedText: The text without the tokens of the other words.
+
+    Examples::
+
+        >>> (encoded,) = classifier.encode(["A wonderful film."], [None])
+        >>> keep_words(encoded, {1, 2}).tokens
+        ('[CLS]', 'wonderful', 'film', '[SEP]')
+    """
+    positions = [i for i, word in enumerate(encoded.words) if word is None or word in words]
+    return replace(
+        encoded,
+        inputs={name: [row[i] for i in positions] for name, row in encoded.inputs.items()},
+        tokens=tuple(encoded.tokens[i] for i in positions),
+        spans=tuple(encoded.spans[i] for i in positions),
+        sequences=tuple(encoded.sequences[i] for i in positions),
+        special=tuple(encoded.special[i] for i in positions),
+        words=tuple(encoded.words[i] for i in positions),
+    )
+
+
+def _padding_token_only(classifier: Classifier, encoded: EncodedText) -> EncodedText:
+    """A single padding token that the model attends to."""
+    values = {"input_ids": reference_token(classifier, "pad"), "attention_mask": 1}
+    return replace(
+        encoded,
+        inputs={name: [values.get(name, 0)] for name in encoded.inputs},
+        tokens=("",),
+        spans=((0, 0),),
+        sequences=(None,),
+        special=(True,),
+        words=(None,),
+    )
+
+
+def random_baseline(task: AttributionTask) -> list[FloatArray]:
+    """Uniform random numbers from 0 to 1, the baseline that every method must beat.
+
+    Args:
+        task (AttributionTask): The texts.
+
+    Returns:
+        list of array: Random scores, (T,), which follow from the task's seed and the text alone.
+    """
+    return [np.random.default_rng(seed_of_text(task.seed, encoded)).random(len(encoded)) for encoded in task.encoded]

@@ -1,0 +1,231 @@
+"""What removing a feature means: deleted, replaced, masked out, or set to a baseline.
+
+A perturbation is any callable ``perturbation(inputs, arguments, removed) -> (inputs, arguments)``. It gets the rows of
+one forward pass: ``inputs``, a tuple of tensors; ``arguments``, a tuple of additional arguments; and ``removed``, bool,
+(rows, T), or (rows, H, W) for images, True where a feature is removed. Texts are never decoded and tokenized again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+Tensors = tuple[Tensor, ...]
+Arguments = tuple[Any, ...]
+
+
+class Perturbation(Protocol):
+    """Removes features of the rows of a forward pass."""
+
+    def __call__(self, inputs: Tensors, arguments: Arguments, removed: Tensor, /) -> tuple[Tensors, Arguments]:
+        """Inputs and additional arguments of ``forward_func`` without the removed features."""
+
+
+@dataclass(frozen=True)
+class Delete:
+    """Removed positions leave the token ids and every aligned tensor; the remaining ones move together to the left.
+
+    Aligned are all tensors of inputs and additional arguments, also inside tuples, lists and dictionaries, that have
+    the shape (rows, T, ...): attention mask, segment ids, position ids. Position ids so keep their
+    numbers, and a model that counts positions itself sees none missing.
+
+    Rows of a pass that got shorter than the longest are filled up on the right, the ids with ``pad_id``, all else with
+    0, so the model must ignore what its attention mask or ``pad_id`` marks as padding, and nothing
+    may depend on the right end of a row. For models that do otherwise (XLNet, FNet, ConvBERT) there is
+    ``equal_lengths``. A position counts as padding, and is deleted too, where it is not removable and all aligned
+    tensors hold their padding values.
+
+    Args:
+        pad_id (int): Padding token id of the model. Decoders look for it in the ids to find a text's last token, so
+            that a wrong one gives wrong logits.
+        equal_lengths (bool): Whether only rows of equal length share a pass, so that nothing is padded: slower, and
+            right where padding changes the model's output. Default: False.
+
+    Examples::
+
+        >>> Delete(0)((torch.tensor([[5, 6, 7]]),), (), torch.tensor([[False, True, False]]))
+        ((tensor([[5, 7]]),), ())
+    """
+
+    pad_id: int
+    equal_lengths: bool = False
+
+    def __call__(self, inputs: Tensors, arguments: Arguments, removed: Tensor) -> tuple[Tensors, Arguments]:
+        """Rows without the removed positions, truncated to the longest that remains (one column at least)."""
+        lengths = (~removed).sum(1)
+        width = max(1, int(lengths.max()))
+        # A stable sort by "removed" brings the remaining positions to the front, in their order.
+        remaining = torch.sort(removed.to(torch.uint8), dim=1, stable=True).indices[:, :width]
+        empty = torch.arange(width, device=removed.device) >= lengths[:, None]
+
+        def pack(tensor: Tensor, fill: int) -> Tensor:
+            shape = (*remaining.shape, *[1] * (tensor.ndim - 2))
+            values = tensor.expand(len(removed), *tensor.shape[1:])
+            packed = values.gather(1, remaining.view(shape).expand(*remaining.shape, *tensor.shape[2:]))
+            return packed.masked_fill(empty.view(shape), fill)
+
+        def pack_aligned(tensor: Tensor) -> Tensor:
+            return pack(tensor, 0) if _aligned(tensor, removed.shape) else tensor
+
+        others, additional = _map_tensors(pack_aligned, (inputs[1:], arguments))
+        return (pack(inputs[0], self.pad_id), *others), additional
+
+    def padding(self, inputs: Tensors, arguments: Arguments, removable: Tensor) -> Tensor:
+        """Mask of the positions that are padding, bool, (B, T), on the device of ``removable``."""
+        padding = ~removable & (inputs[0] == self.pad_id).to(removable.device)
+
+        def exclude(tensor: Tensor) -> None:
+            if _aligned(tensor, removable.shape):
+                padding.logical_and_((tensor == 0).reshape(*tensor.shape[:2], -1).all(2).to(padding.device))
+
+        _map_tensors(exclude, (inputs[1:], arguments))
+        return padding
+
+    def marked_padding(self, inputs: Tensors, arguments: Arguments) -> Tensor:
+        """Mask of the padding, bool, (B, T), on the CPU, where nobody says what is removable.
+
+        Padding has the padding id, and a 0 in an aligned tensor of 0 and 1 that has its zeros at such ids alone.
+
+        Raises:
+            ValueError: There are padding ids, and no such tensor tells which of them are padding.
+        """
+        ids_of_padding = (inputs[0] == self.pad_id).cpu()
+        if not bool(ids_of_padding.any()):
+            return ids_of_padding
+        masks: list[Tensor] = []
+
+        def collect(tensor: Tensor) -> None:
+            if _aligned(tensor, ids_of_padding.shape) and tensor.ndim == 2:
+                values = tensor.cpu().expand(ids_of_padding.shape)
+                if bool((((values == 0) & ids_of_padding) | (values == 1)).all()):
+                    masks.append(values == 0)
+
+        _map_tensors(collect, (inputs[1:], arguments))
+        if not masks:
+            raise ValueError(
+                f"removable_mask is None, expected one that is False at padding: inputs hold the padding id "
+                f"{self.pad_id}, and no attention mask of forward_func tells whether it is padding"
+            )
+        return torch.stack(masks).any(0)
+
+
+@dataclass(frozen=True)
+class ReplaceToken:
+    """Another token, [MASK] for example, replaces the removed one; everything else stays.
+
+    Args:
+        token_id (int): Id of the other token.
+
+    Examples::
+
+        >>> ReplaceToken(103)((torch.tensor([[5, 6, 7]]),), (), torch.tensor([[False, True, False]]))
+        ((tensor([[  5, 103,   7]]),), ())
+    """
+
+    token_id: int
+
+    def __call__(self, inputs: Tensors, arguments: Arguments, removed: Tensor) -> tuple[Tensors, Arguments]:
+        """Rows with the other token where a feature is removed."""
+        return (inputs[0].masked_fill(removed, self.token_id), *inputs[1:]), arguments
+
+
+@dataclass(frozen=True)
+class MaskOut:
+    """The attention mask becomes 0: nothing attends to the position any more, but it stays where it is.
+
+    Args:
+        argument (int): Position of the attention mask, (B, T), among the arguments of ``forward_func``, counted from 0
+            through inputs and additional arguments. Default: 1, the first after the ids.
+
+    Examples::
+
+        >>> ids, mask = torch.tensor([[5, 6, 7]]), torch.ones(1, 3)
+        >>> MaskOut()((ids,), (mask,), torch.tensor([[False, True, False]]))
+        ((tensor([[5, 6, 7]]),), (tensor([[1., 0., 1.]]),))
+    """
+
+    argument: int = 1
+
+    def __call__(self, inputs: Tensors, arguments: Arguments, removed: Tensor) -> tuple[Tensors, Arguments]:
+        """Rows with 0 in the mask where a feature is removed.
+
+        Raises:
+            ValueError: The argument is not a tensor (B, T).
+        """
+        values: list[Any] = [*inputs, *arguments]
+        values[self.argument] = self.mask(inputs, arguments, removed.shape).masked_fill(removed, 0)
+        return tuple(values[: len(inputs)]), tuple(values[len(inputs) :])
+
+    def mask(self, inputs: Tensors, arguments: Arguments, shape: torch.Size) -> Tensor:
+        """The attention mask, of this shape; ValueError if the argument is something else."""
+        values: list[Any] = [*inputs, *arguments]
+        mask = values[self.argument] if 0 <= self.argument < len(values) else None
+        if not isinstance(mask, Tensor) or mask.shape != shape:
+            actual = tuple(mask.shape) if isinstance(mask, Tensor) else type(mask).__name__
+            raise ValueError(
+                f"MaskOut: argument {self.argument} of forward_func is {actual}, expected the attention mask, a tensor "
+                f"with a value for each of {shape[1]} positions"
+            )
+        return mask
+
+
+@dataclass(frozen=True, eq=False)
+class BaselineValue:
+    """A baseline replaces the removed feature: for embeddings, images and tables.
+
+    Args:
+        value (float or Tensor): Baseline, the same for all examples; a tensor broadcasts to the inputs (B, ...), for
+            example (D,) for embeddings, (C, 1, 1) for images. Default: 0.
+
+    Examples::
+
+        >>> BaselineValue(0.5)((torch.ones(1, 3),), (), torch.tensor([[False, True, False]]))
+        ((tensor([[1.0000, 0.5000, 1.0000]]),), ())
+    """
+
+    value: float | Tensor = 0.0
+
+    def __call__(self, inputs: Tensors, arguments: Arguments, removed: Tensor) -> tuple[Tensors, Arguments]:
+        """Rows with the baseline where a feature is removed.
+
+        Raises:
+            ValueError: A baseline of another shape, or with a value for each example.
+        """
+        first = inputs[0]
+        where = removed.unsqueeze(1) if first.ndim >= 4 else removed.view(*removed.shape, *[1] * (first.ndim - 2))
+        value = torch.as_tensor(self.value, dtype=first.dtype, device=first.device)
+        of_example = value[0] if value.ndim == first.ndim and len(value) == 1 else value
+        shape = tuple(first.shape[1:])
+        sizes = zip(reversed(of_example.shape), reversed(shape), strict=False)
+        if of_example.ndim > len(shape) or not all(size in (1, expected) for size, expected in sizes):
+            raise ValueError(
+                f"BaselineValue: value has the shape {tuple(value.shape)}, expected one that broadcasts to an example, "
+                f"{shape}: the baseline is the same for all examples"
+            )
+        return (torch.where(where, value, first), *inputs[1:]), arguments
+
+
+def _aligned(tensor: Tensor, shape: torch.Size) -> bool:
+    """Whether a tensor has a value, or several, for each position.
+
+    Raises:
+        ValueError: It has one for each pair of positions, which deletion cannot follow.
+    """
+    rows, length = shape
+    if length > 1 and tensor.ndim > 2 and tensor.shape[-2:] == (length, length):
+        raise ValueError(
+            f"Delete: an argument has the shape {tuple(tensor.shape)}, a value for each pair of positions; "
+            f"expected attention masks of the shape {(rows, length)}"
+        )
+    return tensor.ndim >= 2 and tensor.shape[0] in (1, rows) and tensor.shape[1] == length
+
+
+def _map_tensors(function: Callable[[Tensor], Any], value: Any) -> Any:
+    # Captum loads pyplot: not before something is computed.
+    from captum_iba.attr._model.nested import map_tensors
+
+    return map_tensors(function, value)

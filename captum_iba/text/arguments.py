@@ -1,0 +1,207 @@
+"""Arguments of explainers and methods: texts, targets and settings, checked, and texts in batches."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from torch import Tensor
+
+from captum_iba.attr.settings import PRESETS, BottleneckSettings, SettingsOverrides, resolve_settings
+
+GRANULARITIES = ("token", "word", "feature")
+"""Elements of a text that can share a mask value."""
+
+PUBLISHED_PRESETS = ("paper", "as_released")
+"""Presets that have one layer (:func:`captum_iba.text.layers.published_layer`) unless others are named."""
+
+
+def check_texts(texts: Any, pairs: Any = None) -> tuple[list[str], list[str | None]]:
+    """Texts and second texts as lists of the same length.
+
+    Args:
+        texts (str or sequence of str): One text, or several.
+        pairs (str, sequence of str or None): The second text of each. Default: None.
+
+    Returns:
+        tuple of two lists: The texts, and the second text of each or None.
+
+    Raises:
+        TypeError: A value that is not a string; the message names it.
+        ValueError: An empty text (of a pair, both of them), no text at all, or another number of pairs than of texts.
+
+    Examples::
+
+        >>> check_texts("A wonderful film.")
+        (['A wonderful film.'], [None])
+    """
+    first = _strings(texts, "texts")
+    if pairs is None:
+        for i, text in enumerate(first):
+            if not text.strip():
+                raise ValueError(f"texts[{i}] is empty, expected some text")
+        return first, [None] * len(first)
+    if isinstance(texts, str) != isinstance(pairs, str):
+        raise TypeError(
+            f"pairs is a {type(pairs).__name__}, expected a string for one text, and a list of strings for a list"
+        )
+    second = _strings(pairs, "pairs")
+    if len(second) != len(first):
+        raise ValueError(f"pairs has {len(second)} entries, expected one for each of the {len(first)} texts")
+    for i, (text, pair) in enumerate(zip(first, second, strict=True)):
+        if not (text.strip() or pair.strip()):
+            raise ValueError(f"texts[{i}] and pairs[{i}] are empty, expected some text in one of them")
+    return first, list(second)
+
+
+def _strings(values: Any, name: str) -> list[str]:
+    # A table gives the names of its columns, and a set has no order.
+    no_list = isinstance(values, (bytes, Mapping, set, frozenset)) or hasattr(values, "columns")
+    if no_list or not hasattr(values, "__iter__"):
+        raise TypeError(f"{name} is a {type(values).__name__}, expected a string or a list of strings")
+    strings = [values] if isinstance(values, str) else list(values)
+    if not strings:
+        raise ValueError(f"{name} is empty, expected at least one text")
+    for i, value in enumerate(strings):
+        if not isinstance(value, str):
+            hint = "; the second texts of pairs go into pairs" if isinstance(value, (tuple, list)) else ""
+            raise TypeError(f"{name}[{i}] is a {type(value).__name__}, expected a string{hint}")
+    return strings
+
+
+def find_target(target: Any, labels: Sequence[str]) -> int:
+    """The number of a class.
+
+    Args:
+        target (int or str): Its number from 0, or its label in any case.
+        labels (sequence of str): All labels.
+
+    Returns:
+        int: Number from 0.
+
+    Raises:
+        ValueError: There is no such class; the message lists them.
+        TypeError: ``target`` is neither a number nor a label.
+
+    Examples::
+
+        >>> find_target("Positive", ["negative", "positive"])
+        1
+    """
+    classes = ", ".join(f"{i} ({label})" for i, label in enumerate(labels))
+    if isinstance(target, str):
+        if (equal := list(labels).count(target)) > 1:
+            raise ValueError(
+                f"target is {target!r}, the label of {equal} classes, expected a class by its number: {classes}"
+            )
+        if equal:
+            return list(labels).index(target)
+        matches = [i for i, label in enumerate(labels) if label.casefold() == target.strip().casefold()]
+        if len(matches) == 1:
+            return matches[0]
+        raise ValueError(f"target is {target!r}, expected one of the classes: {classes}")
+    try:
+        if isinstance(target, bool):
+            raise TypeError
+        number = operator.index(target)
+    except TypeError:
+        raise TypeError(f"target is {target!r}, expected a class number, a label or None") from None
+    if not 0 <= number < len(labels):
+        raise ValueError(f"target is {number}, expected 0 to {len(labels) - 1}, one of the classes: {classes}")
+    return number
+
+
+def targets_per_text(target: Any, count: int, labels: Sequence[str]) -> list[int | None]:
+    """One class number per text, None for the predicted class.
+
+    Args:
+        target (int, str, None, or a sequence of them): One for all texts, or one per text.
+        count (int): Number of texts.
+        labels (sequence of str): All labels.
+
+    Returns:
+        list of int or None: One entry per text.
+
+    Raises:
+        ValueError: A sequence of another length than ``count``, or no such class.
+        TypeError: A target that is neither a number nor a label.
+
+    Examples::
+
+        >>> targets_per_text([None, "positive"], 2, ["negative", "positive"])
+        [None, 1]
+    """
+    if isinstance(target, Tensor) or (hasattr(target, "tolist") and not isinstance(target, str)):
+        target = target.tolist()
+    targets = list(target) if isinstance(target, (list, tuple)) else [target] * count
+    if len(targets) != count:
+        raise ValueError(f"target has {len(targets)} entries, expected one, or one for each of the {count} texts")
+    return [None if entry is None else find_target(entry, labels) for entry in targets]
+
+
+class ExplainOptions(SettingsOverrides, total=False):
+    """Keyword arguments of :meth:`TextExplainer.explain`, with those that override single settings."""
+
+    preset: str | BottleneckSettings
+    seed: int
+    batch_size: int
+    internal_batch_size: int | None
+    return_trace: bool
+    show_progress: bool
+
+
+def resolve_text_settings(
+    preset: str | BottleneckSettings, overrides: SettingsOverrides
+) -> tuple[str, str, BottleneckSettings]:
+    """Settings of a preset with overrides, where words can share a mask value, too.
+
+    Args:
+        preset (str or BottleneckSettings): Name of a preset, or settings.
+        overrides (dict): Single settings; ``granularity`` may also be ``"word"``, which is a mask of the tokens and no
+            setting of the bottleneck.
+
+    Returns:
+        tuple: Name of the preset (``"custom"`` for settings without one), granularity, and settings.
+
+    Raises:
+        ValueError: An unknown granularity or preset, or a value out of range.
+        TypeError: A keyword that is not a setting.
+    """
+    granularity = overrides.get("granularity")
+    if granularity is None and isinstance(preset, BottleneckSettings):
+        granularity = preset.granularity
+    if granularity not in (None, *GRANULARITIES):
+        raise ValueError(f"granularity is {granularity!r}, expected one of {', '.join(GRANULARITIES)}")
+    of_bottleneck: SettingsOverrides = {**overrides, "granularity": None if granularity == "word" else granularity}
+    settings = resolve_settings(preset, **of_bottleneck)
+    names = [name for name, of_preset in PRESETS.items() if preset in (name, of_preset)]
+    return names[0] if names else "custom", granularity or settings.granularity, settings
+
+
+def batches_by_length(lengths: Sequence[int], batch_size: int, equal: bool = False) -> list[list[int]]:
+    """Indices of texts in batches of similar length, longest first, so that little is padded.
+
+    Args:
+        lengths (sequence of int): Number of tokens of each text.
+        batch_size (int): Number of texts per batch, at least 1.
+        equal (bool): Whether all texts of a batch must have the same length. Default: False.
+
+    Returns:
+        list of list of int: Each index from 0 once.
+
+    Raises:
+        ValueError: ``batch_size`` is not an integer of at least 1.
+
+    Examples::
+
+        >>> batches_by_length([3, 9, 5], 2)
+        [[1, 2], [0]]
+    """
+    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+        raise ValueError(f"batch_size is {batch_size!r}, expected an integer of at least 1")
+    # Longest first: if memory runs out, it does so at once.
+    order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
+    groups = [list(group) for _, group in groupby(order, key=lengths.__getitem__)] if equal else [order]
+    return [group[start : start + batch_size] for group in groups for start in range(0, len(group), batch_size)]

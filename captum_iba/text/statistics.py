@@ -1,0 +1,328 @@
+"""Statistics of a classifier's layers over texts, their files and cache, and the fingerprint of their classifier."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from urllib.parse import quote
+
+import platformdirs
+import torch
+from torch import Tensor, nn
+
+from captum_iba.attr.feature_statistics import FeatureStatistics
+from captum_iba.text.arguments import batches_by_length
+from captum_iba.text.classifier import Classifier, accelerate_hooks
+from captum_iba.text.encoding import EncodedText
+from captum_iba.text.layers import Block
+
+# Entries of a configuration that do not change what a model computes: its origin, and what loading and passes change.
+_NOT_COMPUTED = frozenset(
+    """
+    _name_or_path name_or_path transformers_version architectures model_type auto_map _commit_hash dtype torch_dtype
+    attn_implementation _attn_implementation _attn_implementation_autoset _attn_implementation_internal
+    id2label label2id problem_type pad_token_id return_dict use_cache output_attentions output_hidden_states
+    task_specific_params
+    """.split()  # noqa: SIM905
+)
+
+_SPECIAL = ("cls", "sep", "bos", "eos", "pad", "unk", "mask")
+
+
+def estimate(
+    classifier: Classifier,
+    layers: Sequence[Block],
+    encoded: Sequence[EncodedText],
+    batch_size: int,
+    show_progress: bool,
+) -> tuple[FeatureStatistics, ...]:
+    """Estimate the statistics of layers, all in the same passes; padding does not count.
+
+    Args:
+        classifier (Classifier): The model and its tokenizer.
+        layers (sequence of Block): Its layers.
+        encoded (sequence of EncodedText): The texts.
+        batch_size (int): Number of texts per pass.
+        show_progress (bool): Whether to show a progress bar.
+
+    Returns:
+        tuple of FeatureStatistics: One per layer.
+    """
+    lengths, masked = [len(item) for item in encoded], "attention_mask" in encoded[0].inputs
+    batches = [
+        classifier.tensors([encoded[i] for i in batch], whole_windows=True)
+        # Without a mask, texts of one length share a pass, so that nothing is padded.
+        for batch in batches_by_length(lengths, batch_size, equal=classifier.padding_matters or not masked)
+    ]
+    with classifier.padding_known():
+        statistics: list[FeatureStatistics] = FeatureStatistics.estimate(
+            classifier.model,
+            [block.module for block in layers],
+            batches,
+            mask_func=lambda batch: batch["attention_mask"] if masked else torch.ones_like(batch["input_ids"]),
+            layer_call=[block.call for block in layers],
+            show_progress=show_progress,
+            feature_dim=-1,
+        )
+    for of_layer, block in zip(statistics, layers, strict=True):
+        of_layer.layer = block.key  # with the call, where one module runs several times
+    return tuple(statistics)
+
+
+def one_per_layer(
+    statistics: FeatureStatistics | Sequence[FeatureStatistics], layers: Sequence[Block]
+) -> tuple[FeatureStatistics, ...]:
+    """Statistics as one per layer, by position; ValueError for another number of them, or those of other layers."""
+    per_layer = (statistics,) if isinstance(statistics, FeatureStatistics) else tuple(statistics)
+    if len(per_layer) != len(layers):
+        raise ValueError(f"statistics has {len(per_layer)} entries, expected those of {len(layers)} layers")
+    for of_layer, block in zip(per_layer, layers, strict=True):
+        if of_layer.layer not in (None, block.key):
+            raise ValueError(f"statistics is of layer {of_layer.layer!r}, expected {block.key!r}")
+    return per_layer
+
+
+def check_model(statistics: Sequence[FeatureStatistics], fingerprint: str, name: str) -> None:
+    """Raise ValueError if statistics were gathered with another model; those of an unknown model pass.
+
+    Args:
+        statistics (sequence of FeatureStatistics): One per layer.
+        fingerprint (str): Fingerprint of the classifier that they are used with.
+        name (str): Its name, for the message.
+    """
+    for of_layer in statistics:
+        if of_layer.model not in (None, fingerprint):
+            raise ValueError(
+                f"statistics: those of layer {of_layer.layer!r} were gathered with another model than {name} as it is "
+                "now (weights, adapter, configuration, precision or tokenizer differ): their fingerprint is "
+                f"{of_layer.model[:12]}, expected {fingerprint[:12]}. Gather them again with this model "
+                "(estimate_statistics, or captum-iba explain --statistics-from TEXTS)."
+            )
+
+
+def save(path: str | os.PathLike[str], layers: Sequence[Block], statistics: Sequence[FeatureStatistics]) -> None:
+    """Write the statistics of one layer to the file ``path``, of several to files in the folder ``path``.
+
+    An interruption never leaves files of two estimates: the new ones replace the old ones when all are written.
+    """
+    if len(layers) > 1:
+        Path(path).mkdir(parents=True, exist_ok=True)
+    files = _files(path, layers)
+    with TemporaryDirectory(prefix=".statistics-", dir=files[0].parent) as folder:
+        new_files = [Path(folder) / file.name for file in files]
+        for new_file, of_layer in zip(new_files, statistics, strict=True):
+            of_layer.save(new_file)
+        for file in files if len(files) > 1 else ():
+            file.unlink(missing_ok=True)
+        for new_file, file in zip(new_files, files, strict=True):
+            os.replace(new_file, file)
+
+
+def load(path: str | os.PathLike[str], layers: Sequence[Block]) -> tuple[FeatureStatistics, ...]:
+    """Read the files that :func:`save` wrote.
+
+    Raises:
+        FileNotFoundError: There is no such file, or the folder has none of a layer.
+        ValueError: Not a file of statistics, statistics of another layer, or files of several estimates.
+    """
+    files = _files(path, layers)
+    for file in files:
+        if not file.is_file():
+            raise FileNotFoundError(f"statistics is {file}, which does not exist, expected a file of statistics")
+    statistics = tuple(FeatureStatistics.load(file, layer=block.key) for file, block in zip(files, layers, strict=True))
+    if len(counts := {of_layer.count for of_layer in statistics}) > 1:
+        raise ValueError(
+            f"statistics is {os.fspath(path)!r}, whose files are of {min(counts)} to {max(counts)} positions, expected "
+            "those of one estimate; gather them again"
+        )
+    return statistics
+
+
+def _files(path: str | os.PathLike[str], layers: Sequence[Block]) -> list[Path]:
+    if len(layers) == 1 and not Path(path).is_dir():
+        return [Path(path)]
+    return [Path(path) / f"{quote(block.key, safe='')}.safetensors" for block in layers]
+
+
+def cache_folder() -> Path:
+    """Folder of cached statistics: the environment variable ``CAPTUM_IBA_CACHE``, or the user's cache folder."""
+    if folder := os.environ.get("CAPTUM_IBA_CACHE"):
+        return Path(folder)
+    return platformdirs.user_cache_path("captum_iba", appauthor=False)
+
+
+def cache_path(
+    classifier: Classifier,
+    fingerprint: str,
+    layers: Sequence[Block],
+    texts: Sequence[str],
+    pairs: Sequence[str] | None = None,
+    folder: str | os.PathLike[str] | None = None,
+) -> Path:
+    """Path of the cached statistics of layers over texts: a file, or a folder of files for several layers.
+
+    It follows from all that the statistics depend on, and from nothing else.
+
+    Args:
+        classifier (Classifier): The model and its tokenizer.
+        fingerprint (str): Fingerprint of the classifier.
+        layers (sequence of Block): The layers.
+        texts (sequence of str): The texts.
+        pairs (sequence of str or None): The second text of each. Default: None.
+        folder (path or None): The cache. Default: :func:`cache_folder`.
+
+    Returns:
+        Path: It need not exist.
+    """
+    digest = hashlib.sha256()
+    for part in (
+        fingerprint,
+        *(block.key for block in layers),
+        str(classifier.max_length),
+        f"{len(layers)} layers, {len(texts)} texts, {'no' if pairs is None else len(pairs)} pairs",
+        *texts,
+        *(pairs or ()),
+    ):
+        add_part(digest, part)
+    suffix = ".safetensors" if len(layers) == 1 else ""
+    return Path(cache_folder() if folder is None else folder) / f"statistics-{digest.hexdigest()[:24]}{suffix}"
+
+
+def classifier_fingerprint(classifier: Classifier) -> str:
+    """SHA-256 of all that a classifier's outputs depend on: model, tokenizer and padding token, in hexadecimal digits.
+
+    It is computed anew by every call, because weights can change in memory at any time.
+    """
+    # The inputs that the model reads: a tokenizer that is loaded again may give more.
+    names = " ".join(classifier._names)
+    parts = [model_fingerprint(classifier.model), tokenizer_fingerprint(classifier.tokenizer), names]
+    # The configuration's padding token, which passes replace: the tokenizer's has been counted.
+    if classifier.ends_in_padding or classifier.pad_id != classifier.tokenizer.pad_token_id:
+        parts.append(f"padding {classifier.pad_id} {classifier.ends_in_padding}")
+    return hashlib.sha256(" ".join(parts).encode()).hexdigest()
+
+
+def model_fingerprint(model: nn.Module) -> str:
+    """SHA-256 of a model's class, configuration, weights, buffers and adapters, in hexadecimal digits.
+
+    The entries of the configuration that change the output count, such as heads or the activation function. The device
+    does not matter, nor do the weights of adapters that are loaded but not active. An adapter that was merged into the
+    weights is not the same as one that is active beside them: the values differ by rounding.
+
+    Args:
+        model (nn.Module): Any model; one of ``torch.compile`` counts as the model that was compiled.
+    """
+    model = getattr(model, "_orig_mod", model)
+    digest = hashlib.sha256(type(model).__qualname__.encode())
+    adapters, idle = _adapters(model)
+    add_part(digest, adapters)
+    if callable(described := getattr(getattr(model, "config", None), "to_dict", None)):
+        add_part(digest, json.dumps(_computed(described()), sort_keys=True, default=str))
+    offloaded = _offloaded(model)
+    seen: dict[tuple[Any, ...], bytes] = {}
+    for name, value in sorted(model.state_dict().items()):
+        if not (name in idle or name.startswith(tuple(f"{prefix}." for prefix in idle))):
+            add_part(digest, name)
+            digest.update(_content(offloaded.get(name, value), seen))
+    return digest.hexdigest()
+
+
+def change_mark(model: nn.Module) -> tuple[Any, ...]:
+    """A value, cheap to compute, that most changes of weights or adapters change: not those through ``.data``."""
+    weights = (*model.parameters(), *model.buffers())
+    return _adapters(model), [
+        (tensor.data_ptr(), None if tensor.is_inference() else tensor._version) for tensor in weights
+    ]
+
+
+def tokenizer_fingerprint(tokenizer: Any) -> str:
+    """SHA-256 of a fast tokenizer: vocabulary, rules and special tokens."""
+    content = json.loads(tokenizer.backend_tokenizer.to_str())
+    # The last call left these.
+    for state in ("truncation", "padding"):
+        content.pop(state, None)
+    content["special"] = {name: getattr(tokenizer, f"{name}_token", None) for name in _SPECIAL}
+    content["cut at"] = getattr(tokenizer, "truncation_side", "right")
+    return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def add_part(digest: Any, part: str) -> None:
+    """Add a string to a digest, with its length, so that ("ab", "c") and ("a", "bc") differ."""
+    digest.update(f"{len(part)}:{part}".encode("utf-8", "surrogatepass"))
+
+
+def _computed(configuration: Any) -> Any:
+    if isinstance(configuration, dict):
+        return {str(key): _computed(value) for key, value in configuration.items() if key not in _NOT_COMPUTED}
+    return [_computed(value) for value in configuration] if isinstance(configuration, (list, tuple)) else configuration
+
+
+def _content(value: Any, seen: dict[tuple[Any, ...], bytes]) -> bytes:
+    """The digest of an entry of a state_dict; tensors that share their memory are read once."""
+    if isinstance(value, (tuple, list)):  # the packed weights of quantized layers
+        return hashlib.sha256(b"".join(_content(item, seen) for item in value)).digest()
+    if not isinstance(value, Tensor):
+        return hashlib.sha256(f"{type(value).__name__} {value}".encode()).digest() if _plain(value) else b"?"
+    unshared = value.is_meta or value.is_quantized or value.layout is not torch.strided
+    key = () if unshared else (value.device, value.data_ptr(), value.shape, value.stride(), value.dtype)
+    if unshared or key not in seen:
+        digest = hashlib.sha256(f"{tuple(value.shape)} {value.dtype}".encode())
+        if not value.is_meta:
+            tensor = value.detach()
+            tensor = tensor.dequantize() if tensor.is_quantized else tensor
+            tensor = (tensor.to_dense() if tensor.layout is not torch.strided else tensor).cpu().contiguous()
+            digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+        seen[key] = digest.digest()
+    return seen[key]
+
+
+def _plain(value: Any) -> bool:
+    """Whether the text of a value is the same in another process."""
+    return value is None or isinstance(value, (bool, int, float, str, torch.dtype))
+
+
+def _adapters(model: nn.Module) -> tuple[str, tuple[str, ...]]:
+    """Adapters of PEFT: which are active, merged or disabled, their scaling; prefixes of the weights of idle ones.
+
+    The weights of all adapters are in the state_dict, and nothing in it says which ones are active.
+    """
+    description: list[Any] = [str(getattr(config, "peft_type", "")) for config in _active_configurations(model)]
+    idle = []
+    for name, module in model.named_modules():
+        if not hasattr(module, "merged_adapters"):
+            continue
+        active = [] if module.disable_adapters else list(module.active_adapters)
+        scaling = getattr(module, "scaling", {})
+        strength = [float(scaling[adapter]) for adapter in active if adapter in scaling]
+        description.append([name, type(module).__name__, active, sorted(module.merged_adapters), strength])
+        for attribute in (*module.adapter_layer_names, *module.other_param_names):
+            by_adapter = getattr(module, attribute, None)
+            if isinstance(by_adapter, (nn.ModuleDict, nn.ParameterDict)):
+                idle += [f"{name}.{attribute}.{adapter}" for adapter in by_adapter if adapter not in active]
+    return json.dumps(description), tuple(idle)
+
+
+def _active_configurations(model: nn.Module) -> Iterator[Any]:
+    configurations = getattr(model, "peft_config", None)
+    active = getattr(model, "active_adapters", ())
+    if isinstance(configurations, dict) and isinstance(active, (list, tuple)):  # in transformers it is a method
+        yield from (configurations[adapter] for adapter in active if adapter in configurations)
+
+
+def _offloaded(model: nn.Module) -> dict[str, Tensor]:
+    """Weights that accelerate offloads between passes, by their names in the state_dict."""
+    weights = {}
+    for prefix, module in model.named_modules():
+        for hook in accelerate_hooks(module):
+            weights_map = getattr(hook, "weights_map", None)
+            if weights_map is None:
+                continue
+            for name, value in (*module._parameters.items(), *module._buffers.items()):
+                if value is not None and value.is_meta:
+                    weights[f"{prefix}.{name}" if prefix else name] = weights_map[name]
+    return weights

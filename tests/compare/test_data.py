@@ -1,0 +1,167 @@
+import bz2
+import gzip
+import json
+import lzma
+
+import datasets
+import pytest
+
+from captum_iba.cli.common import has_columns
+from captum_iba.compare import data as data_module
+from captum_iba.compare.data import Columns, find_columns, fingerprint, load_data
+from tests.compare.conftest import LABELS, rows_of_texts, write_lines
+
+ROWS = [{"text": "the film", "label": 2}, {"text": "a plot", "label": 0}]
+
+
+def texts(data):
+    return [(example.number, example.text, example.pair, example.gold) for example in data.examples]
+
+
+@pytest.mark.parametrize(
+    "ending", [".jsonl", ".json", ".jsonl.gz", ".jsonl.bz2", ".jsonl.xz", ".csv", ".tsv", ".parquet"]
+)
+def test_kinds_of_files(tmp_path, ending):
+    path = tmp_path / f"data{ending}"
+    lines = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
+    table = datasets.Dataset.from_list(ROWS)
+    if ending == ".parquet":
+        table.to_parquet(path)
+    elif ending in (".csv", ".tsv"):
+        table.to_csv(path, sep="," if ending == ".csv" else "\t")
+    else:
+        packers = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
+        path.write_bytes(packers.get(path.suffix, bytes)(lines))
+    data = load_data(str(path), LABELS)
+    assert texts(data) == [(0, "the film", None, 2), (1, "a plot", None, 0)]
+    assert (data.rows, data.split, data.columns) == (2, None, Columns("text", None, "label"))
+
+
+def test_names_of_columns_in_any_case():
+    assert find_columns(["id", "Review", "Label"]) == Columns("Review", None, "Label")
+    assert find_columns(["TEXT", "text", "LABEL"]) == Columns("TEXT", None, "LABEL")
+    with pytest.raises(ValueError, match=r"--text-column.*--label-column.*'Words'"):
+        find_columns(["Words"])
+
+
+@pytest.mark.parametrize("packed", data_module._OPENERS)
+def test_the_command_line_knows_the_same_tables(packed):
+    found = {ending for ending in (*data_module._READERS, ".doc", "") if has_columns(f"texts{ending}{packed}")}
+    assert found == set(data_module._READERS) - {".txt"}
+
+
+def test_a_text_a_line(tmp_path):
+    path = tmp_path / "texts.txt"
+    path.write_text("the film\na plot\n", encoding="utf-8")
+    assert texts(load_data(str(path), None)) == [(0, "the film", None, None), (1, "a plot", None, None)]
+
+
+def test_a_folder_has_parts(tmp_path):
+    write_lines(tmp_path / "train.jsonl", ROWS)
+    write_lines(tmp_path / "test.jsonl", ROWS[:1])
+    assert load_data(str(tmp_path), LABELS).split == "test"
+    assert load_data(str(tmp_path), LABELS, split="train").rows == 2
+    with pytest.raises(ValueError, match="no part 'dev'; there are train, test"):
+        load_data(str(tmp_path), LABELS, split="dev")
+
+
+def test_classes_of_the_data_in_another_order(tmp_path):
+    names = datasets.ClassLabel(names=["Positive", "Negative", "Neutral"])
+    features = datasets.Features({"text": datasets.Value("string"), "label": names})
+    datasets.Dataset.from_list(ROWS, features=features).to_parquet(tmp_path / "data.parquet")
+    data = load_data(str(tmp_path / "data.parquet"), LABELS)
+    assert [example.gold for example in data.examples] == [LABELS.index("neutral"), LABELS.index("positive")]
+
+
+def test_labels_by_name_and_as_digits(tmp_path):
+    path = write_lines(tmp_path / "data.jsonl", [{"text": "a", "label": "POSITIVE"}, {"text": "b", "label": "1"}])
+    assert [example.gold for example in load_data(str(path), LABELS).examples] == [2, 1]
+
+
+def test_without_labels(tmp_path):
+    path = write_lines(tmp_path / "data.jsonl", [{"text": "a"}])
+    assert texts(load_data(str(path), LABELS)) == [(0, "a", None, None)]
+
+
+def test_a_missing_text_is_an_empty_one(tmp_path):
+    path = write_lines(tmp_path / "data.jsonl", [{"text": None, "label": 0}, {"text": "a", "label": 1}])
+    assert [example.text for example in load_data(str(path), LABELS).examples] == ["", "a"]
+
+
+def test_samples(tmp_path):
+    path = str(write_lines(tmp_path / "data.jsonl", rows_of_texts(40)))
+    first, again, other = (load_data(path, LABELS, examples=10, others=8, seed=seed) for seed in (0, 0, 1))
+    assert first == again and texts(first) != texts(other)
+    numbers = [example.number for example in first.examples]
+    outside = [example.number for example in first.others]
+    assert len(numbers) == 10 and numbers == sorted(numbers) and len(outside) == 8
+    assert not set(numbers) & set(outside)
+    assert {example.gold for example in first.others} == {None}
+    assert fingerprint(first.examples) == fingerprint(again.examples) != fingerprint(other.examples)
+    everything = load_data(path, LABELS, examples=99, others=8)
+    assert len(everything.examples) == 40 and everything.others == ()
+
+
+@pytest.mark.parametrize(
+    ("names", "given", "found"),
+    [
+        (["premise", "hypothesis", "label"], {}, ("premise", "hypothesis", "label")),
+        (["sentence1", "sentence2", "labels"], {}, ("sentence1", "sentence2", "labels")),
+        (["idx", "sentence"], {}, ("sentence", None, None)),
+        (["text", "title"], {"pair": "title"}, ("text", "title", None)),
+        (["premise", "hypothesis"], {"text": "premise"}, ("premise", None, None)),
+        (["a", "b", "c"], {"text": "a", "pair": "b", "label": "c"}, ("a", "b", "c")),
+    ],
+)
+def test_columns(names, given, found):
+    assert find_columns(names, **given) == Columns(*found)
+
+
+@pytest.mark.parametrize(
+    ("content", "settings", "says"),
+    [
+        (b"", {}, "is empty"),
+        (b"\n\n", {}, "has no rows|cannot be read"),
+        (b'{"text": "a", "label": 0}\n{"text": "b"\n', {}, "line 2 is not JSON"),
+        (b'{"text": "a", "label": 0}\n\n[1, 2]\n', {}, "line 3 is no object"),
+        (b'{"text": "\xff", "label": 0}\n', {}, "line 1 is not JSON|utf-8"),
+        (b'{"words": "a", "label": 0}\n', {}, "the columns are 'words', 'label'"),
+        (b'{"text": "a", "label": 0}\n', {"text_column": "body"}, "no column 'body' for the text; .*'text', 'label'"),
+        (b'{"text": "a", "label": 0}\n', {"label_column": "y"}, "no column 'y' for the label"),
+        (b'{"text": 3, "label": 0}\n', {}, "'text' holds .*int64.*, expected texts"),
+        (b'{"text": "a", "label": 3}\n', {}, r"row 0 has the label 3 .*0 \(negative\), 1 \(neutral\), 2 \(positive\)"),
+        (b'{"text": "a", "label": "great"}\n', {}, "row 0 has the label 'great'"),
+        (b'{"text": "a", "label": 0.5}\n', {}, "row 0 has the label 0.5"),
+        (b'{"text": "a", "label": 0}\n{"text": "a"}\n', {}, "row 1 has no label"),
+        (b'{"text": "a", "label": 0}\n', {"split": "test"}, "has no parts"),
+        (b'{"text": "a", "label": 0}\n', {"examples": 0}, "examples: expected at least 1, got 0"),
+    ],
+)
+def test_bad_files(tmp_path, content, settings, says):
+    path = tmp_path / "data.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=says):
+        load_data(str(path), LABELS, **settings)
+
+
+def test_the_broken_line_of_a_packed_file(tmp_path):
+    path = tmp_path / "data.jsonl.gz"
+    path.write_bytes(gzip.compress(b'{"text": "a"}\n' * 2000 + b"nonsense\n"))
+    with pytest.raises(ValueError, match="line 2001 is not JSON"):
+        load_data(str(path), LABELS)
+
+
+@pytest.mark.parametrize("name", ["data.jsonl.gz", "data.parquet"])
+def test_a_file_that_is_not_what_its_name_says(tmp_path, name):
+    (tmp_path / name).write_bytes(b"nonsense")
+    with pytest.raises(ValueError, match="cannot be read"):
+        load_data(str(tmp_path / name), LABELS)
+
+
+def test_other_places(tmp_path):
+    (tmp_path / "data.doc").write_text("a\n")
+    with pytest.raises(ValueError, match="none of the endings .jsonl"):
+        load_data(str(tmp_path / "data.doc"), LABELS)
+    for missing in (str(tmp_path / "nowhere"), "nowhere.csv"):
+        with pytest.raises(FileNotFoundError, match="no file"):
+            load_data(missing, LABELS)

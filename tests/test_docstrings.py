@@ -1,0 +1,72 @@
+"""The examples in the docstrings run.
+
+An example sees the names of its module and of the package's public interface above it, ``torch``, and what a reader of
+the figures and pages has at hand: ``result``, a :class:`captum_iba.text.TextAttribution`; ``layers``, the same text at
+two layers; ``scores``, the same text by another method.
+"""
+
+import doctest
+import importlib.util
+import pkgutil
+import sys
+
+import pytest
+import torch
+
+import captum_iba
+from tests.test_docs import ApproximateChecker
+from tests.visualization.examples import attribution
+from tests.visualization.examples import scores as scores_of_words
+
+# Modules, or packages as a whole, whose examples do not run here, and why.
+SKIPPED = {
+    "captum_iba.cli": "examples are commands",
+    "captum_iba.compare": "examples need a comparison on disk",
+    "captum_iba.demo": "examples need a model of the reader's",
+    "captum_iba.methods": "examples run in tests/text/test_examples.py",
+    "captum_iba.text": "examples run in tests/text/test_examples.py",
+}
+
+
+def is_skipped(name):
+    return any(name == skipped or name.startswith(f"{skipped}.") for skipped in SKIPPED)
+
+
+def examples():
+    """All docstrings with examples, but those of modules that are skipped."""
+    tests = []
+    for module in pkgutil.walk_packages(captum_iba.__path__, "captum_iba."):
+        if not is_skipped(module.name) and not module.name.endswith("__main__"):
+            docstrings = doctest.DocTestFinder().find(importlib.import_module(module.name))
+            tests += [docstring for docstring in docstrings if docstring.examples]
+    return tests
+
+
+@pytest.mark.parametrize("example", examples(), ids=lambda example: example.name)
+def test_examples_run(example, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    one = attribution("a film")
+    handy = {
+        "torch": torch,
+        "result": one,
+        "layers": [attribution("a film", layer=1), attribution("a film", layer=2)],
+        "scores": scores_of_words("a film", [0.5, -0.25]),
+    }
+    package = sys.modules[example.globs["__name__"].rpartition(".")[0]]
+    example.globs = {**handy, **vars(package), **example.globs}
+    torch.manual_seed(0)
+    output = []
+    result = doctest.DocTestRunner(ApproximateChecker()).run(example, out=output.append)
+    assert result.failed == 0, "".join(output)
+
+
+@pytest.mark.parametrize("package", ["metrics", "visualization"])
+def test_every_public_function_has_an_example(package):
+    module = importlib.import_module(f"captum_iba.{package}")
+    public = [getattr(module, name) for name in module.__all__]
+    functions = [function for function in public if type(function).__name__ == "function"]
+    assert [function.__name__ for function in functions if ">>>" not in function.__doc__] == []
+
+
+def test_what_is_skipped_exists():
+    assert [name for name in SKIPPED if importlib.util.find_spec(name) is None] == []
