@@ -17,7 +17,7 @@ from pyarrow import parquet
 from captum_iba._files import write_bytes
 from captum_iba.compare.config import folder_name, read_record
 from captum_iba.compare.data import Example
-from captum_iba.metrics import Degradation
+from captum_iba.metrics import NINTHS, Degradation
 from captum_iba.text.encoding import EncodedText
 
 FloatArray = npt.NDArray[np.float64]
@@ -303,7 +303,9 @@ def _outcome(records: Sequence[Record]) -> Outcome:
             name: torch.tensor([getattr(record, f"{order}_{name}") for record in records])
             for name in ("probability", "logit", "decision")
         }
-        return Degradation(**values, fraction=torch.tensor([record.fraction for record in records]))
+        fraction = torch.tensor([record.fraction for record in records])
+        requested = torch.tensor([0.0, *NINTHS]).repeat(len(records), 1)  # the steps of every comparison
+        return Degradation(**values, fraction=fraction, requested=requested)
 
     seconds = np.array([record.seconds for record in records], dtype=np.float64)
     return Outcome(degradation("morf"), degradation("lerf"), seconds)
