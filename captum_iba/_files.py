@@ -28,11 +28,8 @@ def write_bytes(path: str | os.PathLike[str], content: bytes) -> Path:
     """As :func:`write_text`, for bytes.
 
     Args:
-        path (path): Path of the file; an existing file is replaced, the folder must exist.
+        path: As for :func:`write_text`.
         content (bytes): The whole content.
-
-    Returns:
-        Path: the path, with links resolved.
 
     Raises:
         OSError: The disk is full, or the folder cannot be written; the message names the file.

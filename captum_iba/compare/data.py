@@ -91,7 +91,6 @@ class Data:
     """The split of a dataset that is used, and the sample of it.
 
     Attributes:
-        source (str): File, folder or name on the hub.
         split (str or None): Name of the split.
         columns (Columns): Names of the columns that were read.
         rows (int): Number of rows in the split.
@@ -99,7 +98,6 @@ class Data:
         others (tuple of Example): Rows outside the sample (without their labels), for the statistics of a layer.
     """
 
-    source: str
     split: str | None
     columns: Columns
     rows: int
@@ -160,7 +158,6 @@ def load_data(
     count = len(order) if examples is None else min(examples, len(order))
     golds = None if labels is None or columns.label is None else _Golds(table, columns.label, labels)
     return Data(
-        source,
         split,
         columns,
         len(table),
