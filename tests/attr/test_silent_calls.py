@@ -89,6 +89,22 @@ def test_arguments_of_the_examples_in_parts_are_no_reason_to_warn(iba, x, recwar
     assert [str(one.message) for one in recwarn] == []
 
 
+class AtMost(Tokens):
+    """A model with room for four rows."""
+
+    def forward(self, x, weights):
+        if len(x) > 4:
+            raise RuntimeError("no room")
+        return super().forward(x, weights)
+
+
+def test_parts_of_a_model_that_has_no_room_for_all_examples(x):
+    model, x = AtMost().eval(), torch.cat([x, x])
+    iba = InformationBottleneckAttribution(model, model.layer, statistics=statistics_of(Tokens().eval(), x))
+    bits = iba.attribute(x, target=1, additional_forward_args=torch.rand(8, 3) + 0.5, internal_batch_size=2)
+    assert bits.shape == (8, 6, 8)
+
+
 class Cut(Tokens):
     """Positions behind the length of an example do not count."""
 

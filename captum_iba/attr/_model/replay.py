@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from captum_iba.attr._model.guard import ModuleGuard
-from captum_iba.attr._model.hooks import Prefix, RecordedPass, activation_of, hooked, replace_forward
+from captum_iba.attr._model.hooks import HookPoint, Prefix, RecordedPass, activation_of, hooked, replace_forward
 from captum_iba.attr._model.nested import copy_tensor, map_tensors, tensors_in, tile
 
 _TOLERANCE = 1e-4
@@ -135,7 +135,7 @@ class ForwardPasses:
             activation, rebuild = activation_of(value, layer)
             if activation.ndim and activation.shape[0] != copies * self._rows:
                 raise RowsError(
-                    f"layer {self._points[0]} has the shape {tuple(activation.shape)} for {copies} copies of "
+                    f"layer {HookPoint(layer, call, at_input)} has the shape {tuple(activation.shape)} for {copies} copies of "
                     f"{self._rows} examples, expected one row for each of them"
                 )
             return rebuild(replace(number, activation))
