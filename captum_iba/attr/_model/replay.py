@@ -135,8 +135,8 @@ class ForwardPasses:
             activation, rebuild = activation_of(value, layer)
             if activation.ndim and activation.shape[0] != copies * self._rows:
                 raise RowsError(
-                    f"layer {HookPoint(layer, call, at_input)} has the shape {tuple(activation.shape)} for {copies} copies of "
-                    f"{self._rows} examples, expected one row for each of them"
+                    f"layer {HookPoint(layer, call, at_input)} has the shape {tuple(activation.shape)} for {copies} "
+                    f"copies of {self._rows} examples, expected one row for each of them"
                 )
             return rebuild(replace(number, activation))
 
