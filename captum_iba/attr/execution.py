@@ -278,7 +278,7 @@ class Execution:
 
     def _compare_with_one_pass(self, outputs: Tensor, guard: ModuleGuard) -> None:
         """Warn where parts give other outputs than all examples in one pass: an argument was cut that must not be."""
-        guard.rewind()
+        guard.restore_state()
         try:
             with torch.no_grad(), guard.watching():
                 output = self._forward(self.inputs)(1)

@@ -243,13 +243,13 @@ class FeatureStatistics:
                 try:
                     return features_last(_run_to_points(forward_func, batch, points, guard)[1])
                 finally:
-                    guard.rewind()
+                    guard.restore_state()
 
             for batch in progress(batches, desc="Statistics") if show_progress else batches:
                 with guard.watching(leaves=True):
                     # After a first full pass it is known which layers run once, and where to stop.
                     points, captured = _run_to_points(forward_func, batch, points, guard)
-                    guard.rewind()  # the pass ended at the layer: what it would have restored at its end is restored
+                    guard.restore_state()  # which the pass, ended at the layer, could not do at its end
                     for statistics, one, dim, (x, origin) in zip(gathered, layers, dims, captured, strict=True):
                         statistics._settle_feature_dim(one, x, dim, origin, attribute_to_layer_input)
                     if mask_func is not None:

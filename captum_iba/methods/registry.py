@@ -289,14 +289,12 @@ def score(name: str, task: AttributionTask, **options: Any) -> list[Scores]:
     classifier = task.classifier
     start = time.perf_counter()
     with (
-        ModuleGuard() as guard,
-        random_states_restored(classifier.device),
         torch.inference_mode(False),
         torch.enable_grad(),
+        ModuleGuard(classifier.model),
+        random_states_restored(classifier.device),
         classifier.padding_known(),
     ):
-        for module in classifier.model.modules():
-            guard.take(module)
         scores_of_texts = method(task, **options)
     seconds = (time.perf_counter() - start) / max(len(task.encoded), 1)
     if len(scores_of_texts) != len(task.encoded):

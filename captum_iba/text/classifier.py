@@ -271,9 +271,7 @@ class Classifier:
         return (output.sigmoid() if self.multi_label else output.softmax(-1)).cpu()
 
     def _guarded_logits(self, inputs: dict[str, Tensor]) -> Tensor:
-        with ModuleGuard() as guard, torch.no_grad():
-            for module in self.model.modules():
-                guard.take(module)
+        with ModuleGuard(self.model), torch.no_grad():
             return self.logits(*inputs.values())
 
     def _unused_padding_id(self, inputs: dict[str, Tensor]) -> int | None:

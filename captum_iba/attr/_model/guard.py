@@ -10,7 +10,6 @@ import threading
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from types import TracebackType
 from typing import Any, TypeGuard
 
 import torch
@@ -35,8 +34,8 @@ class ModuleGuard:
     to the parameters are never needed. On leaving the context, also by an exception, these are restored:
 
     - training flags and ``requires_grad`` of every module that ran, and the contents of its buffers;
-    - of modules that are guarded before they run (:meth:`take`), also the attributes that ``forward`` writes: numbers,
-      tensors, buffers, hooks, and which items are in lists, dictionaries and sets (not what is inside of these items);
+    - of the modules of ``function``, also the attributes that ``forward`` writes: numbers, tensors, buffers, hooks, and
+      which items are in lists, dictionaries and sets (not what is inside of these items);
     - torch's global random state, on the CPU and on accelerators.
 
     What ``forward`` writes into other objects (a cache, a configuration) is not restored, nor are attributes of a
@@ -44,7 +43,7 @@ class ModuleGuard:
 
     Args:
         function (Callable, optional): The function that is going to run: modules that it is, is bound to, closes over
-            or names are guarded at once. Default: None
+            or names are guarded at once. Others are guarded when they begin to run (:meth:`watching`).
     """
 
     def __init__(self, function: Callable[..., Any] | None = None) -> None:
@@ -66,20 +65,18 @@ class ModuleGuard:
             if "torch._dynamo" in sys.modules:
                 # Compiled code keeps the hooks, or the lack of them, that it was compiled with.
                 undo.enter_context(torch.compiler.set_stance("force_eager"))
-            undo.callback(self.rewind)
+            undo.callback(self.restore_state)
             self._undo = undo.pop_all()
         try:
             if self._function is not None:
                 for module in modules_of(self._function):
-                    self.take(module)
+                    self._keep_state(module)
         except BaseException:
-            self.__exit__(None, None, None)
+            self.__exit__()
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         try:
             self._undo.close()
         finally:
@@ -90,17 +87,13 @@ class ModuleGuard:
 
     @contextmanager
     def watching(self, leaves: bool = False) -> Iterator[None]:
-        """Guard every module that begins to run on this thread, whatever function calls it.
-
-        Args:
-            leaves (bool): Whether to follow :attr:`last_leaf`. Default: False
-        """
+        """Guard every module that begins to run on this thread; with ``leaves``, follow :attr:`last_leaf`."""
         thread = threading.get_ident()
 
         def begins(module: Module, args: Any) -> None:
             if threading.get_ident() == thread:
                 _require_initialized(module)
-                self._guard_running(module)
+                self._guard(module)
 
         def finished(module: Module, args: Any, output: Any) -> None:
             if threading.get_ident() == thread:
@@ -113,18 +106,16 @@ class ModuleGuard:
                 hooks.callback(register_module_forward_hook(finished).remove)
             yield
 
-    def take(self, module: Module) -> None:
-        """Guard one module (not its children) that does not run at the moment; a second time does nothing."""
-        if id(module) in self._guarded:
-            return
+    def _keep_state(self, module: Module) -> None:
+        """Guard a module (not its children) that does not run at the moment, with the attributes that it has."""
         # Those keep the state of their communication beside the module; restoring a half of it would break it.
         has_own_state = not type(module).__module__.startswith(("torch.distributed", "deepspeed"))
         if has_own_state:
             ignored = (*_NOT_STATE, "dropout") if _runs_on_cudnn(module) else _NOT_STATE
             self._states.append(_State(module, ignored))
-        self._guard_running(module, keep_buffers=not has_own_state)
+        self._guard(module, keep_buffers=not has_own_state)
 
-    def rewind(self) -> bool:
+    def restore_state(self) -> bool:
         """Restore the state that modules had on entering, for another pass; returns whether it had changed."""
         # A model that writes into its weights (RWKV scales them in its first pass) remembers that in an attribute:
         # weights are not restored, so neither are attributes.
@@ -138,27 +129,28 @@ class ModuleGuard:
         """Raise ValueError where a pass has made submodules, which have other weights in every pass."""
         for state in self._states:
             if state.has_new_modules:
+                name = type(state.module).__name__
                 raise ValueError(
-                    f"{state.name} makes submodules in its first forward pass; expected a model that has run once"
+                    f"{name} makes submodules in its first forward pass; expected a model that has run once"
                 )
 
     def epsilon(self) -> float:
         """The largest machine epsilon among the parameters of the guarded modules, at least that of float32."""
-        dtypes = {p.dtype for m in self._guarded.values() for p in m._parameters.values() if p is not None}
+        parameters = [p for m in self._guarded.values() for p in m._parameters.values() if p is not None]
+        dtypes = {parameter.dtype for parameter in parameters}
         dtypes |= {torch.get_autocast_dtype(kind) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)}
-        if self._on_cuda() and (torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32):
+        tf32_allowed = torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32
+        if tf32_allowed and any(parameter.is_cuda for parameter in parameters):
             dtypes.add(torch.float16)  # TensorFloat-32 has as many digits
         return max([torch.finfo(torch.float32).eps, *(torch.finfo(d).eps for d in dtypes if d.is_floating_point)])
-
-    def _on_cuda(self) -> bool:
-        return any(p is not None and p.is_cuda for m in self._guarded.values() for p in m._parameters.values())
 
     def quantized(self) -> Module | None:
         """A quantized module among the guarded ones: no gradient flows back through it."""
         names = ("torch.ao.nn.quantized", "torch.nn.quantized", "torch.ao.nn.intrinsic.quantized")
         return next((m for m in self._guarded.values() if type(m).__module__.startswith(names)), None)
 
-    def _guard_running(self, module: Module, keep_buffers: bool = True) -> None:
+    def _guard(self, module: Module, keep_buffers: bool = True) -> None:
+        """Evaluation mode and no gradients for a module; a second time does nothing."""
         if id(module) in self._guarded:
             return
         self._guarded[id(module)] = module
@@ -189,12 +181,15 @@ _CONTAINERS = (dict, OrderedDict, defaultdict, list, set, deque)
 # What the guard and replay change themselves, and what libraries that offload weights change in every pass.
 _NOT_STATE = ("training", "forward", "_parameters")
 
+_Weights = tuple[Tensor, int, Tensor]
+"""A parameter, its version, and a few of its numbers."""
+
 
 class _State:
     """The attributes of a module at a moment, and the contents of their containers and tensors."""
 
     def __init__(self, module: Module, ignored: tuple[str, ...]) -> None:
-        self._module = module
+        self.module = module
         self._ignored = ignored
         self._values = {name: value for name, value in vars(module).items() if name not in ignored}
         self._items = {name: copy.copy(value) for name, value in self._values.items() if type(value) in _CONTAINERS}
@@ -202,23 +197,18 @@ class _State:
         self._weights = self._sampled_weights()
 
     @property
-    def name(self) -> str:
-        """The class of the module."""
-        return type(self._module).__name__
-
-    @property
     def has_new_modules(self) -> bool:
         """Whether it has a submodule, with parameters, where it had none (BigBird replaces one, and copies weights)."""
         before = self._items.get("_modules", {})
         return any(
             module is not None and before.get(name) is None and any(True for _ in module.parameters())
-            for name, module in self._module._modules.items()
+            for name, module in self.module._modules.items()
         )
 
     @property
     def changed(self) -> bool:
         """Whether any attribute has been replaced, or its content has changed."""
-        now = {name: value for name, value in vars(self._module).items() if name not in self._ignored}
+        now = {name: value for name, value in vars(self.module).items() if name not in self._ignored}
         return (
             len(now) != len(self._values)
             or any(now.get(name, self) is not value for name, value in self._values.items())
@@ -230,14 +220,11 @@ class _State:
     def weights_changed(self) -> bool:
         """Whether the module has other parameters by name, or anything wrote into them (``.data`` has no version)."""
         before, now = self._weights, self._sampled_weights()
-        return list(before) != list(now) or any(
-            one is other and (version != newer or not _equal(sample, now_sample))
-            for (one, version, sample), (other, newer, now_sample) in zip(before.values(), now.values(), strict=True)
-        )
+        return list(before) != list(now) or any(_is_written(before[name], now[name]) for name in now)
 
     def restore(self) -> None:
         """Restore what has changed."""
-        now = vars(self._module)
+        now = vars(self.module)
         for name in [name for name in now if name not in self._values and name not in self._ignored]:
             del now[name]
         for name, value in self._values.items():
@@ -251,12 +238,17 @@ class _State:
         for content in self._contents:
             content.restore()
 
-    def _sampled_weights(self) -> dict[str, tuple[Tensor, int, Tensor]]:
+    def _sampled_weights(self) -> dict[str, _Weights]:
         return {
-            name: (one, one._version, one.detach().reshape(-1)[:: max(1, one.numel() // 16)].clone())
-            for name, one in self._module._parameters.items()
-            if one is not None and not is_lazy(one) and not one.is_inference() and _is_plain(one)
+            name: (weights, weights._version, weights.detach().reshape(-1)[:: max(1, weights.numel() // 16)].clone())
+            for name, weights in self.module._parameters.items()
+            if weights is not None and not is_lazy(weights) and not weights.is_inference() and _is_plain(weights)
         }
+
+
+def _is_written(before: _Weights, now: _Weights) -> bool:
+    (weights, version, sample), (weights_now, version_now, sample_now) = before, now
+    return weights is weights_now and (version != version_now or not _equal(sample, sample_now))
 
 
 class _Content:
@@ -311,9 +303,9 @@ def _is_plain(tensor: Tensor) -> bool:
     return known and tensor.layout is torch.strided and not tensor.is_meta and not tensor.is_quantized
 
 
-def _equal(one: Tensor, other: Tensor) -> bool:
+def _equal(a: Tensor, b: Tensor) -> bool:
     try:
-        return one.equal(other) or bool(((one == other) | (one != one) & (other != other)).all())
+        return a.equal(b) or bool(((a == b) | (a != a) & (b != b)).all())
     except (NotImplementedError, RuntimeError):  # types that cannot be compared: bits and halves of bytes
         return True
 
@@ -325,7 +317,7 @@ def _same_items(value: Any, items: Any) -> bool:
         return all((a is c or a == c) and b is d for (a, b), (c, d) in zip(value.items(), items.items(), strict=True))
     if isinstance(value, set):
         return bool(value == items)
-    return all(one is other for one, other in zip(value, items, strict=True))
+    return all(a is b for a, b in zip(value, items, strict=True))
 
 
 def _runs_on_cudnn(module: Module) -> TypeGuard[nn.RNNBase]:
@@ -379,24 +371,20 @@ def _held_by(value: Any, at_top: bool) -> list[Any]:
     if isinstance(value, functools.partial):
         return [value.func, *value.args, *value.keywords.values()]
     if inspect.ismethod(value):
-        own = value.__self__
-        return [value.__func__, own, *getattr(own, "__dict__", {}).values()]
+        return [value.__func__, value.__self__, *getattr(value.__self__, "__dict__", {}).values()]
     if inspect.isfunction(value):
         cells = [cell.cell_contents for cell in value.__closure__ or () if _is_filled(cell)]
         named = [value.__globals__[name] for name in value.__code__.co_names if name in value.__globals__]
         return [
             *cells,
-            *(one for one in named if isinstance(one, Module) or inspect.isfunction(one)),
-            *_defaults(value),
+            *(held for held in named if isinstance(held, Module) or inspect.isfunction(held)),
+            *(value.__defaults__ or ()),
+            *(value.__kwdefaults__ or {}).values(),
         ]
     if isinstance(value, (list, tuple, dict)) and len(value) <= 100:
         return list(value.values() if isinstance(value, dict) else value)
     # The instance of a class with __call__.
     return list(vars(value).values()) if at_top and hasattr(value, "__dict__") else []
-
-
-def _defaults(function: Any) -> list[Any]:
-    return [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
 
 
 def _is_filled(cell: Any) -> bool:

@@ -70,12 +70,8 @@ def hooked(
     """Let ``visit`` see and replace the inputs or outputs of layers, for one forward pass on this thread.
 
     An output is replaced where ``forward`` returns and an input before any other hook of the layer runs. So other
-    hooks, those by which transformers collects hidden states among them, see what the model sees.
-
-    Args:
-        points (sequence of HookPoint): The layers.
-        visit (Callable): See :data:`Visit`.
-        entering (Callable): Takes ``(args, kwargs)`` of a layer before it runs. Default: the identity
+    hooks, those by which transformers collects hidden states among them, see what the model sees. ``entering`` takes
+    ``(args, kwargs)`` of a layer before it runs.
     """
     thread = threading.get_ident()
     calls: Counter[tuple[Module, bool]] = Counter()
@@ -170,13 +166,9 @@ class Prefix:
 
 
 class CallTrace:
-    """The tree of module calls of one forward pass.
+    """The tree of module calls of one forward pass; with copies of outputs where the model writes into them."""
 
-    Args:
-        keep_copies (bool): Whether to keep copies of outputs: needed where the model writes into them afterwards.
-    """
-
-    def __init__(self, keep_copies: bool = False) -> None:
+    def __init__(self, keep_copies: bool) -> None:
         self._keep_copies = keep_copies
         self._n_calls: Counter[Module] = Counter()
         # The inputs of unfinished calls, and their versions when the calls began.
@@ -185,7 +177,7 @@ class CallTrace:
         self._open = [self._root]
 
     @contextmanager
-    def following(self) -> Iterator[CallTrace]:
+    def following(self) -> Iterator[None]:
         """Follow the calls of this thread."""
         thread = threading.get_ident()
 
@@ -201,7 +193,7 @@ class CallTrace:
             undo.callback(register_module_forward_pre_hook(begins).remove)
             # always_call: a model may catch an error of one of its modules and go on.
             undo.callback(register_module_forward_hook(ends, always_call=True).remove)
-            yield self
+            yield
 
     def returned(self, module: Module, output: Any) -> None:
         """Finish the innermost unfinished call of ``module`` before its hooks have run."""
@@ -313,26 +305,24 @@ class RecordedPass:
 
 
 def record(forward: Callable[[int], Tensor], points: Sequence[HookPoint], guard: ModuleGuard) -> RecordedPass:
-    """Run a model once and capture its activations.
-
-    Args:
-        forward, points: As for :class:`RecordedPass`.
-        guard (ModuleGuard): Guards the modules that run.
+    """Run a model once and capture its activations; twice where it writes into what is captured.
 
     Raises:
         ValueError: A layer did not run, or not as often as a hook point says.
         TypeError: A layer or the model returned no floating-point tensor.
     """
     with torch.no_grad():
-        output, captured = _observe(forward, points, guard, keep_copies=False)
-        changed = tuple(tuple(call.finished and call.changed_in_place for call in one.prefix.calls) for one in captured)
+        output, activations = _observe(forward, points, guard, keep_copies=False)
+        changed = tuple(
+            tuple(call.finished and call.changed_in_place for call in captured.prefix.calls) for captured in activations
+        )
         guard.require_no_new_modules()
-        stateful = guard.rewind()
-        if stateful or any(map(any, changed)) or any(one.changed_in_place for one in captured):
+        stateful = guard.restore_state()
+        if stateful or any(map(any, changed)) or any(captured.changed_in_place for captured in activations):
             # The model wrote into tensors that are needed later: run it again and keep copies.
-            output, captured = _observe(forward, points, guard, keep_copies=True)
-            guard.rewind()
-    return RecordedPass(forward, points, output, tuple(captured), changed, guard, stateful)
+            output, activations = _observe(forward, points, guard, keep_copies=True)
+            guard.restore_state()
+    return RecordedPass(forward, points, output, tuple(activations), changed, guard, stateful)
 
 
 def _observe(
@@ -340,8 +330,8 @@ def _observe(
 ) -> tuple[Tensor, list[CapturedActivation]]:
     trace = CallTrace(keep_copies)
     n_calls: Counter[tuple[Module, bool]] = Counter()
-    # For a call counted from the last, as many captured activations as may still be the one.
-    seen: list[deque[tuple[int, CapturedActivation]]] = [
+    # In the order in which they are passed. For a call counted from the last, as many as may still be it.
+    candidates: list[deque[tuple[int, CapturedActivation]]] = [
         deque(maxlen=-point.call if point.call < 0 else 1) for point in points
     ]
 
@@ -365,11 +355,17 @@ def _observe(
                 origin = Origin.of(guard.last_leaf, layer, original, original_input, input_dim, at_input)
                 structure = map_tensors(copy_tensor, value) if keep_copies else value
                 activation, _ = activation_of(structure, layer)
-                one = CapturedActivation(
-                    number, activation, structure, layer_input, call, origin, trace.prefix(),
-                    [*_versions(activation), *versions],
-                )  # fmt: skip
-                seen[number].append((sum(n_calls.values()), one))
+                captured = CapturedActivation(
+                    number=number,
+                    activation=activation,
+                    structure=structure,
+                    layer_input=layer_input,
+                    call=call,
+                    origin=origin,
+                    prefix=trace.prefix(),
+                    versions=[*_versions(activation), *versions],
+                )
+                candidates[number].append((sum(n_calls.values()), captured))
 
     with guard.watching(leaves=True), hooked(points, visit, entering), trace.following():
         output = forward(1)
@@ -380,9 +376,12 @@ def _observe(
         )
     for point in points:
         point.require(n_calls[point.layer, point.at_input])
-    first_of_each = sorted((captured[0] for captured in seen), key=lambda entry: entry[0])
-    runs = [n_calls[points[one.number].layer, points[one.number].at_input] for _, one in first_of_each]
-    return output, [replace(one, n_calls=n) for (_, one), n in zip(first_of_each, runs, strict=True)]
+    in_order = [captured for _, captured in sorted((queue[0] for queue in candidates), key=lambda entry: entry[0])]
+    passed = [points[captured.number] for captured in in_order]
+    return output, [
+        replace(captured, n_calls=n_calls[point.layer, point.at_input])
+        for captured, point in zip(in_order, passed, strict=True)
+    ]
 
 
 def _versions(*tensors: Tensor | None) -> list[int]:

@@ -46,7 +46,7 @@ class ModelInputs:
         count = len(target) if isinstance(target, list) else target.numel() if isinstance(target, Tensor) else 1
         if count not in (1, rows) or (isinstance(target, list) and count != rows):
             raise AssertionError(f"target has {count} entries, expected one for each of {rows} examples")
-        per_example = tuple(bool(one.ndim) and one.shape[0] == rows for one in tensors_in((tensors, arguments)))
+        per_example = tuple(bool(x.ndim) and x.shape[0] == rows for x in tensors_in((tensors, arguments)))
         return cls(tensors, arguments, target, per_example)
 
     @property
@@ -57,12 +57,10 @@ class ModelInputs:
     def part(self, first: int, size: int) -> ModelInputs:
         """The examples from ``first`` on, at most ``size`` of them."""
         # A tensor that is the same for all examples must not look as if it counted those of the part.
-        tensors = tensors_in((self.inputs, self.arguments))
-        others = {
-            one.shape[0] for one, counts in zip(tensors, self.per_example, strict=True) if one.ndim and not counts
-        }
+        tensors = zip(tensors_in((self.inputs, self.arguments)), self.per_example, strict=True)
+        other_sizes = {tensor.shape[0] for tensor, per_example in tensors if tensor.ndim and not per_example}
         size = min(size, self.rows - first)
-        while 1 < size < self.rows and size in others:
+        while 1 < size < self.rows and size in other_sizes:
             size -= 1
         return self.examples(first, first + size)
 

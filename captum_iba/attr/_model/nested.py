@@ -9,6 +9,7 @@ import copy
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 
@@ -21,12 +22,11 @@ def map_tensors(function: Callable[[Tensor], Any], value: Any) -> Any:
     if isinstance(value, Tensor):
         return function(value)
     if isinstance(value, tuple):
-        items = [map_tensors(function, item) for item in value]
-        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+        return _like(value, [map_tensors(function, item) for item in value])
     if isinstance(value, list):
         return [map_tensors(function, item) for item in value]
     if isinstance(value, Mapping):
-        return _with_values(value, {key: map_tensors(function, value[key]) for key in value})
+        return with_values(value, {key: map_tensors(function, value[key]) for key in value})
     return value
 
 
@@ -40,6 +40,22 @@ def tensors_in(value: Any) -> list[Tensor]:
 def copy_tensor(tensor: Tensor) -> Tensor:
     """A copy outside of any graph."""
     return tensor.detach().clone()
+
+
+def at_least_float32(tensor: Tensor) -> Tensor:
+    """The tensor, in float32 if it is in half precision."""
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+
+
+def select_examples(value: Any, rows: int, examples: Tensor) -> Any:
+    """Every tensor whose first dimension counts the ``rows`` examples, with some of them, by number."""
+
+    def select(tensor: Tensor) -> Tensor:
+        if tensor.ndim == 0 or tensor.shape[0] != rows:
+            return tensor
+        return tensor.index_select(0, examples.to(tensor.device))
+
+    return map_tensors(select, value)
 
 
 def tile(value: Any, rows: int, copies: int) -> Any:
@@ -92,21 +108,24 @@ def _replace_item(
     def replace(new: Tensor) -> Any:
         items = list(value)
         items[index] = inner(new)
-        if isinstance(value, list):
-            return items
-        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+        return items if isinstance(value, list) else _like(value, items)
 
     return replace
 
 
 def _replace_key(value: Mapping[str, Any], key: str, inner: Callable[[Tensor], Any]) -> Callable[[Tensor], Any]:
     def replace(new: Tensor) -> Any:
-        return _with_values(value, {key: inner(new)})
+        return with_values(value, {key: inner(new)})
 
     return replace
 
 
-def _with_values(value: Mapping[str, Any], changes: dict[str, Any]) -> Any:
+def _like(value: tuple[Any, ...], items: list[Any]) -> Any:
+    """A tuple of other items, named as ``value`` is."""
+    return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+
+
+def with_values(value: Mapping[str, Any], changes: dict[str, Any]) -> Any:
     """The same mapping with other values; one that cannot be written to is made anew of the same type."""
     if not isinstance(value, MutableMapping):
         construct: Any = type(value)

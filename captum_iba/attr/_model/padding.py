@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from captum_iba.attr._model.nested import _with_values
+from captum_iba.attr._model.nested import with_values
 
 _NO_MASK = ("token_type_ids", "position_ids", "input_ids")
 _OTHER_SEQUENCES = ("decoder", "label", "tgt", "target")
@@ -41,22 +41,20 @@ class Padding:
     ) -> list[Tensor | None]:
         """For each layer the mask for :meth:`FeatureStatistics.update`; None where all observations count.
 
-        Args:
-            batch (Any): The batch.
-            activations (sequence of Tensor): Activations of the layers, with the features in the last dimension.
-            rerun (callable): Returns the activations for another batch.
+        Activations have their features in the last dimension; ``rerun`` returns those for another batch.
         """
         named = list(_leaves(self._named(batch)))
         masks = _attention_masks(named)
-        mask = masks[0] if masks else None
-        if any(one.shape != masks[0].shape or not one.equal(masks[0]) for one in masks[1:]):
-            self._warn_of_mask("attention_mask")  # of several texts
-            return [None] * len(activations)
-        if mask is None:
+        all_count: list[Tensor | None] = [None] * len(activations)
+        if not masks:
             self._look_for_masks(named, activations)
-            return [None] * len(activations)
+            return all_count
+        mask, *other_masks = masks
+        if any(other.shape != mask.shape or not other.equal(mask) for other in other_masks):
+            self._warn_of_mask("attention_mask")  # of several texts
+            return all_count
         if bool((mask != 0).all()):
-            return [None] * len(activations)
+            return all_count
         same_shape = [activation.ndim >= 3 and activation.shape[:2] == mask.shape for activation in activations]
         if any(same and number not in self._have_positions for number, same in enumerate(same_shape)):
             self._try_shorter(batch, mask, same_shape, activations, rerun)
@@ -89,22 +87,22 @@ class Padding:
         Sizes alone are ambiguous: (T, B, D) has the mask's shape where B = T, and a layer may have as many latents as
         tokens.
         """
-
+        if mask.shape[1] == 1:
+            return
         length = (mask.shape[1] + 1) // 2  # half, often whole windows for models that pad to windows
 
         def cut(name: str, value: Any) -> Any:
             if isinstance(value, Mapping):
-                return _with_values(value, {key: cut(str(key), value[key]) for key in value})
+                return with_values(value, {key: cut(str(key), value[key]) for key in value})
             if isinstance(value, (tuple, list)) and not _are_numbers(value):
                 items = [cut(name, item) for item in value]
                 return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
             # The positions of a decoder are others.
-            own = isinstance(value, Tensor) and value.shape[:2] == mask.shape and not name.startswith(_OTHER_SEQUENCES)
+            if not isinstance(value, Tensor) or value.shape[:2] != mask.shape or name.startswith(_OTHER_SEQUENCES):
+                return value
             # The model may write into its inputs, and is not to write into the user's batch.
-            return value[:, :length].clone() if own else value
+            return value[:, :length].clone()
 
-        if mask.shape[1] == 1:
-            return
         items = batch.items() if isinstance(batch, Mapping) else zip(self._named(batch), batch, strict=False)
         shortened = {name: cut(name, value) for name, value in items}
         shorter = shortened if isinstance(batch, Mapping) else tuple(shortened.values())
@@ -138,7 +136,7 @@ class Padding:
         named: dict[str, Any] = {}
         for name, value in bound.arguments.items():
             if bound.signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL:
-                named.update((f"item {len(named) + number}", one) for number, one in enumerate(value))
+                named.update((f"item {len(named) + number}", item) for number, item in enumerate(value))
             else:
                 named[name] = value
         return named

@@ -12,7 +12,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from itertools import count
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -21,7 +20,7 @@ from torch.nn import Module
 
 from captum_iba.attr._model.guard import ModuleGuard
 from captum_iba.attr._model.hooks import HookPoint, Prefix, RecordedPass, activation_of, hooked, replace_forward
-from captum_iba.attr._model.nested import copy_tensor, map_tensors, tensors_in, tile
+from captum_iba.attr._model.nested import at_least_float32, copy_tensor, map_tensors, tensors_in, tile
 
 _TOLERANCE = 1e-4
 # Larger logits are masked ones (-1e9, the least number), which are no scale for the others.
@@ -55,10 +54,8 @@ class ForwardPasses:
         positions = [i for i, captured in enumerate(recorded.captured) if captured.number in numbers]
         self._changed = recorded.changed[positions[0]]
         self.captured = [recorded.captured[i] for i in positions]
-        self._order = {
-            (points[captured.number].layer, points[captured.number].at_input, captured.call): order
-            for order, captured in enumerate(self.captured)
-        }
+        passed = [(points[captured.number], captured.call) for captured in self.captured]
+        self._order = {(point.layer, point.at_input, call): order for order, (point, call) in enumerate(passed)}
         if len(self._order) < len(self.captured):
             raise ValueError("layer_call names the same call of a layer twice, expected each once with share_mask")
         self._undo = ExitStack()
@@ -76,9 +73,7 @@ class ForwardPasses:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._undo.close()
 
     @property
@@ -104,15 +99,14 @@ class ForwardPasses:
             ValueError: The output has another number of rows than the inputs.
         """
         try:
-            output = self._require_rows(copies, self._run(copies, replace))
+            return self._require_rows(copies, self._run(copies, replace))
         except Exception as error:
             if self._cached is None or out_of_memory(error):
                 raise
             # Something that only noised activations do, and recorded tensors do not allow. A full pass does it, or
             # says why not.
             self._fall_back(f"a replayed pass fails with {type(error).__name__}: {error}")
-            output = self._require_rows(copies, self._run(copies, replace))
-        return output
+        return self._require_rows(copies, self._run(copies, replace))
 
     def _require_rows(self, copies: int, output: Tensor) -> Tensor:
         expected = (copies * self._rows, *self._recorded.output.shape[1:])
@@ -143,13 +137,13 @@ class ForwardPasses:
         if self._cached:
             self._cached.restart(copies)
         if self._recorded.stateful:
-            self.guard.rewind()
+            self.guard.restore_state()
         # Noised activations may take a model through modules that the recorded pass did not run.
         try:
             with self.guard.watching(), hooked(self._points, visit):
                 return self._recorded.forward(copies)
         except Exception:
-            self.guard.rewind()  # what the pass would have restored at its end
+            self.guard.restore_state()  # what the pass would have restored at its end
             raise
 
     def _check(self) -> None:
@@ -289,7 +283,7 @@ def out_of_memory(error: Exception) -> bool:
 
 def _perturbed(activation: Tensor) -> Tensor:
     """The activation with noise of half its standard deviation, always the same."""
-    wide = activation.to(torch.promote_types(activation.dtype, torch.float32))
+    wide = at_least_float32(activation)
     generator = torch.Generator(activation.device).manual_seed(0)
     noise = torch.randn(activation.shape, generator=generator, device=activation.device, dtype=wide.dtype)
     scale = wide.std() if activation.numel() > 1 else wide.new_ones(())
@@ -302,9 +296,9 @@ def largest_difference(output: Tensor, expected: Tensor) -> float:
         raise ValueError(f"the output has the shape {tuple(getattr(output, 'shape', ()))}, not {tuple(expected.shape)}")
     # Not in float64, which not every device has.
     wide = torch.promote_types(expected.dtype, torch.float32)
-    one, other = output.to(wide), expected.to(wide)
-    size = other.abs()
+    actual, reference = output.to(wide), expected.to(wide)
+    size = reference.abs()
     usual = size <= _LARGEST_LOGIT
     scale = torch.where(usual, size, 0.0).max().clamp_min(1e-3)
-    deviation = torch.where(one == other, 0.0, (one - other).abs() / torch.where(usual, scale, size))
+    deviation = torch.where(actual == reference, 0.0, (actual - reference).abs() / torch.where(usual, scale, size))
     return float(deviation.max())
