@@ -14,15 +14,14 @@ from captum_iba._compat import _format_output, _run_forward
 from captum_iba.attr._model.guard import ModuleGuard
 from captum_iba.attr._model.hooks import CapturedActivation, HookPoint, RecordedPass, record
 from captum_iba.attr._model.inputs import ModelInputs
-from captum_iba.attr._model.nested import tensors_in
+from captum_iba.attr._model.nested import at_least_float32, tensors_in
 from captum_iba.attr._model.replay import ForwardPasses, largest_difference, out_of_memory
 from captum_iba.attr.feature_dim import resolve_feature_dim
 from captum_iba.attr.feature_statistics import FeatureStatistics, require_same_place
 from captum_iba.attr.losses import (
     LossFunction,
     has_probability,
-    loss_warnings,
-    may_be_probabilities,
+    loss_warning,
     require_outputs,
     resolve_loss,
     row_losses,
@@ -228,36 +227,13 @@ class Execution:
             self._resolved_loss = resolve_loss(self.loss, output)
         loss = self._resolved_loss
         require_outputs(loss, output)
-        self._warn_of_outputs(loss, output)
+        warning = loss_warning(self.loss, loss, output)
+        if warning is not None:
+            self.warn_once(*warning)
         losses = row_losses(loss, output, part.target)
         if not bool(losses.isfinite().all()):
             raise ValueError(f"forward_func gives NaN or infinity: the losses of the examples are {losses.tolist()}")
         return loss
-
-    def _warn_of_outputs(self, loss: str | LossFunction, output: Tensor) -> None:
-        for key, message in loss_warnings(self.loss, output):
-            self.warn_once(key, message)
-        if self.loss is not None:
-            return
-        if output.shape[1:].numel() == 1:
-            self.warn_once(
-                "one value",
-                "forward_func gives one value per example, and the bottleneck keeps what makes it large; for a "
-                "classifier of one logit pass loss='binary_cross_entropy' and the class, 0 or 1, as target, for a "
-                "regression a function of the distance as loss, and loss='negative_output' if large is what you mean",
-            )
-        if loss == "softmax":
-            self.warn_once(
-                "probabilities",
-                "forward_func gives probabilities: every row is in [0, 1] and sums to 1. loss='probability' is "
-                "used, minus the logarithm of the target probability; pass loss='cross_entropy' if these are logits",
-            )
-        elif loss == "cross_entropy" and may_be_probabilities(output):
-            self.warn_once(
-                "between 0 and 1",
-                "forward_func gives values between 0 and 1 only, which are used as logits; if they are probabilities "
-                "of independent classes (a sigmoid), pass loss='probability', if they are logits loss='cross_entropy'",
-            )
 
     def _check_batch_first(self, part: ModelInputs, recorded: RecordedPass) -> None:
         """ValueError where dimension 0 of a layer counts something else, which happens to have as many entries."""
@@ -302,19 +278,19 @@ class Execution:
         loss: str | LossFunction,
     ) -> _PartResult:
         """One bottleneck for some examples."""
-        captured = passes.captured[0]
-        activation = captured.activation
-        dims = [self._feature_dim(layer) for layer in passes.captured]
+        first_captured = passes.captured[0]
+        activation = first_captured.activation
+        dims = [self._feature_dim(captured) for captured in passes.captured]
         if len(set(dims)) > 1:
             raise ValueError(f"share_mask is True, but the features of the layers are in dimensions {dims}")
         feature_mask, bottleneck_mask = (
-            self._rows_of(mask, first, part.rows) for mask in (self.feature_mask, self.bottleneck_mask)
+            _mask_of_part(mask, first, part.rows) for mask in (self.feature_mask, self.bottleneck_mask)
         )
         layout = MaskLayout.of(activation, settings.granularity, feature_mask, bottleneck_mask, dims[0])
         _require_finite(activation, layout, first)
-        for other in passes.captured[1:]:
-            layout.require_fit(other.activation, str(self.points[other.number]))
-        noise = [self._noise(layer, layout, dim) for layer, dim in zip(passes.captured, dims, strict=True)]
+        for captured in passes.captured[1:]:
+            layout.require_fit(captured.activation, str(self.points[captured.number]))
+        noise = [self._noise(captured, layout, dim) for captured, dim in zip(passes.captured, dims, strict=True)]
         mean, std = noise[0]
         information = Information(layout, (activation.to(mean.dtype) - mean) / std)
         means, stds = zip(*noise, strict=True)
@@ -341,14 +317,10 @@ class Execution:
             trace = BottleneckTrace(objectives, nats / NATS_PER_BIT, probabilities)
         attributions = [
             bits if tensor is activation else torch.zeros(tensor.shape, dtype=bits.dtype, device=tensor.device)
-            for tensor in _tensors_of(captured, self.points[captured.number].at_input)
+            for tensor in _tensors_of(first_captured, self.points[first_captured.number].at_input)
         ]
         position = next(i for i, attribution in enumerate(attributions) if attribution is bits)
         return _PartResult(part.rows, attributions, position, trace)
-
-    def _rows_of(self, mask: Tensor | None, first: int, rows: int) -> Tensor | None:
-        """The rows of a mask for some examples; a mask with one row is for all."""
-        return mask if mask is None or mask.ndim == 0 or mask.shape[0] == 1 else mask[first : first + rows]
 
     def _feature_dim(self, captured: CapturedActivation) -> int:
         """The dimension of the features: as named, as in the statistics, or as the layer says."""
@@ -367,7 +339,7 @@ class Execution:
 
     def _noise(self, captured: CapturedActivation, layout: MaskLayout, feature_dim: int) -> tuple[Tensor, Tensor]:
         """Mean and standard deviation of the noise at a hook point, in the mask's precision."""
-        activation = captured.activation.to(torch.promote_types(captured.activation.dtype, torch.float32))
+        activation = at_least_float32(captured.activation)
         if self.settings.noise_around_input:
             return released_noise(activation, captured.layer_input)
         statistics = self.statistics[captured.number]
@@ -413,6 +385,11 @@ def _concatenated(pieces: Sequence[Tensor], rows: Sequence[int]) -> Tensor:
     """One tensor of a layer's output. The last state of an LSTM counts examples in dimension 1; a loss has none."""
     dimensions = [d for d in range(pieces[0].ndim) if [piece.shape[d] for piece in pieces] == list(rows)]
     return torch.cat(tuple(pieces), dimensions[0]) if dimensions else pieces[0]
+
+
+def _mask_of_part(mask: Tensor | None, first: int, rows: int) -> Tensor | None:
+    """The rows of a mask for some examples; a mask with one row is for all."""
+    return mask if mask is None or mask.ndim == 0 or mask.shape[0] == 1 else mask[first : first + rows]
 
 
 def _require_finite(activation: Tensor, layout: MaskLayout, first: int) -> None:

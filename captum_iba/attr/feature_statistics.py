@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
+from captum_iba._checks import check_integer, per_layer
 from captum_iba._compat import progress
 from captum_iba._files import write_bytes
 from captum_iba.attr._model.guard import ModuleGuard
-from captum_iba.attr._model.hooks import HookPoint, activation_of, hooked
+from captum_iba.attr._model.hooks import HookPoint, activation_of, hook_points, hooked
 from captum_iba.attr._model.nested import split_activation
 from captum_iba.attr._model.padding import Padding
 from captum_iba.attr.feature_dim import Origin, infer_feature_dim, known_dim, resolve_feature_dim
@@ -74,8 +75,8 @@ class FeatureStatistics:
     def __init__(self, layer: str | None = None, min_std: float = 0.01, feature_dim: int | None = None) -> None:
         if not min_std > 0:
             raise ValueError(f"min_std must be a positive number, got {min_std!r}")
-        if feature_dim is not None and (not isinstance(feature_dim, int) or isinstance(feature_dim, bool)):
-            raise ValueError(f"feature_dim is {feature_dim!r}, expected an integer")
+        if feature_dim is not None:
+            check_integer("feature_dim", feature_dim)
         self.layer = layer
         self.min_std = float(min_std)
         self.feature_dim = feature_dim
@@ -147,20 +148,19 @@ class FeatureStatistics:
             raise ValueError(
                 f"other is of layer {other.layer!r}, expected statistics of the same layer, {self.layer!r}"
             )
-        if None not in (self.feature_dim, other.feature_dim) and self.feature_dim != other.feature_dim:
+        if _differ(self.feature_dim, other.feature_dim):
             raise ValueError(f"other has the feature_dim {other.feature_dim}, expected {self.feature_dim}")
         for name in ("at_input", "call"):
-            one, another = getattr(self, name), getattr(other, name)
-            if None not in (one, another) and one != another:
-                raise ValueError(f"other has {name}={another}, expected statistics of the same place, {name}={one}")
-        if None not in (self.model, other.model) and self.model != other.model:
+            own, others = getattr(self, name), getattr(other, name)
+            if _differ(own, others):
+                raise ValueError(f"other has {name}={others}, expected statistics of the same place, {name}={own}")
+        if _differ(self.model, other.model):
             raise ValueError("other was gathered with another model, expected statistics of the same model")
-        merged = FeatureStatistics(
-            self.layer, self.min_std, other.feature_dim if self.feature_dim is None else self.feature_dim
-        )
+        merged = FeatureStatistics(self.layer, self.min_std)
+        for name in ("feature_dim", "at_input", "call"):
+            own = getattr(self, name)
+            setattr(merged, name, getattr(other, name) if own is None else own)
         merged.model = self.model if self.model == other.model else None
-        merged.at_input = other.at_input if self.at_input is None else self.at_input
-        merged.call = other.call if self.call is None else self.call
         for part in (self, other):
             if part._mean is not None and part._squares is not None:
                 merged._combine(part.count, part._mean, part._squares)
@@ -225,19 +225,20 @@ class FeatureStatistics:
         if isinstance(batches, Tensor):
             raise TypeError("batches is a tensor, expected an iterable of batches: [tensor], or tensor.split(32)")
         layers = [layer] if isinstance(layer, Module) else list(layer)
-        calls = [layer_call] * len(layers) if isinstance(layer_call, int) else list(layer_call)
-        if len(calls) != len(layers):
-            raise ValueError(f"layer_call has {len(calls)} entries, expected one per layer, {len(layers)}")
-        points = [HookPoint(one, call, attribute_to_layer_input) for one, call in zip(layers, calls, strict=True)]
-        dims = feature_dims(feature_dim, len(layers))
-        gathered = [cls(_name_of(forward_func, one), min_std) for one in layers]
-        for statistics, call in zip(gathered, calls, strict=True):
-            statistics.at_input, statistics.call = bool(attribute_to_layer_input), int(call)
-        padding = Padding(forward_func, [str(_name_of(forward_func, one) or type(one).__name__) for one in layers])
+        points = hook_points(layers, layer_call, attribute_to_layer_input)
+        named_dims = per_layer("feature_dim", feature_dim, len(layers))
+        names = [_name_of(forward_func, point.layer) for point in points]
+        gathered = [cls(name, min_std) for name in names]
+        for statistics, point in zip(gathered, points, strict=True):
+            statistics.at_input, statistics.call = bool(point.at_input), int(point.call)
+        padding = Padding(forward_func, [name or type(one).__name__ for name, one in zip(names, layers, strict=True)])
         with ModuleGuard(forward_func) as guard, torch.no_grad():
 
             def features_last(captured: Sequence[tuple[Tensor, Origin]]) -> list[Tensor]:
-                return [one._features_last(x) for one, (x, _) in zip(gathered, captured, strict=True)]
+                return [
+                    statistics._features_last(activation)
+                    for statistics, (activation, _) in zip(gathered, captured, strict=True)
+                ]
 
             def rerun(batch: Any) -> list[Tensor]:
                 try:
@@ -250,14 +251,14 @@ class FeatureStatistics:
                     # After a first full pass it is known which layers run once, and where to stop.
                     points, captured = _run_to_points(forward_func, batch, points, guard)
                     guard.restore_state()  # which the pass, ended at the layer, could not do at its end
-                    for statistics, one, dim, (x, origin) in zip(gathered, layers, dims, captured, strict=True):
-                        statistics._settle_feature_dim(one, x, dim, origin, attribute_to_layer_input)
+                    for statistics, point, dim, capture in zip(gathered, points, named_dims, captured, strict=True):
+                        statistics._settle_feature_dim(point, *capture, dim)
                     if mask_func is not None:
                         masks: list[Tensor | None] = [mask_func(batch)] * len(captured)
                     else:
                         masks = padding.masks(batch, features_last(captured), rerun)
-                for statistics, (x, _), mask in zip(gathered, captured, masks, strict=True):
-                    statistics.update(x, mask)
+                for statistics, (activation, _), mask in zip(gathered, captured, masks, strict=True):
+                    statistics.update(activation, mask)
         for statistics in gathered:
             statistics._require()
         _warn_if_few(gathered)
@@ -344,9 +345,8 @@ class FeatureStatistics:
             )
         return rows[mask.to(rows.device, torch.bool)].reshape(-1, rows.shape[-1])
 
-    def _settle_feature_dim(
-        self, layer: Module, activations: Tensor, named: int | None, origin: Origin, at_input: bool
-    ) -> None:
+    def _settle_feature_dim(self, point: HookPoint, activations: Tensor, origin: Origin, named: int | None) -> None:
+        layer, at_input = point.layer, point.at_input
         if activations.ndim < 2:
             raise ValueError(
                 f"layer {type(layer).__name__} has the shape {tuple(activations.shape)}, expected (B, ...)"
@@ -392,6 +392,11 @@ class FeatureStatistics:
         if self._mean is None or self._squares is None:
             raise ValueError("these statistics hold no data: no batch, or none with an observation that counts")
         return self._mean, self._squares
+
+
+def _differ(own: Any, other: Any) -> bool:
+    """Whether both are known, and not the same."""
+    return None not in (own, other) and own != other
 
 
 def _wide(tensor: Tensor) -> Tensor:
@@ -442,11 +447,7 @@ def require_same_place(
 ) -> None:
     """Raise ValueError where statistics were gathered at another layer, call or side of it, as far as that is known.
 
-    Args:
-        statistics (FeatureStatistics): The statistics.
-        forward_func (Callable): The model.
-        point (HookPoint): Where the bottleneck is.
-        n_calls (int): How often the layer ran.
+    The bottleneck is at ``point``, and the layer ran ``n_calls`` times.
     """
     where = f"statistics are of layer {statistics.layer!r}" if statistics.layer else "statistics are of a layer"
     if statistics.at_input is not None and statistics.at_input != bool(point.at_input):
@@ -468,15 +469,6 @@ def require_same_place(
                 f"{where}, but the layer is {name!r}; expected statistics of the same layer (where modules are "
                 "named otherwise than in the model that they were gathered with, set statistics.layer = None)"
             )
-
-
-def feature_dims(feature_dim: int | Sequence[int | None] | None, n_layers: int) -> list[int | None]:
-    """``feature_dim`` of every layer; ValueError for another number of them."""
-    if feature_dim is None or isinstance(feature_dim, int):
-        return [feature_dim] * n_layers
-    if len(feature_dim) != n_layers:
-        raise ValueError(f"feature_dim has {len(feature_dim)} entries, expected one per layer, {n_layers}")
-    return list(feature_dim)
 
 
 def _warn_if_few(gathered: Sequence[FeatureStatistics]) -> None:

@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
+from captum_iba._checks import check_integer, per_layer
 from captum_iba._compat import LayerAttribution, ModuleOrModuleList, NoiseTunnel, TargetType, log_usage, progress
-from captum_iba.attr._model.hooks import HookPoint
+from captum_iba.attr._model.hooks import hook_points
 from captum_iba.attr._model.inputs import ModelInputs, outside_inference_mode
 from captum_iba.attr.execution import Execution
-from captum_iba.attr.feature_statistics import FeatureStatistics, feature_dims
+from captum_iba.attr.feature_statistics import FeatureStatistics
 from captum_iba.attr.losses import LossFunction
 from captum_iba.attr.settings import BottleneckSettings, SettingsOverrides, resolve_settings
 
@@ -192,17 +193,10 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
                 "attribute_to_layer_input is True, expected False for noise around the layer's input "
                 '(preset="as_released"): the input would be the mean of its own noise'
             )
-        _require_integer("seed", seed)
+        check_integer("seed", seed, kind=Integral)
         if internal_batch_size is not None:
-            _require_integer("internal_batch_size", internal_batch_size, at_least=1)
-        calls = list(layer_call) if isinstance(layer_call, Sequence) else [layer_call] * len(self._layers)
-        if len(calls) != len(self._layers):
-            raise ValueError(f"layer_call has {len(calls)} entries, expected one per layer, {len(self._layers)}")
-        for call in calls:
-            _require_integer("layer_call", call)
-        points = [
-            HookPoint(layer, call, attribute_to_layer_input) for layer, call in zip(self._layers, calls, strict=True)
-        ]
+            check_integer("internal_batch_size", internal_batch_size, at_least=1, kind=Integral)
+        points = hook_points(self._layers, layer_call, attribute_to_layer_input)
         if share_mask and len(set(points)) < len(points):
             raise ValueError("layer has the same call of a layer twice, expected each once with share_mask")
         numbers = range(len(points))
@@ -211,22 +205,22 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
         rows = model_inputs.rows
         bar = None
         execution = Execution(
-            self.forward_func,
-            points,
-            self.statistics,
-            model_inputs,
-            settings,
-            _usable_mask("feature_mask", feature_mask, rows),
-            _usable_mask("bottleneck_mask", _repeated_by_noise_tunnel(bottleneck_mask, rows), rows),
-            feature_dims(feature_dim, len(points)),
-            loss,
-            int(seed),
-            internal_batch_size,
-            replay,
-            return_trace,
-            overrides.get("complement") is not None,
-            self._warn_once,
-            lambda n_rows: bar.update(n_rows) if bar is not None else None,
+            forward_func=self.forward_func,
+            points=points,
+            statistics=self.statistics,
+            inputs=model_inputs,
+            settings=settings,
+            feature_mask=_usable_mask("feature_mask", feature_mask, rows),
+            bottleneck_mask=_usable_mask("bottleneck_mask", _repeated_by_noise_tunnel(bottleneck_mask, rows), rows),
+            feature_dims=per_layer("feature_dim", feature_dim, len(points)),
+            loss=loss,
+            seed=int(seed),
+            internal_batch_size=internal_batch_size,
+            replay=replay,
+            return_trace=return_trace,
+            complement_required=overrides.get("complement") is not None,
+            warn_once=self._warn_once,
+            on_rows=lambda n_rows: bar.update(n_rows) if bar is not None else None,
         )
         if show_progress:
             bar = progress(total=len(bottlenecks) * execution.n_rows, desc=f"{self.get_name()} attribution")
@@ -260,18 +254,11 @@ def _one_per_layer(
         raise TypeError(
             f"statistics is a {type(statistics).__name__}, expected FeatureStatistics or a list, one per layer"
         )
-    entries = [statistics] if isinstance(statistics, FeatureStatistics) else list(statistics)
-    if len(entries) != n_layers:
-        raise ValueError(f"statistics has {len(entries)} entries, expected one per layer, {n_layers}")
+    listed = [statistics] if isinstance(statistics, FeatureStatistics) else statistics
+    entries = per_layer("statistics", listed, n_layers)
     if wrong := [entry for entry in entries if not isinstance(entry, (FeatureStatistics, type(None)))]:
         raise TypeError(f"statistics holds a {type(wrong[0]).__name__}, expected FeatureStatistics per layer")
-    return list(entries)
-
-
-def _require_integer(name: str, value: Any, at_least: int | None = None) -> None:
-    if not isinstance(value, Integral) or isinstance(value, bool) or (at_least is not None and value < at_least):
-        expected = "an integer" if at_least is None else f"an integer of at least {at_least}"
-        raise ValueError(f"{name} is {value!r}, expected {expected}")
+    return entries
 
 
 def _usable_mask(name: str, mask: Tensor | None, rows: int) -> Tensor | None:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from captum_iba._compat import TargetType, _select_targets
+from captum_iba.attr._model.nested import at_least_float32
 
 LossFunction = Callable[[Tensor, Any], Tensor]
 """Takes the model's output and the target of every row (an int or a tuple for all rows), returns one value per row;
@@ -46,11 +47,11 @@ def are_probabilities(output: Tensor) -> bool:
     else:
         # Of float32, too, where the output is in float64: it may have been cast.
         tolerance = torch.finfo(torch.float32).eps * (16 + output.shape[1] / 8)
-    wide = output.to(torch.promote_types(output.dtype, torch.float32))
+    wide = at_least_float32(output)
     return bool((wide >= 0).all() and (wide <= 1 + tolerance).all() and ((wide.sum(1) - 1).abs() <= tolerance).all())
 
 
-def may_be_probabilities(output: Tensor) -> bool:
+def _may_be_probabilities(output: Tensor) -> bool:
     """Whether all of at least 10 values lie in [0, 1], as those of a sigmoid do; fewer logits may by chance."""
     return output.numel() >= 10 and bool((output >= 0).all() and (output <= 1).all())
 
@@ -68,27 +69,44 @@ def require_outputs(loss: str | LossFunction, output: Tensor) -> None:
         )
 
 
-def loss_warnings(loss: str | LossFunction | None, output: Tensor) -> list[tuple[str, str]]:
-    """Keys and texts of warnings where a named loss may be a mistake."""
-    if loss == "binary_cross_entropy" and bool(((output >= 0) & (output <= 1)).all()):
-        return [
-            (
-                "logits between 0 and 1",
-                "loss is 'binary_cross_entropy', which expects logits, and forward_func gives values between 0 and 1 "
-                "only; if they are probabilities (a sigmoid), return the logits before it, or pass "
-                "loss='probability' and target=0 (the only column) for what makes the probability large",
-            )
-        ]
-    if loss == "cross_entropy" and output.ndim >= 4:
-        return [
-            (
-                "classes in the last dimension",
-                f"loss is 'cross_entropy', and the classes of the outputs, of shape {tuple(output.shape)}, are taken "
-                f"from the last dimension: {output.shape[-1]} of them; for (B, C, H, W) pass a forward_func that gives "
-                "model(x).movedim(1, -1), with the class at the end of the target",
-            )
-        ]
-    return []
+def loss_warning(named: str | LossFunction | None, loss: str | LossFunction, output: Tensor) -> tuple[str, str] | None:
+    """Key and text of a warning where the loss for an output, named by the user or not, may be a mistake."""
+    if named == "binary_cross_entropy" and bool(((output >= 0) & (output <= 1)).all()):
+        return (
+            "logits between 0 and 1",
+            "loss is 'binary_cross_entropy', which expects logits, and forward_func gives values between 0 and 1 "
+            "only; if they are probabilities (a sigmoid), return the logits before it, or pass "
+            "loss='probability' and target=0 (the only column) for what makes the probability large",
+        )
+    if named == "cross_entropy" and output.ndim >= 4:
+        return (
+            "classes in the last dimension",
+            f"loss is 'cross_entropy', and the classes of the outputs, of shape {tuple(output.shape)}, are taken "
+            f"from the last dimension: {output.shape[-1]} of them; for (B, C, H, W) pass a forward_func that gives "
+            "model(x).movedim(1, -1), with the class at the end of the target",
+        )
+    if named is not None:
+        return None
+    if output.shape[1:].numel() == 1:
+        return (
+            "one value",
+            "forward_func gives one value per example, and the bottleneck keeps what makes it large; for a "
+            "classifier of one logit pass loss='binary_cross_entropy' and the class, 0 or 1, as target, for a "
+            "regression a function of the distance as loss, and loss='negative_output' if large is what you mean",
+        )
+    if loss == SOFTMAX:
+        return (
+            "probabilities",
+            "forward_func gives probabilities: every row is in [0, 1] and sums to 1. loss='probability' is "
+            "used, minus the logarithm of the target probability; pass loss='cross_entropy' if these are logits",
+        )
+    if loss == "cross_entropy" and _may_be_probabilities(output):
+        return (
+            "between 0 and 1",
+            "forward_func gives values between 0 and 1 only, which are used as logits; if they are probabilities "
+            "of independent classes (a sigmoid), pass loss='probability', if they are logits loss='cross_entropy'",
+        )
+    return None
 
 
 def row_losses(loss: str | LossFunction, output: Tensor, target: TargetType) -> Tensor:
@@ -99,7 +117,7 @@ def row_losses(loss: str | LossFunction, output: Tensor, target: TargetType) -> 
         ValueError: a loss function that does not return one value per row, or ``"binary_cross_entropy"`` of several.
     """
     if loss == "binary_cross_entropy":
-        return row_losses("cross_entropy", _two_class_logits(output), _checked_binary_target(target))
+        return row_losses("cross_entropy", *_as_two_classes(output, target))
     if callable(loss):
         values = loss(output, _target_per_row(target, output.shape[0]))
         if not isinstance(values, Tensor) or values.shape != output.shape[:1]:
@@ -108,7 +126,7 @@ def row_losses(loss: str | LossFunction, output: Tensor, target: TargetType) -> 
                 f"{tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__}"
             )
         return values
-    wide = output.to(torch.promote_types(output.dtype, torch.float32))
+    wide = at_least_float32(output)
     if loss in ("probability", SOFTMAX):
         return -_selected(wide, target).clamp_min(torch.finfo(wide.dtype).tiny).log()
     return -_selected(wide.log_softmax(-1) if loss == "cross_entropy" else wide, target)
@@ -129,22 +147,17 @@ def complement_losses(loss: str | LossFunction, output: Tensor, target: TargetTy
 
     With logits it is taken from the other classes, :math:`\\log \\sum_c e^{z_c} - \\log \\sum_{c \\ne t} e^{z_c}`: no
     gradient would flow back from :math:`p` where it rounds to 1. Where the loss has no probability, it is minus the
-    loss.
-
-    Args:
-        loss, output, target: As for :func:`row_losses`, which raises the same.
-
-    Returns:
-        Tensor: smaller is better.
+    loss. It raises what :func:`row_losses` raises.
     """
     if loss == "binary_cross_entropy":
-        return complement_losses("cross_entropy", _two_class_logits(output), _checked_binary_target(target))
+        return complement_losses("cross_entropy", *_as_two_classes(output, target))
+    wide = at_least_float32(output)
     if loss in ("probability", SOFTMAX):
-        return _losses_of_other_probabilities(output, target, loss == SOFTMAX)
+        # Where classes compete, from the others: 1 - p rounds to 0.
+        rest = _without_target(wide, target, 0.0)[0].sum(1) if loss == SOFTMAX else 1 - _selected(wide, target)
+        return -rest.clamp_min(torch.finfo(wide.dtype).tiny).log()
     if loss == "cross_entropy":
-        wide = output.to(torch.promote_types(output.dtype, torch.float32))
-        positions = _selected(torch.arange(wide.numel(), device=wide.device).view_as(wide), target)
-        others = wide.flatten().index_fill(0, positions, float("-inf")).view_as(wide)
+        others, positions = _without_target(wide, target, float("-inf"))
         all_losses = wide.logsumexp(-1) - others.logsumexp(-1)
         return all_losses.flatten()[positions // wide.shape[-1]]
     losses = row_losses(loss, output, target)
@@ -153,37 +166,26 @@ def complement_losses(loss: str | LossFunction, output: Tensor, target: TargetTy
     return -torch.log(-torch.expm1(-losses.clamp_min(torch.finfo(losses.dtype).tiny)))
 
 
-def _losses_of_other_probabilities(output: Tensor, target: TargetType, compete: bool) -> Tensor:
-    """:math:`-\\log(1 - p)`; where classes compete, from the others, since :math:`1 - p` rounds to 0."""
-    wide = output.to(torch.promote_types(output.dtype, torch.float32))
-    if compete:
-        positions = _selected(torch.arange(wide.numel(), device=wide.device).view_as(wide), target)
-        rest = wide.flatten().index_fill(0, positions, 0.0).view_as(wide).sum(1)
-    else:
-        rest = 1 - _selected(wide, target)
-    return -rest.clamp_min(torch.finfo(wide.dtype).tiny).log()
+def _without_target(output: Tensor, target: TargetType, value: float) -> tuple[Tensor, Tensor]:
+    """The output with another value for the target of every row, and the position of these in the flat output."""
+    positions = _selected(torch.arange(output.numel(), device=output.device).view_as(output), target)
+    return output.flatten().index_fill(0, positions, value).view_as(output), positions
 
 
-def _two_class_logits(output: Tensor) -> Tensor:
-    """The logits of classes 0 and 1, (rows, 2), where one logit decides between them."""
+def _as_two_classes(output: Tensor, target: TargetType) -> tuple[Tensor, TargetType]:
+    """The logits of classes 0 and 1, (rows, 2), where one logit decides between them; and the target, checked."""
     if output.shape[1:].numel() != 1:
         raise ValueError(
             f"loss is 'binary_cross_entropy', but the output has the shape {tuple(output.shape)}; expected one logit "
             "per example"
         )
-    logit = output.reshape(-1)
-    return torch.stack([torch.zeros_like(logit), logit], -1)
-
-
-def _checked_binary_target(target: TargetType) -> TargetType:
-    # A negative index would count classes from the last.
-    values = (
-        target.flatten().tolist() if isinstance(target, Tensor) else target if isinstance(target, list) else [target]
-    )
+    values = target.flatten().tolist() if isinstance(target, Tensor) else target
+    values = values if isinstance(values, list) else [values]
     classes = [value[0] if isinstance(value, tuple) and len(value) == 1 else value for value in values]
-    if not all(value in (0, 1) for value in classes):
+    if not all(value in (0, 1) for value in classes):  # a negative index would count classes from the last
         raise AssertionError(f"target is {target!r}, expected 0 or 1 for loss 'binary_cross_entropy'")
-    return target
+    logit = output.reshape(-1)
+    return torch.stack([torch.zeros_like(logit), logit], -1), target
 
 
 def _target_per_row(target: TargetType, rows: int) -> TargetType:

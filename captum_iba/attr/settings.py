@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from captum_iba._checks import check_choice, check_flag, check_integer, check_number
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -30,37 +32,22 @@ class SettingsOverrides(TypedDict, total=False):
     alternate: bool | None
 
 
-class _Valid(NamedTuple):
-    """What a setting accepts."""
-
-    accepts: Callable[[Any], bool]
-    expected: str
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _is_bool(value: Any) -> bool:
-    return isinstance(value, bool)
-
-
-_WEIGHT = _Valid(lambda value: _is_number(value) and value >= 0, "a number of at least 0")
-_COUNT = _Valid(
-    lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= 0, "an integer of at least 0"
+_check_count = partial(check_integer, at_least=0)
+_check_weight = partial(check_number, accepts=lambda number: number >= 0, expected="a number of at least 0")
+_check_momentum = partial(
+    check_number, accepts=lambda number: 0 <= number < 1, expected="a number of at least 0 and less than 1"
 )
-_FLAG = _Valid(_is_bool, "True or False")
-_VALID = {
-    "granularity": _Valid(lambda value: value in GRANULARITIES, f"one of {', '.join(GRANULARITIES)}"),
-    "beta": _WEIGHT,
-    "n_steps": _COUNT,
-    "n_samples": _COUNT,
-    "complement": _WEIGHT,
-    "learning_rate": _Valid(lambda value: _is_number(value) and value > 0, "a positive number"),
-    "momentum": _Valid(lambda value: _is_number(value) and 0 <= value < 1, "a number of at least 0 and less than 1"),
-    "antithetic": _FLAG,
-    "alternate": _FLAG,
-    "noise_around_input": _FLAG,
+_CHECKS: dict[str, Callable[[str, Any], None]] = {
+    "granularity": partial(check_choice, choices=GRANULARITIES),
+    "beta": _check_weight,
+    "n_steps": _check_count,
+    "n_samples": _check_count,
+    "complement": _check_weight,
+    "learning_rate": check_number,
+    "momentum": _check_momentum,
+    "antithetic": check_flag,
+    "alternate": check_flag,
+    "noise_around_input": check_flag,
 }
 
 
@@ -122,9 +109,8 @@ class BottleneckSettings:
     noise_around_input: bool = False
 
     def __post_init__(self) -> None:
-        for name, (accepts, expected) in _VALID.items():
-            if not accepts(value := getattr(self, name)):
-                raise ValueError(f"{name} is {value!r}, expected {expected}")
+        for name, check in _CHECKS.items():
+            check(name, getattr(self, name))
 
     @property
     def samples_per_step(self) -> int:

@@ -5,13 +5,13 @@ from dataclasses import FrozenInstanceError, fields
 import pytest
 
 from captum_iba.attr import PRESETS, BottleneckSettings, resolve_settings
-from captum_iba.attr.settings import _VALID, SettingsOverrides, preset_values
+from captum_iba.attr.settings import _CHECKS, SettingsOverrides, preset_values
 
 NAMES = [field.name for field in fields(BottleneckSettings)]
 
 
 def test_every_setting_is_validated_and_can_be_overridden():
-    assert list(_VALID) == NAMES
+    assert list(_CHECKS) == NAMES
     # Noise around the layer's input is a matter of the published code alone.
     assert list(SettingsOverrides.__annotations__) == [name for name in NAMES if name != "noise_around_input"]
 

@@ -7,6 +7,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor
 from torch.nn import Module
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
+from captum_iba._checks import check_integer, per_layer
 from captum_iba.attr._model.guard import ModuleGuard
 from captum_iba.attr._model.nested import copy_tensor, map_tensors, split_activation, tensors_in
 from captum_iba.attr.feature_dim import Origin, known_dim
@@ -56,6 +58,14 @@ class HookPoint:
                 f"layer_call is {self.call}, but {name} ran {n_calls} times in this pass: "
                 f"expected -{n_calls} to {n_calls - 1}"
             )
+
+
+def hook_points(layers: Sequence[Module], layer_call: int | Sequence[int], at_input: bool) -> list[HookPoint]:
+    """One call of each layer, of the numbers in ``layer_call``; ValueError for no integers, or too few or many."""
+    calls = per_layer("layer_call", layer_call, len(layers))
+    for call in calls:
+        check_integer("layer_call", call, kind=Integral)
+    return [HookPoint(layer, call, at_input) for layer, call in zip(layers, calls, strict=True)]
 
 
 Visit = Callable[[Module, bool, int, Any, Any], Any]

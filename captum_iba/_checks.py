@@ -1,0 +1,47 @@
+"""Checks of arguments. Each raises ValueError that names the argument, what it was and what was expected."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from numbers import Integral
+from typing import Any
+
+
+def check_integer(name: str, value: Any, at_least: int | None = None, kind: type[int] | type[Integral] = int) -> None:
+    """An integer, of at least ``at_least``; True is none. The kind ``Integral`` has NumPy's integers, too."""
+    if isinstance(value, bool) or not isinstance(value, kind) or (at_least is not None and value < at_least):
+        expected = "an integer" if at_least is None else f"an integer of at least {at_least}"
+        raise ValueError(f"{name} is {value!r}, expected {expected}")
+
+
+def check_number(
+    name: str,
+    value: Any,
+    accepts: Callable[[float], bool] = lambda number: number > 0,
+    expected: str = "a positive number",
+) -> None:
+    """A finite number that is accepted; by default a positive one."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    if not is_number or not accepts(value):
+        raise ValueError(f"{name} is {value!r}, expected {expected}")
+
+
+def check_flag(name: str, value: Any) -> None:
+    """True or False."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} is {value!r}, expected True or False")
+
+
+def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
+    """One of several names."""
+    if value not in choices:
+        raise ValueError(f"{name} is {value!r}, expected one of {', '.join(choices)}")
+
+
+def per_layer(name: str, value: Any, n_layers: int) -> list[Any]:
+    """The entry of each layer: a sequence has one for each, anything else is that of all."""
+    entries = list(value) if isinstance(value, Sequence) else [value] * n_layers
+    if len(entries) != n_layers:
+        raise ValueError(f"{name} has {len(entries)} entries, expected one per layer, {n_layers}")
+    return entries
