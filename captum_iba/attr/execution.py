@@ -61,21 +61,13 @@ class BottleneckTrace(NamedTuple):
 
 @dataclass
 class Execution:
-    """One call of ``attribute`` on a model; it runs once.
+    """One call of ``attribute`` on a model; it runs once. Fields with the names of its arguments mean the same.
 
     Args:
-        forward_func (Callable): The model.
         points (sequence of HookPoint): Where the bottlenecks are.
         statistics (sequence of FeatureStatistics or None): Those of each hook point; None takes per-example statistics.
-        inputs (ModelInputs): The examples.
-        settings (BottleneckSettings): Settings.
-        feature_mask, bottleneck_mask (Tensor or None): As for ``attribute``.
         feature_dims (sequence of int or None): Dimension of the features, of each hook point.
-        loss (str, Callable or None): As for ``attribute``.
-        seed (int): Seed of the noise.
         internal_batch_size (int or None): Largest number of rows of a pass; smaller after memory ran out.
-        replay (bool): Whether passes may be replayed.
-        return_trace (bool): Whether traces are returned.
         complement_required (bool): Whether the complement stays for a loss that has no bound.
         warn_once (Callable): Takes the key of a warning, and its text.
         on_rows (Callable): Called with the number of rows, noise samples times examples, after every pass; negative
@@ -354,14 +346,7 @@ class Execution:
 
 
 class _PartResult(NamedTuple):
-    """Results for some examples.
-
-    Args:
-        rows (int): Number of examples.
-        attributions (list of Tensor): One per tensor of the layer's output.
-        position (int): Which of them is the bottleneck's.
-        trace (BottleneckTrace or None): The trace.
-    """
+    """Results for some examples: one attribution per tensor of the layer's output, that at ``position`` with bits."""
 
     rows: int
     attributions: list[Tensor]

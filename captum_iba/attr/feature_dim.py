@@ -53,15 +53,11 @@ class LeafOutput:
     """Output of a module whose type tells the dimension of its features; it keeps no tensor alive.
 
     Args:
-        shape (tuple of int): Shape of the output.
-        strides (tuple of int): Strides of the output; empty where it has none.
-        offset (int): Offset of the output in its storage.
-        storage (StorageWeakRef or None): Weak reference to its storage.
+        strides (tuple of int): Empty for a tensor that has none.
         dim (int or None): Dimension of the features, from 1; None where the type of the module does not tell it.
         wider (LeafOutput or None): For an output (B, C), the last output before it that has more dimensions.
-            Default: None
         mixed (bool): Whether it, or modules before it, have mixed positions (token mixers), so that types of modules
-            tell nothing. Default: False
+            tell nothing.
         energy (Tensor or None): Sum of squares, for shapes with dimensions 1 and -1 of one size; a copy, transposed or
             not, has the same sum.
     """
@@ -109,18 +105,18 @@ class LeafOutput:
         """
         if self.dim is None or self.storage is None or self.shape[self.dim] < 2:
             return None
-        other = LeafOutput.of(tensor, None)
+        view = LeafOutput.of(tensor, None)
         # A weak reference keeps the address of a storage from being used again.
-        if other.storage is None or other.storage.cdata != self.storage.cdata:
+        if view.storage is None or view.storage.cdata != self.storage.cdata:
             return None
-        if (other.shape, other.strides, other.offset) == (self.shape, self.strides, self.offset):
+        if (view.shape, view.strides, view.offset) == (self.shape, self.strides, self.offset):
             return self.dim
         step = self.strides[self.dim]
         if step == 0 or [s for s, n in zip(self.strides, self.shape, strict=True) if n > 1].count(step) != 1:
             return None
         candidates = [
             dim
-            for dim, (size, stride) in enumerate(zip(other.shape, other.strides, strict=True))
+            for dim, (size, stride) in enumerate(zip(view.shape, view.strides, strict=True))
             if (size == self.shape[self.dim] or (part and 1 < size < self.shape[self.dim])) and stride == step
         ]
         return candidates[0] if len(candidates) == 1 and candidates[0] > 0 else None
@@ -134,8 +130,6 @@ class Origin:
         leaf (LeafOutput or None): Output of the last module before it with parameters, or of a known type.
         dim (int or None): Dimension of the features, where the activation shares the memory of that output, or is
             the output of an elementwise layer on it.
-        activation (LeafOutput): Description of the activation.
-        input_shape (tuple of int): Shape of the layer's input.
         input_dim (int or None): Dimension of the features of the layer's input, by memory.
     """
 
@@ -177,8 +171,7 @@ def leaf_after(before: LeafOutput | None, module: Module, module_input: Any, mod
     known = known_dim(before, input_tensor)
     if known is not None and input_tensor is not None and _keeps_layout(module, input_tensor, output):
         return LeafOutput.of(output, known).after(before)
-    kind = _kind(module)
-    if kind is None:
+    if _kind(module) is None:
         if not _is_leaf(module):
             return before
         return LeafOutput.of(output, _dim_of_parameters(module, output.shape)).after(before)
@@ -218,21 +211,8 @@ def resolve_feature_dim(
     - from the last such module before, if exactly one dimension of the activation has the width of its output;
     - for dimensions 1 and -1 of one size: from a residual block, if all its modules and its input agree.
 
-    Args:
-        layer (Module): The layer.
-        shape (sequence of int): Shape of the activation, dimension 0 counting the examples.
-        feature_dim (int, optional): The dimension, if it is named; negative numbers count from the last.
-            Default: None
-        origin (Origin, optional): Where the activation comes from.
-            Default: None
-        at_input (bool, optional): Whether the activation is the layer's input.
-            Default: False
-
-    Returns:
-        int
-
-    Raises:
-        ValueError: A dimension that is out of range or ambiguous.
+    ``shape`` is that of the activation, and ``feature_dim`` the dimension if it is named; negative numbers count from
+    the last. ValueError for a dimension that is out of range or ambiguous.
 
     Examples::
 
@@ -410,9 +390,9 @@ def _dim_of_parameters(module: Module, shape: Sequence[int]) -> int | None:
     """For a layer of another library: the only dimension with a size of its weights."""
     if len(shape) == 2:
         return 1
-    parameters = [one for one in module._parameters.values() if one is not None]
-    vectors = [one for one in parameters if one.ndim == 1]
-    widths = {size for one in vectors or parameters for size in one.shape} - {1}
+    parameters = [parameter for parameter in module._parameters.values() if parameter is not None]
+    vectors = [parameter for parameter in parameters if parameter.ndim == 1]
+    widths = {size for parameter in vectors or parameters for size in parameter.shape} - {1}
     sizes = tuple(shape[1:])
     positions = [i for i, size in enumerate(sizes) if size in widths]
     if len(positions) != 1 or sizes[0] == sizes[-1] or (vectors and len(widths) > 1):
@@ -427,5 +407,5 @@ def _first_floating(value: Any) -> Tensor | None:
     if isinstance(value, Tensor):
         return value if value.is_floating_point() and not value.is_nested else None
     if isinstance(value, (tuple, list)):
-        return next((one for item in value if (one := _first_floating(item)) is not None), None)
+        return next((tensor for item in value if (tensor := _first_floating(item)) is not None), None)
     return None

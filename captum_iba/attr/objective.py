@@ -41,21 +41,10 @@ def information(alpha: Tensor, x_squared: Tensor, count: Tensor | float = 1.0) -
 
     .. math:: \mathrm{KL}(\alpha, x) = \mathrm{softplus}(\alpha) - \lambda + \lambda^2 (1 + x^2) / 2
 
-    summed over ``count`` elements that share a mask value. It equals the textbook form with
+    of mask logits :math:`\alpha`, summed over ``count`` elements that share a mask value, with ``x_squared`` the sum of
+    their squared standardized activations :math:`((X - m) / s)^2`. It equals the textbook form with
     :math:`\log (1 - \lambda)^2`, which is infinite in float32 from :math:`\alpha \approx 17` on, and is finite for
     every finite :math:`\alpha`. Its derivative is :math:`\lambda^2 ((2 - \lambda) + (1 - \lambda) x^2)`.
-
-    Args:
-
-        alpha (Tensor): Mask logits, of any shape.
-        x_squared (Tensor): Sum of the squared standardized activations :math:`((X - m) / s)^2` over the elements that
-                    share a mask value, broadcastable to ``alpha``.
-        count (Tensor or float, optional): Number of elements that share a mask value.
-                    Default: 1
-
-    Returns:
-
-        Tensor: nats, of the broadcast shape.
 
     Examples::
 
@@ -67,41 +56,15 @@ def information(alpha: Tensor, x_squared: Tensor, count: Tensor | float = 1.0) -
 
 
 def apply_bottleneck(activation: Tensor, noise: Tensor, lam: Tensor) -> Tensor:
-    r"""
-    :math:`Z = \lambda X + (1 - \lambda) \varepsilon`, computed in the mask's precision.
-
-    Args:
-
-        activation (Tensor): :math:`X`.
-        noise (Tensor): :math:`\varepsilon`, broadcastable with ``activation``.
-        lam (Tensor): :math:`\lambda` in [0, 1], broadcastable with ``activation``.
-
-    Returns:
-
-        Tensor: of the dtype of ``activation``.
-
-    Examples::
-
-        >>> apply_bottleneck(torch.tensor([4.0]), torch.tensor([0.0]), torch.tensor([0.25]))
-        tensor([1.])
-    """
+    r""":math:`Z = \lambda X + (1 - \lambda) \varepsilon`, in the mask's precision; of the dtype of the activation."""
     return torch.lerp(noise.to(lam.dtype), activation.to(lam.dtype), lam).to(activation.dtype)
 
 
 def standard_noise(shape: tuple[int, ...], key: tuple[int, ...], device: torch.device) -> Tensor:
-    """
-    Standard normal noise from its own generator, sampled position by position.
+    """Standard normal noise from its own generator, of a shape with the positions first, as (T, D).
 
-    Args:
-
-        shape (tuple of int): Positions first, for example (T, D).
-        key (tuple of int): What the noise depends on: seed, layer, step, noise sample. The first ``n`` positions of a
-                    key are the same for every number of positions.
-        device (torch.device): Device of the generator; devices differ in their numbers.
-
-    Returns:
-
-        Tensor: float32, of ``shape``.
+    It depends on the key (seed, layer, step, noise sample) and the kind of device. The first ``n`` positions of a key
+    are the same for every number of positions.
 
     Examples::
 
@@ -190,9 +153,7 @@ class MaskLayout:
     def require_fit(self, activation: Tensor, name: str) -> None:
         """Raise ValueError unless the mask fits the activation of another layer ``name``, too."""
         for mask in (self.shape, self.maskable.shape):
-            if len(mask) != activation.ndim or any(
-                m not in (1, n) for m, n in zip(mask, activation.shape, strict=True)
-            ):
+            if not _broadcasts(mask, activation.shape):
                 raise ValueError(
                     f"share_mask is True, but {name} has the shape {tuple(activation.shape)}, which the mask of the "
                     f"first layer, {tuple(mask)}, does not fit"
@@ -216,13 +177,9 @@ class MaskLayout:
 
 
 class Information:
-    """Information that a mask lets through, in nats.
+    """Information that a mask lets through, in nats, with the standardized activation :math:`(X - m) / s`, (B, ...).
 
-    It depends on the squared standardized activation only, which is summed once over elements that share a mask value.
-
-    Args:
-        layout (MaskLayout): Which elements share a mask value.
-        standardized (Tensor): :math:`(X - m) / s`, (B, ...).
+    It depends on the squares only, which are summed once over elements that share a mask value.
     """
 
     def __init__(self, layout: MaskLayout, standardized: Tensor) -> None:
@@ -255,15 +212,9 @@ class Objective:
     """Loss and information of one mask, which one or several layers share, in a model that runs on a few examples.
 
     Args:
-        passes (ForwardPasses): Forward passes with other activations at the layers.
         mean, std (sequence of Tensor): Mean and standard deviation of the noise of each layer, broadcastable to its
             activation.
-        layout (MaskLayout): Which elements share a mask value.
         information (Information): Information at the first layer.
-        loss (str or Callable): One value per row.
-        target (TargetType): Targets of the examples.
-        settings (BottleneckSettings): Noise samples.
-        seed (int): Seed of the noise.
     """
 
     passes: ForwardPasses
@@ -319,10 +270,14 @@ class Objective:
         return -noise if negated else noise
 
 
+def _broadcasts(mask: torch.Size, shape: torch.Size) -> bool:
+    return len(mask) == len(shape) and all(m in (1, size) for m, size in zip(mask, shape, strict=True))
+
+
 def _align_left(mask: Tensor, shape: torch.Size, name: str) -> Tensor:
     """A mask over the first dimensions of an activation, with size 1 for the rest; ValueError if it does not fit."""
-    aligned = mask.reshape(*mask.shape, *[1] * (len(shape) - mask.ndim)) if mask.ndim <= len(shape) else mask
-    if aligned.ndim != len(shape) or any(m not in (1, s) for m, s in zip(aligned.shape, shape, strict=True)):
+    aligned = mask.reshape(*mask.shape, *[1] * max(0, len(shape) - mask.ndim))
+    if not _broadcasts(aligned.shape, shape):
         raise ValueError(
             f"{name} has the shape {tuple(mask.shape)}, expected one that broadcasts, aligned on the left, to the "
             f"activation of shape {tuple(shape)}"

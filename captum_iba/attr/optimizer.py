@@ -19,8 +19,8 @@ class NoGradientError(ValueError):
 def optimize_mask(
     objective: Objective,
     samples_per_pass: int,
-    return_trace: bool = False,
-    on_pass: Callable[[int], object] = lambda n_samples: None,
+    return_trace: bool,
+    on_pass: Callable[[int], object],
 ) -> tuple[Tensor, list[tuple[Tensor, Tensor, Tensor]]]:
     """Adam on the mask logits, from an open mask, with new noise in every step.
 
@@ -28,11 +28,10 @@ def optimize_mask(
     example does not depend on the others.
 
     Args:
-        objective (Objective): Loss, information and settings.
         samples_per_pass (int): Number of noise samples that go through the model together.
-        return_trace (bool, optional): Whether the history is needed. Then masks without weight in a step are evaluated
-            too, and the final mask in one more pass. Default: False
-        on_pass (Callable, optional): Called with the number of noise samples after every forward pass that counts.
+        return_trace (bool): Whether the history is needed. Then masks without weight in a step are evaluated too, and
+            the final mask in one more pass.
+        on_pass (Callable): Called with the number of noise samples after every forward pass that counts.
 
     Returns:
         tuple: mask logits, and with ``return_trace`` for every step and the final pass the objective, the information

@@ -195,14 +195,12 @@ class RowsError(ValueError):
 
 
 class _CachedPrefix:
-    """The calls of a prefix; while installed, those that had finished return their recorded outputs.
+    """The calls of a prefix; those that had finished return their recorded outputs, until ``undo`` is closed.
 
     Args:
-        prefix (Prefix): The part of the recorded pass that is replayed.
         changed (sequence of bool): Calls whose output the model writes into; they return a new copy every time.
         rows (int): Number of examples in the recorded pass.
         activation (Tensor): What :meth:`ForwardPasses.run` replaces before anything else sees it: it need not be tiled.
-        undo (ExitStack): Restores the modules' own ``forward``.
     """
 
     def __init__(self, prefix: Prefix, changed: Sequence[bool], rows: int, activation: Tensor, undo: ExitStack) -> None:
