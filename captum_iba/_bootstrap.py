@@ -1,4 +1,7 @@
-"""Mean and bootstrap interval of one value per example; used by the metrics and by the figures that draw intervals."""
+"""Confidence of a mean over examples: bootstrap intervals, paired between methods, and means over seeds.
+
+The metrics compute them, and the figures draw them.
+"""
 
 from __future__ import annotations
 
@@ -91,12 +94,35 @@ def paired_bootstrap(
     return Interval(mean, low, high)
 
 
-def check_values(values: Values, name: str) -> Tensor:
-    """One finite value per example, (B,), float64 on the CPU.
+def mean_over_seeds(runs: Sequence[Values]) -> Tensor:
+    """
+    Mean of each example over repeated runs of a random method.
+
+    Compute the metric of every run first, then the mean: metrics such as the flip rate are not linear.
+
+    Args:
+        runs (sequence of Tensor): Values of the examples, (B,), one entry per seed; five or more are advised.
+
+    Returns:
+        *Tensor*: (B,), float64.
 
     Raises:
-        ValueError: Another shape, no values, NaN or infinity.
+        ValueError: No runs, or runs of different lengths.
+
+    Examples::
+
+        >>> mean_over_seeds([[0.0, 1.0], [1.0, 1.0]])
+        tensor([0.5000, 1.0000], dtype=torch.float64)
     """
+    values = [check_values(run, f"runs[{i}]") for i, run in enumerate(runs)]
+    lengths = [len(run) for run in values]
+    if len(set(lengths)) != 1:
+        raise ValueError(f"runs have {lengths} values, expected one or more of equal length")
+    return torch.stack(values).mean(0)
+
+
+def check_values(values: Values, name: str) -> Tensor:
+    """One finite value per example, (B,), float64 on the CPU; ValueError for anything else."""
     tensor = torch.as_tensor(values, dtype=torch.float64, device="cpu").detach()
     if tensor.ndim != 1 or len(tensor) == 0:
         raise ValueError(f"{name} has the shape {tuple(tensor.shape)}, expected (B,) with at least one example")
@@ -107,11 +133,7 @@ def check_values(values: Values, name: str) -> Tensor:
 
 
 def scipy_stats(function: str) -> Any:
-    """``scipy.stats``, imported where it is needed.
-
-    Raises:
-        ModuleNotFoundError: scipy is missing; the message names ``function`` and what to install.
-    """
+    """``scipy.stats``, imported where it is needed; where it is missing, the error names ``function``."""
     try:
         from scipy import stats
     except ModuleNotFoundError as error:

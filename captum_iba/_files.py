@@ -8,32 +8,16 @@ from pathlib import Path
 
 
 def write_text(path: str | os.PathLike[str], content: str) -> Path:
-    """Write a UTF-8 file atomically: to a temporary file beside it, which is then renamed.
-
-    Args:
-        path (path): Path of the file; an existing file is replaced, the folder must exist.
-        content (str): The whole content.
-
-    Returns:
-        Path: the path, with links resolved.
-
-    Raises:
-        OSError: As :func:`write_bytes`.
-    """
+    """As :func:`write_bytes`, of a text in UTF-8."""
     # A lone surrogate, as a command line in another encoding gives, must not lose the whole file.
     return write_bytes(path, content.encode("utf-8", "replace"))
 
 
 def write_bytes(path: str | os.PathLike[str], content: bytes) -> Path:
-    """As :func:`write_text`, for bytes.
-
-    Args:
-        path: As for :func:`write_text`.
-        content (bytes): The whole content.
+    """Write a file atomically: to a temporary file beside it, which then replaces it. Returns the path without links.
 
     Raises:
-        OSError: The disk is full, or the folder cannot be written; the message names the file.
-            An existing file stays.
+        OSError: The disk is full, or the folder cannot be written; the message names the file. An existing file stays.
     """
     target = Path(os.path.realpath(path))
     if not target.parent.is_dir():

@@ -16,11 +16,11 @@ import torch
 from captum.attr import InputXGradient, IntegratedGradients, LayerConductance, LayerGradCam, Saliency
 from torch import Tensor, nn
 
+from captum_iba._checks import check_integer
 from captum_iba.attr._model.nested import split_activation
 from captum_iba.methods.task import (
     AttributionTask,
     FloatArray,
-    check_count,
     class_probabilities,
     reference_texts,
     reference_token,
@@ -49,7 +49,7 @@ def integrated_gradients(
         list of array: Scores, (T,), one array per text; with many steps their sum is the difference of the output
         between the text and the reference text.
     """
-    check_count("n_steps", n_steps)
+    check_integer("n_steps", n_steps, at_least=1)
     if output not in ("logit", "probability"):
         raise ValueError(f"output is {output!r}, expected 'logit' or 'probability'")
     reference_token(task.classifier, baseline)  # an unknown one is an error before anything runs
@@ -98,7 +98,7 @@ def gradient_shap(task: AttributionTask, n_samples: int = 50) -> list[FloatArray
     Args:
         n_samples (int): Number of points. Default: 50.
     """
-    check_count("n_samples", n_samples)
+    check_integer("n_samples", n_samples, at_least=1)
     return [
         _expected_gradients(task, encoded, target, n_samples)
         for encoded, target in zip(task.encoded, task.targets, strict=True)
@@ -145,9 +145,9 @@ def conductance(
         n_steps (int): Number of steps from the reference text. Default: 50.
         baseline (str): As for :func:`integrated_gradients`. Default: ``"pad"``.
     """
-    check_count("n_steps", n_steps)
+    check_integer("n_steps", n_steps, at_least=1)
     reference_token(task.classifier, baseline)  # an unknown one is an error before anything runs
-    block = _layer(task, layer)
+    block = _block(task, layer)
 
     def attribute(texts: EmbeddedTexts) -> Any:
         probe = _ActivationProbe(block, texts)
@@ -177,7 +177,7 @@ def grad_cam(task: AttributionTask, layer: int | str | None = None) -> list[Floa
     Args:
         layer (int, str or None): As for :func:`conductance`.
     """
-    block = _layer(task, layer)
+    block = _block(task, layer)
 
     def attribute(texts: EmbeddedTexts) -> Any:
         probe = _ActivationProbe(block, texts)
@@ -189,11 +189,11 @@ def grad_cam(task: AttributionTask, layer: int | str | None = None) -> list[Floa
     return _scores_at_embeddings(task, 1, attribute)
 
 
-def _layer(task: AttributionTask, layer: int | str | None) -> Block:
-    layer_or_layers = task.layer if layer is None else layer
-    if layer_or_layers is not None and not isinstance(layer_or_layers, (int, str)):
-        raise TypeError(f"layer is {layer_or_layers!r}, expected a number or a module's name; only iba takes several")
-    return find_layer(task.classifier.model, layer_or_layers)
+def _block(task: AttributionTask, layer: int | str | None) -> Block:
+    chosen = task.layer if layer is None else layer
+    if chosen is not None and not isinstance(chosen, (int, str)):
+        raise TypeError(f"layer is {chosen!r}, expected a number or a module's name; only iba takes several")
+    return find_layer(task.classifier.model, chosen)
 
 
 class _ActivationProbe(nn.Module):
@@ -229,8 +229,8 @@ class _ActivationProbe(nn.Module):
             raise ValueError(
                 f"layer {self._block.name} returns no such activation, expected the shape (texts, tokens, features)"
             )
-        activation, put = split
-        return put(self(activation.transpose(1, 2)).transpose(1, 2))
+        activation, with_activation = split
+        return with_activation(self(activation.transpose(1, 2)).transpose(1, 2))
 
 
 _NOT_EMBEDDED = (
@@ -358,12 +358,9 @@ def _offsets_of_ids(args: Any, ids: Tensor, pad_id: int) -> tuple[int, int] | No
     decoders of encoder-decoders put one position before, and drop the last.
     """
     embedded = args[0] if args else None
-    if (
-        not isinstance(embedded, Tensor)
-        or embedded.ndim != 2
-        or len(embedded) != len(ids)
-        or embedded.dtype != ids.dtype
-    ):
+    if not isinstance(embedded, Tensor) or embedded.ndim != 2:
+        return None
+    if len(embedded) != len(ids) or embedded.dtype != ids.dtype:
         return None
     length = ids.shape[1]
     for before in (0, 1):
@@ -385,6 +382,6 @@ def _scores_at_embeddings(
     size = max(1, task.batch_size // rows_per_text)
     for batch in task.classifier.batches([len(encoded) for encoded in task.encoded], size):
         texts = EmbeddedTexts.of(task.classifier, [task.encoded[i] for i in batch], [task.targets[i] for i in batch])
-        of_batch = attribute(texts).detach().cpu().double().numpy()
-        scores.update((i, row[: len(task.encoded[i])]) for i, row in zip(batch, of_batch, strict=True))
+        rows = attribute(texts).detach().cpu().double().numpy()
+        scores.update((i, row[: len(task.encoded[i])]) for i, row in zip(batch, rows, strict=True))
     return [scores[i] for i in range(len(task.encoded))]

@@ -25,16 +25,12 @@ def information_bottleneck(
     """Bits of every token (:class:`captum_iba.InformationBottleneckAttribution`).
 
     Args:
-        task (AttributionTask): The texts, and the dataset statistics of the layers.
         preset (str or BottleneckSettings): As for :meth:`captum_iba.text.TextExplainer.explain`.
             Default: ``"default"``.
         layer (int, str, sequence of them, or None): Block number from 1, or a module's name. Default: the task's; if
             it has none, all blocks with one mask, and for the published presets the block at three quarters of the
             depth, 9 of 12.
         **overrides: Settings, as for :meth:`captum_iba.text.TextExplainer.explain`.
-
-    Returns:
-        list of array: Bits, (T,), one array per text.
     """
     name, granularity, settings = resolve_text_settings(preset, overrides)
     bottleneck = _bottleneck(task, task.layer if layer is None else layer, name, settings)
@@ -64,8 +60,10 @@ def _bottleneck(
     bottlenecks: dict[Any, ClassifierBottleneck] = classifier.method_state.setdefault("iba", {})
     if task.encoded and not any(blocks == checked for checked, _ in bottlenecks):
         check_layers(classifier, blocks)
-    per_layer = [None] if settings.noise_around_input else [task.statistics(block) for block in blocks]
-    statistics = None if None in per_layer else tuple(of_layer for of_layer in per_layer if of_layer is not None)
+    statistics = None
+    if not settings.noise_around_input:
+        known = [block_statistics for block in blocks if (block_statistics := task.statistics(block)) is not None]
+        statistics = tuple(known) if len(known) == len(blocks) else None
     key = (blocks, statistics is None)
     bottleneck = bottlenecks.get(key)
     if bottleneck is None or list(map(id, bottleneck.statistics or ())) != list(map(id, statistics or ())):

@@ -11,12 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from captum_iba._checks import check_flag, check_integer, check_number
 from captum_iba.methods.task import (
     AttributionTask,
     FloatArray,
-    check_count,
-    check_flag,
-    check_positive,
     keep_words,
     probabilities_of_texts,
     seed_of_text,
@@ -43,9 +41,9 @@ def lime(
         kernel_width (float): Width of the package's kernel, on 100 times the cosine distance. Default: 25, the
             package's.
     """
-    check_count("n_samples", n_samples)
+    check_integer("n_samples", n_samples, at_least=1)
     check_flag("bow", bow)
-    check_positive("kernel_width", kernel_width)
+    check_number("kernel_width", kernel_width)
     return [
         _explain(task, encoded, target, n_samples, bow, kernel_width)
         for encoded, target in zip(task.encoded, task.targets, strict=True)

@@ -16,10 +16,10 @@ import torch
 from captum.attr import FeatureAblation, KernelShap, Lime, Occlusion
 from torch import Tensor
 
+from captum_iba._checks import check_integer
 from captum_iba.methods.task import (
     AttributionTask,
     FloatArray,
-    check_count,
     class_probabilities,
     reference_token,
     seed_everything,
@@ -50,7 +50,7 @@ def occlusion(task: AttributionTask, window: int = 3) -> list[FloatArray]:
         window (int): Number of neighbouring tokens of one text (of a pair, one of both) that are replaced together; a
             token's score is the mean over the windows that contain it. Default: 3.
     """
-    check_count("window", window)
+    check_integer("window", window, at_least=1)
 
     def attribute(tokens: RemovableTokens) -> Any:
         return torch.cat(
@@ -78,7 +78,7 @@ def captum_lime(task: AttributionTask, n_samples: int = 1000) -> list[FloatArray
     Args:
         n_samples (int): Number of versions of a text that run. Default: 1000.
     """
-    check_count("n_samples", n_samples)
+    check_integer("n_samples", n_samples, at_least=1)
 
     def attribute(tokens: RemovableTokens) -> Any:
         explainer = Lime(tokens.probability, interpretable_model=_Ridge(), similarity_func=_similarity)
@@ -97,7 +97,7 @@ def kernel_shap(task: AttributionTask, n_samples: int = 1000) -> list[FloatArray
         n_samples (int): Number of versions of a text that run; fewer than its words give no reliable values.
             Default: 1000.
     """
-    check_count("n_samples", n_samples)
+    check_integer("n_samples", n_samples, at_least=1)
 
     def attribute(tokens: RemovableTokens) -> Any:
         if int(tokens.words.max()) == 0:
@@ -113,11 +113,6 @@ class RemovableTokens:
     """The removable tokens of one text, as input of a function that Captum can explain.
 
     Special tokens stay. All rows have one length, so that nothing is padded and passes are full.
-
-    Args:
-        classifier (Classifier): The model and its tokenizer.
-        encoded (EncodedText): The text.
-        target (int): The class to explain.
 
     Attributes:
         ids (Tensor): Token ids, (1, N).
@@ -136,8 +131,8 @@ class RemovableTokens:
         self.ids = self._input_ids[:, self.positions]
         self.references = torch.full_like(self.ids, reference_token(classifier))
         in_pair = torch.tensor([encoded.sequences[i] == 1 for i in self.positions], device=device)
-        columns = (selected.nonzero()[:, 0] for selected in (~in_pair, in_pair))
-        self.columns_of_sequences = [of_sequence for of_sequence in columns if len(of_sequence)]
+        columns_of_both = (selected.nonzero()[:, 0] for selected in (~in_pair, in_pair))
+        self.columns_of_sequences = [columns for columns in columns_of_both if len(columns)]
 
     def probability(self, rows: Tensor) -> Tensor:
         """Target probability, (rows,), of the text with other token ids, (rows, N)."""
@@ -169,9 +164,9 @@ def _scores_of_each(task: AttributionTask, attribute: Callable[[RemovableTokens]
     for encoded, target in zip(task.encoded, task.targets, strict=True):
         tokens = RemovableTokens(task.classifier, encoded, target)
         seed_everything(seed_of_text(task.seed, encoded))
-        of_text = np.zeros(len(encoded))
-        of_text[tokens.positions.cpu().numpy()] = attribute(tokens)[0].cpu().double().numpy()
-        scores.append(of_text)
+        scores_of_text = np.zeros(len(encoded))
+        scores_of_text[tokens.positions.cpu().numpy()] = attribute(tokens)[0].cpu().double().numpy()
+        scores.append(scores_of_text)
     return scores
 
 

@@ -344,17 +344,17 @@ def _statistics_function(
     if callable(statistics):
         return statistics
     per_layer = [statistics] if isinstance(statistics, FeatureStatistics) else list(statistics)
-    if any(of_layer.model is not None for of_layer in per_layer):
+    if any(layer_statistics.model is not None for layer_statistics in per_layer):
         check_model(per_layer, classifier_fingerprint(classifier), classifier.name)
 
-    def of_block(block: Block) -> FeatureStatistics:
-        names = [of_layer.layer for of_layer in per_layer]
+    def statistics_of(block: Block) -> FeatureStatistics:
+        names = [layer_statistics.layer for layer_statistics in per_layer]
         if None in names:  # the position alone says of which layer they are
-            layers = find_layers(classifier.model, layer)
-            one_per_layer(per_layer, layers)
-            names = [of_layer.key for of_layer in layers]
+            blocks = find_layers(classifier.model, layer)
+            one_per_layer(per_layer, blocks)
+            names = [known_block.key for known_block in blocks]
         if names.count(block.key) == 1:
             return per_layer[names.index(block.key)]
         raise ValueError(f"statistics are of layers {names}, expected those of layer {block.key!r}, once")
 
-    return of_block
+    return statistics_of

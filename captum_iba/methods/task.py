@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import random
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from captum_iba._checks import check_integer
 from captum_iba.attr.feature_statistics import FeatureStatistics
 from captum_iba.text.classifier import Classifier
 from captum_iba.text.encoding import EncodedText, per_token
@@ -64,7 +63,7 @@ class AttributionTask:
             raise ValueError(
                 f"targets has {len(self.targets)} entries, expected one for each of {len(self.encoded)} texts"
             )
-        check_count("batch_size", self.batch_size)
+        check_integer("batch_size", self.batch_size, at_least=1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,34 +91,8 @@ class Scores:
     seconds: float
 
 
-def check_count(name: str, value: Any) -> None:
-    """Raise ValueError unless an option is an integer of at least 1."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{name} is {value!r}, expected an integer of at least 1")
-
-
-def check_positive(name: str, value: Any) -> None:
-    """Raise ValueError unless an option is a positive number."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
-        raise ValueError(f"{name} is {value!r}, expected a positive number")
-
-
-def check_flag(name: str, value: Any) -> None:
-    """Raise ValueError unless an option is True or False."""
-    if not isinstance(value, bool):
-        raise ValueError(f"{name} is {value!r}, expected True or False")
-
-
 def seed_of_text(seed: int, encoded: EncodedText) -> int:
-    """Seed of one text, 32 bits: it follows from the task's seed and the text alone, whatever else is in the batch.
-
-    Args:
-        seed (int): Seed of the task.
-        encoded (EncodedText): The text, or pair of texts.
-
-    Returns:
-        int: Seed from 0 to :math:`2^{32} - 1`.
-    """
+    """Seed of one text, 32 bits: it follows from the task's seed and the text alone, whatever else is in the batch."""
     digest = hashlib.sha256(f"{seed}:{len(encoded.text)}:".encode())
     for part in (encoded.text, encoded.pair):
         digest.update(b"-" if part is None else part.encode("utf-8", "surrogatepass"))
@@ -147,15 +120,7 @@ def seed_everything(seed: int) -> None:
 
 
 def reference_token(classifier: Classifier, name: str = "mask") -> int:
-    """Id of the reference token, which replaces tokens of a text.
-
-    Args:
-        classifier (Classifier): The model and its tokenizer.
-        name (str): ``"pad"``, or ``"mask"``: [MASK], or else the unknown token, or else the padding token.
-            Default: ``"mask"``.
-
-    Returns:
-        int: The token's id.
+    """Id of the token ``"pad"``, or ``"mask"`` ([MASK], or else the unknown token, or else padding), to replace others.
 
     Raises:
         ValueError: Another name, or no such token but the one that ends each text for the model.
@@ -176,17 +141,7 @@ def reference_token(classifier: Classifier, name: str = "mask") -> int:
 
 
 def reference_texts(classifier: Classifier, encoded: list[EncodedText], ids: Tensor, name: str = "mask") -> Tensor:
-    """Token ids with the reference token at every removable position; special tokens and padding stay.
-
-    Args:
-        classifier (Classifier): The model and its tokenizer.
-        encoded (list of EncodedText): The texts.
-        ids (Tensor): Their ids, padded, (B, T).
-        name (str): As for :func:`reference_token`. Default: ``"mask"``.
-
-    Returns:
-        Tensor: Token ids, (B, T).
-    """
+    """Ids of texts, (B, T), with the reference token at every removable position; special tokens and padding stay."""
     removable = per_token([text.removable for text in encoded], False, ids.device)
     return ids.masked_fill(removable, reference_token(classifier, name))
 
@@ -199,16 +154,10 @@ def class_probabilities(classifier: Classifier, logits: Tensor) -> Tensor:
 
 
 def probabilities_of_texts(classifier: Classifier, texts: Sequence[EncodedText], batch_size: int) -> Tensor:
-    """Probabilities of the classes for texts of any length.
+    """Probabilities of the classes for texts of any length, (rows, C), float64, on the CPU.
 
-    Args:
-        classifier (Classifier): The model and its tokenizer.
-        texts (sequence of EncodedText): The texts; they run sorted by length, so that little is padded. One without
-            any token, not even a special token, runs as a padding token, because models need one.
-        batch_size (int): Largest number of rows of a forward pass.
-
-    Returns:
-        Tensor: Probabilities, (rows, C), float64, on the CPU.
+    They run sorted by length, so that little is padded. A text without any token, not even a special token, runs as a
+    padding token, because models need one.
     """
     texts = [text if len(text) else _padding_token_only(classifier, text) for text in texts]
     probabilities = torch.empty(len(texts), len(classifier.labels), dtype=torch.float64)
@@ -220,14 +169,7 @@ def probabilities_of_texts(classifier: Classifier, texts: Sequence[EncodedText],
 
 
 def keep_words(encoded: EncodedText, words: Collection[int]) -> EncodedText:
-    """A text with the tokens of some words only, and its special tokens.
-
-    Args:
-        encoded (EncodedText): The text.
-        words (collection of int): Numbers of the words that stay.
-
-    Returns:
-        EncodedText: The text without the tokens of the other words.
+    """A text with the tokens of some words only, by number, and its special tokens.
 
     Examples::
 
@@ -262,12 +204,5 @@ def _padding_token_only(classifier: Classifier, encoded: EncodedText) -> Encoded
 
 
 def random_baseline(task: AttributionTask) -> list[FloatArray]:
-    """Uniform random numbers from 0 to 1, the baseline that every method must beat.
-
-    Args:
-        task (AttributionTask): The texts.
-
-    Returns:
-        list of array: Random scores, (T,), which follow from the task's seed and the text alone.
-    """
+    """Uniform random numbers from 0 to 1, the baseline that every method must beat."""
     return [np.random.default_rng(seed_of_text(task.seed, encoded)).random(len(encoded)) for encoded in task.encoded]

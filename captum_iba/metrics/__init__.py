@@ -3,7 +3,7 @@
 Needs torch and captum only; intervals and rank correlations need scipy, ``captum-iba[plot]``.
 """
 
-from captum_iba.metrics.confidence import Interval, mean_over_seeds, paired_bootstrap
+from captum_iba._bootstrap import Interval, mean_over_seeds, paired_bootstrap
 from captum_iba.metrics.degradation import Degradation, degradation, degradation_both
 from captum_iba.metrics.layer_metrics import layer_infidelity, layer_sensitivity_max
 from captum_iba.metrics.perturbations import BaselineValue, Delete, MaskOut, Perturbation, ReplaceToken
