@@ -1,4 +1,4 @@
-"""Checks of arguments. Each raises ValueError that names the argument, what it was and what was expected."""
+"""Checks of arguments. Each raises an error that names the argument, what it was and what was expected."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from numbers import Integral
 from typing import Any
+
+from torch import Tensor
 
 
 def check_integer(name: str, value: Any, at_least: int | None = None, kind: type[int] | type[Integral] = int) -> None:
@@ -37,6 +39,14 @@ def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
     """One of several names."""
     if value not in choices:
         raise ValueError(f"{name} is {value!r}, expected one of {', '.join(choices)}")
+
+
+def as_tensors(inputs: Any) -> tuple[Tensor, ...]:
+    """Inputs of a model, a tensor or a tuple of them, as a tuple."""
+    tensors = inputs if isinstance(inputs, tuple) else (inputs,)
+    if not tensors or not all(isinstance(tensor, Tensor) for tensor in tensors):
+        raise TypeError(f"inputs is a {type(inputs).__name__}, expected a tensor or a tuple of tensors")
+    return tensors
 
 
 def per_layer(name: str, value: Any, n_layers: int) -> list[Any]:

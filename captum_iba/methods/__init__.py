@@ -9,6 +9,8 @@
 To add a method, write a function and call :func:`register_method`. :mod:`captum_iba.metrics` compares methods.
 """
 
+from functools import partial
+
 from captum_iba.methods.gradient_methods import (
     conductance,
     grad_cam,
@@ -35,6 +37,9 @@ __all__ = [
     "score",
 ]
 
+_without_layer = partial(register_method, uses_layer=False)
+_without_layer_or_seed = partial(register_method, uses_layer=False, uses_seed=False)
+
 register_method(
     "iba", information_bottleneck, signed=False, description="Information bottleneck, at its best settings."
 )
@@ -48,72 +53,33 @@ register_method(
     description="IBA as the paper's code computes it, with noise from the text itself.",
     preset="as_released",
 )
-register_method(
-    "random", random_baseline, signed=False, uses_layer=False, description="Random scores, the baseline of all methods."
+_without_layer("random", random_baseline, signed=False, description="Random scores, the baseline of all methods.")
+_without_layer("lime", lime, signed=True, word_level=True, description="LIME, by the lime package.")
+_without_layer_or_seed(
+    "ig", integrated_gradients, signed=True, description="Integrated gradients at the word embeddings."
 )
-register_method("lime", lime, signed=True, word_level=True, uses_layer=False, description="LIME, by the lime package.")
-register_method(
-    "ig",
-    integrated_gradients,
-    signed=True,
-    uses_layer=False,
-    uses_seed=False,
-    description="Integrated gradients at the word embeddings.",
+_without_layer_or_seed(
+    "gradient_x_activation", gradient_x_activation, signed=True, description="Gradient times word embedding."
 )
-register_method(
-    "gradient_x_activation",
-    gradient_x_activation,
-    signed=True,
-    uses_layer=False,
-    uses_seed=False,
-    description="Gradient times word embedding.",
-)
-register_method(
-    "gradient_shap",
-    gradient_shap,
-    signed=True,
-    uses_layer=False,
-    description="Expected gradients at the word embeddings.",
-)
-register_method(
-    "saliency",
-    saliency,
-    signed=False,
-    uses_layer=False,
-    uses_seed=False,
-    description="Norm of the gradient at the word embeddings.",
-)
-register_method(
+_without_layer("gradient_shap", gradient_shap, signed=True, description="Expected gradients at the word embeddings.")
+_without_layer_or_seed("saliency", saliency, signed=False, description="Norm of the gradient at the word embeddings.")
+_without_layer(
     "captum_lime",
     captum_lime,
     signed=True,
     word_level=True,
-    uses_layer=False,
     description="LIME with words replaced by [MASK], by Captum.",
 )
-register_method(
+_without_layer(
     "kernel_shap",
     kernel_shap,
     signed=True,
     word_level=True,
-    uses_layer=False,
     description="Shapley values with words replaced by [MASK].",
 )
-register_method(
-    "leave_one_out",
-    leave_one_out,
-    signed=True,
-    uses_layer=False,
-    uses_seed=False,
-    description="Each token replaced by [MASK].",
-)
-register_method(
-    "occlusion",
-    occlusion,
-    signed=True,
-    uses_layer=False,
-    uses_seed=False,
-    description="Neighbouring tokens replaced by [MASK] together.",
+_without_layer_or_seed("leave_one_out", leave_one_out, signed=True, description="Each token replaced by [MASK].")
+_without_layer_or_seed(
+    "occlusion", occlusion, signed=True, description="Neighbouring tokens replaced by [MASK] together."
 )
 register_method(
     "conductance", conductance, signed=True, uses_seed=False, description="Integrated gradients through a layer."
@@ -125,18 +91,12 @@ register_method(
     uses_seed=False,
     description="A layer's activations weighted by their mean gradient.",
 )
-register_method(
-    "ig_as_released",
-    ig_as_released,
-    signed=True,
-    uses_layer=False,
-    uses_seed=False,
-    description="IG as in the paper's code: class 0, 10 steps.",
+_without_layer_or_seed(
+    "ig_as_released", ig_as_released, signed=True, description="IG as in the paper's code: class 0, 10 steps."
 )
-register_method(
+_without_layer(
     "lime_as_released",
     lime_as_released,
     signed=True,
-    uses_layer=False,
     description="LIME as in the paper's code: class 1, 100 samples, the highest score for unmatched tokens.",
 )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 import torch
 from torch import Tensor
 
+from captum_iba._checks import as_tensors, check_choice
 from captum_iba.metrics.perturbations import BaselineValue, Delete, MaskOut, Perturbation
 from captum_iba.metrics.removal import (
     NINTHS,
@@ -157,8 +158,7 @@ def degradation(
         >>> degradation(forward, inputs, attributions=inputs, target=1, counts=[1, 2, 3]).logit
         tensor([[7., 3., 1., 0.]])
     """
-    if order not in ORDERS:
-        raise ValueError(f"order is {order!r}, expected one of {', '.join(ORDERS)}")
+    check_choice("order", order, ORDERS)
     arguments = (forward_func, inputs, attributions, target, additional_forward_args)
     return _degrade((order,), *arguments, **settings)[0]
 
@@ -218,15 +218,11 @@ def _degrade(
     show_progress: bool = False,
 ) -> list[Degradation]:
     """One result per order."""
-    # Captum loads pyplot: not before something is computed.
-    from captum_iba.attr.losses import are_probabilities
-
     tensors = _check_inputs(inputs)
     first, arguments = tensors[0], additional_forward_args
     if not isinstance(arguments, tuple):
         arguments = () if arguments is None else (arguments,)
-    if counting not in COUNTINGS:
-        raise ValueError(f"counting is {counting!r}, expected one of {', '.join(COUNTINGS)}")
+    check_choice("counting", counting, COUNTINGS)
     if max_examples_per_batch is not None and not max_examples_per_batch >= 1:
         raise ValueError(f"max_examples_per_batch is {max_examples_per_batch!r}, expected at least 1")
     if perturbation is None:
@@ -266,13 +262,8 @@ def _degrade(
     unique, row_of = torch.unique(keys.flatten(0, -2), dim=0, return_inverse=True)
     ranks = torch.stack([ranks for ranks, _ in ranked])
     rows = _Rows(forward_func, tensors, arguments, perturbation, padding, ranks, *unique.T)
-    logits = rows.logits(max_examples_per_batch, show_progress)
-    probabilities = logits.softmax(-1)
-    # Rows of nothing but 0 and 1 are no softmax, and may be logits.
-    if are_probabilities(logits) and bool((logits > 0).all(-1).any()):
-        warnings.warn("forward_func returns probabilities, expected logits; they are taken as they are", stacklevel=3)
-        probabilities, logits = logits, logits.clamp_min(torch.finfo(logits.dtype).tiny).log()
-    probabilities, logits = (values[row_of.view(steps.shape)] for values in (probabilities, logits))
+    outputs = _probabilities_and_logits(rows.logits(max_examples_per_batch, show_progress))
+    probabilities, logits = (values[row_of.view(steps.shape)] for values in outputs)
     classes = _targets(target, logits[0, :, 0])[None, :, None, None].expand(*logits.shape[:-1], 1)
     probability, logit = (values.gather(3, classes)[..., 0] for values in (probabilities, logits))
     removed = steps / total.clamp(min=1)[:, None]
@@ -283,15 +274,23 @@ def _degrade(
     ]
 
 
+def _probabilities_and_logits(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Probabilities of the classes, (R, C), and logits, which outputs that are probabilities already are not."""
+    # Captum loads pyplot: not before something is computed.
+    from captum_iba.attr.losses import are_probabilities
+
+    # Rows of nothing but 0 and 1 are no softmax, and may be logits.
+    if are_probabilities(logits) and bool((logits > 0).all(-1).any()):
+        warnings.warn("forward_func returns probabilities, expected logits; they are taken as they are", stacklevel=4)
+        return logits, logits.clamp_min(torch.finfo(logits.dtype).tiny).log()
+    return logits.softmax(-1), logits
+
+
 @dataclass(frozen=True)
 class _Rows:
     """All rows of a test, R of them: an example with a number of its features (or groups) removed in an order.
 
     Args:
-        forward_func (Callable): Returns logits, (rows, C).
-        inputs (tuple of Tensor): Inputs of B examples.
-        arguments (tuple): Additional arguments.
-        perturbation (Perturbation): Removes features.
         padding (Tensor or None): True at padding, (B, N), where the perturbation deletes.
         ranks (Tensor): Rank of every feature in each of O orders, (O, B, N).
         orders, examples, counts (Tensor): Order, example and number of removed features of each row, (R,).
@@ -331,16 +330,10 @@ class _Rows:
     def forward_args(self, rows: Tensor) -> tuple[Any, ...]:
         """All arguments of ``forward_func`` for some rows."""
         # Captum loads pyplot: not before something is computed.
-        from captum_iba.attr._model.nested import map_tensors
+        from captum_iba.attr._model.nested import select_examples
 
-        first, examples = self.inputs[0], self.examples[rows]
-
-        def select(tensor: Tensor) -> Tensor:
-            if tensor.ndim == 0 or tensor.shape[0] != len(first):
-                return tensor
-            return tensor.index_select(0, examples.to(tensor.device))
-
-        inputs, arguments = map_tensors(select, (self.inputs, self.arguments))
+        first = self.inputs[0]
+        inputs, arguments = select_examples((self.inputs, self.arguments), len(first), self.examples[rows])
         removed = self.removed(rows).view(len(rows), *feature_grid(first)).to(first.device)
         inputs, arguments = self.perturbation(inputs, arguments, removed)
         return (*inputs, *arguments)
@@ -379,9 +372,7 @@ def _pass_sizes(lengths: list[int], positions: int) -> list[int]:
 
 
 def _check_inputs(inputs: Any) -> tuple[Tensor, ...]:
-    tensors = inputs if isinstance(inputs, tuple) else (inputs,)
-    if not tensors or not all(isinstance(tensor, Tensor) for tensor in tensors):
-        raise TypeError(f"inputs is a {type(inputs).__name__}, expected a tensor or a tuple of tensors")
+    tensors = as_tensors(inputs)
     feature_grid(tensors[0])
     if len(tensors[0]) == 0:
         raise ValueError(f"inputs has the shape {tuple(tensors[0].shape)}, expected at least one example")

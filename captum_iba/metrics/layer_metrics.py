@@ -145,12 +145,12 @@ def layer_infidelity(
     from captum_iba._compat import _format_additional_forward_args
     from captum_iba.attr._model.guard import ModuleGuard
     from captum_iba.attr._model.hooks import HookPoint, activation_of, hooked
-    from captum_iba.attr._model.nested import map_tensors, tensors_in
+    from captum_iba.attr._model.nested import select_examples, tensors_in
 
     tensors = inputs if isinstance(inputs, tuple) else (inputs,)
     forward_args = (*tensors, *(_format_additional_forward_args(additional_forward_args) or ()))
     rows = len(tensors[0])
-    site = HookPoint(layer, at_input=attribute_to_layer_input)
+    point = HookPoint(layer, at_input=attribute_to_layer_input)
     captured: list[Tensor] = []
 
     def capture(module: Module, at_input: bool, call: int, value: Any, layer_input: Any) -> None:
@@ -160,16 +160,11 @@ def layer_infidelity(
         def replace(module: Module, at_input: bool, call: int, value: Any, layer_input: Any) -> Any:
             return activation_of(value, module)[1](activations.to(captured[0].dtype, copy=True))
 
-        def select(tensor: Tensor) -> Tensor:
-            if tensor.ndim == 0 or tensor.shape[0] != rows:
-                return tensor
-            return tensor.index_select(0, examples.to(tensor.device))
-
-        with hooked([site], replace):
-            return forward_func(*map_tensors(select, forward_args))
+        with hooked([point], replace):
+            return forward_func(*select_examples(forward_args, rows, examples))
 
     with ModuleGuard() as guard, guard.watching(), torch.no_grad():
-        with hooked([site], capture):
+        with hooked([point], capture):
             forward_func(*forward_args)
         if len(captured) != 1:
             raise ValueError(f"layer {type(layer).__name__} ran {len(captured)} times in a pass, expected once")

@@ -198,10 +198,10 @@ class BaselineValue:
         first = inputs[0]
         where = removed.unsqueeze(1) if first.ndim >= 4 else removed.view(*removed.shape, *[1] * (first.ndim - 2))
         value = torch.as_tensor(self.value, dtype=first.dtype, device=first.device)
-        of_example = value[0] if value.ndim == first.ndim and len(value) == 1 else value
+        baseline = value[0] if value.ndim == first.ndim and len(value) == 1 else value
         shape = tuple(first.shape[1:])
-        sizes = zip(reversed(of_example.shape), reversed(shape), strict=False)
-        if of_example.ndim > len(shape) or not all(size in (1, expected) for size, expected in sizes):
+        sizes = zip(reversed(baseline.shape), reversed(shape), strict=False)
+        if baseline.ndim > len(shape) or not all(size in (1, expected) for size, expected in sizes):
             raise ValueError(
                 f"BaselineValue: value has the shape {tuple(value.shape)}, expected one that broadcasts to an example, "
                 f"{shape}: the baseline is the same for all examples"

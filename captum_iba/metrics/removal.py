@@ -16,11 +16,7 @@ NEVER = torch.iinfo(torch.int64).max
 
 
 def feature_grid(inputs: Tensor) -> tuple[int, ...]:
-    """Shape of the features of an example: (T,) for token ids, tables and embeddings, (H, W) for images.
-
-    Raises:
-        ValueError: Fewer than two dimensions.
-    """
+    """Shape of the features of an example: (T,) for token ids, tables and embeddings, (H, W) for images."""
     if inputs.ndim < 2:
         raise ValueError(f"inputs has the shape {tuple(inputs.shape)}, expected (B, T), (B, T, D) or (B, C, H, W)")
     return tuple(inputs.shape[2:]) if inputs.ndim >= 4 else tuple(inputs.shape[1:2])
@@ -29,13 +25,7 @@ def feature_grid(inputs: Tensor) -> tuple[int, ...]:
 def feature_scores(attributions: Tensor, inputs: Tensor) -> Tensor:
     """One score per feature, (B, N), float64 on the CPU; hidden dimensions and channels are summed.
 
-    Args:
-        attributions (Tensor): (B, T) or (B, T, D) for inputs (B, T) or (B, T, D'); (B, H, W) or (B, C', H, W) for
-            inputs (B, C, H, W).
-        inputs (Tensor): Inputs that features are removed from.
-
-    Raises:
-        ValueError: Attributions of another shape.
+    Attributions are (B, T) or (B, T, D) for inputs (B, T) or (B, T, D'), (B, H, W) or (B, C', H, W) for (B, C, H, W).
     """
     grid, rows = feature_grid(inputs), inputs.shape[0]
     attributions = torch.as_tensor(attributions)  # NumPy arrays are accepted
@@ -53,11 +43,7 @@ def feature_scores(attributions: Tensor, inputs: Tensor) -> Tensor:
 
 
 def expand_mask(mask: Tensor, name: str, inputs: Tensor) -> Tensor:
-    """A mask with one value per feature, (B, N), on the CPU; one row serves all examples.
-
-    Raises:
-        ValueError: A mask of another shape.
-    """
+    """A mask with one value per feature, (B, N), on the CPU; one row serves all examples."""
     grid, rows = feature_grid(inputs), inputs.shape[0]
     values = mask.detach().to("cpu")
     if values.ndim == len(grid) + 2 and values.shape[1] == 1:
@@ -68,17 +54,13 @@ def expand_mask(mask: Tensor, name: str, inputs: Tensor) -> Tensor:
 
 
 def rank_features(scores: Tensor, groups: Tensor, removable: Tensor, order: str) -> tuple[Tensor, Tensor]:
-    """Rank of every feature in the order of removal.
-
-    Ties go by position, the earlier first; NaN goes last in both orders. So least relevant first is always most
-    relevant first of the negated scores.
+    """Rank of every feature in the order of removal, as :func:`captum_iba.metrics.degradation` describes it.
 
     Args:
         scores (Tensor): Scores, (B, N).
         groups (Tensor): Integers, (B, N). Features of one group are removed together: its score is the sum over its
             removable members, its position that of the first of them.
         removable (Tensor): False where nothing is ever removed, (B, N).
-        order (str): ``"morf"``, highest score first, or ``"lerf"``, lowest first.
 
     Returns:
         tuple of Tensor: Ranks from 0, (B, N), :data:`NEVER` where nothing is removed; and the number of removable
@@ -102,14 +84,9 @@ def rank_features(scores: Tensor, groups: Tensor, removable: Tensor, order: str)
 
 
 def rank_as_released(scores: Tensor, removable: Tensor, real: Tensor, order: str) -> tuple[Tensor, Tensor]:
-    """Ranks as in the published code: the last-ranked of all tokens, special tokens included, is never removed.
+    """As :func:`rank_features`, as in the published code: the last of all tokens, special ones too, is never removed.
 
-    Args:
-        scores, removable, order: As in :func:`rank_features`, without groups.
-        real (Tensor): False at padding, (B, N).
-
-    Returns:
-        tuple of Tensor: Ranks, (B, N), and the number of features that can be removed of each example, (B,).
+    ``real`` is False at padding, (B, N).
     """
     single = torch.arange(scores.shape[1]).expand_as(scores)
     ranks, lengths = rank_features(scores, single, real, order)
@@ -135,13 +112,8 @@ def _half_up(number: float) -> int:
 def counts_as_released(fractions: Sequence[float], lengths: Tensor, available: Tensor) -> Tensor:
     """Number of features removed at each step as in the published code: fractions of the whole length, halves to even.
 
-    Where two steps of a short text would remove as many, the second is left out, and the last step is repeated at
-    the end instead; so ``k`` ninths is not always column ``k``.
-
-    Args:
-        fractions (sequence of float): Fractions in rising order.
-        lengths (Tensor): Number of tokens of each example without padding, special tokens included, (B,).
-        available (Tensor): Number of features that can be removed, (B,).
+    Where two steps of a short text would remove as many, the second is left out, and the last step is repeated at the
+    end instead; so ``k`` ninths is not always column ``k``. ``lengths``, (B,), count special tokens, but no padding.
     """
     rows = []
     for length in lengths.tolist():

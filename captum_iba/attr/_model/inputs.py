@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from captum_iba._checks import as_tensors
 from captum_iba._compat import TargetType, _format_additional_forward_args
 from captum_iba.attr._model.nested import map_tensors, tensors_in, tile
 
@@ -33,9 +34,7 @@ class ModelInputs:
     @classmethod
     def of(cls, inputs: Any, arguments: Any, target: TargetType) -> ModelInputs:
         """Of the arguments of ``attribute``, checked; tensors made in inference mode are copied."""
-        tensors = inputs if isinstance(inputs, tuple) else (inputs,)
-        if not tensors or not all(isinstance(tensor, Tensor) for tensor in tensors):
-            raise TypeError(f"inputs is a {type(inputs).__name__}, expected a tensor or a tuple of tensors")
+        tensors = as_tensors(inputs)
         if tensors[0].ndim == 0 or tensors[0].shape[0] == 0:
             raise ValueError(f"inputs has the shape {tuple(tensors[0].shape)}, expected at least one example")
         _refuse_caches(arguments)
