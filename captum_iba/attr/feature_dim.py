@@ -81,11 +81,11 @@ class LeafOutput:
             return cls(shape, tuple(output.stride()), int(output.storage_offset()), storage, dim, energy=energy)
         return cls(shape, (), 0, None, dim)
 
-    def is_copied_to(self, other: LeafOutput) -> bool:
+    def is_copied_to(self, tensor: LeafOutput) -> bool:
         """Whether another tensor may hold the same values in another order."""
-        if self.energy is None or other.energy is None:
+        if self.energy is None or tensor.energy is None:
             return True
-        return bool((self.energy.to(other.energy.device) - other.energy).abs() <= 1e-4 * other.energy.abs())
+        return bool((self.energy.to(tensor.energy.device) - tensor.energy).abs() <= 1e-4 * tensor.energy.abs())
 
     def after(self, before: LeafOutput | None) -> LeafOutput:
         """This output with the wider one before it."""
@@ -181,8 +181,8 @@ def leaf_after(before: LeafOutput | None, module: Module, module_input: Any, mod
     # A module that works on another dimension than that of the features mixes positions. From then on the types of
     # modules tell nothing, until one works on what is known again.
     acts_on = _dim_of_kind(module, input_tensor.shape, at_input=True)
-    of_part = known if known is not None or before is None else before.dim_by_memory(input_tensor, part=True)
-    mixed = of_part != acts_on if of_part is not None else before is not None and before.mixed
+    dim_of_input = known if known is not None or before is None else before.dim_by_memory(input_tensor, part=True)
+    mixed = dim_of_input != acts_on if dim_of_input is not None else before is not None and before.mixed
     if known is not None and _width(module, at_input=False) is None:
         mixed, dim = False, known if known == dim else None  # pooling works on any dimensions
     return replace(LeafOutput.of(output, None if mixed else dim), mixed=mixed).after(before)
@@ -190,7 +190,7 @@ def leaf_after(before: LeafOutput | None, module: Module, module_input: Any, mod
 
 def _keeps_layout(module: Module, module_input: Tensor, output: Tensor) -> bool:
     same_shape = module_input.shape == output.shape
-    return isinstance(module, _KEEPS_LAYOUT) and _is_plain(module) and same_shape and _kind(module) is None
+    return isinstance(module, _KEEPS_LAYOUT) and _runs_torch_forward(module) and same_shape and _kind(module) is None
 
 
 def resolve_feature_dim(
@@ -336,7 +336,7 @@ def _kind(module: Module) -> int | None:
     return None
 
 
-def _is_plain(module: Module) -> bool:
+def _runs_torch_forward(module: Module) -> bool:
     """Whether a module runs torch's own forward."""
     return str(getattr(type(module).forward, "__module__", "")).partition(".")[0] == "torch"
 
@@ -344,7 +344,7 @@ def _is_plain(module: Module) -> bool:
 def _is_what_it_inherits(module: Module, ndim: int) -> bool:
     """Whether the output has its features where the type says: a subclass with its own forward may transpose."""
     known = isinstance(module, (nn.LayerNorm, nn.RMSNorm)) or ndim > 3
-    return _is_plain(module) or isinstance(module, nn.Embedding) or (known and _kind(module) == 1)
+    return _runs_torch_forward(module) or isinstance(module, nn.Embedding) or (known and _kind(module) == 1)
 
 
 def _kinds_in(layer: Module, ndim: int) -> set[int]:

@@ -18,10 +18,9 @@ from captum_iba._checks import check_integer, per_layer
 from captum_iba._compat import progress
 from captum_iba._files import write_bytes
 from captum_iba.attr._model.guard import ModuleGuard
-from captum_iba.attr._model.hooks import HookPoint, activation_of, hook_points, hooked
-from captum_iba.attr._model.nested import split_activation
+from captum_iba.attr._model.hooks import HookPoint, activation_of, hook_points, hooked, layer_input_of
 from captum_iba.attr._model.padding import Padding
-from captum_iba.attr.feature_dim import Origin, infer_feature_dim, known_dim, resolve_feature_dim
+from captum_iba.attr.feature_dim import Origin, infer_feature_dim, resolve_feature_dim
 
 ENOUGH = 1000
 """With fewer observations, bits depend on which ones were seen: the table is in docs/limits.md."""
@@ -231,7 +230,9 @@ class FeatureStatistics:
         gathered = [cls(name, min_std) for name in names]
         for statistics, point in zip(gathered, points, strict=True):
             statistics.at_input, statistics.call = bool(point.at_input), int(point.call)
-        padding = Padding(forward_func, [name or type(one).__name__ for name, one in zip(names, layers, strict=True)])
+        padding = Padding(
+            forward_func, [name or type(module).__name__ for name, module in zip(names, layers, strict=True)]
+        )
         with ModuleGuard(forward_func) as guard, torch.no_grad():
 
             def features_last(captured: Sequence[tuple[Tensor, Origin]]) -> list[Tensor]:
@@ -418,11 +419,6 @@ def _run_to_points(
     activations: dict[tuple[Module, int], tuple[Tensor, Origin]] = {}
     runs: Counter[Module] = Counter()
 
-    def entering(value: Any) -> tuple[Tensor | None, int | None]:
-        split = split_activation(value)
-        layer_input = None if split is None else split[0]
-        return layer_input, known_dim(guard.last_leaf, layer_input)
-
     def visit(layer: Module, at_input: bool, call: int, value: Any, entered: Any) -> None:
         runs[layer] += 1
         if any(point.layer is layer and (point.call < 0 or point.call == call) for point in points):
@@ -434,7 +430,7 @@ def _run_to_points(
             raise _LayersDone
 
     args, kwargs = ((), batch) if isinstance(batch, Mapping) else (batch, {})
-    with suppress(_LayersDone), hooked(points, visit, entering):
+    with suppress(_LayersDone), hooked(points, visit, lambda value: layer_input_of(value, guard)):
         forward_func(*(args if isinstance(args, (tuple, list)) else (args,)), **kwargs)
     for point in points:
         point.require(runs[point.layer])

@@ -76,11 +76,17 @@ def cascading_randomisation(
         >>> result.layers, result.correlation.shape
         (('2', '0'), torch.Size([3, 2]))
     """
-    own = [name for name, module in model.named_modules() if _has_parameters(module)]
-    names = tuple(reversed(own) if layers is None else layers)
-    known = dict(model.named_modules())
-    if not names or not all(name in known for name in names):
-        raise ValueError(f"layers is {list(names)}, expected names of the model's modules, such as {own[-3:]}")
+    modules = dict(model.named_modules())
+    with_parameters = [
+        name
+        for name, module in modules.items()
+        if any(parameter is not None for parameter in module._parameters.values())
+    ]
+    names = tuple(reversed(with_parameters) if layers is None else layers)
+    if not names or not all(name in modules for name in names):
+        raise ValueError(
+            f"layers is {list(names)}, expected names of the model's modules, such as {with_parameters[-3:]}"
+        )
     original = explain_func(model).detach().abs()
     randomised = copy.deepcopy(model)
     columns = []
@@ -169,10 +175,6 @@ def ground_truth_precision(attributions: Tensor, ground_truth: Tensor, removable
         top = torch.sort(-torch.cat([others, own]), stable=True).indices[: len(own)]
         precisions.append((top >= len(others)).float().mean())
     return torch.stack(precisions).cpu()
-
-
-def _has_parameters(module: Module) -> bool:
-    return any(parameter is not None for parameter in module._parameters.values())
 
 
 def _reinitialise(module: Module, seed: int) -> None:

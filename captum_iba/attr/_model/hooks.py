@@ -23,13 +23,7 @@ from captum_iba.attr.feature_dim import Origin, known_dim
 
 @dataclass(frozen=True)
 class HookPoint:
-    """One call of a layer, at its output or its input.
-
-    Args:
-        layer (Module): The layer.
-        call (int): Number of the call in a forward pass, from 0; negative numbers count from the last. Default: -1
-        at_input (bool): The input of the layer instead of its output. Default: False
-    """
+    """One call of a layer, by number from 0 (negative ones count from the last), at its output or its input."""
 
     layer: Module
     call: int = -1
@@ -142,6 +136,13 @@ def activation_of(value: Any, layer: Module) -> tuple[Tensor, Callable[[Tensor],
     return activation
 
 
+def layer_input_of(value: Any, guard: ModuleGuard) -> tuple[Tensor | None, int | None]:
+    """The activation at the input of a layer that begins to run, and the dimension of its features if it is known."""
+    split = split_activation(value)
+    layer_input = None if split is None else split[0]
+    return layer_input, known_dim(guard.last_leaf, layer_input)
+
+
 @dataclass(eq=False)
 class ModuleCall:
     """One call of a module; ``output`` is valid once it has finished."""
@@ -164,12 +165,7 @@ class ModuleCall:
 
 @dataclass(frozen=True)
 class Prefix:
-    """What of a forward pass came before a moment.
-
-    Args:
-        calls (tuple of ModuleCall): The outermost calls that had begun, in order.
-        n_calls (Counter): How often each module had been called.
-    """
+    """What of a forward pass came before a moment: the outermost calls that had begun, and counts of all calls."""
 
     calls: tuple[ModuleCall, ...]
     n_calls: Counter[Module]
@@ -264,14 +260,11 @@ class CapturedActivation:
 
     Args:
         number (int): Number of the hook point, as passed.
-        activation (Tensor): The activation.
         structure (Any): The whole output (or input) of the layer, with the activation in it.
         layer_input (Tensor or None): The activation at the layer's input.
         call (int): Number of the call of the layer, from 0.
-        origin (Origin): What is known about the dimension of the features.
-        prefix (Prefix): The module calls that had begun and finished by then.
         versions (list of int): Versions of the activation when it was captured, and of the input before the layer ran.
-        n_calls (int): How often the layer ran in the whole pass. Default: 1
+        n_calls (int): How often the layer ran in the whole pass.
     """
 
     number: int
@@ -297,11 +290,8 @@ class RecordedPass:
     Args:
         forward (Callable): Takes a number of copies ``n`` and returns the output of the model, a tensor, for the inputs
             tiled ``n`` times.
-        points (sequence of HookPoint): The hook points.
-        output (Tensor): Output of the model.
         captured (tuple of CapturedActivation): The activations, in the order in which the hook points were passed.
         changed (tuple): For each of them, and for every call of its prefix, whether the model wrote into the output.
-        guard (ModuleGuard): Guards the modules that ran.
         stateful (bool): Whether modules were left in another state, so that every pass must begin from the first.
     """
 
@@ -347,12 +337,9 @@ def _observe(
 
     def entering(value: Any) -> Any:
         # Before the layer runs: it may write into its input.
-        split = split_activation(value)
-        if split is None:
-            return None, None, None, []
-        layer_input = split[0]
-        dim = known_dim(guard.last_leaf, layer_input)
-        return layer_input, dim, copy_tensor(layer_input) if keep_copies else layer_input, _versions(layer_input)
+        layer_input, dim = layer_input_of(value, guard)
+        kept = copy_tensor(layer_input) if keep_copies and layer_input is not None else layer_input
+        return layer_input, dim, kept, _versions(layer_input)
 
     def visit(layer: Module, at_input: bool, call: int, value: Any, entered: Any) -> None:
         n_calls[layer, at_input] += 1

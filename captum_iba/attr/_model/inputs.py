@@ -16,14 +16,9 @@ from captum_iba.attr._model.nested import map_tensors, tensors_in, tile
 
 @dataclass(frozen=True)
 class ModelInputs:
-    """Inputs of a model for some examples, and their targets.
+    """Inputs of a model for some examples, its further arguments, and one target for all or one per example.
 
-    Args:
-        inputs (tuple of Tensor): Dimension 0 counts the examples.
-        arguments (tuple or None): Further arguments.
-        target (TargetType): One target for all examples, or one per example.
-        per_example (tuple of bool): For every tensor in ``inputs`` and ``arguments``, in order, whether its dimension 0
-            counts the examples.
+    ``per_example`` says of every tensor in ``inputs`` and ``arguments``, in order, whether dimension 0 counts examples.
     """
 
     inputs: tuple[Tensor, ...]

@@ -22,12 +22,9 @@ _ADDITIVE_MASK_THRESHOLD = -1e3
 
 
 class Padding:
-    """Finds the attention mask of batches, for the layers that have its positions.
+    """Finds the attention mask of batches, for the layers (by name) that have its positions.
 
-    Args:
-        forward_func (Callable): The model, or the function that runs it: the names of its parameters say which item
-            of a tuple is the attention mask.
-        layers (sequence of str): The names of the layers, for messages.
+    The names of the parameters of ``forward_func`` say which item of a tuple it is.
     """
 
     def __init__(self, forward_func: Callable[..., Any], layers: Sequence[str]) -> None:
