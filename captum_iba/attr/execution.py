@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
@@ -111,9 +111,9 @@ class Execution:
                 try:
                     results, output = self._part(part, first, bottlenecks, guard)
                 except (MemoryError, RuntimeError) as error:
-                    failed = out_of_memory(error) and self._halve_rows()
-                    if not failed:
+                    if not (out_of_memory(error) and self._halve_rows()):
                         _raise_with_reason(error)
+                    failed = True
                 if failed:
                     # Here, where the exception and with it everything that the pass held is gone.
                     self._count_rows(n_rows_before - self._n_rows_run)
@@ -398,7 +398,7 @@ def _on_one_device(forward_func: Callable[..., Any]) -> Callable[..., Any]:
     return forward_func
 
 
-def _raise_with_reason(error: Exception) -> None:
+def _raise_with_reason(error: Exception) -> NoReturn:
     """Raise an error of the model again, with the way out where it is known."""
     if "checkpoint" in f"{type(error).__name__} {error}".lower():
         raise ValueError(

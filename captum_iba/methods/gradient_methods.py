@@ -245,8 +245,6 @@ class EmbeddedTexts:
     """Texts as a function of their word embeddings, which have gradients where token ids have none.
 
     Attributes:
-        classifier (Classifier): The model and its tokenizer.
-        encoded (list of EncodedText): The texts.
         targets (Tensor): The class to explain of each text, (B,).
         inputs (tuple of Tensor): The model's inputs, ids first, (B, T) each.
         embeddings (Tensor): Word embeddings of the ids, (B, T, D).
