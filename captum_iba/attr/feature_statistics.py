@@ -7,7 +7,6 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -65,7 +64,7 @@ class FeatureStatistics:
         ...     _ = statistics.update(activations)
         >>> statistics.mean, statistics.count
         (tensor([0.2632, 0.2632, 0.2632]), 38)
-        >>> # from a model, which runs only up to the layer:
+        >>> # from a model:
         >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
         >>> FeatureStatistics.estimate(model, model[0], torch.randn(1000, 4).split(100))
         FeatureStatistics(8 features, 1000 observations, layer='0')
@@ -180,7 +179,7 @@ class FeatureStatistics:
         feature_dim: int | Sequence[int | None] | None = None,
     ) -> Any:
         r"""
-        Run a model on a data set, only up to a layer, and gather the statistics of that layer.
+        Run a model on a data set and gather the statistics of a layer.
 
         The model runs in evaluation mode and is left as it was.
 
@@ -197,8 +196,7 @@ class FeatureStatistics:
                         ``forward_func`` has a parameter of that name, for layers that have its positions; else all
                         observations count, with a warning where that may count padding
             layer_call (int or list of int, optional): Number of the call of a layer that runs several times in a
-                        forward pass, from 0; negative numbers count from the last, and need the full forward pass for
-                        layers that ran more than once in the first batch.
+                        forward pass, from 0; negative numbers count from the last, and need the full forward pass.
                         Default: -1
             attribute_to_layer_input (bool, optional): Gather the statistics of the layer's input.
                         Default: False
@@ -243,14 +241,13 @@ class FeatureStatistics:
 
             def rerun(batch: Any) -> list[Tensor]:
                 try:
-                    return features_last(_run_to_points(forward_func, batch, points, guard)[1])
+                    return features_last(_run_to_points(forward_func, batch, points, guard))
                 finally:
                     guard.restore_state()
 
             for batch in progress(batches, desc="Statistics") if show_progress else batches:
                 with guard.watching(leaves=True):
-                    # After a first full pass it is known which layers run once, and where to stop.
-                    points, captured = _run_to_points(forward_func, batch, points, guard)
+                    captured = _run_to_points(forward_func, batch, points, guard)
                     guard.restore_state()  # which the pass, ended at the layer, could not do at its end
                     for statistics, point, dim, capture in zip(gathered, points, named_dims, captured, strict=True):
                         statistics._settle_feature_dim(point, *capture, dim)
@@ -411,10 +408,10 @@ class _LayersDone(BaseException):
 
 def _run_to_points(
     forward_func: Callable[..., Any], batch: Any, points: list[HookPoint], guard: ModuleGuard
-) -> tuple[list[HookPoint], list[tuple[Tensor, Origin]]]:
-    """Run a batch up to the hook points, and return them with their activations and where these come from.
+) -> list[tuple[Tensor, Origin]]:
+    """Run a batch up to the hook points, and return their activations and where these come from.
 
-    A layer that ran once gets call 0, so that later passes need not wait for more calls.
+    The last call of a layer is known at the end of a pass only: the next batch may run it more often.
     """
     activations: dict[tuple[Module, int], tuple[Tensor, Origin]] = {}
     runs: Counter[Module] = Counter()
@@ -434,8 +431,7 @@ def _run_to_points(
         forward_func(*(args if isinstance(args, (tuple, list)) else (args,)), **kwargs)
     for point in points:
         point.require(runs[point.layer])
-    captured = [activations[point.layer, point.call % runs[point.layer]] for point in points]
-    return [replace(point, call=0) if runs[point.layer] == 1 else point for point in points], captured
+    return [activations[point.layer, point.call % runs[point.layer]] for point in points]
 
 
 def require_same_place(

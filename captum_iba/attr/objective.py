@@ -14,6 +14,7 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -118,12 +119,14 @@ class MaskLayout:
     Args:
         shape (torch.Size): Shape of the mask, with size 1 where a value is shared along a dimension.
         maskable (Tensor): Bool, broadcastable to the activation: False for elements without noise and information.
+        feature_dim (int): Dimension of the activation that holds the features.
         groups (Tensor or None): Number of the mask value of every element of the mask, (B or 1, ...).
         n_groups (int): Number of mask values per example, with ``groups``.
     """
 
     shape: torch.Size
     maskable: Tensor
+    feature_dim: int
     groups: Tensor | None = None
     n_groups: int = 0
 
@@ -143,12 +146,12 @@ class MaskLayout:
         else:
             maskable = _align_left(bottleneck_mask.to(device).bool(), shape, "bottleneck_mask")
         if feature_mask is None:
-            return cls(_shared_shape(granularity, shape, feature_dim), maskable)
+            return cls(_shared_shape(granularity, shape, feature_dim), maskable, feature_dim)
         if feature_mask.is_floating_point() or feature_mask.is_complex():
             raise ValueError(f"feature_mask has the dtype {feature_mask.dtype}, expected integers")
         aligned = _align_left(feature_mask.to(device), shape, "feature_mask")
         values, groups = torch.unique(aligned, return_inverse=True)
-        return cls(torch.Size((shape[0], *aligned.shape[1:])), maskable, groups.flatten(1), len(values))
+        return cls(torch.Size((shape[0], *aligned.shape[1:])), maskable, feature_dim, groups.flatten(1), len(values))
 
     def require_fit(self, activation: Tensor, name: str) -> None:
         """Raise ValueError unless the mask fits the activation of another layer ``name``, too."""
@@ -169,6 +172,27 @@ class MaskLayout:
         if self.groups is None:
             return alpha
         return alpha.gather(1, self.groups.expand(self.shape[0], -1)).reshape(self.shape)
+
+    @cached_property
+    def _first_maskable(self) -> Tensor | None:
+        """The first maskable position of each example of (B, T, D) or (B, D, T), (B or 1,); None if it is 0 in all."""
+        if self.maskable.ndim != 3:
+            return None
+        first = self.maskable.any(self.feature_dim).int().argmax(1)
+        first = first[:1] if bool((first == first[0]).all()) else first
+        return first if bool(first.any()) else None
+
+    def standard_noise(self, shape: torch.Size, key: tuple[int, ...], device: torch.device) -> Tensor:
+        """:func:`standard_noise` for an activation (B, *shape), (B or 1, *shape), from the first maskable position on.
+
+        So padding on the left, as on the right, leaves the noise of a text as it is.
+        """
+        dim = self.feature_dim - 1
+        noise = standard_noise((*shape[:dim], *shape[dim + 1 :], shape[dim]), key, device)
+        if self._first_maskable is None:
+            return noise.movedim(-1, dim).unsqueeze(0)
+        positions = torch.arange(len(noise), device=device) - self._first_maskable.to(device).unsqueeze(1)
+        return noise[positions.clamp_min(0)].movedim(-1, self.feature_dim)
 
     def gate(self, alpha: Tensor) -> Tensor:
         """Lambda, broadcastable to the activation: 1 where an element is not maskable."""
@@ -232,6 +256,10 @@ class Objective:
         """Activation of the first layer, (B, ...)."""
         return self.passes.captured[0].activation
 
+    @cached_property
+    def _are_finite(self) -> list[bool]:
+        return [bool(captured.activation.isfinite().all()) for captured in self.passes.captured]
+
     def losses(self, alpha: Tensor, step: int, samples: range, masks: Sequence[int]) -> Tensor:
         """Losses of some noise samples of a step, (masks, samples, B).
 
@@ -245,11 +273,17 @@ class Objective:
             noise = self.mean[number]
             if self.settings.n_samples:
                 samples_of_step = [self._standard_noise(shape, number, step, sample, live) for sample in samples]
-                noise = noise + self.std[number] * torch.stack(samples_of_step).unsqueeze(1)
+                noise = noise + self.std[number] * torch.stack(samples_of_step)
             # In a replayed pass the activation of the first layer has the right shape only.
             activation = self.activation if number == 0 else live.reshape(len(masks), len(samples), rows, *shape)
             # Layers that share a mask may be on several devices.
-            return apply_bottleneck(activation, noise, lam.to(live.device)).flatten(0, 2)
+            lam_of_layer = lam.to(live.device)
+            if self._are_finite[number]:
+                return apply_bottleneck(activation, noise, lam_of_layer).flatten(0, 2)
+            # Padding of a maximum, for example, is -inf, which times 1 - lambda = 0 would be NaN.
+            maskable = self.layout.maskable.to(live.device)
+            finite = torch.where(maskable, activation, 0.0)
+            return torch.where(maskable, apply_bottleneck(finite, noise, lam_of_layer), activation).flatten(0, 2)
 
         output = self.passes.run(copies, noised)
         target = _expand_target(self.target, len(samples), expansion_type=ExpansionTypes.repeat)
@@ -266,7 +300,7 @@ class Objective:
         negated = self.settings.antithetic and (step * n_samples + sample) % 2 == 1
         if negated:
             step, sample = divmod(step * n_samples + sample - 1, n_samples)
-        noise = standard_noise(tuple(shape), (self.seed, number, step, sample), like.device)
+        noise = self.layout.standard_noise(shape, (self.seed, number, step, sample), like.device)
         return -noise if negated else noise
 
 

@@ -95,6 +95,13 @@ def bits(
     a = torch.full([n if d in kept else 1 for d, n in enumerate(x.shape)], 5.0, dtype=x.dtype, requires_grad=True)
     adam = torch.optim.Adam([a], lr=learning_rate, betas=(momentum, 0.999))
 
+    # The noise of an example begins at its first position with a bottleneck.
+    noise_positions = torch.arange(x.movedim(dim, -1).shape[1]).repeat(len(x), 1)
+    if x.ndim == 3:
+        for row, has in enumerate(carries.any(dim)):
+            noise_positions[row] -= has.tolist().index(True) if has.any() else 0
+    noise_positions = noise_positions.clamp_min(0)
+
     def nats():
         # KL(N(lambda x + (1 - lambda) m, (1 - lambda)^2 s^2) || N(m, s^2)), element by element.
         lam, standardised = torch.sigmoid(a), (x - m) / s
@@ -107,7 +114,8 @@ def bits(
         if n_samples:
             number = step * n_samples + draw
             turned = antithetic and number % 2 == 1
-            drawn = noise(x.shape[1:], seed, *divmod(number - turned, n_samples))
+            drawn = noise(x.movedim(dim, -1).shape[1:], seed, *divmod(number - turned, n_samples))
+            drawn = torch.stack([drawn[positions].movedim(-1, dim - 1) for positions in noise_positions])
             epsilon = m + s * (-drawn if turned else drawn)
         openness = torch.sigmoid(-a if held_back else a)
         openness = torch.where(carries, openness, 1.0)

@@ -581,7 +581,7 @@ def test_a_shared_mask_goes_to_the_device_of_every_layer():
         return torch.zeros(1, 1, 8, device=device)
 
     passes = OnTwoDevices()
-    passes.captured = [SimpleNamespace(activation=first)]
+    passes.captured = [SimpleNamespace(activation=first)] * 2
     objective = Objective(
         passes, [zeros("cpu"), zeros("meta")], [zeros("cpu"), zeros("meta")], layout, Information(layout, first),
         "cross_entropy", 0, resolve_settings(n_samples=0), 0,

@@ -76,9 +76,10 @@ def tile(value: Any, rows: int, copies: int) -> Any:
 def split_activation(value: Any) -> tuple[Tensor, Callable[[Tensor], Any]] | None:
     """The activation in the input or output of a layer, and a function that puts another in its place.
 
-    The activation is the tensor itself, or else what is called ``hidden_states`` or ``last_hidden_state``, or
-    else the first floating-point tensor. Where it is in several places (query, key and value of attention), it is
-    replaced in all of them. The rest of the structure stays. None where there is no such tensor.
+    The activation is the tensor itself, or else what is called ``hidden_states`` (if it is one tensor; a tuple holds
+    those of all blocks) or ``last_hidden_state``, or else the first floating-point tensor. Where it is in several
+    places (query, key and value of attention), it is replaced in all of them. The rest of the structure stays. None
+    where there is no such tensor.
     """
     split = _split(value)
     if split is None or sum(tensor is split[0] for tensor in tensors_in(value)) == 1:
@@ -95,7 +96,8 @@ def _split(value: Any) -> tuple[Tensor, Callable[[Tensor], Any]] | None:
             if (split := _split(item)) is not None:
                 return split[0], _replace_item(value, index, split[1])
     if isinstance(value, Mapping):
-        named = [key for key in ("hidden_states", "last_hidden_state") if key in value]
+        names = ("hidden_states", "last_hidden_state")
+        named = [key for key in names if isinstance(value.get(key), Tensor)]
         for key in [*named, *value]:
             if (split := _split(value[key])) is not None:
                 return split[0], _replace_key(value, key, split[1])

@@ -15,7 +15,7 @@ from torch.nn import Module
 
 from captum_iba.attr._model.nested import with_values
 
-_NO_MASK = ("token_type_ids", "position_ids", "input_ids")
+_NO_MASK = ("token_type_ids", "position_ids", "input_ids", "global_attention_mask")
 _OTHER_SEQUENCES = ("decoder", "label", "tgt", "target")
 _LENGTHS = re.compile(r"(^|_)len(s|gths?)?(_|$)|len(s|gths?)?$")
 _ADDITIVE_MASK_THRESHOLD = -1e3
@@ -51,6 +51,7 @@ class Padding:
             self._warn_of_mask("attention_mask")  # of several texts
             return all_count
         if bool((mask != 0).all()):
+            self._look_for_masks(named, activations)  # of another sequence
             return all_count
         same_shape = [activation.ndim >= 3 and activation.shape[:2] == mask.shape for activation in activations]
         if any(same and number not in self._have_positions for number, same in enumerate(same_shape)):

@@ -1,0 +1,154 @@
+"""Padding, hidden states and calls: what a layer returns besides, or another number of times, changes no bits."""
+
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+from captum_iba import FeatureStatistics, InformationBottleneckAttribution
+
+transformers = pytest.importorskip("transformers")
+
+
+@pytest.fixture
+def bert():
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
+        max_position_embeddings=32,
+    )  # fmt: skip
+    return transformers.BertModel(config).eval()
+
+
+@pytest.mark.parametrize("hidden_states", [False, True])
+def test_a_backbone_that_returns_all_hidden_states_has_its_last_one(bert, hidden_states):
+    """It had the embeddings, which come first among the hidden states."""
+    batches = [{"input_ids": torch.randint(1, 50, (50, 20)), "output_hidden_states": hidden_states} for _ in range(2)]
+
+    class Classifier(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.bert, self.head = bert, nn.Linear(16, 3)
+
+        def forward(self, input_ids, output_hidden_states):
+            output = self.bert(input_ids, output_hidden_states=output_hidden_states)
+            return self.head(output.last_hidden_state.mean(1))
+
+    model = Classifier().eval()
+    statistics = FeatureStatistics.estimate(model, bert, batches)
+    with torch.no_grad():
+        states = torch.cat([bert(batch["input_ids"]).last_hidden_state for batch in batches]).flatten(0, 1)
+    torch.testing.assert_close(statistics.mean, states.mean(0))
+    iba = InformationBottleneckAttribution(model, bert, statistics=statistics)
+    bits = iba.attribute(batches[0]["input_ids"][:2], 1, (hidden_states,))
+    assert bits[0].shape == (2, 20, 16) and bits[0].sum() > 0
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padding_on_either_side_of_a_decoder_changes_nothing(side):
+    torch.manual_seed(0)
+    config = transformers.Qwen2Config(
+        vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2,
+        intermediate_size=32,
+    )  # fmt: skip
+    model = transformers.Qwen2ForCausalLM(config).eval()
+    layer = model.model.layers[0]
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter *= 5 if parameter.ndim > 1 else 1  # so that the outputs depend on the inputs
+
+    def last_logits(ids, attention_mask):
+        positions = (attention_mask.cumsum(1) - 1).clamp_min(0)
+        last = attention_mask.shape[1] - 1 - attention_mask.flip(1).argmax(1)
+        logits = model(ids, attention_mask=attention_mask, position_ids=positions).logits
+        return logits[torch.arange(len(ids)), last]
+
+    texts = [torch.tensor([5, 9, 2, 7, 30]), torch.tensor([8, 3, 44]), torch.tensor([1, 2, 3, 4])]
+    padded, mask = torch.zeros(3, 6, dtype=torch.long), torch.zeros(3, 6, dtype=torch.long)
+    places = [slice(6 - len(text), 6) if side == "left" else slice(len(text)) for text in texts]
+    for row, (text, place) in enumerate(zip(texts, places, strict=True)):
+        padded[row, place], mask[row, place] = text, 1
+    statistics = FeatureStatistics.estimate(model, layer, torch.randint(50, (60, 20)).split(20))
+    iba = InformationBottleneckAttribution(last_logits, layer, statistics=statistics)
+    together = iba.attribute(padded, [3, 4, 5], (mask,), bottleneck_mask=mask.bool())
+    for row, (text, place) in enumerate(zip(texts, places, strict=True)):
+        alone = iba.attribute(text[None], 3 + row, (torch.ones(1, len(text), dtype=torch.long),))
+        torch.testing.assert_close(together[row, place], alone[0], rtol=1e-3, atol=1e-3)
+
+
+def test_padding_of_channels_first_changes_nothing():
+    torch.manual_seed(0)
+    convolution, head = nn.Conv1d(4, 8, 3, padding=1), nn.Linear(8, 3)
+
+    def pooled(x, mask):
+        return head(convolution(x).relu().mul(mask[:, None]).sum(2) / mask.sum(1, keepdim=True))
+
+    x = torch.randn(1, 4, 5)
+    longer = torch.cat([x, torch.zeros(1, 4, 3)], 2)
+    mask = torch.tensor([[1, 1, 1, 1, 1, 0, 0, 0]])
+    statistics = FeatureStatistics.estimate(convolution, convolution, torch.randn(400, 4, 5).split(100))
+    iba = InformationBottleneckAttribution(pooled, convolution, statistics=statistics)
+    alone = iba.attribute(x, 1, (mask[:, :5],))
+    padded = iba.attribute(longer, 1, (mask,), bottleneck_mask=mask[:, None].bool())
+    torch.testing.assert_close(padded[..., :5], alone)
+
+
+def test_positions_that_are_not_maskable_may_be_infinite():
+    """As padding before a maximum is."""
+    torch.manual_seed(0)
+
+    class Masked(nn.Module):
+        def forward(self, x, mask):
+            return x.masked_fill(~mask[..., None], -torch.inf)
+
+    embedding, masked, head = nn.Embedding(10, 8), Masked(), nn.Linear(8, 3)
+    ids, mask = torch.randint(10, (2, 6)), torch.arange(6) < torch.tensor([[6], [4]])
+
+    def model(ids, mask):
+        return head(masked(embedding(ids), mask).amax(1))
+
+    statistics = FeatureStatistics("masked", feature_dim=-1)
+    statistics.update(embedding(torch.arange(10).repeat(200)).detach())
+    iba = InformationBottleneckAttribution(model, masked, statistics=statistics)
+    bits = iba.attribute(ids, 1, (mask,), bottleneck_mask=mask, feature_dim=-1)
+    alone = iba.attribute(ids[1:, :4], 1, (mask[1:, :4],), feature_dim=-1)
+    assert bits.isfinite().all() and not bits[1, 4:].any()
+    torch.testing.assert_close(bits[1:, :4], alone)
+
+
+def test_the_last_call_is_the_last_in_every_batch():
+    """It was the first in all batches if the first batch ran the layer once."""
+    torch.manual_seed(0)
+    cell = nn.Linear(6, 6)
+
+    def model(x):
+        for _ in range(x.shape[1]):
+            x = cell(x).tanh()
+        return x.sum(1)
+
+    short, long = torch.randn(500, 1, 6), torch.randn(500, 4, 6)
+    one, other = (FeatureStatistics.estimate(model, cell, batches) for batches in ([short, long], [long, short]))
+    torch.testing.assert_close(one.mean, other.mean)
+    torch.testing.assert_close(one.std, other.std)
+
+
+def test_a_mask_of_another_sequence_is_seen_beside_an_attention_mask_of_ones():
+    torch.manual_seed(0)
+    config = transformers.T5Config(
+        vocab_size=50, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_decoder_layers=2, num_heads=2,
+        decoder_start_token_id=0,
+    )  # fmt: skip
+    model = transformers.T5ForConditionalGeneration(config).eval()
+    mask = (torch.arange(10) < torch.randint(3, 11, (200, 1))).long()
+    batch = {
+        "input_ids": torch.randint(1, 50, (200, 7)),
+        "attention_mask": torch.ones(200, 7, dtype=torch.long),
+        "decoder_input_ids": torch.randint(1, 50, (200, 10)),
+        "decoder_attention_mask": mask,
+    }
+    with pytest.warns(UserWarning, match="'decoder_attention_mask' seems to mark padding"):
+        FeatureStatistics.estimate(model, model.decoder.block[0], [batch])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        FeatureStatistics.estimate(model, model.encoder.block[0], [batch])
