@@ -66,12 +66,7 @@ WorkersOption = Annotated[
 
 
 def find_executor(name: ExecutorName, address: str | None, workers: int | None) -> Executor:
-    """The executor that the options name.
-
-    Raises:
-        typer.BadParameter: An option of Ray for the local executor.
-        ModuleNotFoundError: Ray is not installed.
-    """
+    """The executor that the options name; BadParameter for an option of Ray with the local executor."""
     from captum_iba.compare.parallel import LocalExecutor, RayExecutor
 
     if name is ExecutorName.ray:

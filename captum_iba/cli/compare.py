@@ -196,12 +196,7 @@ def _compute(comparison: Comparison, quiet: bool) -> None:
 
 
 class TimeLeft:
-    """Estimate of the time that a comparison still takes: each run goes on at its own pace, in seconds per token.
-
-    Args:
-        runs (iterable of str): Names of all runs.
-        tokens (int): Number of tokens that each of them has to go through.
-    """
+    """Estimate of the time that a comparison still takes: each run goes on at its own pace, in seconds per token."""
 
     def __init__(self, runs: Iterable[str], tokens: int) -> None:
         self._left = dict.fromkeys(runs, tokens)

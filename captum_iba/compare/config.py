@@ -330,18 +330,10 @@ def _plain(value: Any) -> Any:
 
 
 def claim_folder(folder: Path, record: dict[str, Any], config: ComparisonConfig) -> bool:
-    """Make a folder that of a comparison, or find that it is already.
+    """Make a folder that of a comparison; whether it held this comparison already, which then goes on.
 
-    Args:
-        folder (Path): Where the comparison is kept; made if it is not there.
-        record (dict): All that its records depend on; kept beside them, so that records of two settings never mix.
-        config (ComparisonConfig): What a user would give to compute it again.
-
-    Returns:
-        bool: Whether the folder held this comparison already, so that it goes on.
-
-    Raises:
-        ValueError: The folder holds another comparison (names every difference), or other files.
+    ``record`` is all that the records depend on, kept beside them, so that records of two settings never mix.
+    ValueError names every difference from another comparison in the folder, or says that it holds other files.
     """
     resumed = (folder / RECORD_FILE).is_file()
     content = json.dumps({"format": _FORMAT, **record}, indent=1, ensure_ascii=False)
@@ -361,11 +353,7 @@ def claim_folder(folder: Path, record: dict[str, Any], config: ComparisonConfig)
 
 
 def read_record(folder: Path) -> dict[str, Any]:
-    """What the records of a folder were computed with.
-
-    Raises:
-        ValueError: There is no comparison, or one of another format.
-    """
+    """What the records of a folder were computed with; ValueError without any, or for one of another format."""
     path = folder / RECORD_FILE
     if not path.is_file():
         raise ValueError(f"{folder} holds no comparison: there is no {RECORD_FILE} in it.")

@@ -57,39 +57,25 @@ class Workers(Protocol):
         """Something to pass to many jobs as an argument, sent to each machine once."""
 
     def map(self, method: str, calls: Iterable[tuple[Hashable, tuple[Any, ...]]]) -> Iterator[tuple[Any, Any]]:
-        """Call a method of the workers for several arguments.
+        """Call a method of the workers for several arguments, each with a label that messages show.
 
-        Args:
-            method (str): The method's name.
-            calls (iterable of tuple): For each job a label, which messages show, and the arguments.
-
-        Returns:
-            iterator of tuple: label and result of each job, in the order in which they are finished.
-
-        Raises:
-            ExecutorError: No worker survives a job.
-            Exception: What the method raised.
+        Gives label and result of each job, in the order in which they are finished. ExecutorError if no worker survives
+        a job; else what the method raised.
         """
 
 
 class Executor(Protocol):
     """Where the work is done.
 
-    Attributes:
-        remote (bool): Whether workers are other processes, each with its own model and device.
-        workers (int or None): The number of jobs done at once; None: not known before the start.
+    ``remote``: workers are other processes, each with its own model and device. ``workers``: the number of jobs done at
+    once, or None if it is not known before the start.
     """
 
     remote: bool
     workers: int | None
 
     def open(self, worker: Worker, device: str | None = None) -> AbstractContextManager[Workers]:
-        """Start workers, and end them with the context.
-
-        Args:
-            worker (Worker): The object that every worker gets a copy of.
-            device (str, optional): Device that it is moved to in another process; None is the CPU. Default: None.
-        """
+        """Start workers, each a copy of this one moved to the device (None: the CPU), and end them with the context."""
 
 
 class LocalExecutor:
@@ -151,14 +137,8 @@ class RayExecutor:
     def open(self, worker: Worker, device: str | None = None) -> Iterator[Workers]:
         """Start actors, on Ray as it is or started here, and end what was started.
 
-        Args:
-            worker (Worker): The object that is sent to every actor.
-            device (str, optional): Device that it is moved to there: ``"cuda"`` for a GPU of Ray's choice; None
-                leaves it on the CPU. Default: None.
-
-        Raises:
-            ValueError: A device with a number.
-            ExecutorError: No cluster, or no machine with room for a worker.
+        ValueError for a device with a number: ``"cuda"`` is a GPU of Ray's choice. ExecutorError without a cluster, or
+        without a machine that has room for a worker.
         """
         if device is not None and torch.device(device).index is not None:
             raise ValueError(f"device is {device!r}, expected cpu or cuda: Ray chooses among the GPUs.")

@@ -66,20 +66,11 @@ _TEXT = pa.schema(
 
 @dataclass(frozen=True)
 class Record:
-    """One example and one run: the scores of the method, and what became of the decision.
+    """The kept row of one example and one run: the scores of the method, and what became of the decision.
 
-    Attributes:
-        example (int): Row number of the example.
-        run (str): The method with its settings and seed.
-        target (int or None): The class that was explained.
-        gold (int or None): The gold class.
-        scores (list of float or None): One score per token; 0 for special tokens.
-        fraction (list of float or None): Fraction of the tokens removed at each step, 0 first.
-        morf_probability, morf_logit, morf_decision (list or None): Probability and logit of the target, and the most
-            probable class, at each step; the tokens with the highest scores are removed first.
-        lerf_probability, lerf_logit, lerf_decision (list or None): The same, those with the lowest removed first.
-        seconds (float or None): Time that the scores took, in seconds.
-        error (str or None): What went wrong; then all that depends on the method is None.
+    ``scores`` has a number per token, 0 for special tokens; ``fraction``, probability and logit of the target, and the
+    most probable class (decision) have one per step of the degradation test, in which the tokens with the highest
+    (``morf``) or lowest (``lerf``) scores are removed first. With an ``error``, all that depends on the method is None.
     """
 
     example: int
@@ -106,22 +97,15 @@ def chunk_path(folder: Path, run: str, chunk: int) -> Path:
 def write_records(path: Path, records: Sequence[Record]) -> None:
     """Write records; an older file there is replaced, folders are made.
 
-    Raises:
-        OSError: The disk is full, or the folder cannot be written; nothing is lost of what is there.
+    OSError if the disk is full, or the folder cannot be written; nothing is lost of what is there.
     """
     _write_table(path, pa.Table.from_pylist([asdict(record) for record in records], _RECORD))
 
 
 def read_records(path: Path, columns: Sequence[str] | None = None) -> list[Record]:
-    """Read what :func:`write_records` wrote.
+    """Read what :func:`write_records` wrote; ValueError for another file.
 
-    Args:
-        path (Path): The file.
-        columns (sequence of str, optional): Columns to read besides ``example``, ``run``, ``target`` and ``gold``;
-            the rest is None then. Default: all.
-
-    Raises:
-        ValueError: Not such a file.
+    ``columns`` are read besides ``example``, ``run``, ``target`` and ``gold``, and the rest is None then.
     """
     names = None if columns is None else ["example", "run", "target", "gold", *columns]
     return [Record(**row) for row in _read_rows(path, _RECORD, names)]
@@ -140,10 +124,7 @@ def is_finished(path: Path, examples: Sequence[int]) -> bool:
 def write_texts(path: Path, examples: Sequence[Example], encoded: Sequence[EncodedText | str]) -> None:
     """Write the texts with their tokens and words, so that they can be drawn without the model.
 
-    Args:
-        path (Path): The file.
-        examples (sequence of Example): The texts.
-        encoded (sequence of EncodedText or str): Their tokens; a string says why there are none.
+    In place of its tokens, a string says why a text has none.
     """
     rows = []
     for example, item in zip(examples, encoded, strict=True):
@@ -175,12 +156,7 @@ def read_texts(path: Path) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """One run over the examples that all methods have in common.
-
-    Attributes:
-        morf, lerf (Degradation): Degradation with the most and the least relevant tokens removed first.
-        seconds (array): Time per example in seconds, (n,).
-    """
+    """Degradation of one run over the examples that all methods have in common, and seconds per example, (n,)."""
 
     morf: Degradation
     lerf: Degradation
@@ -189,14 +165,10 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the tables.
+    """A row of the tables, with an outcome per seed; none where the method failed on every example.
 
-    Attributes:
-        name (str): The method with its settings.
-        about (dict): Its ``method``, ``counting``, ``runs``, and whether it is ``signed`` or ``word_level``.
-        outcomes (tuple of Outcome): One per seed; empty where the method failed on every example.
-        failed (int): Number of examples that it failed on.
-        error (str or None): What went wrong with the first of them.
+    ``about`` has its ``method``, ``counting``, ``runs``, and whether it is ``signed`` or ``word_level``. ``failed`` is
+    the number of examples that it failed on, ``error`` what went wrong with the first of them.
     """
 
     name: str

@@ -79,15 +79,12 @@ def write_report(folder: Path) -> Summary:
 
 @dataclass(frozen=True)
 class Curves:
-    """The curves of a comparison.
+    """The degradation of each method, most relevant first, the mean over its seeds, and whether it is drawn normalised.
 
-    Attributes:
-        degradations (mapping of str to Degradation): For each method the probability of the explained class as
-            tokens are removed, most relevant first, and the fractions removed: short texts have no ninths. Of several
-            seeds the mean.
-        normalised (bool): Whether they are drawn with 1 for the mean of the whole texts and 0 for the floor: the
-            lowest mean of the fully degraded texts among the methods. Not so where the floor is hardly lower than
-            the whole texts (a model that takes an empty text for the explained class): the scale would blow up noise.
+    That is with 1 for the mean of the whole texts and 0 for the floor: the lowest mean of the fully degraded texts
+    among the methods. Not so where the floor is hardly lower than the whole texts (a model that takes an empty text for
+    the explained class): the scale would blow up noise. The fractions removed are means, too: short texts have no
+    ninths.
     """
 
     degradations: Mapping[str, Degradation]

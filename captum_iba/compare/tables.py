@@ -26,16 +26,9 @@ _TEX_ESCAPES = {"_": r"\_", "%": r"\%", "&": r"\&", "#": r"\#", "$": r"\$", "→
 
 @dataclass(frozen=True)
 class MetricColumn:
-    """A column of the table.
+    """A column of the table: a function from the outcome of a run to one value per example, (B,), and what it means.
 
-    Attributes:
-        name (str): Name in ``table.csv``.
-        title (str): Title in the tables.
-        function (callable): Function from the outcome of a run to one value per example, (B,).
-        higher_is_better (bool): Whether higher values speak for the method.
-        meaning (str): The formula in words, and its source.
-        per_example (bool): Whether examples are measured one by one. Otherwise, as the time of those that are scored
-            together, there is no interval over examples. Default: True.
+    Values that are not ``per_example``, as the time of examples that are scored together, have no interval.
     """
 
     name: str
@@ -81,14 +74,10 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Cell:
-    """A method by a metric.
+    """A method by a metric: the mean with its 95 % bootstrap interval, NaN where there is none.
 
-    Attributes:
-        interval (Interval): Mean over the examples, with its 95 % bootstrap interval; NaN where there is none.
-        difference (Interval or None): Reference minus this method, example by example; None for the reference itself
-            and where there is none.
-        mark (str): ``"better"`` or ``"worse"`` than the reference where the difference's interval excludes 0, else
-            empty; so too with fewer than :data:`FEWEST` examples.
+    ``difference`` is the reference minus this method, example by example; None for the reference itself. ``mark`` is
+    ``"better"`` or ``"worse"`` than the reference if that excludes 0, for at least :data:`FEWEST` examples.
     """
 
     interval: Interval
@@ -108,13 +97,9 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """All methods by all metrics.
+    """For each method a cell per metric (:data:`COLUMNS`), none where it failed on every example.
 
-    Attributes:
-        rows (dict): For each method a cell per metric (:data:`COLUMNS`); empty where it
-            failed on every example.
-        reference (str or None): Row that the others are compared with: ``iba``, else its first variant, else none.
-        examples (int): Number of examples.
+    ``reference`` is the row that the others are compared with: ``iba``, else its first variant, else none.
     """
 
     rows: dict[str, list[Cell]]

@@ -59,17 +59,10 @@ def encode(classifier: Classifier, example: Example) -> Item:
 
 
 class ComparisonWorker:
-    """Runs methods and the degradation test over chunks of examples.
+    """Runs methods and the degradation test over chunks of examples, at most ``batch_size`` rows in a forward pass.
 
     It is sent to remote workers as it is: with the model, the methods that are not of this package, and texts for
     statistics, but without the folder.
-
-    Args:
-        classifier (Classifier): Model and tokenizer.
-        statistics (LayerStatistics): Statistics for the methods that need them.
-        target (str): Explained class, ``"gold"`` or ``"predicted"``.
-        batch_size (int): Largest number of rows in a forward pass.
-        methods (sequence of Method): The methods that are run.
     """
 
     def __init__(
@@ -115,11 +108,7 @@ class ComparisonWorker:
         return self.statistics.part(layer, encoded)
 
     def check(self, run: MethodRun) -> None:
-        """A method without texts says what is wrong with its options, and computes nothing.
-
-        Raises:
-            ValueError: A layer, or an option of the method, is out of range.
-        """
+        """ValueError for a layer or option out of range: the method runs without texts, and computes nothing."""
         if run.layer is None and not run.options:
             return
         try:
@@ -141,13 +130,8 @@ class ComparisonWorker:
     ) -> tuple[list[Record], float]:
         """One record per item, in their order, and the time it took in seconds.
 
-        Args:
-            run (MethodRun): The method with its settings.
-            items (sequence of Item): The examples.
-            statistics (mapping, optional): Statistics of layers by their key, where they are known. Default: None.
-
-        Raises:
-            StatisticsError: The method needs statistics, and there are no texts for them, or the disk is full.
+        ``statistics`` are those of layers by their key, where they are known. StatisticsError if others are needed, and
+        there are no texts for them, or the disk is full.
         """
         start = time.perf_counter()
         if statistics is not None:
@@ -250,13 +234,8 @@ class ComparisonWorker:
 class LayerStatistics:
     """Gives the statistics of any block of a classifier, estimated when first asked for and kept with the comparison.
 
-    Args:
-        classifier (Classifier): Model and tokenizer.
-        folder (Path or None): Where they are kept, one file per layer; None keeps them in memory alone.
-        texts (sequence of Example): What they are estimated from.
-        known (callable, optional): Gives those of a block by its number from 1, where they are known beforehand (of
-            the embedded model). Default: None.
-        batch_size (int, optional): Number of texts in a forward pass. Default: 32.
+    They are estimated from ``texts`` and kept in ``folder``, one file per layer; None keeps them in memory alone.
+    ``known`` gives those of a block by its number from 1 where they are known beforehand (of the embedded model).
 
     Attributes:
         seconds (float): Time spent here so far, which is none of the method's.
@@ -295,10 +274,6 @@ class LayerStatistics:
 
         A part is a batch of the texts, and the parts are merged in their order. That is what an estimate in one
         piece does with its batches, so equal parts give equal statistics, to the last bit.
-
-        Args:
-            block (Block): A block of the classifier.
-            estimate_parts (callable): Has the parts estimated.
         """
 
         def estimate(layer: str | None) -> tuple[FeatureStatistics, ...]:
@@ -310,15 +285,7 @@ class LayerStatistics:
         return self._get(block, estimate)
 
     def part(self, layer: str | None, encoded: Sequence[EncodedText]) -> tuple[FeatureStatistics, ...]:
-        """The statistics over one batch of texts, on the CPU.
-
-        Args:
-            layer (str or None): Name of a module; None takes every block.
-            encoded (sequence of EncodedText): At most as many as fit into a forward pass.
-
-        Returns:
-            tuple of FeatureStatistics: One per layer.
-        """
+        """The statistics of a layer, or of every block, over texts that fit into one forward pass, on the CPU."""
         layers = find_layers(self._classifier.model, layer)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "batches: the statistics of layer")  # they are few, for a part

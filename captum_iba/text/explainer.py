@@ -38,14 +38,9 @@ NO_STATISTICS = (
 
 
 class ClassifierBottleneck:
-    """A classifier with bottlenecks at some of its layers, for encoded texts.
+    """A classifier with bottlenecks at some layers, which share one mask, for encoded texts.
 
     :class:`TextExplainer` and method ``iba`` use it. One object for all calls warns, and tries to replay layers, once.
-
-    Args:
-        classifier (Classifier): The model and its tokenizer.
-        layers (sequence of Block): The layers; several share one mask.
-        statistics (sequence of FeatureStatistics or None): Dataset statistics of each layer, or None.
     """
 
     def __init__(

@@ -41,18 +41,7 @@ def estimate(
     batch_size: int,
     show_progress: bool,
 ) -> tuple[FeatureStatistics, ...]:
-    """Estimate the statistics of layers, all in the same passes; padding does not count.
-
-    Args:
-        classifier (Classifier): The model and its tokenizer.
-        layers (sequence of Block): Its layers.
-        encoded (sequence of EncodedText): The texts.
-        batch_size (int): Number of texts per pass.
-        show_progress (bool): Whether to show a progress bar.
-
-    Returns:
-        tuple of FeatureStatistics: One per layer.
-    """
+    """Estimate the statistics of layers over texts, all in the same passes; padding does not count."""
     lengths, masked = [len(item) for item in encoded], "attention_mask" in encoded[0].inputs
     batches = [
         classifier.tensors([encoded[i] for i in batch], whole_windows=True)
@@ -88,12 +77,9 @@ def one_per_layer(
 
 
 def check_model(statistics: Sequence[FeatureStatistics], fingerprint: str, name: str) -> None:
-    """Raise ValueError if statistics were gathered with another model; those of an unknown model pass.
+    """Raise ValueError if statistics were gathered with another model than the one of ``fingerprint`` and ``name``.
 
-    Args:
-        statistics (sequence of FeatureStatistics): One per layer.
-        fingerprint (str): Fingerprint of the classifier that they are used with.
-        name (str): Its name, for the message.
+    Those of an unknown model pass.
     """
     for of_layer in statistics:
         if of_layer.model not in (None, fingerprint):
@@ -126,9 +112,7 @@ def save(path: str | os.PathLike[str], layers: Sequence[Block], statistics: Sequ
 def load(path: str | os.PathLike[str], layers: Sequence[Block]) -> tuple[FeatureStatistics, ...]:
     """Read the files that :func:`save` wrote.
 
-    Raises:
-        FileNotFoundError: There is no such file, or the folder has none of a layer.
-        ValueError: Not a file of statistics, statistics of another layer, or files of several estimates.
+    FileNotFoundError if one is missing, ValueError for other files, those of another layer, or of several estimates.
     """
     files = _files(path, layers)
     for file in files:
@@ -164,20 +148,9 @@ def cache_path(
     pairs: Sequence[str] | None = None,
     folder: str | os.PathLike[str] | None = None,
 ) -> Path:
-    """Path of the cached statistics of layers over texts: a file, or a folder of files for several layers.
+    """Path of the cached statistics of layers over texts, which need not exist: a file, or a folder for several layers.
 
     It follows from all that the statistics depend on, and from nothing else.
-
-    Args:
-        classifier (Classifier): The model and its tokenizer.
-        fingerprint (str): Fingerprint of the classifier.
-        layers (sequence of Block): The layers.
-        texts (sequence of str): The texts.
-        pairs (sequence of str or None): The second text of each. Default: None.
-        folder (path or None): The cache. Default: :func:`cache_folder`.
-
-    Returns:
-        Path: It need not exist.
     """
     digest = hashlib.sha256()
     for part in (
@@ -211,11 +184,8 @@ def model_fingerprint(model: nn.Module) -> str:
     """SHA-256 of a model's class, configuration, weights, buffers and adapters, in hexadecimal digits.
 
     The entries of the configuration that change the output count, such as heads or the activation function. The device
-    does not matter, nor do the weights of adapters that are loaded but not active. An adapter that was merged into the
-    weights is not the same as one that is active beside them: the values differ by rounding.
-
-    Args:
-        model (nn.Module): Any model; one of ``torch.compile`` counts as the model that was compiled.
+    does not matter, nor do the weights of adapters that are loaded but not active, nor ``torch.compile``. An adapter
+    that was merged into the weights is not the same as one that is active beside them: the values differ by rounding.
     """
     model = getattr(model, "_orig_mod", model)
     digest = hashlib.sha256(type(model).__qualname__.encode())

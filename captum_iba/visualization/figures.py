@@ -37,11 +37,7 @@ _POINTS = 72.0
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """An empty figure, in inches.
-
-    Raises:
-        ModuleNotFoundError: matplotlib is missing; says what to install.
-    """
+    """An empty figure, in inches; ModuleNotFoundError says what to install where matplotlib is missing."""
     try:
         from captum_iba.visualization.notebook_figure import NotebookFigure
     except ModuleNotFoundError as error:
