@@ -22,7 +22,7 @@ from captum_iba.compare.records import Record
 from captum_iba.methods import AttributionTask, Method, Scores, method_names, register_method, score
 from captum_iba.metrics import NINTHS, Degradation, Delete, degradation_both
 from captum_iba.text import statistics as layer_statistics
-from captum_iba.text.classifier import Classifier
+from captum_iba.text.classifier import Classifier, predicted_classes
 from captum_iba.text.encoding import EncodedText
 from captum_iba.text.layers import Block, find_layers
 from captum_iba.text.statistics import classifier_fingerprint
@@ -203,12 +203,7 @@ class ComparisonWorker:
     def _targets(self, items: Sequence[tuple[Example, EncodedText]]) -> list[int]:
         if self.target == "gold":
             return [example.gold for example, _ in items if example.gold is not None]
-        with self.classifier.padding_known():
-            predicted: dict[int, int] = {}
-            for batch in self.classifier.batches([len(encoded) for _, encoded in items], len(items)):
-                inputs = self.classifier.tensors([items[i][1] for i in batch])
-                predicted.update(zip(batch, self.classifier.probabilities(inputs).argmax(-1).tolist(), strict=True))
-        return [predicted[i] for i in range(len(items))]
+        return predicted_classes(self.classifier, [encoded for _, encoded in items], len(items))
 
     def _degrade(self, run: MethodRun, scores: Sequence[Scores]) -> tuple[Degradation, Degradation]:
         with self.classifier.padding_known():

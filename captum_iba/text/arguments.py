@@ -115,9 +115,9 @@ def resolve_text_settings(
         granularity = preset.granularity
     if granularity not in (None, *GRANULARITIES):
         raise ValueError(f"granularity is {granularity!r}, expected one of {', '.join(GRANULARITIES)}")
-    of_bottleneck: SettingsOverrides = {**overrides, "granularity": None if granularity == "word" else granularity}
-    settings = resolve_settings(preset, **of_bottleneck)
-    names = [name for name, of_preset in PRESETS.items() if preset in (name, of_preset)]
+    without_words: SettingsOverrides = {**overrides, "granularity": None if granularity == "word" else granularity}
+    settings = resolve_settings(preset, **without_words)
+    names = [name for name, preset_settings in PRESETS.items() if preset in (name, preset_settings)]
     return names[0] if names else "custom", granularity or settings.granularity, settings
 
 

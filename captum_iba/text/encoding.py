@@ -44,24 +44,24 @@ def join_words(
             positions.setdefault(word, []).append(position)
     return tuple(
         WordSpan(
-            tuple(of_word),
-            sequences[of_word[0]] or 0,
-            min(spans[i][0] for i in of_word),
-            max(spans[i][1] for i in of_word),
+            tuple(token_positions),
+            sequences[token_positions[0]] or 0,
+            min(spans[i][0] for i in token_positions),
+            max(spans[i][1] for i in token_positions),
         )
-        for _, of_word in sorted(positions.items())
+        for _, token_positions in sorted(positions.items())
     )
 
 
 def scores_per_word(words: Sequence[WordSpan], scores: Sequence[float], word_level: bool = False) -> list[float]:
     """Scores of words: the sums over their tokens, or the means if all tokens of a word have the word's score."""
-    sums = []
+    word_scores = []
     for word in words:
-        of_word = [float(scores[position]) for position in word.positions]
+        token_scores = [float(scores[position]) for position in word.positions]
         # fsum refuses the sum of infinity and minus infinity, which is NaN.
-        total = math.fsum(of_word) if all(map(math.isfinite, of_word)) else sum(of_word)
-        sums.append(total / len(of_word) if word_level else total)
-    return sums
+        total = math.fsum(token_scores) if all(map(math.isfinite, token_scores)) else sum(token_scores)
+        word_scores.append(total / len(token_scores) if word_level else total)
+    return word_scores
 
 
 @dataclass(frozen=True)

@@ -219,7 +219,7 @@ class TextExplainer:
             ValueError: Statistics of another number of layers, of other layers, or gathered with another model.
         """
         per_layer = None if statistics is None else layer_statistics.one_per_layer(statistics, self.layers)
-        if any(of_layer.model is not None for of_layer in per_layer or ()):
+        if any(feature_statistics.model is not None for feature_statistics in per_layer or ()):
             layer_statistics.check_model(per_layer or (), fingerprint or self.fingerprint(), self.classifier.name)
             self._change_mark: Any = layer_statistics.change_mark(self.classifier.model)
         self._statistics = per_layer
@@ -350,7 +350,7 @@ class TextExplainer:
                 self._warned = True
                 warnings.warn(NO_STATISTICS, UserWarning, stacklevel=3)
             return
-        models = {of_layer.model for of_layer in statistics if of_layer.model is not None}
+        models = {feature_statistics.model for feature_statistics in statistics if feature_statistics.model is not None}
         # The mark is cheap; the fingerprint reads all weights.
         if not models or self._change_mark == (mark := layer_statistics.change_mark(self.classifier.model)):
             return
@@ -392,8 +392,8 @@ class TextExplainer:
         encoded = self.classifier.encode(*check_texts(texts, pairs))
         statistics = layer_statistics.estimate(self.classifier, self.layers, encoded, batch_size, show_progress)
         fingerprint = self.fingerprint()
-        for of_layer in statistics:
-            of_layer.model = fingerprint
+        for feature_statistics in statistics:
+            feature_statistics.model = fingerprint
         self.use_statistics(statistics, fingerprint)
         return statistics
 

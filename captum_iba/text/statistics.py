@@ -17,9 +17,10 @@ from torch import Tensor, nn
 
 from captum_iba.attr.feature_statistics import FeatureStatistics
 from captum_iba.text.arguments import batches_by_length
-from captum_iba.text.classifier import Classifier, accelerate_hooks
+from captum_iba.text.classifier import Classifier
 from captum_iba.text.encoding import EncodedText
 from captum_iba.text.layers import Block
+from captum_iba.text.model_properties import accelerate_hooks
 
 # Entries of a configuration that do not change what a model computes: its origin, and what loading and passes change.
 _NOT_COMPUTED = frozenset(
@@ -58,8 +59,8 @@ def estimate(
             show_progress=show_progress,
             feature_dim=-1,
         )
-    for of_layer, block in zip(statistics, layers, strict=True):
-        of_layer.layer = block.key  # with the call, where one module runs several times
+    for feature_statistics, block in zip(statistics, layers, strict=True):
+        feature_statistics.layer = block.key  # with the call, where one module runs several times
     return tuple(statistics)
 
 
@@ -70,9 +71,9 @@ def one_per_layer(
     per_layer = (statistics,) if isinstance(statistics, FeatureStatistics) else tuple(statistics)
     if len(per_layer) != len(layers):
         raise ValueError(f"statistics has {len(per_layer)} entries, expected those of {len(layers)} layers")
-    for of_layer, block in zip(per_layer, layers, strict=True):
-        if of_layer.layer not in (None, block.key):
-            raise ValueError(f"statistics is of layer {of_layer.layer!r}, expected {block.key!r}")
+    for feature_statistics, block in zip(per_layer, layers, strict=True):
+        if feature_statistics.layer not in (None, block.key):
+            raise ValueError(f"statistics is of layer {feature_statistics.layer!r}, expected {block.key!r}")
     return per_layer
 
 
@@ -81,12 +82,12 @@ def check_model(statistics: Sequence[FeatureStatistics], fingerprint: str, name:
 
     Those of an unknown model pass.
     """
-    for of_layer in statistics:
-        if of_layer.model not in (None, fingerprint):
+    for feature_statistics in statistics:
+        if feature_statistics.model not in (None, fingerprint):
             raise ValueError(
-                f"statistics: those of layer {of_layer.layer!r} were gathered with another model than {name} as it is "
-                "now (weights, adapter, configuration, precision or tokenizer differ): their fingerprint is "
-                f"{of_layer.model[:12]}, expected {fingerprint[:12]}. Gather them again with this model "
+                f"statistics: those of layer {feature_statistics.layer!r} were gathered with another model than {name} "
+                "as it is now (weights, adapter, configuration, precision or tokenizer differ): their fingerprint is "
+                f"{feature_statistics.model[:12]}, expected {fingerprint[:12]}. Gather them again with this model "
                 "(estimate_statistics, or captum-iba explain --statistics-from TEXTS)."
             )
 
@@ -101,8 +102,8 @@ def save(path: str | os.PathLike[str], layers: Sequence[Block], statistics: Sequ
     files = _files(path, layers)
     with TemporaryDirectory(prefix=".statistics-", dir=files[0].parent) as folder:
         new_files = [Path(folder) / file.name for file in files]
-        for new_file, of_layer in zip(new_files, statistics, strict=True):
-            of_layer.save(new_file)
+        for new_file, feature_statistics in zip(new_files, statistics, strict=True):
+            feature_statistics.save(new_file)
         for file in files if len(files) > 1 else ():
             file.unlink(missing_ok=True)
         for new_file, file in zip(new_files, files, strict=True):
@@ -119,7 +120,7 @@ def load(path: str | os.PathLike[str], layers: Sequence[Block]) -> tuple[Feature
         if not file.is_file():
             raise FileNotFoundError(f"statistics is {file}, which does not exist, expected a file of statistics")
     statistics = tuple(FeatureStatistics.load(file, layer=block.key) for file, block in zip(files, layers, strict=True))
-    if len(counts := {of_layer.count for of_layer in statistics}) > 1:
+    if len(counts := {feature_statistics.count for feature_statistics in statistics}) > 1:
         raise ValueError(
             f"statistics is {os.fspath(path)!r}, whose files are of {min(counts)} to {max(counts)} positions, expected "
             "those of one estimate; gather them again"
