@@ -117,12 +117,12 @@ def load_data(
     order = list(range(len(table)))
     random.Random(seed).shuffle(order)
     count = len(order) if examples is None else min(examples, len(order))
-    golds = None if labels is None or columns.label is None else _Golds(table, columns.label, labels)
+    gold_labels = None if labels is None or columns.label is None else _GoldLabels(table, columns.label, labels)
     return Data(
         split,
         columns,
         len(table),
-        tuple(_example(table, columns, number, golds) for number in sorted(order[:count])),
+        tuple(_example(table, columns, number, gold_labels) for number in sorted(order[:count])),
         tuple(_example(table, columns, number, None) for number in sorted(order[count : count + others])),
     )
 
@@ -158,7 +158,7 @@ def fingerprint(examples: Iterable[Example]) -> str:
     return digest.hexdigest()
 
 
-class _Golds:
+class _GoldLabels:
     """From what the column of labels holds to the numbers of the model's classes.
 
     Where every label that the column holds, or every name that the dataset has for its own numbers, is a label of the
@@ -223,9 +223,9 @@ class _Golds:
         return value if whole and 0 <= value < len(self.labels) else None
 
 
-def _example(table: Any, columns: Columns, number: int, golds: _Golds | None) -> Example:
+def _example(table: Any, columns: Columns, number: int, gold_labels: _GoldLabels | None) -> Example:
     row = table[number]
-    gold = None if golds is None else golds(row[golds.column], number)
+    gold = None if gold_labels is None else gold_labels(row[gold_labels.column], number)
     lacking = missing_text(columns, row)
     # Recorded as an example that failed.
     error = None if lacking is None else f"ValueError: the row has {lacking}"

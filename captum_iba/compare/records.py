@@ -9,18 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import torch
 from pyarrow import parquet
 
 from captum_iba._files import write_bytes
-from captum_iba.compare.config import folder_name, read_record
+from captum_iba.compare.config import folder_name, read_provenance
 from captum_iba.compare.data import Example
+from captum_iba.methods.task import FloatArray
 from captum_iba.metrics import NINTHS, Degradation
 from captum_iba.text.encoding import EncodedText
-
-FloatArray = npt.NDArray[np.float64]
 
 TEXTS = "texts.parquet"
 """The file of the texts, in the folder of a comparison."""
@@ -208,13 +206,13 @@ def read_results(folder: Path) -> Results:
     Raises:
         ValueError: There is no comparison, it is not finished, or every method failed on every example.
     """
-    record = read_record(folder)
-    methods: dict[str, dict[str, Any]] = record["methods"]
+    provenance = read_provenance(folder)
+    methods: dict[str, dict[str, Any]] = provenance["methods"]
     if not (folder / TEXTS).is_file():
         raise ValueError(f"{folder}: the comparison has not begun; run the command that made it once more.")
     texts = read_texts(folder / TEXTS)
     records = {run: _read_run(folder, run) for about in methods.values() for run in about["runs"]}
-    missing = sum(len(texts) - len(of_run) for of_run in records.values())
+    missing = sum(len(texts) - len(run_records) for run_records in records.values())
     if missing:
         raise ValueError(
             f"{folder}: the comparison is not finished, {missing} of {len(texts) * len(records)} records are missing; "
@@ -239,7 +237,7 @@ def read_results(folder: Path) -> Results:
     )
     first_run = [records[methods[usable[0]]["runs"][0]][number] for number in common]
     targets = {record.example: record.target or 0 for record in first_run}
-    return Results(folder, record, texts, rows, common, targets, _accuracy(first_run))
+    return Results(folder, provenance, texts, rows, common, targets, _accuracy(first_run))
 
 
 def read_scores(folder: Path, run: str, examples: Sequence[int]) -> dict[int, list[float]]:
@@ -247,20 +245,20 @@ def read_scores(folder: Path, run: str, examples: Sequence[int]) -> dict[int, li
     numbers = set(examples)
     return {
         record.example: record.scores
-        for path in _files(folder, run)
+        for path in _record_files(folder, run)
         for record in read_records(path, ["scores"])
         if record.example in numbers and record.scores is not None
     }
 
 
-def _files(folder: Path, run: str) -> list[Path]:
+def _record_files(folder: Path, run: str) -> list[Path]:
     return sorted((folder / "records" / folder_name(run)).glob("*.parquet"))
 
 
 def _read_run(folder: Path, run: str) -> dict[int, Record]:
     columns = [name for name in _RECORD.names if name.startswith(("morf_", "lerf_"))]
     columns += ["fraction", "seconds", "error"]
-    return {record.example: record for path in _files(folder, run) for record in read_records(path, columns)}
+    return {record.example: record for path in _record_files(folder, run) for record in read_records(path, columns)}
 
 
 def _errors(numbers: Sequence[int], runs: Sequence[dict[int, Record]]) -> dict[int, str]:

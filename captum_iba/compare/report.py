@@ -130,7 +130,7 @@ def _page(results: Results, table: Table, curves: Curves, drawing: str) -> str:
         methods=[{"name": row.name, "signed": row.about["signed"]} for row in results.rows if row.outcomes],
         texts=texts,
         strange=any(piece.get("strange") for text in texts for piece in text["pieces"]),
-        record=results.record,
+        provenance=results.record,
         sorting=sorting(),
     )
 

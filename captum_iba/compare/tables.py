@@ -182,12 +182,9 @@ def notes(table: Table, results: Results) -> list[str]:
     several = [f"{row.name} ({len(row.outcomes)})" for row in results.rows if len(row.outcomes) > 1]
     if several:
         lines.append(f"Mean over several seeds: {', '.join(several)}.")
-    lines += [
-        f"{row.name} failed on {row.failed} of {len(results.texts)} examples, which count for "
-        f"{'no method' if row.outcomes else 'this method only'}; the first error: {row.error}"
-        for row in results.rows
-        if row.failed
-    ]
+    for row, failed in _failures(results):
+        consequence = f"which count for {'no method' if row.outcomes else 'this method only'}"
+        lines.append(f"{failed}, {consequence}; the first error: {row.error}")
     return lines
 
 
@@ -232,12 +229,12 @@ def _counted_as_released(results: Results) -> list[str]:
 
 def describe(results: Results) -> str:
     """Model, data and how often the model is right, in one sentence or two."""
-    record = results.record
-    data = record["data"] if record["split"] is None else f"{record['data']} ({record['split']})"
+    provenance = results.record
+    data = provenance["data"] if provenance["split"] is None else f"{provenance['data']} ({provenance['split']})"
     accuracy = "" if results.accuracy is None else f" It decides {results.accuracy:.1%} of them as the gold labels say."
     return (
-        f"{len(results.common)} of {record['rows']} examples of {data}, decided by {record['model']}.{accuracy} "
-        f"Every method explains the {record['target']} class."
+        f"{len(results.common)} of {provenance['rows']} examples of {data}, decided by {provenance['model']}."
+        f"{accuracy} Every method explains the {provenance['target']} class."
     )
 
 
@@ -251,11 +248,13 @@ def findings(table: Table, results: Results) -> list[tuple[str, str]]:
 
 def failures(results: Results) -> list[str]:
     """A sentence for each method that failed on examples."""
-    return [
-        f"{row.name} failed on {row.failed} of {len(results.texts)} examples, the first time with: {row.error}"
-        for row in results.rows
-        if row.failed
-    ]
+    return [f"{failed}, the first time with: {row.error}" for row, failed in _failures(results)]
+
+
+def _failures(results: Results) -> list[tuple[Row, str]]:
+    """The methods that failed on examples, each with the beginning of a sentence that says on how many."""
+    count = len(results.texts)
+    return [(row, f"{row.name} failed on {row.failed} of {count} examples") for row in results.rows if row.failed]
 
 
 def truncations(results: Results) -> list[str]:

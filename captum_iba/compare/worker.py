@@ -18,6 +18,7 @@ import torch
 from captum_iba.attr.feature_statistics import FeatureStatistics
 from captum_iba.compare.config import MethodRun
 from captum_iba.compare.data import Example
+from captum_iba.compare.parallel import one_line
 from captum_iba.compare.records import Record
 from captum_iba.methods import AttributionTask, Method, Scores, method_names, register_method, score
 from captum_iba.metrics import NINTHS, Degradation, Delete, degradation_both
@@ -55,7 +56,7 @@ def encode(classifier: Classifier, example: Example) -> Item:
     try:
         return Item(example, classifier.encode([example.text], [example.pair])[0])
     except Exception as error:
-        return Item(example, _line(error))
+        return Item(example, _error_of_record(error))
 
 
 class ComparisonWorker:
@@ -135,7 +136,7 @@ class ComparisonWorker:
         """
         start = time.perf_counter()
         if statistics is not None:
-            self.statistics.take(statistics)
+            self.statistics.add(statistics)
         encoded = [(item.example, item.encoded) for item in items if not isinstance(item.encoded, str)]
         records: dict[int, Record] = {}
         try:
@@ -170,7 +171,7 @@ class ComparisonWorker:
         except StatisticsError:
             raise
         except Exception as error:
-            return Record(example.number, run.name, None, example.gold, error=_line(error))
+            return Record(example.number, run.name, None, example.gold, error=_error_of_record(error))
 
     def _compute(self, run: MethodRun, items: Sequence[tuple[Example, EncodedText]]) -> list[Record]:
         encoded = [tokens for _, tokens in items]
@@ -275,7 +276,7 @@ class LayerStatistics:
             texts = self._encoded()
             batches = self._classifier.batches([len(text) for text in texts], self._batch_size)
             parts = estimate_parts([(layer, [texts[i] for i in batch]) for batch in batches])
-            return tuple(reduce(FeatureStatistics.merge, of_layer) for of_layer in zip(*parts, strict=True))
+            return tuple(reduce(FeatureStatistics.merge, layer_parts) for layer_parts in zip(*parts, strict=True))
 
         return self._get(block, estimate)
 
@@ -289,7 +290,7 @@ class LayerStatistics:
             path = Path(folder) / "part"
             return tuple(_through_file(path, statistics) for statistics in estimated)
 
-    def take(self, statistics: Mapping[str, FeatureStatistics]) -> None:
+    def add(self, statistics: Mapping[str, FeatureStatistics]) -> None:
         """Use statistics, by the keys of their layers, that remote workers have estimated."""
         self._statistics.update(statistics)
 
@@ -301,13 +302,15 @@ class LayerStatistics:
         start = time.perf_counter()
         if block.key not in self._statistics:
             try:
-                self._statistics[block.key] = self._find(block, estimate)
+                self._statistics[block.key] = self._load_or_estimate(block, estimate)
             except OSError as error:
                 raise StatisticsError(f"statistics: {self._folder} cannot be written or read: {error}") from error
         self.seconds += time.perf_counter() - start
         return self._statistics[block.key]
 
-    def _find(self, block: Block, estimate: Callable[[str | None], Sequence[FeatureStatistics]]) -> FeatureStatistics:
+    def _load_or_estimate(
+        self, block: Block, estimate: Callable[[str | None], Sequence[FeatureStatistics]]
+    ) -> FeatureStatistics:
         if self._known is not None and block.index is not None:
             return self._known(block.index)
         if self._folder is not None:
@@ -317,12 +320,12 @@ class LayerStatistics:
         layer = None if block.index is not None else block.name
         estimated = estimate(layer)
         fingerprint = classifier_fingerprint(self._classifier)
-        for found, statistics in zip(find_layers(self._classifier.model, layer), estimated, strict=True):
+        for estimated_block, statistics in zip(find_layers(self._classifier.model, layer), estimated, strict=True):
             statistics.model = fingerprint
             if self._folder is not None:
                 self._folder.mkdir(parents=True, exist_ok=True)
-                statistics.save(self._path(self._folder, found))
-            self._statistics[found.key] = statistics
+                statistics.save(self._path(self._folder, estimated_block))
+            self._statistics[estimated_block.key] = statistics
         return self._statistics[block.key]
 
     def _path(self, folder: Path, block: Block) -> Path:
@@ -348,7 +351,6 @@ def _through_file(path: Path, statistics: FeatureStatistics) -> FeatureStatistic
     return FeatureStatistics.load(path)
 
 
-def _line(error: Exception) -> str:
-    """An exception in one line."""
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text[:500]}" if text else type(error).__name__
+def _error_of_record(error: Exception) -> str:
+    text = one_line(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
