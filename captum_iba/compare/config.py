@@ -336,7 +336,6 @@ def claim_folder(folder: Path, provenance: dict[str, Any], config: ComparisonCon
     ValueError names every difference from another comparison in the folder, or says that it holds other files.
     """
     resumed = (folder / PROVENANCE_FILE).is_file()
-    content = json.dumps({"format": _FORMAT, **provenance}, indent=1, ensure_ascii=False)
     if resumed:
         if different := differences(read_provenance(folder), json.loads(json.dumps(provenance))):
             raise ValueError(
@@ -347,6 +346,7 @@ def claim_folder(folder: Path, provenance: dict[str, Any], config: ComparisonCon
         raise ValueError(f"out: {folder} is not empty and holds no comparison; choose another folder.")
     folder.mkdir(parents=True, exist_ok=True)
     if not resumed:
+        content = json.dumps({"format": _FORMAT, **provenance}, indent=1, ensure_ascii=False)
         write_text(folder / PROVENANCE_FILE, f"{content}\n")
     write_text(folder / CONFIG_FILE, config.to_yaml())
     return resumed
@@ -373,20 +373,18 @@ def read_provenance(folder: Path) -> dict[str, Any]:
     return provenance
 
 
-def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def differences(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> list[str]:
     """What changed from one provenance to another, as ``"name: was X, is Y"``."""
-    return list(_differences("", before, now))
-
-
-def _differences(prefix: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    changes: list[str] = []
     for name in dict.fromkeys([*before, *now]):
         if not prefix and name in _MAY_DIFFER:
             continue
         was, is_now = before.get(name), now.get(name)
         if isinstance(was, dict) and isinstance(is_now, dict):
-            yield from _differences(f"{prefix}{name}.", was, is_now)
+            changes += differences(was, is_now, f"{prefix}{name}.")
         elif was != is_now:
-            yield f"{prefix}{name}: was {_short(was)}, is {_short(is_now)}"
+            changes.append(f"{prefix}{name}: was {_short(was)}, is {_short(is_now)}")
+    return changes
 
 
 def _short(value: Any) -> str:

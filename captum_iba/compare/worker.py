@@ -184,19 +184,19 @@ class ComparisonWorker:
             raise ValueError("the model gives NaN or infinite logits for the text or a part of it")
         return [
             Record(
-                example.number,
-                run.name,
-                target,
-                example.gold,
-                scores[row].tokens.tolist(),
-                morf.fraction[row].tolist(),
-                morf.probability[row].tolist(),
-                morf.logit[row].tolist(),
-                morf.decision[row].tolist(),
-                lerf.probability[row].tolist(),
-                lerf.logit[row].tolist(),
-                lerf.decision[row].tolist(),
-                scores[row].seconds - for_statistics,
+                example=example.number,
+                run=run.name,
+                target=target,
+                gold=example.gold,
+                scores=scores[row].tokens.tolist(),
+                fraction=morf.fraction[row].tolist(),
+                morf_probability=morf.probability[row].tolist(),
+                morf_logit=morf.logit[row].tolist(),
+                morf_decision=morf.decision[row].tolist(),
+                lerf_probability=lerf.probability[row].tolist(),
+                lerf_logit=lerf.logit[row].tolist(),
+                lerf_decision=lerf.decision[row].tolist(),
+                seconds=scores[row].seconds - for_statistics,
             )
             for row, ((example, _), target) in enumerate(zip(items, targets, strict=True))
         ]

@@ -252,10 +252,7 @@ def pad(encoded: Sequence[EncodedText], pad_id: int, device: torch.device, multi
     """Inputs of texts as tensors, (B, T), padded on the right to a multiple of ``multiple``; ``input_ids`` first."""
     longest = -(-max(map(len, encoded)) // multiple) * multiple
     return {
-        name: torch.tensor(
-            [row.inputs[name] + [pad_id if name == "input_ids" else 0] * (longest - len(row)) for row in encoded],
-            device=device,
-        )
+        name: per_token([text.inputs[name] for text in encoded], pad_id if name == "input_ids" else 0, device, longest)
         for name in encoded[0].inputs
     }
 
