@@ -236,6 +236,7 @@ class Comparison:
     ) -> None:
         self.worker = worker
         self.classifier = worker.classifier
+        self.target = worker.target
         self.runs = runs
         self.folder = folder
         self.executor = executor
