@@ -149,9 +149,10 @@ def _texts(results: Results) -> list[dict[str, Any]]:
     rows = [row for row in results.rows if row.outcomes]
     scores = {row.name: read_scores(results.folder, row.about["runs"][0], numbers) for row in rows}
     labels = results.record["labels"]
+    curve = rows[0].outcomes[0].morf
     texts = []
     for i, number in zip(indices, numbers, strict=True):
-        text, curve = text_rows[number], rows[0].outcomes[0].morf
+        text = text_rows[number]
         spans = list(zip(text["starts"], text["ends"], strict=True))
         words = join_words(text["words"], spans, text["sequences"])
         word_scores = {
@@ -192,12 +193,13 @@ def _pieces(row: dict[str, Any], words: Sequence[WordSpan], by_method: dict[str,
     ]
     pieces = []
     ends = {0: 0, 1: 0}
+    in_pair = False
     for i, word in enumerate(words):
-        if word.sequence and not ends[1] and ends[0] >= 0:
+        if word.sequence and not in_pair:
             pieces.append({"kind": "break"})
-            ends[0] = -1
+            in_pair = True
         source = row["pair"] if word.sequence else row["text"]
-        if gap := source[max(0, ends[word.sequence]) : word.start]:
+        if gap := source[ends[word.sequence] : word.start]:
             pieces.append({"kind": "gap", "text": gap})
         ends[word.sequence] = max(ends[word.sequence], word.end)
         scores = [values[i] for values in by_method.values()]
@@ -205,7 +207,7 @@ def _pieces(row: dict[str, Any], words: Sequence[WordSpan], by_method: dict[str,
         pieces.append(
             {
                 "kind": "word",
-                "text": _spelling(row, word),
+                "text": source[word.start : word.end],
                 "style": ";".join(f"--m{k}:{depth:.2f}" for k, depth in enumerate(depths) if abs(depth) >= 0.005),
                 "strange": "".join(f" x{k}" for k, score in enumerate(scores) if not math.isfinite(score)),
                 "title": "\n".join(

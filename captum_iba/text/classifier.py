@@ -84,7 +84,7 @@ class Classifier:
         self.max_length = token_limit(model, tokenizer, max_length)
         self.multi_label = getattr(model.config, "problem_type", None) == "multi_label_classification"
         self.pad_id = padding_id(model, tokenizer)
-        self._names = input_names(model, tokenizer)
+        self.input_names = input_names(model, tokenizer)
         self.method_state: dict[Any, Any] = {}
         self.gives_probabilities = False
         self.ends_in_padding = self._last_token_is_padding()
@@ -138,7 +138,7 @@ class Classifier:
         """
         encoded_texts = []
         for i, (text, pair) in enumerate(zip(texts, pairs, strict=True)):
-            encoded = encode(self.tokenizer, text, pair, self.max_length, self._names)
+            encoded = encode(self.tokenizer, text, pair, self.max_length, self.input_names)
             if all(word is None for word in encoded.words):
                 raise ValueError(
                     f"texts[{i}] is {text!r}, which has nothing to attribute: only special tokens in at most "
@@ -174,7 +174,7 @@ class Classifier:
         return batches_by_length(lengths, batch_size, self.padding_matters)
 
     def _short_encoded(self, text: str = _TRIAL_TEXTS[0]) -> EncodedText:
-        return encode(self.tokenizer, text, None, count_positions(self.model), self._names)
+        return encode(self.tokenizer, text, None, count_positions(self.model), self.input_names)
 
     def _last_token_is_padding(self) -> bool:
         ids = self._short_encoded().inputs["input_ids"]
@@ -232,7 +232,7 @@ class Classifier:
             ValueError: The output does not have this shape, no token is left to pad with, or a model that gave
                 probabilities gives other values.
         """
-        inputs = dict(zip(self._names, (input_ids, *others), strict=True))
+        inputs = dict(zip(self.input_names, (input_ids, *others), strict=True))
         with ExitStack() as stack:
             if (unused_id := self._unused_padding_id(inputs)) is not None:
                 inputs["input_ids"] = input_ids.masked_fill(inputs["attention_mask"] == 0, unused_id)

@@ -73,7 +73,7 @@ class ClassifierBottleneck:
         ``preset`` is the name of the settings in the result; ``granularity`` is theirs, or ``"word"``.
         """
         classifier = self.classifier
-        recorded = {k: v for k, v in asdict(settings).items() if k not in ("noise_around_input", "granularity")}
+        result_settings = {k: v for k, v in asdict(settings).items() if k not in ("noise_around_input", "granularity")}
         results: dict[int, TextAttribution] = {}
         batches = classifier.batches([len(text) for text in encoded], batch_size)
         for batch in progress(batches, desc="Texts") if show_progress and len(batches) > 1 else batches:
@@ -128,7 +128,7 @@ class ClassifierBottleneck:
                     preset=preset,
                     granularity=granularity,
                     statistics=self._noise_origin(settings),
-                    settings={**recorded, "seed": seed},
+                    settings={**result_settings, "seed": seed},
                     tokens_truncated=encoded[i].tokens_truncated,
                     trace=None if trace is None else TextTrace(*(tuple(values[row].tolist()) for values in trace)),
                 )

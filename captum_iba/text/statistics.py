@@ -173,7 +173,7 @@ def classifier_fingerprint(classifier: Classifier) -> str:
     It is computed anew by every call, because weights can change in memory at any time.
     """
     # The inputs that the model reads: a tokenizer that is loaded again may give more.
-    names = " ".join(classifier._names)
+    names = " ".join(classifier.input_names)
     parts = [model_fingerprint(classifier.model), tokenizer_fingerprint(classifier.tokenizer), names]
     # The configuration's padding token, which passes replace: the tokenizer's has been counted.
     if classifier.ends_in_padding or classifier.pad_id != classifier.tokenizer.pad_token_id:
