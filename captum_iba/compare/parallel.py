@@ -59,8 +59,7 @@ class Workers(Protocol):
     def map(self, method: str, calls: Iterable[tuple[Hashable, tuple[Any, ...]]]) -> Iterator[tuple[Any, Any]]:
         """Call a method of the workers for several arguments, each with a label that messages show.
 
-        Gives label and result of each job, in the order in which they are finished. ExecutorError if no worker survives
-        a job; else what the method raised.
+        Gives label and result of each job as it is finished. ExecutorError if no worker survives a job.
         """
 
 

@@ -165,8 +165,8 @@ class Outcome:
 class Row:
     """A row of the tables, with an outcome per seed; none where the method failed on every example.
 
-    ``about`` has its ``method``, ``counting``, ``runs``, and whether it is ``signed`` or ``word_level``. ``failed`` is
-    the number of examples that it failed on, ``error`` what went wrong with the first of them.
+    ``about`` is what the provenance says of it (``method``, ``counting``, ``runs``, whether it is ``signed`` or
+    ``word_level``); ``error`` is what went wrong with the first of the examples that failed.
     """
 
     name: str

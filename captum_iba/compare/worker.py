@@ -232,12 +232,7 @@ class LayerStatistics:
 
     They are estimated from ``texts`` and kept in ``folder``, one file per layer; None keeps them in memory alone.
     ``known`` gives those of a block by its number from 1 where they are known beforehand (of the embedded model).
-
-    Attributes:
-        seconds (float): Time spent here so far, which is none of the method's.
-
-    Raises:
-        StatisticsError: When called without texts, or when the folder cannot be written.
+    ``seconds`` is the time spent here so far, which is none of the method's.
     """
 
     def __init__(

@@ -30,14 +30,7 @@ class Scale:
     """Positions of numbers on a colour scale, whose full colour is ``maximum``; a signed one has 0 in the middle.
 
     Bits are on a logarithmic scale, ``log(1 + bits)``: one decisive word has hundreds of bits and others have a few,
-    and both are worth seeing. The scores of other methods are on a linear one: they have no unit, so nothing is known
-    of what is small.
-
-    Examples::
-
-        >>> scale = Scale(99.0)
-        >>> scale.level(0.0), scale.level(9.0), scale.level(99.0)
-        (0, 10, 20)
+    and both are worth seeing. Scores without a unit are on a linear one: nothing is known of what is small.
     """
 
     maximum: float

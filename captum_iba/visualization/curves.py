@@ -59,12 +59,8 @@ class Band(NamedTuple):
 def degradation_bands(curves: Mapping[str, DrawableCurve], normalised: bool = False) -> dict[str, Band]:
     """Means over the examples at every step with 95 % bootstrap intervals, as :func:`plot_degradation` draws them.
 
-    With ``normalised``, 1 is the mean of the complete texts of the first curve, and 0 the lowest mean of fully degraded
-    ones among all. Both are held fixed for the intervals.
-
-    Raises:
-        ValueError: No curves; curves of a wrong shape or not finite; or complete texts that are no more probable than
-            degraded ones, which leaves nothing to normalise by.
+    With ``normalised``, 1 is the mean of the complete texts of the first curve and 0 the lowest mean of fully degraded
+    ones among all, held fixed for the intervals. ValueError if these leave nothing to normalise by, or for wrong ones.
     """
     if not curves:
         raise ValueError("curves is empty, expected at least one curve")

@@ -199,11 +199,6 @@ def format_number(value: float, style: str = "bits") -> str:
 
     ``"bits"`` shows three digits or so; ``"score"`` three significant digits, since scores without a unit may be small;
     ``"tick"`` few letters, for scales (5, 4.2k, 13M).
-
-    Examples::
-
-        >>> format_number(1234.5), format_number(0.00012, "score"), format_number(-4246, "tick")
-        ('1,234', '0.00012', '−4.2k')
     """
     if not math.isfinite(value):
         return "n/a"
