@@ -99,7 +99,8 @@ def plot_degradation(
         tuple: Figure and axes.
 
     Raises:
-        ValueError: As :func:`degradation_bands`.
+        ValueError: No curves; curves of a wrong shape or not finite; or, if ``normalised``, complete texts that are no
+            more probable than degraded ones.
         ModuleNotFoundError: matplotlib or scipy is missing.
 
     Examples::
