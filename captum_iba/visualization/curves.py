@@ -170,7 +170,8 @@ def plot_sweep(
     intervals = [_interval(points[setting]) for setting in settings]
     is_new = ax is None
     figure, ax = axes_on(ax, 4.8, 3.3 + 0.2 * len(references))
-    _draw_band(ax, Band(list(map(float, settings)), *(list(ends) for ends in zip(*intervals, strict=True))), "", 0)
+    means, lows, highs = (list(ends) for ends in zip(*intervals, strict=True))
+    _draw_band(ax, Band([float(setting) for setting in settings], means, lows, highs), "", 0)
     for number, (name, (mean, low, high)) in enumerate(references.items(), 1):
         colour = COLOURS[number % len(COLOURS)]
         ax.axhspan(low, high, color=colour, alpha=0.1, linewidth=0)

@@ -113,15 +113,8 @@ def token_map(attribution: Drawable) -> Html:
         >>> html.count('class="w ')
         2
     """
-    scores = is_scores(attribution)
-    return Html(
-        render_template(
-            "notebook.html.jinja",
-            item=None if scores else attribution,
-            method=attribution.method if is_scores(attribution) else "",
-            map=token_parts(attribution),
-        )
-    )
+    item, method = (None, attribution.method) if is_scores(attribution) else (attribution, "")
+    return Html(render_template("notebook.html.jinja", item=item, method=method, map=token_parts(attribution)))
 
 
 def token_page(attributions: Sequence[DrawableBits], title: str = "Bits per word") -> str:
