@@ -24,7 +24,7 @@ from captum_iba.methods import AttributionTask, Method, Scores, method_names, re
 from captum_iba.metrics import NINTHS, Degradation, Delete, degradation_both
 from captum_iba.text import statistics as layer_statistics
 from captum_iba.text.classifier import Classifier, predicted_classes
-from captum_iba.text.encoding import EncodedText
+from captum_iba.text.encoding import EncodedText, per_token
 from captum_iba.text.layers import Block, find_layers
 from captum_iba.text.statistics import classifier_fingerprint
 
@@ -209,18 +209,17 @@ class ComparisonWorker:
     def _degrade(self, run: MethodRun, scores: Sequence[Scores]) -> tuple[Degradation, Degradation]:
         with self.classifier.padding_known():
             input_ids, *others = self.classifier.tensors([item.encoded for item in scores]).values()
+            device, length = input_ids.device, input_ids.shape[1]
             attributions = torch.zeros(input_ids.shape, dtype=torch.float64)
-            removable = torch.zeros(input_ids.shape, dtype=torch.bool)
             for row, item in enumerate(scores):
                 attributions[row, : len(item.tokens)] = torch.from_numpy(item.tokens)
-                removable[row, : len(item.tokens)] = ~torch.tensor(item.encoded.special)
             return degradation_both(
                 self.classifier.logits,
                 input_ids,
-                attributions.to(input_ids.device),
-                target=torch.tensor([item.target for item in scores], device=input_ids.device),
+                attributions.to(device),
+                target=torch.tensor([item.target for item in scores], device=device),
                 additional_forward_args=tuple(others) or None,
-                removable_mask=removable.to(input_ids.device),
+                removable_mask=per_token([item.encoded.removable for item in scores], False, device, length),
                 perturbation=Delete(self.classifier.pad_id, self.classifier.padding_matters),
                 fractions=NINTHS,
                 counting=run.counting,
@@ -240,8 +239,8 @@ class LayerStatistics:
         classifier: Classifier,
         folder: Path | None,
         texts: Sequence[Example],
-        known: Callable[[int], FeatureStatistics] | None = None,
-        batch_size: int = 32,
+        known: Callable[[int], FeatureStatistics] | None,
+        batch_size: int,
     ) -> None:
         self.seconds = 0.0
         self._classifier = classifier
