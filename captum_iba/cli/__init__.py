@@ -42,8 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         getattr(stream, "reconfigure", lambda **_: None)(errors="replace")
     command = typer.main.get_command(app)
     try:
-        given = None if arguments is None else list(arguments)
-        sys.exit(command.main(given, prog_name="captum-iba", standalone_mode=False) or 0)
+        words = None if arguments is None else list(arguments)
+        sys.exit(command.main(words, prog_name="captum-iba", standalone_mode=False) or 0)
     except KeyboardInterrupt:
         print_error("interrupted")
         sys.exit(130)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # The endings of captum_iba.compare.data, which is not there without its extra; a test compares them.
 _TABLE = re.compile(r"\.(jsonl?|ndjson|[ct]sv|parquet)(\.(gz|bz2|xz))?$", re.IGNORECASE)
-_NUMBER = re.compile(r"-?\d+")
+_INTEGER = re.compile(r"-?\d+")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 
 
@@ -47,6 +47,9 @@ PrecisionOption = Annotated[
         "--dtype", help="Precision of the model; bfloat16 is faster if the processor has it.", show_default="float32"
     ),
 ]
+ModelOption = Annotated[
+    str | None, typer.Option("--model", help="Folder or hub name of a classifier.", show_default="the embedded one")
+]
 DeviceOption = Annotated[
     str | None, typer.Option("--device", help="Device of the model, for example cuda.", show_default="the CPU")
 ]
@@ -66,12 +69,7 @@ WorkersOption = Annotated[
 
 
 def find_executor(name: ExecutorName, address: str | None, workers: int | None) -> Executor:
-    """The executor that the options name.
-
-    Raises:
-        typer.BadParameter: An option of Ray for the local executor.
-        ModuleNotFoundError: Ray is not installed.
-    """
+    """The executor that the options name; BadParameter for an option of Ray with the local executor."""
     from captum_iba.compare.parallel import LocalExecutor, RayExecutor
 
     if name is ExecutorName.ray:
@@ -99,8 +97,13 @@ def parse_layer(layer: str) -> list[int | str]:
         if span := _RANGE.fullmatch(piece):
             layers += range(int(span[1]), int(span[2]) + 1)
         else:
-            layers.append(int(piece) if _NUMBER.fullmatch(piece) else piece)
+            layers.append(number_or_name(piece))
     return layers
+
+
+def number_or_name(text: str) -> int | str:
+    """A layer or class as it is named on the command line: a number, if it is written as one."""
+    return int(text) if _INTEGER.fullmatch(text) else text
 
 
 def has_columns(source: str) -> bool:

@@ -17,6 +17,7 @@ from captum_iba.cli.common import (
     DeviceOption,
     ExecutorName,
     ExecutorOption,
+    ModelOption,
     PrecisionOption,
     WorkersOption,
     find_executor,
@@ -30,6 +31,8 @@ from captum_iba.cli.common import (
 
 if TYPE_CHECKING:
     from captum_iba.compare import Comparison, ComparisonConfig, Step, Summary
+
+_QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the findings and errors.")]
 
 _INTERRUPTED = "interrupted; what is finished is kept, and the same command goes on where it stopped"
 
@@ -64,9 +67,7 @@ def compare(
             show_default=False,
         ),
     ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="Folder or hub name of a classifier.", show_default="the embedded one")
-    ] = None,
+    model: ModelOption = None,
     methods: Annotated[
         str | None,
         typer.Option(
@@ -136,7 +137,7 @@ def compare(
     executor: ExecutorOption = ExecutorName.local,
     address: AddressOption = None,
     workers: WorkersOption = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the findings and errors.")] = False,
+    quiet: _QuietOption = False,
 ) -> None:
     """Compare methods on a dataset: tables, curves and a report. If it is stopped, the same command goes on."""
     options = {**locals(), "layers": [_layer(text) for text in layer or ()] or None, "betas": beta or None}
@@ -154,7 +155,7 @@ def compare(
 
 def report(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a finished comparison.")],
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the findings and errors.")] = False,
+    quiet: _QuietOption = False,
 ) -> None:
     """Draw the tables, curves and report of a comparison again, from its records."""
     with plain_errors(quiet):
@@ -169,9 +170,12 @@ def _config(path: Path | None, options: dict[str, Any]) -> ComparisonConfig:
     from captum_iba.compare import ComparisonConfig
 
     names = {field.name for field in fields(ComparisonConfig)}
-    given = {name: value for name, value in options.items() if name in names and value is not None}
-    given = {name: value.value if isinstance(value, Enum) else value for name, value in given.items()}
-    return ComparisonConfig(**given) if path is None else ComparisonConfig.from_yaml(path, **given)
+    overrides = {
+        name: value.value if isinstance(value, Enum) else value
+        for name, value in options.items()
+        if name in names and value is not None
+    }
+    return ComparisonConfig(**overrides) if path is None else ComparisonConfig.from_yaml(path, **overrides)
 
 
 def _layer(text: str) -> int | str | list[int | str]:
@@ -196,12 +200,7 @@ def _compute(comparison: Comparison, quiet: bool) -> None:
 
 
 class TimeLeft:
-    """Estimate of the time that a comparison still takes: each run goes on at its own pace, in seconds per token.
-
-    Args:
-        runs (iterable of str): Names of all runs.
-        tokens (int): Number of tokens that each of them has to go through.
-    """
+    """Estimate of the time that a comparison still takes: each run goes on at its own pace, in seconds per token."""
 
     def __init__(self, runs: Iterable[str], tokens: int) -> None:
         self._left = dict.fromkeys(runs, tokens)

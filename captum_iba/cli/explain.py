@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Callable, Sequence
 from enum import Enum
@@ -19,12 +18,14 @@ from captum_iba.cli.common import (
     DeviceOption,
     ExecutorName,
     ExecutorOption,
+    ModelOption,
     Precision,
     PrecisionOption,
     WorkersOption,
     find_executor,
     has_columns,
     note,
+    number_or_name,
     parse_layer,
     plain_errors,
     quiet_workers,
@@ -33,9 +34,6 @@ from captum_iba.cli.common import (
 
 if TYPE_CHECKING:
     from captum_iba.text import TextAttribution, TextExplainer
-
-
-_NUMBER = re.compile(r"-?\d+")
 
 
 class BottleneckPreset(str, Enum):
@@ -56,9 +54,7 @@ class Granularity(str, Enum):
 
 def explain(
     texts: Annotated[list[str] | None, typer.Argument(metavar="[TEXT]...", help="Texts to explain.")] = None,
-    model: Annotated[
-        str | None, typer.Option(help="Folder or hub name of a classifier.", show_default="the embedded one")
-    ] = None,
+    model: ModelOption = None,
     pair: Annotated[list[str] | None, typer.Option(help="Second text of a pair; once for each text.")] = None,
     file: Annotated[
         str | None,
@@ -127,11 +123,11 @@ def explain(
     """Explain texts: the words in colour, and how many bits the classifier needs of each."""
     with plain_errors(quiet):
         _check_options(texts, preset, statistics, statistics_from, text_column, pair_column)
-        given, others = _texts(texts, file, text_column, pair_column)
-        if pair and others:
+        first_texts, second_texts = _texts(texts, file, text_column, pair_column)
+        if pair and second_texts:
             raise typer.BadParameter("--pair: the second texts are in the file already.")
-        if pair and len(pair) != len(given):
-            raise typer.BadParameter(f"--pair: expected one for each of the {len(given)} texts, got {len(pair)}.")
+        if pair and len(pair) != len(first_texts):
+            raise typer.BadParameter(f"--pair: expected one for each of the {len(first_texts)} texts, got {len(pair)}.")
         if statistics is not None and statistics_from is not None:
             raise typer.BadParameter("--statistics and --statistics-from: expected one of them, got both.")
         if html is not None and str(html) == "-":
@@ -153,8 +149,8 @@ def explain(
             attribute = partial(explain_texts, where, explainer, device=device, keep=keep)
         with quiet_workers(where):
             results = attribute(
-                given,
-                pair or others,
+                first_texts,
+                pair or second_texts,
                 target=_target(target, explainer.classifier.labels),
                 granularity=None if granularity is None else granularity.value,
                 preset=preset.value,
@@ -222,9 +218,7 @@ def _load(
 
 def _target(target: str | None, labels: Sequence[str]) -> int | str | None:
     """A number is a class's number, unless a label is called so."""
-    if target is None or target in labels or not _NUMBER.fullmatch(target):
-        return target
-    return int(target)
+    return target if target is None or target in labels else number_or_name(target)
 
 
 def _find_statistics(
@@ -240,8 +234,10 @@ def _find_statistics(
     if source is not None:
         # The columns are those of --file, if this file has columns at all.
         texts, pairs = read_texts(str(source), *(columns if has_columns(str(source)) else (None, None)))
-        path, found = cached_statistics(explainer, texts, pairs=pairs, show_progress=not quiet and sys.stderr.isatty())
-        note(f"statistics of {source} {'found' if found else 'estimated and kept'} at {path}", quiet)
+        path, was_cached = cached_statistics(
+            explainer, texts, pairs=pairs, show_progress=not quiet and sys.stderr.isatty()
+        )
+        note(f"statistics of {source} {'found' if was_cached else 'estimated and kept'} at {path}", quiet)
     elif model is None and all(block.index is not None for block in explainer.layers):
         explainer.statistics = tuple(embedded_statistics(block.index or 0) for block in explainer.layers)
         note("statistics: those of the embedded model, over film reviews", quiet)

@@ -16,23 +16,11 @@ _SCALARS = (str, bytes, int, float, complex, type(None))
 
 
 def code_digest(function: Callable[..., Any], options: Mapping[str, Any]) -> str:
-    """A digest of a function's code and of the options that it gets.
+    """A digest of a function's code and of the options that it gets, the same in every process of one Python version.
 
     The code is the bytecode, with constants, defaults, enclosed values, and the functions and plain values that it
     uses of its own module. Functions of this package go by their names: its version says the rest. What it imports
     from elsewhere, and what objects of other kinds hold, is not seen.
-
-    Args:
-        function (callable): The function of a method.
-        options (mapping): Its options.
-
-    Returns:
-        str: 16 hexadecimal digits, the same in every process of one Python version.
-
-    Examples::
-
-        >>> code_digest(max, {"key": len}) == code_digest(max, {"key": abs})
-        False
     """
     digest = hashlib.sha256()
     for part in _parts((function, dict(options)), set()):

@@ -1,4 +1,4 @@
-"""What is compared: the configuration that a user writes, the runs it stands for, and the record of what they used."""
+"""What is compared: the configuration that a user writes, the runs it stands for, and what their records depend on."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ import yaml
 
 from captum_iba._files import write_text
 from captum_iba.methods import find_method
+from captum_iba.metrics.degradation import COUNTINGS
 
 CONFIG_FILE = "comparison.yaml"
 """The configuration, in the folder of a comparison: ``captum-iba compare --config`` takes it."""
 
-RECORD_FILE = "config.json"
-"""What the records were computed with, in the folder of a comparison."""
+PROVENANCE_FILE = "config.json"
+"""All that the records of a comparison depend on, in its folder."""
 
 _FORMAT = "captum_iba.compare/1"
 _FORMAT_BEFORE_1_0 = "captum_iba.benchmark/"
@@ -39,7 +40,6 @@ PAPER_METHODS: tuple[MethodEntry, ...] = (
 )
 """The rows of the paper's table, first the fair ones, then those of the published code."""
 
-_COUNTINGS = ("removable", "as_released")
 _METHOD = re.compile(r"[A-Za-z]\w*(:\w+)?")
 _ROW_NAME = re.compile(r"\w[\w .:@=,+-]*")
 _KIND_NAMES = {str: "a string", int: "an integer", type(None): "nothing"}
@@ -260,13 +260,13 @@ def _runs(entry: Any, seed: int, random_seeds: int) -> list[MethodRun]:
         if not isinstance(key, str) or not (key == "layer" or isinstance(value, str | int | float | None)):
             raise TypeError(f"methods: {key} of {method!r} is {value!r}, expected a number, a text, true or false.")
     common = ("name", "layer", "seed", "seeds", "counting")
-    known = find_method(method)
-    known.check_options(key for key in settings if key not in common)
+    registered = find_method(method)
+    registered.check_options(key for key in settings if key not in common)
     name, count = settings.pop("name", None), settings.pop("seeds", None)
     if count is None and method == "random" and "seed" not in settings:
         count = random_seeds
     for key, value in (("seed", settings.get("seed")), ("seeds", count)):
-        if value is not None and not known.uses_seed:
+        if value is not None and not registered.uses_seed:
             raise ValueError(f"methods: {key} of {method!r} is {value!r}, expected none: nothing is random in it.")
     if count is not None:
         seed = settings.pop("seed", seed)
@@ -280,11 +280,11 @@ def _runs(entry: Any, seed: int, random_seeds: int) -> list[MethodRun]:
     seed, layer = settings.pop("seed", seed), _layer(settings.pop("layer", None), method)
     if isinstance(seed, bool) or not isinstance(seed, int):
         raise ValueError(f"methods: seed of {method!r} is {seed!r}, expected an integer.")
-    if layer is not None and not known.uses_layer:
+    if layer is not None and not registered.uses_layer:
         raise ValueError(f"methods: layer of {method!r} is {layer!r}, expected none: the method looks at no layer.")
     counting = settings.pop("counting", "as_released" if method.endswith("_as_released") else "removable")
-    if counting not in _COUNTINGS:
-        raise ValueError(f"methods: counting of {method!r} is {counting!r}, expected {' or '.join(_COUNTINGS)}.")
+    if counting not in COUNTINGS:
+        raise ValueError(f"methods: counting of {method!r} is {counting!r}, expected {' or '.join(COUNTINGS)}.")
     options = tuple(settings.items())
     if count is None:
         return [MethodRun(row, row, method, layer, seed, counting, options)]
@@ -329,24 +329,15 @@ def _plain(value: Any) -> Any:
     return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
-def claim_folder(folder: Path, record: dict[str, Any], config: ComparisonConfig) -> bool:
-    """Make a folder that of a comparison, or find that it is already.
+def claim_folder(folder: Path, provenance: dict[str, Any], config: ComparisonConfig) -> bool:
+    """Make a folder that of a comparison; whether it held this comparison already, which then goes on.
 
-    Args:
-        folder (Path): Where the comparison is kept; made if it is not there.
-        record (dict): All that its records depend on; kept beside them, so that records of two settings never mix.
-        config (ComparisonConfig): What a user would give to compute it again.
-
-    Returns:
-        bool: Whether the folder held this comparison already, so that it goes on.
-
-    Raises:
-        ValueError: The folder holds another comparison (names every difference), or other files.
+    ``provenance`` is all that the records depend on, kept beside them, so that records of two settings never mix.
+    ValueError names every difference from another comparison in the folder, or says that it holds other files.
     """
-    resumed = (folder / RECORD_FILE).is_file()
-    content = json.dumps({"format": _FORMAT, **record}, indent=1, ensure_ascii=False)
+    resumed = (folder / PROVENANCE_FILE).is_file()
     if resumed:
-        if different := differences(read_record(folder), json.loads(json.dumps(record))):
+        if different := differences(read_provenance(folder), json.loads(json.dumps(provenance))):
             raise ValueError(
                 f"out: {folder} holds a comparison with other settings: {'; '.join(different)}. "
                 "Choose another folder, or the same settings."
@@ -355,20 +346,17 @@ def claim_folder(folder: Path, record: dict[str, Any], config: ComparisonConfig)
         raise ValueError(f"out: {folder} is not empty and holds no comparison; choose another folder.")
     folder.mkdir(parents=True, exist_ok=True)
     if not resumed:
-        write_text(folder / RECORD_FILE, f"{content}\n")
+        content = json.dumps({"format": _FORMAT, **provenance}, indent=1, ensure_ascii=False)
+        write_text(folder / PROVENANCE_FILE, f"{content}\n")
     write_text(folder / CONFIG_FILE, config.to_yaml())
     return resumed
 
 
-def read_record(folder: Path) -> dict[str, Any]:
-    """What the records of a folder were computed with.
-
-    Raises:
-        ValueError: There is no comparison, or one of another format.
-    """
-    path = folder / RECORD_FILE
+def read_provenance(folder: Path) -> dict[str, Any]:
+    """What the records of a folder were computed with; ValueError without any, or for one of another format."""
+    path = folder / PROVENANCE_FILE
     if not path.is_file():
-        raise ValueError(f"{folder} holds no comparison: there is no {RECORD_FILE} in it.")
+        raise ValueError(f"{folder} holds no comparison: there is no {PROVENANCE_FILE} in it.")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -381,24 +369,22 @@ def read_record(folder: Path) -> dict[str, Any]:
         )
     if kind != _FORMAT:
         raise ValueError(f"{path} is not the record of a comparison of this version: expected the format {_FORMAT!r}.")
-    record: dict[str, Any] = content
-    return record
+    provenance: dict[str, Any] = content
+    return provenance
 
 
-def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What changed from one record to another, as ``"name: was X, is Y"``."""
-    return list(_differences("", before, now))
-
-
-def _differences(prefix: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+def differences(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """What changed from one provenance to another, as ``"name: was X, is Y"``."""
+    changes: list[str] = []
     for name in dict.fromkeys([*before, *now]):
         if not prefix and name in _MAY_DIFFER:
             continue
         was, is_now = before.get(name), now.get(name)
         if isinstance(was, dict) and isinstance(is_now, dict):
-            yield from _differences(f"{prefix}{name}.", was, is_now)
+            changes += differences(was, is_now, f"{prefix}{name}.")
         elif was != is_now:
-            yield f"{prefix}{name}: was {_short(was)}, is {_short(is_now)}"
+            changes.append(f"{prefix}{name}: was {_short(was)}, is {_short(is_now)}")
+    return changes
 
 
 def _short(value: Any) -> str:

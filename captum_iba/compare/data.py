@@ -54,13 +54,7 @@ _SPLITS = ("test", "validation", "dev", "train")
 
 @dataclass(frozen=True)
 class Columns:
-    """Names of the columns that are read.
-
-    Attributes:
-        text (str): Column with the texts.
-        pair (str or None): Column with the second texts.
-        label (str or None): Column with the gold labels.
-    """
+    """Names of the columns with the texts, the second texts and the gold labels."""
 
     text: str
     pair: str | None
@@ -69,14 +63,9 @@ class Columns:
 
 @dataclass(frozen=True)
 class Example:
-    """One row of a dataset.
+    """A row of a dataset, numbered from 0, with the index of its gold class where the dataset has labels.
 
-    Attributes:
-        number (int): Number of the row, from 0.
-        text (str): The text.
-        pair (str or None): Second text of a pair.
-        gold (int or None): Index of the gold class; None where the dataset has no labels.
-        error (str or None): What the row lacks: its text, or the second one of a pair. Default: None.
+    ``error`` says what the row lacks: its text, or the second one of a pair.
     """
 
     number: int
@@ -88,14 +77,9 @@ class Example:
 
 @dataclass(frozen=True)
 class Data:
-    """The split of a dataset that is used, and the sample of it.
+    """The split of a dataset that is used, its number of rows, and the sample, in the order of the rows.
 
-    Attributes:
-        split (str or None): Name of the split.
-        columns (Columns): Names of the columns that were read.
-        rows (int): Number of rows in the split.
-        examples (tuple of Example): The sample, in the order of the rows.
-        others (tuple of Example): Rows outside the sample (without their labels), for the statistics of a layer.
+    ``others`` are rows outside the sample, without their labels, for the statistics of a layer.
     """
 
     split: str | None
@@ -118,33 +102,10 @@ def load_data(
     others: int = 0,
     seed: int = 0,
 ) -> Data:
-    """Read a dataset and take a random sample of it.
+    """Read a dataset and take a random sample of it: the same for the same arguments, on every machine.
 
-    Args:
-        source (str): File, folder or name on the hub, as for :func:`open_table`.
-        labels (sequence of str or None): Labels of the model, in the order of its outputs. Gold labels are their
-            indices, or their names in any case. None: labels are not read.
-        subset, split (str, optional): As for ``open_table``. Default: None.
-        text_column, pair_column, label_column (str, optional): Columns with the texts, the second texts and the
-            labels; None looks for well-known names, and for a pair only if the text's column is looked for, too.
-            Default: None.
-        examples (int, optional): Number of rows in the sample; None, or more than there are, takes all. Default: None.
-        others (int, optional): Largest number of rows besides, none of them in the sample. Default: 0.
-        seed (int, optional): Seed of the sample. Default: 0.
-
-    Returns:
-        Data: The same for the same arguments, on every machine.
-
-    Raises:
-        ValueError: What ``open_table`` raises; no such column (lists those there are); a column of something else
-            than texts; a label that is missing or that the model does not have, or that is one class by its name and
-            another by its number (says in which row).
-
-    Examples::
-
-        >>> data = load_data("test.jsonl.gz", ["negative", "positive"], examples=50)
-        >>> data.columns
-        Columns(text='text', pair=None, label='label')
+    ``labels`` are the model's, in the order of its outputs; None leaves gold labels unread. Columns that are not
+    named are found by well-known names, a pair only if its text is looked for, too.
     """
     if examples is not None and examples < 1:
         raise ValueError(f"examples: expected at least 1, got {examples}.")
@@ -156,12 +117,12 @@ def load_data(
     order = list(range(len(table)))
     random.Random(seed).shuffle(order)
     count = len(order) if examples is None else min(examples, len(order))
-    golds = None if labels is None or columns.label is None else _Golds(table, columns.label, labels)
+    gold_labels = None if labels is None or columns.label is None else _GoldLabels(table, columns.label, labels)
     return Data(
         split,
         columns,
         len(table),
-        tuple(_example(table, columns, number, golds) for number in sorted(order[:count])),
+        tuple(_example(table, columns, number, gold_labels) for number in sorted(order[:count])),
         tuple(_example(table, columns, number, None) for number in sorted(order[count : count + others])),
     )
 
@@ -169,15 +130,7 @@ def load_data(
 def find_columns(
     names: Sequence[str], text: str | None = None, pair: str | None = None, label: str | None = None
 ) -> Columns:
-    """Find the columns with texts, second texts and labels.
-
-    Args:
-        names (sequence of str): Names of all columns.
-        text, pair, label (str, optional): Names that are known; None looks for well-known names. Default: None.
-
-    Raises:
-        ValueError: There is no such column, or none with a well-known name; lists those there are.
-    """
+    """Find the columns that are not named by well-known names; ValueError lists those there are."""
     listed = ", ".join(map(repr, names)) or "none"
     for what, name in (("text", text), ("pair", pair), ("label", label)):
         if name is not None and name not in names:
@@ -205,7 +158,7 @@ def fingerprint(examples: Iterable[Example]) -> str:
     return digest.hexdigest()
 
 
-class _Golds:
+class _GoldLabels:
     """From what the column of labels holds to the numbers of the model's classes.
 
     Where every label that the column holds, or every name that the dataset has for its own numbers, is a label of the
@@ -270,9 +223,9 @@ class _Golds:
         return value if whole and 0 <= value < len(self.labels) else None
 
 
-def _example(table: Any, columns: Columns, number: int, golds: _Golds | None) -> Example:
+def _example(table: Any, columns: Columns, number: int, gold_labels: _GoldLabels | None) -> Example:
     row = table[number]
-    gold = None if golds is None else golds(row[golds.column], number)
+    gold = None if gold_labels is None else gold_labels(row[gold_labels.column], number)
     lacking = missing_text(columns, row)
     # Recorded as an example that failed.
     error = None if lacking is None else f"ValueError: the row has {lacking}"
@@ -289,22 +242,10 @@ def missing_text(columns: Columns, row: Mapping[str, Any]) -> str | None:
 
 
 def open_table(source: str, subset: str | None = None, split: str | None = None) -> tuple[Any, str | None]:
-    """Open a dataset as a table on disk.
+    """Open a dataset as a table on disk, with the name of its split; None for a file, which has none.
 
-    Args:
-        source (str): File (JSON lines, CSV, parquet, or one text per line in ``.txt``; also compressed: ``.gz``,
-            ``.bz2``, ``.xz``), folder that ``datasets`` understands, or name on the hub.
-        subset (str, optional): Subset of a dataset on the hub that has several. Default: None.
-        split (str, optional): Name of the split; None takes test, else validation, else the only one. Default: None.
-
-    Returns:
-        tuple: The ``datasets.Dataset``, and the name of the split (None for a file, which has none).
-
-    Raises:
-        FileNotFoundError: There is no such file or name.
-        ValueError: A file of another kind, an empty one, one that cannot be read (says the line where it can), or
-            no such split.
-        ModuleNotFoundError: ``datasets`` is not installed.
+    ``source`` is a file (JSON lines, CSV, parquet, or one text per line in ``.txt``; also compressed), a folder that
+    ``datasets`` understands, or a name on the hub; without ``split`` it is test, else validation, else the only one.
     """
     path = Path(source)
     if path.is_file():

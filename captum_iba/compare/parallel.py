@@ -57,39 +57,24 @@ class Workers(Protocol):
         """Something to pass to many jobs as an argument, sent to each machine once."""
 
     def map(self, method: str, calls: Iterable[tuple[Hashable, tuple[Any, ...]]]) -> Iterator[tuple[Any, Any]]:
-        """Call a method of the workers for several arguments.
+        """Call a method of the workers for several arguments, each with a label that messages show.
 
-        Args:
-            method (str): The method's name.
-            calls (iterable of tuple): For each job a label, which messages show, and the arguments.
-
-        Returns:
-            iterator of tuple: label and result of each job, in the order in which they are finished.
-
-        Raises:
-            ExecutorError: No worker survives a job.
-            Exception: What the method raised.
+        Gives label and result of each job as it is finished. ExecutorError if no worker survives a job.
         """
 
 
 class Executor(Protocol):
     """Where the work is done.
 
-    Attributes:
-        remote (bool): Whether workers are other processes, each with its own model and device.
-        workers (int or None): The number of jobs done at once; None: not known before the start.
+    ``remote``: workers are other processes, each with its own model and device. ``workers``: the number of jobs done at
+    once, or None if it is not known before the start.
     """
 
     remote: bool
     workers: int | None
 
     def open(self, worker: Worker, device: str | None = None) -> AbstractContextManager[Workers]:
-        """Start workers, and end them with the context.
-
-        Args:
-            worker (Worker): The object that every worker gets a copy of.
-            device (str, optional): Device that it is moved to in another process; None is the CPU. Default: None.
-        """
+        """Start workers, each a copy of this one moved to the device (None: the CPU), and end them with the context."""
 
 
 class LocalExecutor:
@@ -151,14 +136,8 @@ class RayExecutor:
     def open(self, worker: Worker, device: str | None = None) -> Iterator[Workers]:
         """Start actors, on Ray as it is or started here, and end what was started.
 
-        Args:
-            worker (Worker): The object that is sent to every actor.
-            device (str, optional): Device that it is moved to there: ``"cuda"`` for a GPU of Ray's choice; None
-                leaves it on the CPU. Default: None.
-
-        Raises:
-            ValueError: A device with a number.
-            ExecutorError: No cluster, or no machine with room for a worker.
+        ValueError for a device with a number: ``"cuda"`` is a GPU of Ray's choice. ExecutorError without a cluster, or
+        without a machine that has room for a worker.
         """
         if device is not None and torch.device(device).index is not None:
             raise ValueError(f"device is {device!r}, expected cpu or cuda: Ray chooses among the GPUs.")
@@ -192,9 +171,9 @@ class RayExecutor:
         except (ConnectionError, ValueError) as error:
             # A ConnectionError is an OSError, which the caller would take for one of its disk.
             if self.address is None:
-                raise ExecutorError(f"executor: Ray does not start here: {_line(error)}") from error
+                raise ExecutorError(f"executor: Ray does not start here: {one_line(error)}") from error
             raise ExecutorError(
-                f"address is {self.address!r}, where no Ray cluster lets this process in: {_line(error)}. If the "
+                f"address is {self.address!r}, where no Ray cluster lets this process in: {one_line(error)}. If the "
                 "cluster asks for a token, set RAY_AUTH_MODE=token here, and have its token in ~/.ray/auth_token."
             ) from error
 
@@ -263,19 +242,19 @@ class _RayWorkers:
         try:
             while unfinished:
                 while waiting and self._free:
-                    actor, job = self._free.pop(), waiting.popleft()
-                    self._busy[actor.call.remote(method, *job.arguments)] = actor, job
+                    actor, next_job = self._free.pop(), waiting.popleft()
+                    self._busy[actor.call.remote(method, *next_job.arguments)] = actor, next_job
                 (reference,), _ = self._ray.wait(list(self._busy), num_returns=1)
-                done, result = self._take(reference)
-                if done is None or done.abandoned:
+                job, result = self._collect(reference)
+                if job is None or job.abandoned:
                     continue
                 if result is None:
-                    waiting.appendleft(done)
+                    waiting.appendleft(job)
                     continue
                 for message, category in result[1]:
                     warnings.warn(message, category, stacklevel=2)
                 unfinished -= 1
-                yield done.label, result[0]
+                yield job.label, result[0]
         finally:
             for job in jobs:
                 job.abandoned = True
@@ -288,7 +267,7 @@ class _RayWorkers:
         actor = self._ray.remote(_Actor).options(**self._resources).remote()
         self._busy[actor.load.remote(*self._loading)] = actor, None
 
-    def _take(self, reference: Any) -> tuple[_Job | None, Any]:
+    def _collect(self, reference: Any) -> tuple[_Job | None, Any]:
         """The job that ended and its result; None: the actor had loaded, or died, and the job is to be done again."""
         actor, job = self._busy.pop(reference)
         try:
@@ -304,13 +283,15 @@ class _RayWorkers:
             if job is None:
                 self._failed_starts += 1
                 if self._failed_starts > RETRIES * self._count:
-                    raise ExecutorError(f"executor: workers die while they load the model: {_line(error)}") from error
+                    raise ExecutorError(
+                        f"executor: workers die while they load the model: {one_line(error)}"
+                    ) from error
             elif not job.abandoned:
                 job.deaths += 1
                 if job.deaths > RETRIES:
                     raise ExecutorError(
                         f"executor: {job.label}: its worker died, {job.deaths} times in all, the last time with: "
-                        f"{_line(error)}"
+                        f"{one_line(error)}"
                     ) from error
                 warnings.warn(f"a worker died; {job.label} is done again", UserWarning, stacklevel=3)
             return job, None
@@ -331,7 +312,8 @@ def _require_listener(address: str) -> None:
         raise ExecutorError(f"address is {address!r}, where nothing answers: {error}.") from error
 
 
-def _line(error: Exception) -> str:
+def one_line(error: Exception) -> str:
+    """The message of an exception in one line, which is not too long to print."""
     return " ".join(str(error).split())[:500]
 
 
@@ -401,29 +383,23 @@ def explain_texts(
 
         >>> results = explain_texts(RayExecutor(workers=2), explainer, reviews, preset="paper")
     """
-    each, others = check_texts(texts, pairs)
-    targets = targets_per_text(target, len(each), explainer.classifier.labels)
-    batches = batches_by_length([len(item) for item in explainer.classifier.encode(each, others)], batch_size)
+    first, second = check_texts(texts, pairs)
+    targets = targets_per_text(target, len(first), explainer.classifier.labels)
+    batches = batches_by_length([len(item) for item in explainer.classifier.encode(first, second)], batch_size)
     calls = [
         (
-            [each[i] for i in batch],
-            None if pairs is None else [other for i in batch if (other := others[i]) is not None],
+            [first[i] for i in batch],
+            None if pairs is None else [pair for i in batch if (pair := second[i]) is not None],
             [targets[i] for i in batch],
         )
         for batch in batches
     ]
     kept = None if keep is None else _KeptBatches(Path(keep), explainer, device, settings)
     results: dict[int, TextAttribution] = {}
-    bar = progress(total=len(batches), desc="Texts") if show_progress else None
-    try:
-        for number, batch_results in _explained(executor, _Explaining(explainer, settings), device, calls, kept):
-            results.update(zip(batches[number], batch_results, strict=True))
-            if bar is not None:
-                bar.update(1)
-    finally:
-        if bar is not None:
-            bar.close()
-    return [results[i] for i in range(len(each))]
+    explained: Iterable[Any] = _explained(executor, _Explaining(explainer, settings), device, calls, kept)
+    for number, batch_results in progress(explained, "Texts", len(batches)) if show_progress else explained:
+        results.update(zip(batches[number], batch_results, strict=True))
+    return [results[i] for i in range(len(first))]
 
 
 def _explained(

@@ -9,18 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import torch
 from pyarrow import parquet
 
 from captum_iba._files import write_bytes
-from captum_iba.compare.config import folder_name, read_record
+from captum_iba.compare.config import folder_name, read_provenance
 from captum_iba.compare.data import Example
+from captum_iba.methods.task import FloatArray
 from captum_iba.metrics import NINTHS, Degradation
 from captum_iba.text.encoding import EncodedText
-
-FloatArray = npt.NDArray[np.float64]
 
 TEXTS = "texts.parquet"
 """The file of the texts, in the folder of a comparison."""
@@ -66,20 +64,11 @@ _TEXT = pa.schema(
 
 @dataclass(frozen=True)
 class Record:
-    """One example and one run: the scores of the method, and what became of the decision.
+    """The kept row of one example and one run: the scores of the method, and what became of the decision.
 
-    Attributes:
-        example (int): Row number of the example.
-        run (str): The method with its settings and seed.
-        target (int or None): The class that was explained.
-        gold (int or None): The gold class.
-        scores (list of float or None): One score per token; 0 for special tokens.
-        fraction (list of float or None): Fraction of the tokens removed at each step, 0 first.
-        morf_probability, morf_logit, morf_decision (list or None): Probability and logit of the target, and the most
-            probable class, at each step; the tokens with the highest scores are removed first.
-        lerf_probability, lerf_logit, lerf_decision (list or None): The same, those with the lowest removed first.
-        seconds (float or None): Time that the scores took, in seconds.
-        error (str or None): What went wrong; then all that depends on the method is None.
+    ``scores`` has a number per token, 0 for special tokens; ``fraction``, probability and logit of the target, and the
+    most probable class (decision) have one per step of the degradation test, in which the tokens with the highest
+    (``morf``) or lowest (``lerf``) scores are removed first. With an ``error``, all that depends on the method is None.
     """
 
     example: int
@@ -106,22 +95,15 @@ def chunk_path(folder: Path, run: str, chunk: int) -> Path:
 def write_records(path: Path, records: Sequence[Record]) -> None:
     """Write records; an older file there is replaced, folders are made.
 
-    Raises:
-        OSError: The disk is full, or the folder cannot be written; nothing is lost of what is there.
+    OSError if the disk is full, or the folder cannot be written; nothing is lost of what is there.
     """
     _write_table(path, pa.Table.from_pylist([asdict(record) for record in records], _RECORD))
 
 
 def read_records(path: Path, columns: Sequence[str] | None = None) -> list[Record]:
-    """Read what :func:`write_records` wrote.
+    """Read what :func:`write_records` wrote; ValueError for another file.
 
-    Args:
-        path (Path): The file.
-        columns (sequence of str, optional): Columns to read besides ``example``, ``run``, ``target`` and ``gold``;
-            the rest is None then. Default: all.
-
-    Raises:
-        ValueError: Not such a file.
+    ``columns`` are read besides ``example``, ``run``, ``target`` and ``gold``, and the rest is None then.
     """
     names = None if columns is None else ["example", "run", "target", "gold", *columns]
     return [Record(**row) for row in _read_rows(path, _RECORD, names)]
@@ -140,10 +122,7 @@ def is_finished(path: Path, examples: Sequence[int]) -> bool:
 def write_texts(path: Path, examples: Sequence[Example], encoded: Sequence[EncodedText | str]) -> None:
     """Write the texts with their tokens and words, so that they can be drawn without the model.
 
-    Args:
-        path (Path): The file.
-        examples (sequence of Example): The texts.
-        encoded (sequence of EncodedText or str): Their tokens; a string says why there are none.
+    In place of its tokens, a string says why a text has none.
     """
     rows = []
     for example, item in zip(examples, encoded, strict=True):
@@ -175,12 +154,7 @@ def read_texts(path: Path) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """One run over the examples that all methods have in common.
-
-    Attributes:
-        morf, lerf (Degradation): Degradation with the most and the least relevant tokens removed first.
-        seconds (array): Time per example in seconds, (n,).
-    """
+    """Degradation of one run over the examples that all methods have in common, and seconds per example, (n,)."""
 
     morf: Degradation
     lerf: Degradation
@@ -189,14 +163,10 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the tables.
+    """A row of the tables, with an outcome per seed; none where the method failed on every example.
 
-    Attributes:
-        name (str): The method with its settings.
-        about (dict): Its ``method``, ``counting``, ``runs``, and whether it is ``signed`` or ``word_level``.
-        outcomes (tuple of Outcome): One per seed; empty where the method failed on every example.
-        failed (int): Number of examples that it failed on.
-        error (str or None): What went wrong with the first of them.
+    ``about`` is what the provenance says of it (``method``, ``counting``, ``runs``, whether it is ``signed`` or
+    ``word_level``); ``error`` is what went wrong with the first of the examples that failed.
     """
 
     name: str
@@ -212,7 +182,7 @@ class Results:
 
     Attributes:
         folder (Path): Where it lies.
-        record (dict): What it was computed with.
+        record (dict): Its provenance: all that its records depend on.
         texts (list of dict): Its examples, as :func:`read_texts` gives them.
         rows (tuple of Row): Its methods, in the order of the configuration.
         common (list of int): Row numbers of the examples that no method failed on (one that failed on all aside);
@@ -236,13 +206,13 @@ def read_results(folder: Path) -> Results:
     Raises:
         ValueError: There is no comparison, it is not finished, or every method failed on every example.
     """
-    record = read_record(folder)
-    methods: dict[str, dict[str, Any]] = record["methods"]
+    provenance = read_provenance(folder)
+    methods: dict[str, dict[str, Any]] = provenance["methods"]
     if not (folder / TEXTS).is_file():
         raise ValueError(f"{folder}: the comparison has not begun; run the command that made it once more.")
     texts = read_texts(folder / TEXTS)
     records = {run: _read_run(folder, run) for about in methods.values() for run in about["runs"]}
-    missing = sum(len(texts) - len(of_run) for of_run in records.values())
+    missing = sum(len(texts) - len(run_records) for run_records in records.values())
     if missing:
         raise ValueError(
             f"{folder}: the comparison is not finished, {missing} of {len(texts) * len(records)} records are missing; "
@@ -267,7 +237,7 @@ def read_results(folder: Path) -> Results:
     )
     first_run = [records[methods[usable[0]]["runs"][0]][number] for number in common]
     targets = {record.example: record.target or 0 for record in first_run}
-    return Results(folder, record, texts, rows, common, targets, _accuracy(first_run))
+    return Results(folder, provenance, texts, rows, common, targets, _accuracy(first_run))
 
 
 def read_scores(folder: Path, run: str, examples: Sequence[int]) -> dict[int, list[float]]:
@@ -275,20 +245,20 @@ def read_scores(folder: Path, run: str, examples: Sequence[int]) -> dict[int, li
     numbers = set(examples)
     return {
         record.example: record.scores
-        for path in _files(folder, run)
+        for path in _record_files(folder, run)
         for record in read_records(path, ["scores"])
         if record.example in numbers and record.scores is not None
     }
 
 
-def _files(folder: Path, run: str) -> list[Path]:
+def _record_files(folder: Path, run: str) -> list[Path]:
     return sorted((folder / "records" / folder_name(run)).glob("*.parquet"))
 
 
 def _read_run(folder: Path, run: str) -> dict[int, Record]:
     columns = [name for name in _RECORD.names if name.startswith(("morf_", "lerf_"))]
     columns += ["fraction", "seconds", "error"]
-    return {record.example: record for path in _files(folder, run) for record in read_records(path, columns)}
+    return {record.example: record for path in _record_files(folder, run) for record in read_records(path, columns)}
 
 
 def _errors(numbers: Sequence[int], runs: Sequence[dict[int, Record]]) -> dict[int, str]:

@@ -79,15 +79,12 @@ def write_report(folder: Path) -> Summary:
 
 @dataclass(frozen=True)
 class Curves:
-    """The curves of a comparison.
+    """The degradation of each method, most relevant first, the mean over its seeds, and whether it is drawn normalised.
 
-    Attributes:
-        degradations (mapping of str to Degradation): For each method the probability of the explained class as
-            tokens are removed, most relevant first, and the fractions removed: short texts have no ninths. Of several
-            seeds the mean.
-        normalised (bool): Whether they are drawn with 1 for the mean of the whole texts and 0 for the floor: the
-            lowest mean of the fully degraded texts among the methods. Not so where the floor is hardly lower than
-            the whole texts (a model that takes an empty text for the explained class): the scale would blow up noise.
+    That is with 1 for the mean of the whole texts and 0 for the floor: the lowest mean of the fully degraded texts
+    among the methods. Not so where the floor is hardly lower than the whole texts (a model that takes an empty text for
+    the explained class): the scale would blow up noise. The fractions removed are means, too: short texts have no
+    ninths.
     """
 
     degradations: Mapping[str, Degradation]
@@ -133,7 +130,7 @@ def _page(results: Results, table: Table, curves: Curves, drawing: str) -> str:
         methods=[{"name": row.name, "signed": row.about["signed"]} for row in results.rows if row.outcomes],
         texts=texts,
         strange=any(piece.get("strange") for text in texts for piece in text["pieces"]),
-        record=results.record,
+        provenance=results.record,
         sorting=sorting(),
     )
 
@@ -152,9 +149,10 @@ def _texts(results: Results) -> list[dict[str, Any]]:
     rows = [row for row in results.rows if row.outcomes]
     scores = {row.name: read_scores(results.folder, row.about["runs"][0], numbers) for row in rows}
     labels = results.record["labels"]
+    curve = rows[0].outcomes[0].morf
     texts = []
     for i, number in zip(indices, numbers, strict=True):
-        text, curve = text_rows[number], rows[0].outcomes[0].morf
+        text = text_rows[number]
         spans = list(zip(text["starts"], text["ends"], strict=True))
         words = join_words(text["words"], spans, text["sequences"])
         word_scores = {
@@ -195,12 +193,13 @@ def _pieces(row: dict[str, Any], words: Sequence[WordSpan], by_method: dict[str,
     ]
     pieces = []
     ends = {0: 0, 1: 0}
+    in_pair = False
     for i, word in enumerate(words):
-        if word.sequence and not ends[1] and ends[0] >= 0:
+        if word.sequence and not in_pair:
             pieces.append({"kind": "break"})
-            ends[0] = -1
+            in_pair = True
         source = row["pair"] if word.sequence else row["text"]
-        if gap := source[max(0, ends[word.sequence]) : word.start]:
+        if gap := source[ends[word.sequence] : word.start]:
             pieces.append({"kind": "gap", "text": gap})
         ends[word.sequence] = max(ends[word.sequence], word.end)
         scores = [values[i] for values in by_method.values()]
@@ -208,7 +207,7 @@ def _pieces(row: dict[str, Any], words: Sequence[WordSpan], by_method: dict[str,
         pieces.append(
             {
                 "kind": "word",
-                "text": _spelling(row, word),
+                "text": source[word.start : word.end],
                 "style": ";".join(f"--m{k}:{depth:.2f}" for k, depth in enumerate(depths) if abs(depth) >= 0.005),
                 "strange": "".join(f" x{k}" for k, score in enumerate(scores) if not math.isfinite(score)),
                 "title": "\n".join(

@@ -90,7 +90,7 @@ def prepare(
     comparison = Comparison(
         worker, data.examples, runs, out, config.chunk_size, executor or LocalExecutor(), config.device
     )
-    record = {
+    provenance = {
         "model": classifier.name if config.model else "the embedded model",
         "model_fingerprint": classifier_fingerprint(classifier),
         "labels": classifier.labels,
@@ -104,7 +104,7 @@ def prepare(
         "examples": len(data.examples),
         "data_fingerprint": fingerprint(data.examples),
         "target": target,
-        "methods": _methods_record(runs),
+        "methods": _methods_provenance(runs),
         "seed": config.seed,
         "fractions": list(NINTHS),
         "chunk_size": config.chunk_size,
@@ -119,14 +119,14 @@ def prepare(
         },
     }
     # Last, so that a mistake above leaves no folder behind.
-    resumed = claim_folder(out, record, config)
+    resumed = claim_folder(out, provenance, config)
     read = ", ".join(f"{what} in {name!r}" for what, name in asdict(data.columns).items() if name is not None)
     note(f"columns: {read}; explained: the {target} class; statistics: {origin}")
     note(f"{len(data.examples)} of {data.rows} examples, {len(runs)} runs{', going on' if resumed else ''}")
     return comparison
 
 
-def _methods_record(runs: Sequence[MethodRun]) -> dict[str, dict[str, Any]]:
+def _methods_provenance(runs: Sequence[MethodRun]) -> dict[str, dict[str, Any]]:
     """Per row of the tables all that its records depend on, and what a reader of the records needs to know of it."""
     rows: dict[str, dict[str, Any]] = {}
     for run in runs:

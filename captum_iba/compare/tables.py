@@ -26,16 +26,9 @@ _TEX_ESCAPES = {"_": r"\_", "%": r"\%", "&": r"\&", "#": r"\#", "$": r"\$", "→
 
 @dataclass(frozen=True)
 class MetricColumn:
-    """A column of the table.
+    """A column of the table: a function from the outcome of a run to one value per example, (B,), and what it means.
 
-    Attributes:
-        name (str): Name in ``table.csv``.
-        title (str): Title in the tables.
-        function (callable): Function from the outcome of a run to one value per example, (B,).
-        higher_is_better (bool): Whether higher values speak for the method.
-        meaning (str): The formula in words, and its source.
-        per_example (bool): Whether examples are measured one by one. Otherwise, as the time of those that are scored
-            together, there is no interval over examples. Default: True.
+    Values that are not ``per_example``, as the time of examples that are scored together, have no interval.
     """
 
     name: str
@@ -81,14 +74,10 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Cell:
-    """A method by a metric.
+    """A method by a metric: the mean with its 95 % bootstrap interval, NaN where there is none.
 
-    Attributes:
-        interval (Interval): Mean over the examples, with its 95 % bootstrap interval; NaN where there is none.
-        difference (Interval or None): Reference minus this method, example by example; None for the reference itself
-            and where there is none.
-        mark (str): ``"better"`` or ``"worse"`` than the reference where the difference's interval excludes 0, else
-            empty; so too with fewer than :data:`FEWEST` examples.
+    ``difference`` is the reference minus this method, example by example; None for the reference itself. ``mark`` is
+    ``"better"`` or ``"worse"`` than the reference if that excludes 0, for at least :data:`FEWEST` examples.
     """
 
     interval: Interval
@@ -108,13 +97,9 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """All methods by all metrics.
+    """For each method a cell per metric (:data:`COLUMNS`), none where it failed on every example.
 
-    Attributes:
-        rows (dict): For each method a cell per metric (:data:`COLUMNS`); empty where it
-            failed on every example.
-        reference (str or None): Row that the others are compared with: ``iba``, else its first variant, else none.
-        examples (int): Number of examples.
+    ``reference`` is the row that the others are compared with: ``iba``, else its first variant, else none.
     """
 
     rows: dict[str, list[Cell]]
@@ -197,12 +182,9 @@ def notes(table: Table, results: Results) -> list[str]:
     several = [f"{row.name} ({len(row.outcomes)})" for row in results.rows if len(row.outcomes) > 1]
     if several:
         lines.append(f"Mean over several seeds: {', '.join(several)}.")
-    lines += [
-        f"{row.name} failed on {row.failed} of {len(results.texts)} examples, which count for "
-        f"{'no method' if row.outcomes else 'this method only'}; the first error: {row.error}"
-        for row in results.rows
-        if row.failed
-    ]
+    for row, failed in _failures(results):
+        consequence = f"which count for {'no method' if row.outcomes else 'this method only'}"
+        lines.append(f"{failed}, {consequence}; the first error: {row.error}")
     return lines
 
 
@@ -247,12 +229,12 @@ def _counted_as_released(results: Results) -> list[str]:
 
 def describe(results: Results) -> str:
     """Model, data and how often the model is right, in one sentence or two."""
-    record = results.record
-    data = record["data"] if record["split"] is None else f"{record['data']} ({record['split']})"
+    provenance = results.record
+    data = provenance["data"] if provenance["split"] is None else f"{provenance['data']} ({provenance['split']})"
     accuracy = "" if results.accuracy is None else f" It decides {results.accuracy:.1%} of them as the gold labels say."
     return (
-        f"{len(results.common)} of {record['rows']} examples of {data}, decided by {record['model']}.{accuracy} "
-        f"Every method explains the {record['target']} class."
+        f"{len(results.common)} of {provenance['rows']} examples of {data}, decided by {provenance['model']}."
+        f"{accuracy} Every method explains the {provenance['target']} class."
     )
 
 
@@ -266,11 +248,13 @@ def findings(table: Table, results: Results) -> list[tuple[str, str]]:
 
 def failures(results: Results) -> list[str]:
     """A sentence for each method that failed on examples."""
-    return [
-        f"{row.name} failed on {row.failed} of {len(results.texts)} examples, the first time with: {row.error}"
-        for row in results.rows
-        if row.failed
-    ]
+    return [f"{failed}, the first time with: {row.error}" for row, failed in _failures(results)]
+
+
+def _failures(results: Results) -> list[tuple[Row, str]]:
+    """The methods that failed on examples, each with the beginning of a sentence that says on how many."""
+    count = len(results.texts)
+    return [(row, f"{row.name} failed on {row.failed} of {count} examples") for row in results.rows if row.failed]
 
 
 def truncations(results: Results) -> list[str]:

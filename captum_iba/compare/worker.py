@@ -18,12 +18,13 @@ import torch
 from captum_iba.attr.feature_statistics import FeatureStatistics
 from captum_iba.compare.config import MethodRun
 from captum_iba.compare.data import Example
+from captum_iba.compare.parallel import one_line
 from captum_iba.compare.records import Record
 from captum_iba.methods import AttributionTask, Method, Scores, method_names, register_method, score
 from captum_iba.metrics import NINTHS, Degradation, Delete, degradation_both
 from captum_iba.text import statistics as layer_statistics
-from captum_iba.text.classifier import Classifier
-from captum_iba.text.encoding import EncodedText
+from captum_iba.text.classifier import Classifier, predicted_classes
+from captum_iba.text.encoding import EncodedText, per_token
 from captum_iba.text.layers import Block, find_layers
 from captum_iba.text.statistics import classifier_fingerprint
 
@@ -55,21 +56,14 @@ def encode(classifier: Classifier, example: Example) -> Item:
     try:
         return Item(example, classifier.encode([example.text], [example.pair])[0])
     except Exception as error:
-        return Item(example, _line(error))
+        return Item(example, _error_of_record(error))
 
 
 class ComparisonWorker:
-    """Runs methods and the degradation test over chunks of examples.
+    """Runs methods and the degradation test over chunks of examples, at most ``batch_size`` rows in a forward pass.
 
     It is sent to remote workers as it is: with the model, the methods that are not of this package, and texts for
     statistics, but without the folder.
-
-    Args:
-        classifier (Classifier): Model and tokenizer.
-        statistics (LayerStatistics): Statistics for the methods that need them.
-        target (str): Explained class, ``"gold"`` or ``"predicted"``.
-        batch_size (int): Largest number of rows in a forward pass.
-        methods (sequence of Method): The methods that are run.
     """
 
     def __init__(
@@ -115,11 +109,7 @@ class ComparisonWorker:
         return self.statistics.part(layer, encoded)
 
     def check(self, run: MethodRun) -> None:
-        """A method without texts says what is wrong with its options, and computes nothing.
-
-        Raises:
-            ValueError: A layer, or an option of the method, is out of range.
-        """
+        """ValueError for a layer or option out of range: the method runs without texts, and computes nothing."""
         if run.layer is None and not run.options:
             return
         try:
@@ -141,17 +131,12 @@ class ComparisonWorker:
     ) -> tuple[list[Record], float]:
         """One record per item, in their order, and the time it took in seconds.
 
-        Args:
-            run (MethodRun): The method with its settings.
-            items (sequence of Item): The examples.
-            statistics (mapping, optional): Statistics of layers by their key, where they are known. Default: None.
-
-        Raises:
-            StatisticsError: The method needs statistics, and there are no texts for them, or the disk is full.
+        ``statistics`` are those of layers by their key, where they are known. StatisticsError if others are needed, and
+        there are no texts for them, or the disk is full.
         """
         start = time.perf_counter()
         if statistics is not None:
-            self.statistics.take(statistics)
+            self.statistics.add(statistics)
         encoded = [(item.example, item.encoded) for item in items if not isinstance(item.encoded, str)]
         records: dict[int, Record] = {}
         try:
@@ -186,7 +171,7 @@ class ComparisonWorker:
         except StatisticsError:
             raise
         except Exception as error:
-            return Record(example.number, run.name, None, example.gold, error=_line(error))
+            return Record(example.number, run.name, None, example.gold, error=_error_of_record(error))
 
     def _compute(self, run: MethodRun, items: Sequence[tuple[Example, EncodedText]]) -> list[Record]:
         encoded = [tokens for _, tokens in items]
@@ -199,19 +184,19 @@ class ComparisonWorker:
             raise ValueError("the model gives NaN or infinite logits for the text or a part of it")
         return [
             Record(
-                example.number,
-                run.name,
-                target,
-                example.gold,
-                scores[row].tokens.tolist(),
-                morf.fraction[row].tolist(),
-                morf.probability[row].tolist(),
-                morf.logit[row].tolist(),
-                morf.decision[row].tolist(),
-                lerf.probability[row].tolist(),
-                lerf.logit[row].tolist(),
-                lerf.decision[row].tolist(),
-                scores[row].seconds - for_statistics,
+                example=example.number,
+                run=run.name,
+                target=target,
+                gold=example.gold,
+                scores=scores[row].tokens.tolist(),
+                fraction=morf.fraction[row].tolist(),
+                morf_probability=morf.probability[row].tolist(),
+                morf_logit=morf.logit[row].tolist(),
+                morf_decision=morf.decision[row].tolist(),
+                lerf_probability=lerf.probability[row].tolist(),
+                lerf_logit=lerf.logit[row].tolist(),
+                lerf_decision=lerf.decision[row].tolist(),
+                seconds=scores[row].seconds - for_statistics,
             )
             for row, ((example, _), target) in enumerate(zip(items, targets, strict=True))
         ]
@@ -219,28 +204,22 @@ class ComparisonWorker:
     def _targets(self, items: Sequence[tuple[Example, EncodedText]]) -> list[int]:
         if self.target == "gold":
             return [example.gold for example, _ in items if example.gold is not None]
-        with self.classifier.padding_known():
-            predicted: dict[int, int] = {}
-            for batch in self.classifier.batches([len(encoded) for _, encoded in items], len(items)):
-                inputs = self.classifier.tensors([items[i][1] for i in batch])
-                predicted.update(zip(batch, self.classifier.probabilities(inputs).argmax(-1).tolist(), strict=True))
-        return [predicted[i] for i in range(len(items))]
+        return predicted_classes(self.classifier, [encoded for _, encoded in items], len(items))
 
     def _degrade(self, run: MethodRun, scores: Sequence[Scores]) -> tuple[Degradation, Degradation]:
         with self.classifier.padding_known():
             input_ids, *others = self.classifier.tensors([item.encoded for item in scores]).values()
+            device, length = input_ids.device, input_ids.shape[1]
             attributions = torch.zeros(input_ids.shape, dtype=torch.float64)
-            removable = torch.zeros(input_ids.shape, dtype=torch.bool)
             for row, item in enumerate(scores):
                 attributions[row, : len(item.tokens)] = torch.from_numpy(item.tokens)
-                removable[row, : len(item.tokens)] = ~torch.tensor(item.encoded.special)
             return degradation_both(
                 self.classifier.logits,
                 input_ids,
-                attributions.to(input_ids.device),
-                target=torch.tensor([item.target for item in scores], device=input_ids.device),
+                attributions.to(device),
+                target=torch.tensor([item.target for item in scores], device=device),
                 additional_forward_args=tuple(others) or None,
-                removable_mask=removable.to(input_ids.device),
+                removable_mask=per_token([item.encoded.removable for item in scores], False, device, length),
                 perturbation=Delete(self.classifier.pad_id, self.classifier.padding_matters),
                 fractions=NINTHS,
                 counting=run.counting,
@@ -250,19 +229,9 @@ class ComparisonWorker:
 class LayerStatistics:
     """Gives the statistics of any block of a classifier, estimated when first asked for and kept with the comparison.
 
-    Args:
-        classifier (Classifier): Model and tokenizer.
-        folder (Path or None): Where they are kept, one file per layer; None keeps them in memory alone.
-        texts (sequence of Example): What they are estimated from.
-        known (callable, optional): Gives those of a block by its number from 1, where they are known beforehand (of
-            the embedded model). Default: None.
-        batch_size (int, optional): Number of texts in a forward pass. Default: 32.
-
-    Attributes:
-        seconds (float): Time spent here so far, which is none of the method's.
-
-    Raises:
-        StatisticsError: When called without texts, or when the folder cannot be written.
+    They are estimated from ``texts`` and kept in ``folder``, one file per layer; None keeps them in memory alone.
+    ``known`` gives those of a block by its number from 1 where they are known beforehand (of the embedded model).
+    ``seconds`` is the time spent here so far, which is none of the method's.
     """
 
     def __init__(
@@ -270,8 +239,8 @@ class LayerStatistics:
         classifier: Classifier,
         folder: Path | None,
         texts: Sequence[Example],
-        known: Callable[[int], FeatureStatistics] | None = None,
-        batch_size: int = 32,
+        known: Callable[[int], FeatureStatistics] | None,
+        batch_size: int,
     ) -> None:
         self.seconds = 0.0
         self._classifier = classifier
@@ -295,30 +264,18 @@ class LayerStatistics:
 
         A part is a batch of the texts, and the parts are merged in their order. That is what an estimate in one
         piece does with its batches, so equal parts give equal statistics, to the last bit.
-
-        Args:
-            block (Block): A block of the classifier.
-            estimate_parts (callable): Has the parts estimated.
         """
 
         def estimate(layer: str | None) -> tuple[FeatureStatistics, ...]:
             texts = self._encoded()
             batches = self._classifier.batches([len(text) for text in texts], self._batch_size)
             parts = estimate_parts([(layer, [texts[i] for i in batch]) for batch in batches])
-            return tuple(reduce(FeatureStatistics.merge, of_layer) for of_layer in zip(*parts, strict=True))
+            return tuple(reduce(FeatureStatistics.merge, layer_parts) for layer_parts in zip(*parts, strict=True))
 
         return self._get(block, estimate)
 
     def part(self, layer: str | None, encoded: Sequence[EncodedText]) -> tuple[FeatureStatistics, ...]:
-        """The statistics over one batch of texts, on the CPU.
-
-        Args:
-            layer (str or None): Name of a module; None takes every block.
-            encoded (sequence of EncodedText): At most as many as fit into a forward pass.
-
-        Returns:
-            tuple of FeatureStatistics: One per layer.
-        """
+        """The statistics of a layer, or of every block, over texts that fit into one forward pass, on the CPU."""
         layers = find_layers(self._classifier.model, layer)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "batches: the statistics of layer")  # they are few, for a part
@@ -327,7 +284,7 @@ class LayerStatistics:
             path = Path(folder) / "part"
             return tuple(_through_file(path, statistics) for statistics in estimated)
 
-    def take(self, statistics: Mapping[str, FeatureStatistics]) -> None:
+    def add(self, statistics: Mapping[str, FeatureStatistics]) -> None:
         """Use statistics, by the keys of their layers, that remote workers have estimated."""
         self._statistics.update(statistics)
 
@@ -339,13 +296,15 @@ class LayerStatistics:
         start = time.perf_counter()
         if block.key not in self._statistics:
             try:
-                self._statistics[block.key] = self._find(block, estimate)
+                self._statistics[block.key] = self._load_or_estimate(block, estimate)
             except OSError as error:
                 raise StatisticsError(f"statistics: {self._folder} cannot be written or read: {error}") from error
         self.seconds += time.perf_counter() - start
         return self._statistics[block.key]
 
-    def _find(self, block: Block, estimate: Callable[[str | None], Sequence[FeatureStatistics]]) -> FeatureStatistics:
+    def _load_or_estimate(
+        self, block: Block, estimate: Callable[[str | None], Sequence[FeatureStatistics]]
+    ) -> FeatureStatistics:
         if self._known is not None and block.index is not None:
             return self._known(block.index)
         if self._folder is not None:
@@ -355,12 +314,12 @@ class LayerStatistics:
         layer = None if block.index is not None else block.name
         estimated = estimate(layer)
         fingerprint = classifier_fingerprint(self._classifier)
-        for found, statistics in zip(find_layers(self._classifier.model, layer), estimated, strict=True):
+        for estimated_block, statistics in zip(find_layers(self._classifier.model, layer), estimated, strict=True):
             statistics.model = fingerprint
             if self._folder is not None:
                 self._folder.mkdir(parents=True, exist_ok=True)
-                statistics.save(self._path(self._folder, found))
-            self._statistics[found.key] = statistics
+                statistics.save(self._path(self._folder, estimated_block))
+            self._statistics[estimated_block.key] = statistics
         return self._statistics[block.key]
 
     def _path(self, folder: Path, block: Block) -> Path:
@@ -386,7 +345,6 @@ def _through_file(path: Path, statistics: FeatureStatistics) -> FeatureStatistic
     return FeatureStatistics.load(path)
 
 
-def _line(error: Exception) -> str:
-    """An exception in one line."""
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text[:500]}" if text else type(error).__name__
+def _error_of_record(error: Exception) -> str:
+    text = one_line(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

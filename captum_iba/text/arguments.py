@@ -19,23 +19,9 @@ PUBLISHED_PRESETS = ("paper", "as_released")
 
 
 def check_texts(texts: Any, pairs: Any = None) -> tuple[list[str], list[str | None]]:
-    """Texts and second texts as lists of the same length.
+    """Texts and second texts as lists of one length, with None for each second text where there are no pairs.
 
-    Args:
-        texts (str or sequence of str): One text, or several.
-        pairs (str, sequence of str or None): The second text of each. Default: None.
-
-    Returns:
-        tuple of two lists: The texts, and the second text of each or None.
-
-    Raises:
-        TypeError: A value that is not a string; the message names it.
-        ValueError: An empty text (of a pair, both of them), no text at all, or another number of pairs than of texts.
-
-    Examples::
-
-        >>> check_texts("A wonderful film.")
-        (['A wonderful film.'], [None])
+    TypeError or ValueError names what is no text, empty (of a pair: both), or of another number.
     """
     first = _strings(texts, "texts")
     if pairs is None:
@@ -72,24 +58,7 @@ def _strings(values: Any, name: str) -> list[str]:
 
 
 def find_target(target: Any, labels: Sequence[str]) -> int:
-    """The number of a class.
-
-    Args:
-        target (int or str): Its number from 0, or its label in any case.
-        labels (sequence of str): All labels.
-
-    Returns:
-        int: Number from 0.
-
-    Raises:
-        ValueError: There is no such class; the message lists them.
-        TypeError: ``target`` is neither a number nor a label.
-
-    Examples::
-
-        >>> find_target("Positive", ["negative", "positive"])
-        1
-    """
+    """The number of a class, from 0, by its number or by its label in any case; the error lists the classes."""
     classes = ", ".join(f"{i} ({label})" for i, label in enumerate(labels))
     if isinstance(target, str):
         if (equal := list(labels).count(target)) > 1:
@@ -114,25 +83,7 @@ def find_target(target: Any, labels: Sequence[str]) -> int:
 
 
 def targets_per_text(target: Any, count: int, labels: Sequence[str]) -> list[int | None]:
-    """One class number per text, None for the predicted class.
-
-    Args:
-        target (int, str, None, or a sequence of them): One for all texts, or one per text.
-        count (int): Number of texts.
-        labels (sequence of str): All labels.
-
-    Returns:
-        list of int or None: One entry per text.
-
-    Raises:
-        ValueError: A sequence of another length than ``count``, or no such class.
-        TypeError: A target that is neither a number nor a label.
-
-    Examples::
-
-        >>> targets_per_text([None, "positive"], 2, ["negative", "positive"])
-        [None, 1]
-    """
+    """One class number per text, None for the predicted class, from one target for all texts or one for each."""
     if isinstance(target, Tensor) or (hasattr(target, "tolist") and not isinstance(target, str)):
         target = target.tolist()
     targets = list(target) if isinstance(target, (list, tuple)) else [target] * count
@@ -155,49 +106,25 @@ class ExplainOptions(SettingsOverrides, total=False):
 def resolve_text_settings(
     preset: str | BottleneckSettings, overrides: SettingsOverrides
 ) -> tuple[str, str, BottleneckSettings]:
-    """Settings of a preset with overrides, where words can share a mask value, too.
+    """Name of a preset (``"custom"`` for settings without one), granularity, and settings of the bottleneck.
 
-    Args:
-        preset (str or BottleneckSettings): Name of a preset, or settings.
-        overrides (dict): Single settings; ``granularity`` may also be ``"word"``, which is a mask of the tokens and no
-            setting of the bottleneck.
-
-    Returns:
-        tuple: Name of the preset (``"custom"`` for settings without one), granularity, and settings.
-
-    Raises:
-        ValueError: An unknown granularity or preset, or a value out of range.
-        TypeError: A keyword that is not a setting.
+    The granularity may also be ``"word"``, which is a mask of the tokens and no setting of the bottleneck.
     """
     granularity = overrides.get("granularity")
     if granularity is None and isinstance(preset, BottleneckSettings):
         granularity = preset.granularity
     if granularity not in (None, *GRANULARITIES):
         raise ValueError(f"granularity is {granularity!r}, expected one of {', '.join(GRANULARITIES)}")
-    of_bottleneck: SettingsOverrides = {**overrides, "granularity": None if granularity == "word" else granularity}
-    settings = resolve_settings(preset, **of_bottleneck)
-    names = [name for name, of_preset in PRESETS.items() if preset in (name, of_preset)]
+    without_words: SettingsOverrides = {**overrides, "granularity": None if granularity == "word" else granularity}
+    settings = resolve_settings(preset, **without_words)
+    names = [name for name, preset_settings in PRESETS.items() if preset in (name, preset_settings)]
     return names[0] if names else "custom", granularity or settings.granularity, settings
 
 
 def batches_by_length(lengths: Sequence[int], batch_size: int, equal: bool = False) -> list[list[int]]:
     """Indices of texts in batches of similar length, longest first, so that little is padded.
 
-    Args:
-        lengths (sequence of int): Number of tokens of each text.
-        batch_size (int): Number of texts per batch, at least 1.
-        equal (bool): Whether all texts of a batch must have the same length. Default: False.
-
-    Returns:
-        list of list of int: Each index from 0 once.
-
-    Raises:
-        ValueError: ``batch_size`` is not an integer of at least 1.
-
-    Examples::
-
-        >>> batches_by_length([3, 9, 5], 2)
-        [[1, 2], [0]]
+    With ``equal``, all texts of a batch have the same length.
     """
     if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
         raise ValueError(f"batch_size is {batch_size!r}, expected an integer of at least 1")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
 import os
-import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -13,44 +11,31 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from captum_iba.attr._model.guard import ONE_AT_A_TIME, ModuleGuard
 from captum_iba.attr.losses import are_probabilities
 from captum_iba.text.arguments import batches_by_length
 from captum_iba.text.encoding import EncodedText, check_tokenizer, encode, pad
-from captum_iba.text.memory import memory_offsets, place_in_memory
-
-# Tokenizers without a limit of their own have a very large integer.
-_NO_LIMIT = 10**6
+from captum_iba.text.model_properties import (
+    accelerate_hooks,
+    class_labels,
+    count_positions,
+    input_names,
+    memory_offsets,
+    padding_id,
+    place_in_memory,
+    refusal,
+    token_limit,
+    window_size,
+)
 
 # Texts that tell probabilities from logits; those of the first one may sum to 1 by coincidence.
 _TRIAL_TEXTS = ("a film", "the end", "no", "1, 2, 3!")
 
 # Numbers of padding tokens that are tried on a short text: an odd and an even length, for models that pool.
 _PADDING_LENGTHS = (1, 6)
-
-_FUNCTION = "forward_func=lambda ids, mask: model(input_ids=ids, attention_mask=mask)"
-_OF_POSITION = f"{_FUNCTION}.logits[:, position], the classes of one token"
-
-# By a part of the class's name: what it is, and the forward function that explains it.
-_BY_NAME = {
-    "MultipleChoice": ("a model of multiple choice", f"{_FUNCTION}.logits, with ids of shape (B, choices, T)"),
-    "QuestionAnswering": ("a model of question answering", f"{_FUNCTION}.start_logits, or .end_logits"),
-    "TokenClassification": ("a token classifier", _OF_POSITION),
-    "MaskedLM": ("a masked language model", f"{_FUNCTION}.logits[:, position], the vocabulary at the masked token"),
-    "ConditionalGeneration": (
-        "a model that generates text",
-        "a forward_func that gives decoder_input_ids, too, and returns the logits of one position",
-    ),
-    "CausalLM": ("a causal language model", f"{_FUNCTION}.logits[:, -1], the vocabulary for the next token"),
-    "LMHead": ("a causal language model", f"{_FUNCTION}.logits[:, -1], the vocabulary for the next token"),
-}
-_BASE = ("a base model without a head", "a forward_func that puts a head on it and returns logits, (B, classes)")
-
-
-_PROBABILITIES = "probabilities, expected logits; their logarithms are taken as logits"
 
 
 class NotAClassifierError(ValueError):
@@ -95,17 +80,22 @@ class Classifier:
         check_tokenizer(tokenizer)
         self.model = model
         self.tokenizer = tokenizer
-        self.labels = _labels(model)
-        self.max_length = _max_length(model, tokenizer, max_length)
+        self.labels = class_labels(model)
+        self.max_length = token_limit(model, tokenizer, max_length)
         self.multi_label = getattr(model.config, "problem_type", None) == "multi_label_classification"
-        self.pad_id = _padding_id(model, tokenizer)
-        self._names = _input_names(model, tokenizer)
+        self.pad_id = padding_id(model, tokenizer)
+        self.input_names = input_names(model, tokenizer)
         self.method_state: dict[Any, Any] = {}
         self.gives_probabilities = False
         self.ends_in_padding = self._last_token_is_padding()
         self.padding_matters = self._check_outputs()
         if self.gives_probabilities:
-            warnings.warn(f"model: {type(model).__name__} gives {_PROBABILITIES}", UserWarning, stacklevel=2)
+            warnings.warn(
+                f"model: {type(model).__name__} gives probabilities, expected logits; their logarithms are taken as "
+                "logits",
+                UserWarning,
+                stacklevel=2,
+            )
 
     def __getstate__(self) -> dict[str, Any]:
         # Where the weights lie in memory can change the last digit.
@@ -148,7 +138,7 @@ class Classifier:
         """
         encoded_texts = []
         for i, (text, pair) in enumerate(zip(texts, pairs, strict=True)):
-            encoded = encode(self.tokenizer, text, pair, self.max_length, self._names)
+            encoded = encode(self.tokenizer, text, pair, self.max_length, self.input_names)
             if all(word is None for word in encoded.words):
                 raise ValueError(
                     f"texts[{i}] is {text!r}, which has nothing to attribute: only special tokens in at most "
@@ -168,7 +158,7 @@ class Classifier:
         Returns:
             dict of Tensor: Integers, (B, T), by the names of the model's inputs.
         """
-        multiple = _window(self.model, max(map(len, encoded))) if whole_windows else 1
+        multiple = window_size(self.model, max(map(len, encoded))) if whole_windows else 1
         return pad(encoded, self.pad_id, self.device, multiple)
 
     def short_text(self) -> dict[str, Tensor] | None:
@@ -184,7 +174,7 @@ class Classifier:
         return batches_by_length(lengths, batch_size, self.padding_matters)
 
     def _short_encoded(self, text: str = _TRIAL_TEXTS[0]) -> EncodedText:
-        return encode(self.tokenizer, text, None, _positions(self.model), self._names)
+        return encode(self.tokenizer, text, None, count_positions(self.model), self.input_names)
 
     def _last_token_is_padding(self) -> bool:
         ids = self._short_encoded().inputs["input_ids"]
@@ -201,7 +191,7 @@ class Classifier:
         except (NotAClassifierError, torch.OutOfMemoryError):
             raise
         except Exception as error:
-            raise ValueError(_refusal(self.model, None, (1, len(self.labels)), error)) from error
+            raise ValueError(refusal(self.model, None, (1, len(self.labels)), error)) from error
 
     def _outputs_probabilities(self) -> bool:
         encoded = filter(len, map(self._short_encoded, _TRIAL_TEXTS))
@@ -211,7 +201,7 @@ class Classifier:
     def _changed_by_padding(self, count: int) -> bool:
         encoded = self._short_encoded()
         inputs = self.tensors([encoded])
-        count = min(count, _positions(self.model) - len(encoded))
+        count = min(count, count_positions(self.model) - len(encoded))
         padded = {name: F.pad(tensor, (0, count), value=0) for name, tensor in inputs.items()}
         padded["input_ids"][:, len(encoded) :] = self.pad_id
         unpadded_logits = self._guarded_logits(inputs)
@@ -242,7 +232,7 @@ class Classifier:
             ValueError: The output does not have this shape, no token is left to pad with, or a model that gave
                 probabilities gives other values.
         """
-        inputs = dict(zip(self._names, (input_ids, *others), strict=True))
+        inputs = dict(zip(self.input_names, (input_ids, *others), strict=True))
         with ExitStack() as stack:
             if (unused_id := self._unused_padding_id(inputs)) is not None:
                 inputs["input_ids"] = input_ids.masked_fill(inputs["attention_mask"] == 0, unused_id)
@@ -251,7 +241,7 @@ class Classifier:
         logits = getattr(output, "logits", None)
         expected = (len(input_ids), len(self.labels))
         if not isinstance(logits, Tensor) or logits.shape != expected:
-            raise NotAClassifierError(_refusal(self.model, output, expected))
+            raise NotAClassifierError(refusal(self.model, output, expected))
         if not self.gives_probabilities:
             return logits
         if bool(((logits < -1e-3) | (logits > 1 + 1e-2)).any()):
@@ -320,10 +310,14 @@ class Classifier:
                 config.pad_token_id = before
 
 
-def accelerate_hooks(module: nn.Module) -> tuple[Any, ...]:
-    """Hooks of a module by which accelerate offloads its weights."""
-    hook = getattr(module, "_hf_hook", None)
-    return tuple(getattr(hook, "hooks", (hook,)))
+def predicted_classes(classifier: Classifier, encoded: Sequence[EncodedText], batch_size: int) -> list[int]:
+    """The most probable class of each text, from passes of at most ``batch_size`` texts."""
+    classes: dict[int, int] = {}
+    with classifier.padding_known():
+        for batch in classifier.batches([len(text) for text in encoded], batch_size):
+            probabilities = classifier.probabilities(classifier.tensors([encoded[i] for i in batch]))
+            classes.update(zip(batch, probabilities.argmax(-1).tolist(), strict=True))
+    return [classes[i] for i in range(len(encoded))]
 
 
 def load_classifier(
@@ -362,135 +356,3 @@ def load_classifier(
     if len(tokenizer) <= len(set(tokenizer.all_special_ids)):
         raise ValueError(f"tokenizer: {name} has none, or none that knows a word; save it beside the model.")
     return model.eval() if device is None else model.eval().to(device), tokenizer
-
-
-def _labels(model: Any) -> list[str]:
-    config = getattr(model, "config", None)
-    count = getattr(config, "num_labels", None)
-    if not isinstance(model, nn.Module) or not isinstance(count, int):
-        raise ValueError(
-            f"model: {type(model).__name__} is not a sequence classifier of transformers: "
-            "expected a module with config.num_labels."
-        )
-    if getattr(config, "problem_type", None) == "regression":
-        raise ValueError(
-            f"model: config.problem_type of {type(model).__name__} is 'regression': its {count} outputs are "
-            "quantities, not classes; a classifier is expected here. InformationBottleneckAttribution explains any "
-            "output, with a loss of your own."
-        )
-    if count < 2:
-        raise ValueError(
-            f"model: {type(model).__name__} has {count} output, a regression or a single logit; a classifier of two or "
-            "more classes is expected here. InformationBottleneckAttribution explains any output: a logit with "
-            "loss='binary_cross_entropy', else with a loss of your own."
-        )
-    names = getattr(config, "id2label", None) or {}
-    return [str(names.get(i, f"LABEL_{i}")) for i in range(count)]
-
-
-def _max_length(model: Any, tokenizer: Any, max_length: int | None) -> int:
-    allowed = _positions(model)
-    if max_length is None:
-        limit = getattr(tokenizer, "model_max_length", _NO_LIMIT)
-        return int(min(allowed, limit if limit < _NO_LIMIT else sys.maxsize))
-    if isinstance(max_length, bool) or not isinstance(max_length, int) or not 1 <= max_length <= allowed:
-        raise ValueError(f"max_length is {max_length!r}, expected an integer from 1 to {allowed}")
-    return max_length
-
-
-def _positions(model: Any) -> int:
-    """Number of positions: RoBERTa's begin after the id of the padding token, and YOSO has more rows than positions."""
-    for name, module in model.named_modules():
-        parent, _, last = name.rpartition(".")
-        if last in ("position_embeddings", "wpe") and "Embedding" in type(module).__name__:
-            padding_idx = getattr(module, "padding_idx", None)
-            rows = len(module.weight) - (0 if padding_idx is None else padding_idx + 1)
-            position_ids = getattr(model.get_submodule(parent), "position_ids", None)
-            return min(rows, position_ids.shape[-1]) if isinstance(position_ids, Tensor) else rows
-    limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    return limit if isinstance(limit, int) and limit > 0 else sys.maxsize
-
-
-def _window(model: Any, longest: int) -> int:
-    """Number of tokens that a model of attention windows or blocks pads its inputs to a multiple of."""
-    config = model.config.get_text_config()
-    if getattr(config, "attention_type", None) == "block_sparse" and hasattr(config, "num_random_blocks"):
-        # BigBird has full attention, and no padding, where there are too few blocks.
-        return int(config.block_size) if longest > (5 + 2 * config.num_random_blocks) * config.block_size else 1
-    window = getattr(config, "attention_window", 1)
-    return max(window) if isinstance(window, (list, tuple)) else int(window or 1)
-
-
-def _padding_id(model: Any, tokenizer: Any) -> int:
-    """Id of the padding token: that of the model first, since decoders look for it in the input."""
-    for number in (model.config.get_text_config().pad_token_id, tokenizer.pad_token_id):
-        if isinstance(number, int) and number >= 0:
-            return number
-    raise ValueError(
-        "tokenizer: neither it nor the model has a padding token; set tokenizer.pad_token, for example to "
-        "tokenizer.eos_token."
-    )
-
-
-def _input_names(model: Any, tokenizer: Any) -> tuple[str, ...]:
-    """Names of the model's inputs that the tokenizer gives."""
-    candidates = ("attention_mask", "token_type_ids")
-    others = [name for name in candidates if name in tokenizer.model_input_names or name == "attention_mask"]
-    model = _unwrapped(model)
-    parameters = inspect.signature(model.forward).parameters
-    # Models of transformers name all inputs; their further keywords are not for the embeddings.
-    named = inspect.unwrap(model.forward).__module__.startswith("transformers.")
-    if _takes_any_keyword(model) and not (named and "input_ids" in parameters):
-        return ("input_ids", *others)
-    return ("input_ids", *(name for name in others if name in parameters))
-
-
-def _takes_any_keyword(model: Any) -> bool:
-    return any(p.kind is p.VAR_KEYWORD for p in inspect.signature(model.forward).parameters.values())
-
-
-def _unwrapped(model: Any) -> Any:
-    """The model inside torch.compile, an adapter or a wrapper whose ``forward`` passes all arguments on."""
-    while _takes_any_keyword(model):
-        base = getattr(model, "get_base_model", None)
-        inner = getattr(model, "_orig_mod", None) or (base() if callable(base) else getattr(model, "module", None))
-        if not isinstance(inner, nn.Module) or inner is model:
-            break
-        model = inner
-    return model
-
-
-def _refusal(model: Any, output: Any, expected: tuple[int, int], error: Exception | None = None) -> str:
-    """Why a model cannot be explained as a sequence classifier, and which forward function explains it.
-
-    ``output`` is the model's output for some texts, or None where it raised ``error``; ``expected`` is the shape of
-    logits, (texts, classes).
-    """
-    name = type(model).__name__
-    logits = getattr(output, "logits", None)
-    if error is not None:
-        found = f"it fails on a short text ({type(error).__name__}: {str(error)[:200]})"
-    elif isinstance(output, (tuple, list)) and not hasattr(output, "_fields"):
-        found = f"got a {type(output).__name__}; for a classifier, set model.config.return_dict = True"
-    else:
-        found = f"got {tuple(logits.shape) if isinstance(logits, Tensor) else 'none'}"
-    message = f"model: {name} is not a sequence classifier: expected logits of shape {expected}, {found}."
-    if (known := _kind_of_model(model, output)) is None:
-        return message
-    kind, function = known
-    return f"{message} It is {kind}: InformationBottleneckAttribution explains it, with {function}."
-
-
-def _kind_of_model(model: Any, output: Any) -> tuple[str, str] | None:
-    inner = model.get_base_model() if hasattr(model, "get_base_model") else model  # behind an adapter
-    for name in (type(model).__name__, type(inner).__name__):
-        for part, kind in _BY_NAME.items():
-            if part in name:
-                return kind
-    if hasattr(output, "start_logits"):
-        return _BY_NAME["QuestionAnswering"]
-    logits = getattr(output, "logits", None)
-    if isinstance(logits, Tensor) and logits.ndim == 3:
-        language = logits.shape[-1] == getattr(model.config.get_text_config(), "vocab_size", None)
-        return ("a language model", _BY_NAME["CausalLM"][1]) if language else _BY_NAME["TokenClassification"]
-    return _BASE if logits is None and hasattr(output, "last_hidden_state") else None

@@ -23,13 +23,7 @@ _MARKS = ("Mn", "Me", "Mc")  # categories of combining marks
 
 
 class WordSpan(NamedTuple):
-    """One word of a text, as the tokens that spell it.
-
-    Args:
-        positions (tuple of int): Positions of its tokens.
-        sequence (int): 0 for a word of the text, 1 for one of the pair.
-        start, end (int): Its characters in the original text, [start, end).
-    """
+    """One word: positions of its tokens, and its characters, [start, end), in the text (sequence 0) or pair (1)."""
 
     positions: tuple[int, ...]
     sequence: int
@@ -40,20 +34,9 @@ class WordSpan(NamedTuple):
 def join_words(
     words: Sequence[int | None], spans: Sequence[tuple[int, int]], sequences: Sequence[int | None]
 ) -> tuple[WordSpan, ...]:
-    """Join tokens to words.
+    """Join tokens to words, in the order of the words' numbers.
 
-    Args:
-        words (sequence): Number of the word of each token, None for special tokens.
-        spans (sequence): Characters of each token, [start, end).
-        sequences (sequence): 0 for tokens of the text, 1 for those of the pair.
-
-    Returns:
-        tuple of WordSpan: The words in the order of their numbers.
-
-    Examples::
-
-        >>> join_words((None, 0, 0, 1), ((0, 0), (0, 2), (2, 6), (6, 7)), (None, 0, 0, 0))[0]
-        WordSpan(positions=(1, 2), sequence=0, start=0, end=6)
+    Of each token come the number of its word (None for special tokens), its characters, [start, end), and its sequence.
     """
     positions: dict[int, list[int]] = {}
     for position, word in enumerate(words):
@@ -61,40 +44,24 @@ def join_words(
             positions.setdefault(word, []).append(position)
     return tuple(
         WordSpan(
-            tuple(of_word),
-            sequences[of_word[0]] or 0,
-            min(spans[i][0] for i in of_word),
-            max(spans[i][1] for i in of_word),
+            tuple(token_positions),
+            sequences[token_positions[0]] or 0,
+            min(spans[i][0] for i in token_positions),
+            max(spans[i][1] for i in token_positions),
         )
-        for _, of_word in sorted(positions.items())
+        for _, token_positions in sorted(positions.items())
     )
 
 
 def scores_per_word(words: Sequence[WordSpan], scores: Sequence[float], word_level: bool = False) -> list[float]:
-    """Scores of words from those of their tokens.
-
-    Args:
-        words (sequence of WordSpan): The words.
-        scores (sequence of float): One score per token.
-        word_level (bool): Whether all tokens of a word have the word's score, so that their mean is taken and not
-            their sum. Default: False.
-
-    Returns:
-        list of float: One score per word.
-
-    Examples::
-
-        >>> words = join_words((None, 0, 0, 1), ((0, 0), (0, 2), (2, 6), (6, 7)), (None, 0, 0, 0))
-        >>> scores_per_word(words, [0.0, 1.0, 2.0, 4.0])
-        [3.0, 4.0]
-    """
-    sums = []
+    """Scores of words: the sums over their tokens, or the means if all tokens of a word have the word's score."""
+    word_scores = []
     for word in words:
-        of_word = [float(scores[position]) for position in word.positions]
+        token_scores = [float(scores[position]) for position in word.positions]
         # fsum refuses the sum of infinity and minus infinity, which is NaN.
-        total = math.fsum(of_word) if all(map(math.isfinite, of_word)) else sum(of_word)
-        sums.append(total / len(of_word) if word_level else total)
-    return sums
+        total = math.fsum(token_scores) if all(map(math.isfinite, token_scores)) else sum(token_scores)
+        word_scores.append(total / len(token_scores) if word_level else total)
+    return word_scores
 
 
 @dataclass(frozen=True)
@@ -162,25 +129,10 @@ def check_tokenizer(tokenizer: Any) -> None:
 
 
 def encode(tokenizer: Any, text: str, pair: str | None, max_length: int, names: Sequence[str]) -> EncodedText:
-    """Encode one text: truncated to ``max_length``, never padded.
+    """Encode one text: truncated to ``max_length`` tokens, special ones included, never padded.
 
-    Args:
-        tokenizer (PreTrainedTokenizerBase): A fast tokenizer.
-        text (str): The text.
-        pair (str or None): The second text of a pair.
-        max_length (int): Largest number of tokens, special tokens included.
-        names (sequence of str): The model's inputs, which are encoded where the tokenizer gives them.
-
-    Returns:
-        EncodedText: Tokens, words and offsets.
-
-    Raises:
-        ValueError: The special tokens alone are more than ``max_length``.
-
-    Examples::
-
-        >>> encode(tokenizer, "unwatchable!", None, 512, ["input_ids"]).words
-        (None, 0, 0, 0, 1, None)
+    ``names`` are the model's inputs, which are encoded where the tokenizer gives them. ValueError if ``max_length`` has
+    no room beside the special tokens.
     """
     options: dict[str, Any] = {
         "return_offsets_mapping": True,
@@ -297,23 +249,10 @@ def _space_before(source: str, left: tuple[int, int], right: tuple[int, int]) ->
 
 
 def pad(encoded: Sequence[EncodedText], pad_id: int, device: torch.device, multiple: int = 1) -> dict[str, Tensor]:
-    """The inputs of several texts as tensors, padded on the right.
-
-    Args:
-        encoded (sequence of EncodedText): Texts with the same inputs.
-        pad_id (int): Id of the padding token of ``input_ids``; other inputs are padded with 0.
-        device (torch.device): Device of the tensors.
-        multiple (int): Number that the length is a multiple of. Default: 1.
-
-    Returns:
-        dict of Tensor: Integers, (B, T), by the names of ``inputs``, ``input_ids`` first.
-    """
+    """Inputs of texts as tensors, (B, T), padded on the right to a multiple of ``multiple``; ``input_ids`` first."""
     longest = -(-max(map(len, encoded)) // multiple) * multiple
     return {
-        name: torch.tensor(
-            [row.inputs[name] + [pad_id if name == "input_ids" else 0] * (longest - len(row)) for row in encoded],
-            device=device,
-        )
+        name: per_token([text.inputs[name] for text in encoded], pad_id if name == "input_ids" else 0, device, longest)
         for name in encoded[0].inputs
     }
 

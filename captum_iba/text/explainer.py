@@ -38,14 +38,9 @@ NO_STATISTICS = (
 
 
 class ClassifierBottleneck:
-    """A classifier with bottlenecks at some of its layers, for encoded texts.
+    """A classifier with bottlenecks at some layers, which share one mask, for encoded texts.
 
     :class:`TextExplainer` and method ``iba`` use it. One object for all calls warns, and tries to replay layers, once.
-
-    Args:
-        classifier (Classifier): The model and its tokenizer.
-        layers (sequence of Block): The layers; several share one mask.
-        statistics (sequence of FeatureStatistics or None): Dataset statistics of each layer, or None.
     """
 
     def __init__(
@@ -78,7 +73,7 @@ class ClassifierBottleneck:
         ``preset`` is the name of the settings in the result; ``granularity`` is theirs, or ``"word"``.
         """
         classifier = self.classifier
-        recorded = {k: v for k, v in asdict(settings).items() if k not in ("noise_around_input", "granularity")}
+        result_settings = {k: v for k, v in asdict(settings).items() if k not in ("noise_around_input", "granularity")}
         results: dict[int, TextAttribution] = {}
         batches = classifier.batches([len(text) for text in encoded], batch_size)
         for batch in progress(batches, desc="Texts") if show_progress and len(batches) > 1 else batches:
@@ -133,7 +128,7 @@ class ClassifierBottleneck:
                     preset=preset,
                     granularity=granularity,
                     statistics=self._noise_origin(settings),
-                    settings={**recorded, "seed": seed},
+                    settings={**result_settings, "seed": seed},
                     tokens_truncated=encoded[i].tokens_truncated,
                     trace=None if trace is None else TextTrace(*(tuple(values[row].tolist()) for values in trace)),
                 )
@@ -224,7 +219,7 @@ class TextExplainer:
             ValueError: Statistics of another number of layers, of other layers, or gathered with another model.
         """
         per_layer = None if statistics is None else layer_statistics.one_per_layer(statistics, self.layers)
-        if any(of_layer.model is not None for of_layer in per_layer or ()):
+        if any(feature_statistics.model is not None for feature_statistics in per_layer or ()):
             layer_statistics.check_model(per_layer or (), fingerprint or self.fingerprint(), self.classifier.name)
             self._change_mark: Any = layer_statistics.change_mark(self.classifier.model)
         self._statistics = per_layer
@@ -355,7 +350,7 @@ class TextExplainer:
                 self._warned = True
                 warnings.warn(NO_STATISTICS, UserWarning, stacklevel=3)
             return
-        models = {of_layer.model for of_layer in statistics if of_layer.model is not None}
+        models = {feature_statistics.model for feature_statistics in statistics if feature_statistics.model is not None}
         # The mark is cheap; the fingerprint reads all weights.
         if not models or self._change_mark == (mark := layer_statistics.change_mark(self.classifier.model)):
             return
@@ -397,8 +392,8 @@ class TextExplainer:
         encoded = self.classifier.encode(*check_texts(texts, pairs))
         statistics = layer_statistics.estimate(self.classifier, self.layers, encoded, batch_size, show_progress)
         fingerprint = self.fingerprint()
-        for of_layer in statistics:
-            of_layer.model = fingerprint
+        for feature_statistics in statistics:
+            feature_statistics.model = fingerprint
         self.use_statistics(statistics, fingerprint)
         return statistics
 

@@ -201,14 +201,9 @@ def check_layers(classifier: Classifier, blocks: Sequence[Block]) -> None:
 
 @contextmanager
 def token_activations_required(blocks: Sequence[Block], shape: torch.Size) -> Iterator[None]:
-    """Context in which passes of this thread check the activations of layers.
+    """Context in which passes of this thread raise ValueError unless layers return (B, T, D).
 
-    Args:
-        blocks (sequence of Block): The layers.
-        shape (torch.Size): Shape of the token ids, (B, T).
-
-    Raises:
-        ValueError: In a pass, if the activation of a layer does not have the shape (B, T, D).
+    ``shape`` is that of the token ids, (B, T).
     """
     names = {block.module: block.name for block in blocks}
     thread = threading.get_ident()

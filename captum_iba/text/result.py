@@ -136,21 +136,18 @@ class TextAttribution:
     def words(self) -> tuple[Word, ...]:
         """The words in order, without special tokens."""
         tokens = self.tokens
-        words = join_words(
-            [token.word for token in tokens],
-            [(token.start, token.end) for token in tokens],
-            [token.sequence for token in tokens],
-        )
+        spans = [(token.start, token.end) for token in tokens]
+        words = join_words([token.word for token in tokens], spans, [token.sequence for token in tokens])
         bits = scores_per_word(words, [token.bits for token in tokens])
         return tuple(
             Word(
                 ((self.pair or "") if word.sequence else self.text)[word.start : word.end],
-                of_word,
+                word_bits,
                 word.start,
                 word.end,
                 word.sequence,
             )
-            for word, of_word in zip(words, bits, strict=True)
+            for word, word_bits in zip(words, bits, strict=True)
         )
 
     @property
@@ -190,11 +187,7 @@ class TextAttribution:
         parts = [f"{printable(self.target_label)} {self.target_probability:.3f}"]
         if self.target != self.predicted:
             parts[0] += f" (predicted: {printable(self.predicted_label)} {self.predicted_probability:.3f})"
-        parts += [
-            self.layer_label,
-            f"{self.preset}, statistics of {self.statistics}",
-            f"{self.total_bits:,.2f} bits",
-        ]
+        parts += [self.layer_label, f"{self.preset}, statistics of {self.statistics}", f"{self.total_bits:,.2f} bits"]
         if self.tokens_truncated:
             parts.append(f"{self.tokens_truncated} tokens were truncated and not read")
         return " · ".join(parts)
@@ -296,8 +289,8 @@ def tokens_with_bits(encoded: EncodedText, bits: Sequence[float]) -> tuple[Token
     """The tokens of a text, with their bits; those of padding, at the end, are left out."""
     columns = (encoded.tokens, bits, encoded.spans, encoded.sequences, encoded.special, encoded.words)
     return tuple(
-        Token(token, of_token, start, end, sequence, special, word)
-        for token, of_token, (start, end), sequence, special, word in zip(*columns, strict=False)
+        Token(token, token_bits, start, end, sequence, special, word)
+        for token, token_bits, (start, end), sequence, special, word in zip(*columns, strict=False)
     )
 
 

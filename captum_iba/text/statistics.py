@@ -17,9 +17,10 @@ from torch import Tensor, nn
 
 from captum_iba.attr.feature_statistics import FeatureStatistics
 from captum_iba.text.arguments import batches_by_length
-from captum_iba.text.classifier import Classifier, accelerate_hooks
+from captum_iba.text.classifier import Classifier
 from captum_iba.text.encoding import EncodedText
 from captum_iba.text.layers import Block
+from captum_iba.text.model_properties import accelerate_hooks
 
 # Entries of a configuration that do not change what a model computes: its origin, and what loading and passes change.
 _NOT_COMPUTED = frozenset(
@@ -41,18 +42,7 @@ def estimate(
     batch_size: int,
     show_progress: bool,
 ) -> tuple[FeatureStatistics, ...]:
-    """Estimate the statistics of layers, all in the same passes; padding does not count.
-
-    Args:
-        classifier (Classifier): The model and its tokenizer.
-        layers (sequence of Block): Its layers.
-        encoded (sequence of EncodedText): The texts.
-        batch_size (int): Number of texts per pass.
-        show_progress (bool): Whether to show a progress bar.
-
-    Returns:
-        tuple of FeatureStatistics: One per layer.
-    """
+    """Estimate the statistics of layers over texts, all in the same passes; padding does not count."""
     lengths, masked = [len(item) for item in encoded], "attention_mask" in encoded[0].inputs
     batches = [
         classifier.tensors([encoded[i] for i in batch], whole_windows=True)
@@ -69,8 +59,8 @@ def estimate(
             show_progress=show_progress,
             feature_dim=-1,
         )
-    for of_layer, block in zip(statistics, layers, strict=True):
-        of_layer.layer = block.key  # with the call, where one module runs several times
+    for feature_statistics, block in zip(statistics, layers, strict=True):
+        feature_statistics.layer = block.key  # with the call, where one module runs several times
     return tuple(statistics)
 
 
@@ -81,26 +71,23 @@ def one_per_layer(
     per_layer = (statistics,) if isinstance(statistics, FeatureStatistics) else tuple(statistics)
     if len(per_layer) != len(layers):
         raise ValueError(f"statistics has {len(per_layer)} entries, expected those of {len(layers)} layers")
-    for of_layer, block in zip(per_layer, layers, strict=True):
-        if of_layer.layer not in (None, block.key):
-            raise ValueError(f"statistics is of layer {of_layer.layer!r}, expected {block.key!r}")
+    for feature_statistics, block in zip(per_layer, layers, strict=True):
+        if feature_statistics.layer not in (None, block.key):
+            raise ValueError(f"statistics is of layer {feature_statistics.layer!r}, expected {block.key!r}")
     return per_layer
 
 
 def check_model(statistics: Sequence[FeatureStatistics], fingerprint: str, name: str) -> None:
-    """Raise ValueError if statistics were gathered with another model; those of an unknown model pass.
+    """Raise ValueError if statistics were gathered with another model than the one of ``fingerprint`` and ``name``.
 
-    Args:
-        statistics (sequence of FeatureStatistics): One per layer.
-        fingerprint (str): Fingerprint of the classifier that they are used with.
-        name (str): Its name, for the message.
+    Those of an unknown model pass.
     """
-    for of_layer in statistics:
-        if of_layer.model not in (None, fingerprint):
+    for feature_statistics in statistics:
+        if feature_statistics.model not in (None, fingerprint):
             raise ValueError(
-                f"statistics: those of layer {of_layer.layer!r} were gathered with another model than {name} as it is "
-                "now (weights, adapter, configuration, precision or tokenizer differ): their fingerprint is "
-                f"{of_layer.model[:12]}, expected {fingerprint[:12]}. Gather them again with this model "
+                f"statistics: those of layer {feature_statistics.layer!r} were gathered with another model than {name} "
+                "as it is now (weights, adapter, configuration, precision or tokenizer differ): their fingerprint is "
+                f"{feature_statistics.model[:12]}, expected {fingerprint[:12]}. Gather them again with this model "
                 "(estimate_statistics, or captum-iba explain --statistics-from TEXTS)."
             )
 
@@ -115,8 +102,8 @@ def save(path: str | os.PathLike[str], layers: Sequence[Block], statistics: Sequ
     files = _files(path, layers)
     with TemporaryDirectory(prefix=".statistics-", dir=files[0].parent) as folder:
         new_files = [Path(folder) / file.name for file in files]
-        for new_file, of_layer in zip(new_files, statistics, strict=True):
-            of_layer.save(new_file)
+        for new_file, feature_statistics in zip(new_files, statistics, strict=True):
+            feature_statistics.save(new_file)
         for file in files if len(files) > 1 else ():
             file.unlink(missing_ok=True)
         for new_file, file in zip(new_files, files, strict=True):
@@ -126,16 +113,14 @@ def save(path: str | os.PathLike[str], layers: Sequence[Block], statistics: Sequ
 def load(path: str | os.PathLike[str], layers: Sequence[Block]) -> tuple[FeatureStatistics, ...]:
     """Read the files that :func:`save` wrote.
 
-    Raises:
-        FileNotFoundError: There is no such file, or the folder has none of a layer.
-        ValueError: Not a file of statistics, statistics of another layer, or files of several estimates.
+    FileNotFoundError if one is missing, ValueError for other files, those of another layer, or of several estimates.
     """
     files = _files(path, layers)
     for file in files:
         if not file.is_file():
             raise FileNotFoundError(f"statistics is {file}, which does not exist, expected a file of statistics")
     statistics = tuple(FeatureStatistics.load(file, layer=block.key) for file, block in zip(files, layers, strict=True))
-    if len(counts := {of_layer.count for of_layer in statistics}) > 1:
+    if len(counts := {feature_statistics.count for feature_statistics in statistics}) > 1:
         raise ValueError(
             f"statistics is {os.fspath(path)!r}, whose files are of {min(counts)} to {max(counts)} positions, expected "
             "those of one estimate; gather them again"
@@ -164,20 +149,9 @@ def cache_path(
     pairs: Sequence[str] | None = None,
     folder: str | os.PathLike[str] | None = None,
 ) -> Path:
-    """Path of the cached statistics of layers over texts: a file, or a folder of files for several layers.
+    """Path of the cached statistics of layers over texts, which need not exist: a file, or a folder for several layers.
 
     It follows from all that the statistics depend on, and from nothing else.
-
-    Args:
-        classifier (Classifier): The model and its tokenizer.
-        fingerprint (str): Fingerprint of the classifier.
-        layers (sequence of Block): The layers.
-        texts (sequence of str): The texts.
-        pairs (sequence of str or None): The second text of each. Default: None.
-        folder (path or None): The cache. Default: :func:`cache_folder`.
-
-    Returns:
-        Path: It need not exist.
     """
     digest = hashlib.sha256()
     for part in (
@@ -199,7 +173,7 @@ def classifier_fingerprint(classifier: Classifier) -> str:
     It is computed anew by every call, because weights can change in memory at any time.
     """
     # The inputs that the model reads: a tokenizer that is loaded again may give more.
-    names = " ".join(classifier._names)
+    names = " ".join(classifier.input_names)
     parts = [model_fingerprint(classifier.model), tokenizer_fingerprint(classifier.tokenizer), names]
     # The configuration's padding token, which passes replace: the tokenizer's has been counted.
     if classifier.ends_in_padding or classifier.pad_id != classifier.tokenizer.pad_token_id:
@@ -211,11 +185,8 @@ def model_fingerprint(model: nn.Module) -> str:
     """SHA-256 of a model's class, configuration, weights, buffers and adapters, in hexadecimal digits.
 
     The entries of the configuration that change the output count, such as heads or the activation function. The device
-    does not matter, nor do the weights of adapters that are loaded but not active. An adapter that was merged into the
-    weights is not the same as one that is active beside them: the values differ by rounding.
-
-    Args:
-        model (nn.Module): Any model; one of ``torch.compile`` counts as the model that was compiled.
+    does not matter, nor do the weights of adapters that are loaded but not active, nor ``torch.compile``. An adapter
+    that was merged into the weights is not the same as one that is active beside them: the values differ by rounding.
     """
     model = getattr(model, "_orig_mod", model)
     digest = hashlib.sha256(type(model).__qualname__.encode())

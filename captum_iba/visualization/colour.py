@@ -27,22 +27,10 @@ Rgb = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Scale:
-    """Positions of numbers on a colour scale.
+    """Positions of numbers on a colour scale, whose full colour is ``maximum``; a signed one has 0 in the middle.
 
     Bits are on a logarithmic scale, ``log(1 + bits)``: one decisive word has hundreds of bits and others have a few,
-    and both are worth seeing. The scores of other methods are on a linear one: they have no unit, so nothing is known
-    of what is small.
-
-    Attributes:
-        maximum (float): Number with the full colour, finite and above 0.
-        signed (bool): Whether there are two sides with 0 in the middle. Default: False.
-        unit (str): ``"bits"``, or ``"score"``. Default: ``"bits"``.
-
-    Examples::
-
-        >>> scale = Scale(99.0)
-        >>> scale.level(0.0), scale.level(9.0), scale.level(99.0)
-        (0, 10, 20)
+    and both are worth seeing. Scores without a unit are on a linear one: nothing is known of what is small.
     """
 
     maximum: float
@@ -84,14 +72,10 @@ def colour_class(level: int, signed: bool) -> str:
 
 
 def palette(background: str = "light") -> list[tuple[str, str]]:
-    """For each step of the scale the background and a colour of text that can be read on it.
+    """For each step of the scale a background, and a colour of text that can be read on it, both ``"#rrggbb"``.
 
-    Args:
-        background (str): For a ``"light"`` or ``"dark"`` page, or for a ``"terminal"``, which may be either; with
-            ``" against"`` or ``" for"`` appended to a page's, one side of the signed scale. Default: ``"light"``.
-
-    Returns:
-        list of (str, str): :data:`LEVELS` + 1 pairs of ``"#rrggbb"``.
+    ``background`` is a ``"light"`` or ``"dark"`` page, or a ``"terminal"``, which may be either; with ``" against"`` or
+    ``" for"`` appended to a page's it is one side of the signed scale.
     """
     anchors = [_rgb(colour) for colour in _ANCHORS[background]]
     backgrounds = [_between(anchors, step / LEVELS) for step in range(LEVELS + 1)]
@@ -106,13 +90,7 @@ def colours(scale: Scale, background: str = "light") -> list[tuple[str, str]]:
 
 
 def contrast(left: Rgb, right: Rgb) -> float:
-    """Contrast of two colours after WCAG 2: 1 (none) to 21 (black and white); 4.5 is readable.
-
-    Examples::
-
-        >>> round(contrast((0, 0, 0), (255, 255, 255)), 1)
-        21.0
-    """
+    """Contrast of two colours after WCAG 2: 1 (none) to 21 (black and white); 4.5 is readable."""
     darker, lighter = sorted((_luminance(left), _luminance(right)))
     return (lighter + 0.05) / (darker + 0.05)
 

@@ -48,14 +48,7 @@ DrawableCurve = DrawableDegradation | Tensor
 
 
 class Band(NamedTuple):
-    """A line with its interval.
-
-    Args:
-        x (list of float): Removed fractions, or values of a setting.
-        mean (list of float): Means.
-        low (list of float): Lower ends of the 95 % intervals.
-        high (list of float): Upper ends of the 95 % intervals.
-    """
+    """A line over removed fractions, or values of a setting: means, and the ends of their 95 % intervals."""
 
     x: list[float]
     mean: list[float]
@@ -66,24 +59,8 @@ class Band(NamedTuple):
 def degradation_bands(curves: Mapping[str, DrawableCurve], normalised: bool = False) -> dict[str, Band]:
     """Means over the examples at every step with 95 % bootstrap intervals, as :func:`plot_degradation` draws them.
 
-    Args:
-        curves (mapping of str to Degradation or Tensor): Per name the degradation, or probabilities (B, S + 1)
-            at evenly spaced fractions from 0 to 1.
-        normalised (bool): Whether 1 is the mean of the complete texts of the first curve, and 0 the lowest mean of
-            fully degraded ones among all. Both are held fixed for the intervals. Default: False.
-
-    Returns:
-        dict of str to Band: In the same order.
-
-    Raises:
-        ValueError: No curves; curves of a wrong shape or not finite; or complete texts that are no more probable than
-            degraded ones, which leaves nothing to normalise by.
-
-    Examples::
-
-        >>> bands = degradation_bands({"iba": torch.tensor([[0.9, 0.5, 0.1], [0.9, 0.7, 0.3]])})
-        >>> bands["iba"].x, [round(mean, 3) for mean in bands["iba"].mean]
-        ([0.0, 0.5, 1.0], [0.9, 0.6, 0.2])
+    With ``normalised``, 1 is the mean of the complete texts of the first curve and 0 the lowest mean of fully degraded
+    ones among all, held fixed for the intervals. ValueError if these leave nothing to normalise by, or for wrong ones.
     """
     if not curves:
         raise ValueError("curves is empty, expected at least one curve")
@@ -122,7 +99,8 @@ def plot_degradation(
         tuple: Figure and axes.
 
     Raises:
-        ValueError: As :func:`degradation_bands`.
+        ValueError: No curves; curves of a wrong shape or not finite; or, if ``normalised``, complete texts that are no
+            more probable than degraded ones.
         ModuleNotFoundError: matplotlib or scipy is missing.
 
     Examples::
@@ -192,7 +170,8 @@ def plot_sweep(
     intervals = [_interval(points[setting]) for setting in settings]
     is_new = ax is None
     figure, ax = axes_on(ax, 4.8, 3.3 + 0.2 * len(references))
-    _draw_band(ax, Band(list(map(float, settings)), *(list(ends) for ends in zip(*intervals, strict=True))), "", 0)
+    means, lows, highs = (list(ends) for ends in zip(*intervals, strict=True))
+    _draw_band(ax, Band([float(setting) for setting in settings], means, lows, highs), "", 0)
     for number, (name, (mean, low, high)) in enumerate(references.items(), 1):
         colour = COLOURS[number % len(COLOURS)]
         ax.axhspan(low, high, color=colour, alpha=0.1, linewidth=0)

@@ -25,7 +25,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure, SubFigure
 
-FORMATS = ("svg", "png", "pdf")
+# Without a date, so that the same figure gives the same bytes.
+_SAVE_OPTIONS: dict[str, dict[str, Any]] = {
+    "svg": {"metadata": {"Date": None}, "transparent": True},
+    "pdf": {"metadata": {"CreationDate": None}},
+    "png": {"dpi": 200, "facecolor": "white"},
+}
 
 INK, SOFT, LINE = "#1c1f24", "#5b636e", "#d8dde3"
 
@@ -37,11 +42,7 @@ _POINTS = 72.0
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """An empty figure, in inches.
-
-    Raises:
-        ModuleNotFoundError: matplotlib is missing; says what to install.
-    """
+    """An empty figure, in inches; ModuleNotFoundError says what to install where matplotlib is missing."""
     try:
         from captum_iba.visualization.notebook_figure import NotebookFigure
     except ModuleNotFoundError as error:
@@ -92,23 +93,18 @@ def save_figure(fig: Figure, path: str | os.PathLike[str]) -> Path:
     from captum_iba._files import write_bytes
 
     suffix = Path(path).suffix.lower().removeprefix(".")
-    if suffix not in FORMATS:
+    if suffix not in _SAVE_OPTIONS:
         raise ValueError(f"path is {os.fspath(path)!r}, expected a name that ends in .svg, .png or .pdf")
     return write_bytes(path, figure_bytes(fig, suffix))
 
 
 def figure_bytes(fig: Figure, kind: str) -> bytes:
-    """A figure as the content of a file; ``kind`` is one of :data:`FORMATS`."""
+    """A figure as the content of an ``svg``, ``png`` or ``pdf`` file."""
     from matplotlib import rc_context
 
-    options: dict[str, dict[str, Any]] = {
-        "svg": {"metadata": {"Date": None}, "transparent": True},
-        "pdf": {"metadata": {"CreationDate": None}},
-        "png": {"dpi": 200, "facecolor": "white"},
-    }
     content = io.BytesIO()
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "captum_iba", "pdf.fonttype": 42}):
-        fig.savefig(content, format=kind, **options[kind])
+        fig.savefig(content, format=kind, **_SAVE_OPTIONS[kind])
     return content.getvalue()
 
 

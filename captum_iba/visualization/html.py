@@ -65,16 +65,7 @@ def _environment(package: str) -> Environment:
 
 
 def render_template(template: str, package: str = "captum_iba.visualization", **values: Any) -> str:
-    """A template of a package as HTML; it may include and extend those of this one.
-
-    Args:
-        template (str): File name in the package's folder ``templates``.
-        package (str): Package. Default: ``"captum_iba.visualization"``.
-        **values: Variables of the template; texts are escaped.
-
-    Returns:
-        str: HTML.
-    """
+    """A template of a package as HTML, with texts escaped; it may include and extend those of this package."""
     return _environment(package).get_template(template).render(**values)
 
 
@@ -88,11 +79,9 @@ def colour_rules(background: str) -> str:
 
 
 class Sorting(NamedTuple):
-    """The one script of a page: it sorts a table by the column whose head is pressed.
+    """The script of a page, which sorts a table by the column whose head is pressed, and its SHA-256 in base 64.
 
-    Args:
-        script (Markup): Content of a ``<script>`` element.
-        digest (str): Its SHA-256 in base 64, by which a content security policy lets it run, and nothing else.
+    By the digest a content security policy lets this script run, and nothing else.
     """
 
     script: Markup
@@ -124,15 +113,8 @@ def token_map(attribution: Drawable) -> Html:
         >>> html.count('class="w ')
         2
     """
-    scores = is_scores(attribution)
-    return Html(
-        render_template(
-            "notebook.html.jinja",
-            item=None if scores else attribution,
-            method=attribution.method if is_scores(attribution) else "",
-            map=token_parts(attribution),
-        )
-    )
+    item, method = (None, attribution.method) if is_scores(attribution) else (attribution, "")
+    return Html(render_template("notebook.html.jinja", item=item, method=method, map=token_parts(attribution)))
 
 
 def token_page(attributions: Sequence[DrawableBits], title: str = "Bits per word") -> str:

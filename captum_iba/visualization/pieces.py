@@ -70,12 +70,7 @@ def is_scores(attribution: Drawable) -> TypeIs[DrawableScores]:
 
 
 def check_same_text(attributions: Sequence[DrawableBits], name: str) -> None:
-    """Raise ValueError unless attributions are of one text (or pair), and explain the same class of it.
-
-    Args:
-        attributions (sequence of TextAttribution): The attributions.
-        name (str): The argument that they are from, for the message.
-    """
+    """Raise ValueError, which names the argument, unless attributions are of one text (or pair) and one class of it."""
     if len({(item.text, item.pair) for item in attributions}) != 1:
         raise ValueError(f"{name} has attributions of several texts, expected those of one text")
     if len(targets := {item.target for item in attributions}) != 1:
@@ -83,14 +78,7 @@ def check_same_text(attributions: Sequence[DrawableBits], name: str) -> None:
 
 
 class Part(NamedTuple):
-    """A word, a special token or the text between them, with its number.
-
-    Args:
-        text (str): Text as it is drawn.
-        kind (str): ``"word"``, ``"special"`` (a special token), ``"gap"`` (between words) or ``"break"``
-            (between a text and its pair).
-        value (float): Bits or score; 0 for a gap.
-    """
+    """A word, a special token, the gap between words or the break between a text and its pair, with its number."""
 
     text: str
     kind: str
@@ -138,12 +126,7 @@ def parts(attribution: Drawable) -> Iterator[Part]:
 
 @dataclass(frozen=True)
 class TokenMap:
-    """A text in parts on a scale of colour, as templates and terminals draw it.
-
-    Args:
-        parts (tuple of Part): Parts in reading order.
-        scale (Scale): Scale of the numbers.
-    """
+    """A text in parts, in reading order, on a scale of colour, as templates and terminals draw it."""
 
     parts: tuple[Part, ...]
     scale: Scale
@@ -212,20 +195,10 @@ _LARGE = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def format_number(value: float, style: str = "bits") -> str:
-    """A number for readers.
+    """A number for readers, "n/a" for NaN and infinity.
 
-    Args:
-        value (float): Number.
-        style (str): ``"bits"``: three digits or so; ``"score"``: three significant digits, since scores without a unit
-            may be small; ``"tick"``: few letters, for scales (5, 4.2k, 13M). Default: ``"bits"``.
-
-    Returns:
-        str: "n/a" for NaN and infinity.
-
-    Examples::
-
-        >>> format_number(1234.5), format_number(0.00012, "score"), format_number(-4246, "tick")
-        ('1,234', '0.00012', '−4.2k')
+    ``"bits"`` shows three digits or so; ``"score"`` three significant digits, since scores without a unit may be small;
+    ``"tick"`` few letters, for scales (5, 4.2k, 13M).
     """
     if not math.isfinite(value):
         return "n/a"

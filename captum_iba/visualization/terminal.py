@@ -17,13 +17,7 @@ _BIDI_CONTROLS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u20
 
 
 def printable(text: str) -> str:
-    """Text for a terminal: control characters and text-direction overrides are spelled out.
-
-    Examples::
-
-        >>> printable("a\\x1b[2J film")
-        'a\\\\x1b[2J film'
-    """
+    """Text for a terminal: control characters and text-direction overrides are spelled out."""
     return "".join(
         character.encode("unicode_escape").decode("ascii")
         if unicodedata.category(character) in ("Cc", "Cs") or character in _BIDI_CONTROLS

@@ -8,7 +8,7 @@ import torch
 
 from captum_iba.attr.settings import PRESETS, resolve_settings
 from captum_iba.compare import ComparisonConfig, prepare, read_results, write_report
-from captum_iba.compare.config import PAPER_METHODS, differences, folder_name, read_record
+from captum_iba.compare.config import PAPER_METHODS, differences, folder_name, read_provenance
 from captum_iba.text.classifier import Classifier
 from captum_iba.text.statistics import classifier_fingerprint
 from tests.compare.conftest import rows_of_texts, write_lines
@@ -98,7 +98,7 @@ def test_no_configuration(tmp_path, content, says):
     if content is not None:
         (tmp_path / "config.json").write_text(content)
     with pytest.raises(ValueError, match=says):
-        read_record(tmp_path)
+        read_provenance(tmp_path)
 
 
 def test_the_record_says_what_was_done(config_of, tmp_path, bert, wordpiece):
@@ -300,5 +300,5 @@ def test_a_comparison_can_be_computed_again_from_its_folder(config_of, tmp_path,
     assert (config.data, config.model) == (str(data_file), str(model_folder))
     prepare(config, tmp_path / "second")
     prepare(config, tmp_path / "first")  # the same as before, and goes on
-    records = [read_record(tmp_path / name) for name in ("first", "second")]
+    records = [read_provenance(tmp_path / name) for name in ("first", "second")]
     assert differences(*records) == [] and list(records[0]["methods"]) == ["saliency", "two"]

@@ -7,7 +7,7 @@ import torch
 
 from captum_iba.attr import FeatureStatistics
 from captum_iba.compare import prepare, read_results, write_report
-from captum_iba.compare.config import read_record
+from captum_iba.compare.config import read_provenance
 from captum_iba.compare.records import chunk_path, read_records, read_scores, read_texts
 from captum_iba.methods import attribute, register_method, registry
 from captum_iba.metrics import Delete, degradation
@@ -273,7 +273,7 @@ def test_statistics_of_the_sample_where_there_is_nothing_else(config_of, tmp_pat
     said = []
     comparison = prepare(config_of(methods=[{"method": "iba", "n_steps": 2}], examples=None), tmp_path, said.append)
     assert not any(step.failed for step in comparison.go())
-    assert read_record(tmp_path)["statistics"].startswith("30 texts of the data, the sample included (")
+    assert read_provenance(tmp_path)["statistics"].startswith("30 texts of the data, the sample included (")
     assert "columns: text in 'text', label in 'label'; explained: the gold class; statistics: 30 texts" in said[1]
 
 

@@ -62,7 +62,7 @@ def wrappers():
 def test_a_wrapped_model_gets_attention_mask_and_segments(model, wordpiece, name, wrap):
     expected = own_probabilities(model, wordpiece, "good film", "bad plot")
     classifier = Classifier(wrap(model), wordpiece)
-    assert classifier._names == ("input_ids", "attention_mask", "token_type_ids")
+    assert classifier.input_names == ("input_ids", "attention_mask", "token_type_ids")
     encoded = classifier.encode(["good film", "the film was not good at all"], ["bad plot", "dull"])
     assert classifier.probabilities(classifier.tensors(encoded))[0].numpy() == pytest.approx(expected, abs=1e-5)
 

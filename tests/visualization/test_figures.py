@@ -24,6 +24,7 @@ from captum_iba.visualization import (
     save_figure,
     visualization_records,
 )
+from captum_iba.visualization.curves import degradation_bands
 from captum_iba.visualization.figures import new_figure
 from tests.visualization.examples import attribution, scores
 
@@ -294,3 +295,9 @@ def test_bits_of_a_convolution_go_through_captums_drawing_of_images():
     drawn = ax.images[0].get_array()
     assert drawn.shape == (8, 8) and float(drawn.max()) > 0
     assert fig is ax.figure
+
+
+def test_bands_of_probabilities_are_at_evenly_spaced_fractions():
+    bands = degradation_bands({"iba": torch.tensor([[0.9, 0.5, 0.1], [0.9, 0.7, 0.3]])})
+    assert bands["iba"].x == [0.0, 0.5, 1.0]
+    assert bands["iba"].mean == pytest.approx([0.9, 0.6, 0.2])

@@ -11,6 +11,7 @@ from rich.console import Console
 from captum_iba.text import TextAttribution
 from captum_iba.visualization import layer_page, method_map, method_page, terminal_text, token_map, token_page
 from captum_iba.visualization.pieces import format_number, parts
+from captum_iba.visualization.terminal import printable
 from tests.visualization.examples import attribution, scores
 
 VOID = {"meta", "br", "input", "link", "img", "hr"}
@@ -97,6 +98,15 @@ def test_words_are_coloured_by_their_bits():
 )
 def test_numbers_at_the_scale_are_short(bits, text):
     assert format_number(bits, "tick") == text
+
+
+def test_numbers_of_readers_depend_on_their_unit():
+    assert (format_number(1234.5), format_number(0.00012, "score")) == ("1,234", "0.00012")
+    assert format_number(-4246, "tick") == "−4.2k"
+
+
+def test_control_characters_are_spelled_out_on_a_terminal():
+    assert printable("a\x1b[2J film") == "a\\x1b[2J film"
 
 
 def test_less_than_a_bit_stays_pale():
