@@ -52,7 +52,8 @@ def measure(model: Any, lengths: list[int], batch: int, internal_batch_size: int
         mask = torch.arange(width) < torch.tensor([lengths[row] for row in rows])[:, None]
         return ids[rows, :width].to(device), mask.long().to(device)
 
-    statistics = FeatureStatistics.estimate(forward, blocks, [inputs(list(range(min(32, len(lengths)))))])
+    batch_of_statistics = inputs(list(range(min(32, len(lengths)))))
+    statistics = FeatureStatistics.estimate(forward, blocks, [batch_of_statistics], mask_func=lambda batch: batch[1])
     iba = InformationBottleneckAttribution(forward, blocks, statistics=statistics)
     batches = sorted(batches_by_length(lengths, batch), key=lambda rows: -max(lengths[row] for row in rows))
     seconds = []
