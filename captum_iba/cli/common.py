@@ -95,6 +95,8 @@ def parse_layer(layer: str) -> list[int | str]:
     layers: list[int | str] = []
     for piece in (piece.strip() for piece in re.split(r"[,+]", layer)):
         if span := _RANGE.fullmatch(piece):
+            if int(span[1]) > int(span[2]):
+                raise typer.BadParameter(f"--layer: the range {piece} is empty, expected {span[2]}..{span[1]}.")
             layers += range(int(span[1]), int(span[2]) + 1)
         else:
             layers.append(number_or_name(piece))

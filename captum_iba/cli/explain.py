@@ -123,7 +123,10 @@ def explain(
     """Explain texts: the words in colour, and how many bits the classifier needs of each."""
     with plain_errors(quiet):
         _check_options(texts, preset, statistics, statistics_from, text_column, pair_column)
-        first_texts, second_texts = _texts(texts, file, text_column, pair_column)
+        of_file = (text_column, pair_column)
+        if statistics_from is not None and has_columns(str(statistics_from)) and not has_columns(file or "-"):
+            of_file = (None, None)  # they are columns of the file for the statistics
+        first_texts, second_texts = _texts(texts, file, *of_file)
         if pair and second_texts:
             raise typer.BadParameter("--pair: the second texts are in the file already.")
         if pair and len(pair) != len(first_texts):

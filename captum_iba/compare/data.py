@@ -11,6 +11,7 @@ import json
 import logging
 import lzma
 import random
+import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -158,12 +159,16 @@ def fingerprint(examples: Iterable[Example]) -> str:
     return digest.hexdigest()
 
 
+# What transformers calls the classes of a model without names.
+_UNNAMED = re.compile(r"LABEL_\d+")
+
+
 class _GoldLabels:
     """From what the column of labels holds to the numbers of the model's classes.
 
     Where every label that the column holds, or every name that the dataset has for its own numbers, is a label of the
     model, these decide: the set may count its classes in another order, and number only some. Else its numbers are
-    the model's.
+    the model's, unless both have names for them that differ.
     """
 
     def __init__(self, table: Any, column: str, labels: Sequence[str]) -> None:
@@ -198,6 +203,11 @@ class _GoldLabels:
         classes = ", ".join(f"{i} ({label})" for i, label in enumerate(self.labels))
         if named is None and number is None:
             return f"in the column {self.column!r}, which the model does not have; its classes are {classes}"
+        if named is None and spelled != str(value) and not all(map(_UNNAMED.fullmatch, self.labels)):
+            return (
+                f"({spelled}) in the column {self.column!r}, a name that the model does not have; its classes are "
+                f"{classes}; expected their names, or numbers without names"
+            )
         if self.by_name or named is None or number in (None, named):
             return None
         return (

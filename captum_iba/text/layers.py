@@ -95,6 +95,14 @@ def find_blocks(model: nn.Module) -> tuple[Block, ...]:
             "name the layer by its module's name instead."
         )
     name, blocks = max(module_lists.items(), key=lambda item: len(item[1]))
+    # XLM has its attentions, feed-forward networks and normalizations in lists of their own: no module is a block.
+    parent = name.rpartition(".")[0]
+    beside = [key for key in module_lists if key.rpartition(".")[0] == parent and len(module_lists[key]) == len(blocks)]
+    if len(blocks) > 1 and len(beside) > 1:
+        raise ValueError(
+            f"model: the blocks of {type(model).__name__} are spread over {', '.join(beside)}, expected one list of "
+            "them; name the layer by its module's name instead."
+        )
     groups = getattr(config, "num_hidden_groups", None)
     if groups == len(blocks):
         return _shared_blocks(name, blocks, int(getattr(config, "num_hidden_layers", groups)))

@@ -196,13 +196,15 @@ def layer_page(
         if targets != (scored_targets := [scores[0].target for scores in methods]):
             raise ValueError(f"methods has scores of the classes {scored_targets}, expected those of {targets}")
     scale = Scale(full_colour([item for layers in texts for pair in layers for item in pair]))
+    totals = [after.total_bits for layers in texts for _, after in layers]
+    heights = Scale(max([1.0, *filter(math.isfinite, totals)]))
     names = list(dict.fromkeys(_layer_name(after) for layers in texts for _, after in layers))
     others = {"methods": [], "signed": False} if methods is None else _methods(methods, None)
     return render_template(
         "layers.html.jinja",
         title=title,
         introduction=introduction,
-        sections=[_layer_section(layers, scale, names) for layers in texts],
+        sections=[_layer_section(layers, scale, heights, names) for layers in texts],
         names=names,
         colours=scale,
         sorting=sorting(),
@@ -211,11 +213,10 @@ def layer_page(
 
 
 def _layer_section(
-    layers: Sequence[tuple[DrawableBits, DrawableBits]], scale: Scale, names: Sequence[str]
+    layers: Sequence[tuple[DrawableBits, DrawableBits]], scale: Scale, heights: Scale, names: Sequence[str]
 ) -> dict[str, Any]:
     totals = [after.total_bits for _, after in layers]
     known = [total for total in totals if math.isfinite(total)]
-    longest = max(known, default=0.0)
     rows = [
         {
             "number": names.index(_layer_name(after)),
@@ -223,14 +224,14 @@ def _layer_section(
             "before": token_parts(before, scale),
             "after": token_parts(after, scale),
             "remaining": _remaining(before, after),
-            "height": Scale(max(longest, 1.0)).position(after.total_bits) or 0.0,
+            "height": heights.position(after.total_bits) or 0.0,
         }
         for before, after in layers
     ]
     return {
         "item": layers[0][1],
         "rows": rows,
-        "longest": longest,
+        "longest": max(known, default=0.0),
         "sum": math.fsum(known) if len(known) == len(totals) else math.nan,
         "top": _most_needed([after for _, after in layers]),
     }

@@ -74,6 +74,19 @@ def test_numbers_that_are_no_names_stay_numbers(tmp_path):
     assert golds(path, ["LABEL_0", "LABEL_1"]) == ["LABEL_0", "LABEL_1"]
 
 
+@pytest.mark.parametrize(
+    "names, labels",
+    [
+        (["entailment", "not_entailment"], ["entailment", "neutral", "contradiction"]),
+        (["World", "Sports", "Business", "Sci/Tech"], ["World", "Sports", "Business", "Science"]),
+    ],
+)
+def test_a_name_that_the_model_does_not_have_is_no_number(tmp_path, names, labels):
+    path = write_classes(tmp_path / "data.parquet", names, range(len(names)))
+    with pytest.raises(ValueError, match=f"\\({names[-1]}\\) in .* a name that the model does not have"):
+        load_data(str(path), labels)
+
+
 def test_true_and_false_are_labels(tmp_path):
     labels = ["False", "True"]
     assert golds(write(tmp_path / "data.csv", "text,label\ngood,True\nbad,False\n"), labels) == ["True", "False"]
@@ -180,7 +193,7 @@ def test_labels_that_count_from_1_are_refused_whatever_is_sampled(tmp_path):
             load_data(str(path), [f"LABEL_{number}" for number in range(14)], examples=2, seed=seed)
     path = write_classes(tmp_path / "data.parquet", ["one", "two", "three"], [0, 1, 2])
     with pytest.raises(ValueError, match="row 2 has the label 2"):
-        load_data(str(path), ["bad", "good"], examples=1)
+        load_data(str(path), ["LABEL_0", "LABEL_1"], examples=1)
 
 
 @pytest.mark.parametrize("name", ["data.jsonl", "data.csv"])

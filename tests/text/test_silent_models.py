@@ -12,6 +12,7 @@ from captum_iba.methods import attribute, register_method, registry
 from captum_iba.methods.lime import _word_numbers
 from captum_iba.text import TextExplainer, encoding
 from captum_iba.text.classifier import Classifier
+from captum_iba.text.layers import find_blocks
 from captum_iba.text.statistics import classifier_fingerprint
 
 from .conftest import SIZE, build
@@ -332,3 +333,10 @@ def test_a_text_that_begins_with_the_padding_token_does_not_end_in_it(wordpiece)
             single=template, pair=template + " $B", special_tokens=[(wordpiece.pad_token, number)]
         )
         assert Classifier(model, tokenizer).ends_in_padding is ends
+
+
+def test_blocks_in_lists_of_their_parts_are_no_blocks():
+    """The attentions of XLM were taken for its blocks, and what passes beside them for noise."""
+    config = transformers.XLMConfig(vocab_size=30, emb_dim=16, n_layers=3, n_heads=2)
+    with pytest.raises(ValueError, match="spread over transformer.attentions, .*transformer.layer_norm2, expected one"):
+        find_blocks(transformers.XLMForSequenceClassification(config))

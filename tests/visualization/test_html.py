@@ -197,6 +197,9 @@ def test_the_table_of_layers_sums_up():
     page = layer_page([layers])
     assert "<bdi>d</bdi>, <bdi>b</bdi>, <bdi>c</bdi></td>" in page  # a has less than a bit
     assert re.findall(r'<i style="height:([\d.]+)%" title="layer 1', page) == ["75.3", "100.0"]
+    small = attribution("e", [0.5])
+    heights = re.findall(r'<i style="height:([\d.]+)%" title="layer 1', layer_page([layers, [(small, small)]]))
+    assert heights[:2] == ["75.3", "100.0"] and float(heights[2]) < 15  # texts share one scale
     nothing = layer_page([[(attribution("a"), attribution("a", bits=[math.nan]))]])
     assert ">none</td>" in nothing and 'title="layer 1: n/a bits"' in nothing
 
