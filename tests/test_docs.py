@@ -116,7 +116,7 @@ ROWS = {
     "kernel_shap": (100, 0),
     "leave_one_out": (22, 0),
     "occlusion": (20, 0),
-    "conductance": (52, 52),
+    "conductance": (53, 52),
     "grad_cam": (1, 1),
     "ig_as_released": (10, 10),
     "lime_as_released": (100, 0),

@@ -28,7 +28,7 @@ from captum_iba.methods.task import (
 )
 from captum_iba.text.classifier import Classifier
 from captum_iba.text.encoding import EncodedText
-from captum_iba.text.layers import Block, find_layer
+from captum_iba.text.layers import Block, check_layers, find_layer
 
 
 def integrated_gradients(
@@ -47,7 +47,8 @@ def integrated_gradients(
 
     Returns:
         list of array: Scores, (T,), one array per text; with many steps their sum is the difference of the output
-        between the text and the reference text.
+        between the text and one with the embeddings of the reference token, at the positions of the text: models that
+        count positions without padding (RoBERTa) give another output for the reference text itself.
     """
     check_integer("n_steps", n_steps, at_least=1)
     if output not in ("logit", "probability"):
@@ -72,7 +73,11 @@ def integrated_gradients(
 
 
 def gradient_x_activation(task: AttributionTask) -> list[FloatArray]:
-    """The gradient of the target's logit times the embedding (Layer Gradient X Activation)."""
+    """The gradient of the target's logit times the embedding (Layer Gradient X Activation).
+
+    Where a LayerNorm follows the embedding at once (DeBERTa without absolute positions, ModernBERT), the output does
+    not depend on the embedding's length, and all scores are about 0.
+    """
 
     def attribute(texts: EmbeddedTexts) -> Any:
         return InputXGradient(texts.forward).attribute(texts.leaves(), **texts.arguments).sum(-1)
@@ -193,7 +198,12 @@ def _block(task: AttributionTask, layer: int | str | None) -> Block:
     chosen = task.layer if layer is None else layer
     if chosen is not None and not isinstance(chosen, (int, str)):
         raise TypeError(f"layer is {chosen!r}, expected a number or a module's name; only iba takes several")
-    return find_layer(task.classifier.model, chosen)
+    block = find_layer(task.classifier.model, chosen)
+    checked: set[Block] = task.classifier.method_state.setdefault("checked layers", set())
+    if task.encoded and block not in checked:
+        check_layers(task.classifier, [block])
+        checked.add(block)
+    return block
 
 
 class _ActivationProbe(nn.Module):
@@ -234,7 +244,8 @@ class _ActivationProbe(nn.Module):
 
 
 _NOT_EMBEDDED = (
-    "model: {} does not embed the token ids as it gets them, (texts, tokens), as XLNet, which transposes them; "
+    "model: {} does not embed the token ids as it gets them, (texts, tokens), in one tensor, as XLNet, which "
+    "transposes them, and I-BERT, which quantizes; "
     "methods at the word embeddings cannot explain it. Choose one that replaces or removes tokens, such as lime or "
     "leave_one_out."
 )
@@ -315,7 +326,9 @@ class EmbeddedTexts:
 def _embed(classifier: Classifier, ids: Tensor) -> Tensor:
     """Word embeddings of token ids, (B, T, D)."""
     with torch.no_grad():
-        embeddings: Tensor = _table_in_use(classifier)(ids)
+        embeddings = _table_in_use(classifier)(ids)
+    if not isinstance(embeddings, Tensor):  # I-BERT adds their scale
+        raise ValueError(_NOT_EMBEDDED.format(type(classifier.model).__name__))
     return embeddings
 
 

@@ -143,7 +143,7 @@ def degradation(
 
     Returns:
         *Degradation*: **probability**, **logit**, **decision**, **fraction** and **requested**, each (B, S + 1) for S
-        fractions or counts. An example without removable features keeps its first column throughout.
+        fractions or counts. An example without removable features keeps its first column throughout, with a warning.
 
     Raises:
         TypeError: Inputs or outputs that are not tensors.
@@ -253,6 +253,9 @@ def _degrade(
         ranked = [rank_features(scores, groups, removable, order) for order in orders]
         total = ranked[0][1]
         steps = _steps(fractions, counts, total).expand(len(orders), -1, -1)
+    if bool((total == 0).any()):
+        examples = (total == 0).nonzero().flatten().tolist()
+        warnings.warn(f"inputs have no removable feature in examples {examples}: their curves are flat", stacklevel=3)
 
     # Rows that remove nothing, or everything, are the same in every order; those of the first order run for all.
     everything = (steps == total[:, None]) & (ranked[0][1] == total)[:, None]
@@ -387,12 +390,25 @@ def _removable(
     shape: torch.Size,
 ) -> Tensor:
     """Mask of the removable features, (B, N), on the CPU."""
-    if mask is not None:
-        return expand_mask(mask, "removable_mask", inputs[0]).bool()
+    removable = None if mask is None else expand_mask(mask, "removable_mask", inputs[0]).bool()
+    if isinstance(perturbation, MaskOut):
+        attended = perturbation.mask(inputs, arguments, shape).cpu() != 0
+        if removable is None:
+            excluded = inputs[0].detach().cpu()[~attended]
+            wrong, where = excluded != excluded[:1], "different tokens, and removable_mask is None"
+        else:
+            wrong, where = removable & ~attended, "features where removable_mask is True"
+        if bool(wrong.any()):
+            raise ValueError(
+                f"MaskOut: argument {perturbation.argument} of forward_func is 0 at {where}, expected the attention "
+                "mask, 0 at padding only; where it is another argument, say which (MaskOut(2)), and where True or -inf "
+                "is padding, let forward_func invert it"
+            )
+        return attended if removable is None else removable
+    if removable is not None:
+        return removable
     if isinstance(perturbation, Delete):
         return ~perturbation.marked_padding(inputs, arguments)
-    if isinstance(perturbation, MaskOut):
-        return perturbation.mask(inputs, arguments, shape).cpu() != 0
     return torch.ones(shape, dtype=torch.bool)
 
 

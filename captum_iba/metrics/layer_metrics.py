@@ -55,17 +55,20 @@ def layer_sensitivity_max(
     """
     from captum.metrics import sensitivity_max
 
-    from captum_iba.attr._model.nested import tensors_in
+    from captum_iba.attr._model.nested import map_tensors, tensors_in
 
     rows = len(inputs[0] if isinstance(inputs, tuple) else inputs)
+    # Captum repeats no masks, and of the additional arguments also tensors of other rows.
+    names = ("feature_mask", "bottleneck_mask", "additional_forward_args")
+    own = {name: kwargs.pop(name) for name in names if name in kwargs}
 
     def explain(perturbed: Any, **arguments: Any) -> tuple[Tensor, ...]:
-        # Captum repeats inputs, target and additional arguments, but no masks.
-        for name in ("feature_mask", "bottleneck_mask"):
-            if isinstance(mask := arguments.get(name), Tensor) and mask.ndim and len(mask) == rows:
-                copies = len(perturbed[0] if isinstance(perturbed, tuple) else perturbed) // rows
-                arguments[name] = mask.repeat_interleave(copies, 0)
-        attributions = tensors_in(explanation_func(perturbed, **arguments))
+        copies = len(perturbed[0] if isinstance(perturbed, tuple) else perturbed) // rows
+
+        def repeat(tensor: Tensor) -> Tensor:
+            return tensor.repeat_interleave(copies, 0) if tensor.ndim and len(tensor) == rows else tensor
+
+        attributions = tensors_in(explanation_func(perturbed, **arguments, **map_tensors(repeat, own)))
         return tuple(tensor.detach().contiguous() for tensor in attributions)
 
     sensitivity: Tensor = sensitivity_max(

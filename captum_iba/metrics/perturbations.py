@@ -33,6 +33,9 @@ class Delete:
     the shape (rows, T, ...): attention mask, segment ids, position ids. Position ids so keep their
     numbers, and a model that counts positions itself sees none missing.
 
+    An argument that depends on the number of tokens otherwise (lengths for ``pack_padded_sequence``, masks of the shape
+    (rows, 1, 1, T), position ids (T,)) cannot follow: let ``forward_func`` make it from the ids or the attention mask.
+
     Rows of a pass that got shorter than the longest are filled up on the right, the ids with ``pad_id``, all else with
     0, so the model must ignore what its attention mask or ``pad_id`` marks as padding, and nothing
     may depend on the right end of a row. For models that do otherwise (XLNet, FNet, ConvBERT) there is
@@ -75,14 +78,38 @@ class Delete:
         return (pack(inputs[0], self.pad_id), *others), additional
 
     def padding(self, inputs: Tensors, arguments: Arguments, removable: Tensor) -> Tensor:
-        """Mask of the positions that are padding, bool, (B, T), on the device of ``removable``."""
+        """Mask of the positions that are padding, bool, (B, T), on the device of ``removable``.
+
+        Raises:
+            ValueError: An argument that deletion cannot follow, or a mask whose 0 does not mark padding.
+        """
         padding = ~removable & (inputs[0] == self.pad_id).to(removable.device)
+        others: list[Tensor] = []
 
         def exclude(tensor: Tensor) -> None:
-            if _aligned(tensor, removable.shape):
-                padding.logical_and_((tensor == 0).reshape(*tensor.shape[:2], -1).all(2).to(padding.device))
+            if not _aligned(tensor, removable.shape):
+                others.append(tensor)
+                return
+            is_zero = (tensor == 0).reshape(*tensor.shape[:2], -1).all(2).to(padding.device)
+            padding.logical_and_(is_zero)
+            is_mask = tensor.ndim == 2 and (tensor.dtype == torch.bool or tensor.is_floating_point())
+            if is_mask and not self.equal_lengths and removable.any() and (is_zero | ~removable).all():
+                raise ValueError(
+                    f"Delete: an argument of {tensor.dtype} is 0 at every token, as masks are whose True or -inf is "
+                    "padding; expected 0 at padding, with which short rows are filled up: let forward_func invert it, "
+                    "or set equal_lengths=True"
+                )
 
         _map_tensors(exclude, (inputs[1:], arguments))
+        lengths = (~padding).sum(1).cpu()
+        for tensor in others:
+            is_integer = tensor.dtype != torch.bool and not tensor.is_floating_point()
+            if padding.shape[1] > 1 and is_integer and torch.equal(tensor.flatten().cpu().long(), lengths):
+                raise ValueError(
+                    f"Delete: an argument is {tensor.tolist()}, the number of tokens of each example, which deletion "
+                    "cannot follow; expected a forward_func that counts them in the ids or the attention mask (what "
+                    "is something else belongs into forward_func)"
+                )
         return padding
 
     def marked_padding(self, inputs: Tensors, arguments: Arguments) -> Tensor:
@@ -161,7 +188,7 @@ class MaskOut:
         return tuple(values[: len(inputs)]), tuple(values[len(inputs) :])
 
     def mask(self, inputs: Tensors, arguments: Arguments, shape: torch.Size) -> Tensor:
-        """The attention mask, of this shape; ValueError if the argument is something else."""
+        """The attention mask, of this shape; ValueError if the argument has another."""
         values: list[Any] = [*inputs, *arguments]
         mask = values[self.argument] if 0 <= self.argument < len(values) else None
         if not isinstance(mask, Tensor) or mask.shape != shape:
@@ -193,11 +220,14 @@ class BaselineValue:
         """Rows with the baseline where a feature is removed.
 
         Raises:
-            ValueError: A baseline of another shape, or with a value for each example.
+            ValueError: A baseline of another shape, with a value for each example, or that the inputs cannot hold.
         """
         first = inputs[0]
         where = removed.unsqueeze(1) if first.ndim >= 4 else removed.view(*removed.shape, *[1] * (first.ndim - 2))
-        value = torch.as_tensor(self.value, dtype=first.dtype, device=first.device)
+        given = torch.as_tensor(self.value, device=first.device)
+        value = given.to(first.dtype)
+        if not first.is_floating_point() and not torch.equal(value.to(given.dtype), given):
+            raise ValueError(f"BaselineValue: value is {self.value}, expected one that {first.dtype} can hold")
         baseline = value[0] if value.ndim == first.ndim and len(value) == 1 else value
         shape = tuple(first.shape[1:])
         sizes = zip(reversed(baseline.shape), reversed(shape), strict=False)
@@ -213,15 +243,18 @@ def _aligned(tensor: Tensor, shape: torch.Size) -> bool:
     """Whether a tensor has a value, or several, for each position.
 
     Raises:
-        ValueError: It has one for each pair of positions, which deletion cannot follow.
+        ValueError: It has as many as there are positions in another dimension, which deletion cannot follow.
     """
     rows, length = shape
-    if length > 1 and tensor.ndim > 2 and tensor.shape[-2:] == (length, length):
+    aligned = tensor.ndim >= 2 and tensor.shape[0] in (1, rows) and tensor.shape[1] == length
+    others = tensor.shape[2:] if aligned else tensor.shape[1 if tensor.shape[:1] == (rows,) else 0 :]
+    if length > 1 and length in others:
         raise ValueError(
-            f"Delete: an argument has the shape {tuple(tensor.shape)}, a value for each pair of positions; "
-            f"expected attention masks of the shape {(rows, length)}"
+            f"Delete: an argument has the shape {tuple(tensor.shape)}, with the number of positions in another place "
+            f"than ({rows}, {length}, ...), which deletion cannot follow; expected attention masks of the shape "
+            f"{(rows, length)} (what has nothing to do with positions belongs into forward_func)"
         )
-    return tensor.ndim >= 2 and tensor.shape[0] in (1, rows) and tensor.shape[1] == length
+    return aligned
 
 
 def _map_tensors(function: Callable[[Tensor], Any], value: Any) -> Any:

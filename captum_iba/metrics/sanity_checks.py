@@ -41,8 +41,9 @@ def cascading_randomisation(
     model learned. Lower correlation is better, about 0 once everything is random.
 
     It works on a copy of the model, and the global random state stays as it is. Modules are re-initialised by
-    their own ``reset_parameters``; parameters of other modules are sampled from a normal distribution with their
-    own mean and standard deviation, a single number from one with mean 0 and itself (1 if it is 0) as deviation.
+    their own ``reset_parameters``; parameters of other modules, and those that weights are computed from (pruning,
+    ``weight_norm``, ``spectral_norm``), are sampled from a normal distribution with their own mean and standard
+    deviation, a single number from one with mean 0 and itself (1 if it is 0) as deviation.
 
     Args:
 
@@ -161,20 +162,20 @@ def ground_truth_precision(attributions: Tensor, ground_truth: Tensor, removable
         >>> ground_truth_precision(torch.tensor([[0.1, 0.9, 0.3]]), torch.tensor([[False, True, False]]))
         tensor([1.])
     """
-    scores = attributions.detach()
+    scores = attributions.detach().to("cpu", torch.float64)  # integers without a sign have no negative
     scores = scores.sum(-1) if attributions.ndim == ground_truth.ndim + 1 else scores
-    masks = [ground_truth] if removable_mask is None else [ground_truth, removable_mask]
+    masks = [mask.cpu() for mask in (ground_truth, removable_mask) if mask is not None]
     if ground_truth.ndim != 2 or any(mask.shape != scores.shape for mask in masks):
         shapes = [tuple(tensor.shape) for tensor in (attributions, *masks)]
         raise ValueError(f"attributions and masks have the shapes {shapes}, expected (B, T) or (B, T, D), and (B, T)")
-    counted = torch.ones_like(ground_truth, dtype=torch.bool) if removable_mask is None else removable_mask.bool()
+    counted = torch.ones_like(masks[0], dtype=torch.bool) if removable_mask is None else masks[1].bool()
     precisions = []
-    for row, is_true, included in zip(scores, ground_truth.bool() & counted, counted, strict=True):
+    for row, is_true, included in zip(scores, masks[0].bool() & counted, counted, strict=True):
         # Other positions stand first among equals; an ascending sort puts NaN last.
         others, own = row[included & ~is_true], row[is_true]
         top = torch.sort(-torch.cat([others, own]), stable=True).indices[: len(own)]
         precisions.append((top >= len(others)).float().mean())
-    return torch.stack(precisions).cpu()
+    return torch.stack(precisions)
 
 
 def _reinitialise(module: Module, seed: int) -> None:
@@ -183,7 +184,8 @@ def _reinitialise(module: Module, seed: int) -> None:
         torch.manual_seed(seed)
         for part in module.modules():
             reset = getattr(part, "reset_parameters", None)
-            if callable(reset):
+            # A weight that a hook computes in every pass is a plain tensor, which reset_parameters would write to.
+            if callable(reset) and not any(isinstance(value, Tensor) for value in vars(part).values()):
                 reset()
                 continue
             for parameter in part._parameters.values():

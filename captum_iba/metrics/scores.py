@@ -253,7 +253,7 @@ def area_between(morf: Degradation, lerf: Degradation) -> Tensor:
         *Tensor*: (B,).
 
     Raises:
-        ValueError: Results of different shapes.
+        ValueError: Results of different shapes or fractions.
 
     Examples::
 
@@ -267,6 +267,10 @@ def area_between(morf: Degradation, lerf: Degradation) -> Tensor:
             f"lerf has the shape {tuple(lerf.probability.shape)}, "
             f"expected that of morf, {tuple(morf.probability.shape)}"
         )
+    asked = [result.requested for result in (morf, lerf) if result.requested is not None]
+    if len(asked) == 2 and not torch.equal(*asked):
+        steps = [[round(value, 4) for value in requested[0].tolist()] for requested in asked]
+        raise ValueError(f"lerf has the fractions or counts {steps[1]}, expected those of morf, {steps[0]}")
     return torch.trapezoid(lerf.probability, lerf.fraction) - torch.trapezoid(morf.probability, morf.fraction)
 
 
@@ -312,6 +316,9 @@ def degraded_floor(results: Iterable[Degradation]) -> float:
     Returns:
         *float*: :math:`m` of :func:`normalised_curve`, the same for all methods.
 
+    Raises:
+        ValueError: A result whose last fraction is below 1.
+
     Examples::
 
         >>> p = torch.tensor([[0.9, 0.6, 0.25]])
@@ -319,7 +326,12 @@ def degraded_floor(results: Iterable[Degradation]) -> float:
         >>> degraded_floor([result])
         0.25
     """
-    return min(float(result.probability[:, -1].mean()) for result in results)
+    means = []
+    for result in results:
+        if result.requested is not None and float(last := result.requested[0, -1]) < 1:
+            raise ValueError(f"results has one that ends at the fraction {last:.4g}, expected 1, all removed")
+        means.append(float(result.probability[:, -1].mean()))
+    return min(means)
 
 
 def normalised_curve(result: Degradation, floor: float) -> Tensor:

@@ -201,10 +201,39 @@ def _describe(blocks: tuple[Block, ...]) -> str:
 
 
 def check_layers(classifier: Classifier, blocks: Sequence[Block]) -> None:
-    """Raise ValueError if a layer of a classifier does not give one row per token, which is tried with a short text."""
-    if (inputs := classifier.short_text()) is not None:
-        with classifier.padding_known(), token_activations_required(blocks, inputs["input_ids"].shape):
+    """Raise ValueError if a layer of a classifier does not give one row per token, which is tried with a short text.
+
+    Neither does one that never runs, nor the decoder of an encoder-decoder, whose row of a token is that of the one
+    before.
+    """
+    if (inputs := classifier.short_text()) is None:
+        return
+    names = {block.module: block.name for block in blocks}
+    thread = threading.get_ident()
+    ran: set[nn.Module] = set()
+    decoders: list[nn.Module] = []
+
+    def record(module: nn.Module, *_: Any) -> None:
+        if threading.get_ident() != thread:
+            return
+        if module in names and not ran.isdisjoint(decoders):
+            raise ValueError(
+                f"layer {names[module]} gives activations of the decoder, where the row of each token is that of the "
+                "one before; expected a layer of the encoder, such as a block by its number"
+            )
+        ran.add(module)
+
+    if getattr(classifier.model.config, "is_encoder_decoder", False):
+        decoders = [m for name, m in classifier.model.named_modules() if name.rpartition(".")[2] == "decoder"]
+    with classifier.padding_known(), ExitStack() as hooks:
+        for module in decoders:
+            hooks.callback(module.register_forward_pre_hook(record).remove)
+        for module in names:
+            hooks.callback(module.register_forward_hook(record).remove)
+        with token_activations_required(blocks, inputs["input_ids"].shape):
             classifier.probabilities(inputs)
+    for module in names.keys() - ran:
+        raise ValueError(f"layer {names[module]} is never called, expected a module that runs in every pass")
 
 
 @contextmanager

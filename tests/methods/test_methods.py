@@ -319,7 +319,7 @@ def test_an_own_method_that_gives_something_else(own, classifier, function, says
         ("kernel_shap", {"n_samples": -1}, ValueError, "n_samples"),
         ("occlusion", {"window": 0}, ValueError, "window"),
         ("grad_cam", {"layer": 9}, ValueError, "layer is 9, expected a block from 1 to 4"),
-        ("grad_cam", {"layer": "classifier"}, ValueError, "layer classifier returns no such activation"),
+        ("grad_cam", {"layer": "classifier"}, ValueError, "layer classifier returns an activation of shape"),
         ("iba", {"beta": -1.0}, ValueError, "beta"),
         (
             "iba",

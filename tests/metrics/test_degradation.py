@@ -106,7 +106,8 @@ def test_one_removable_token():
 
 
 def test_nothing_removable():
-    result = degrade(removable_mask=torch.zeros(1, 6))
+    with pytest.warns(UserWarning, match=r"no removable feature in examples \[0\]"):
+        result = degrade(removable_mask=torch.zeros(1, 6))
     assert logits(result) == 10 * [10]
     assert result.fraction.tolist() == [10 * [0]]
 

@@ -9,6 +9,8 @@ from transformers import BertConfig, BertForSequenceClassification
 from captum_iba.metrics import Delete, MaskOut, ReplaceToken, degradation, degradation_both
 from tests.metrics.bag import CLS, MASK, PAD, SEP
 
+pytestmark = pytest.mark.filterwarnings("ignore:inputs have no removable feature")
+
 TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}
 
 

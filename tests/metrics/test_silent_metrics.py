@@ -3,16 +3,22 @@
 import pytest
 import torch
 import transformers
+from captum.attr import LayerGradientXActivation
+from torch.nn.utils import prune, spectral_norm, weight_norm
 
 from captum_iba.metrics import (
     BaselineValue,
     Degradation,
     Delete,
     MaskOut,
+    area_between,
     cascading_randomisation,
     comprehensiveness,
     decision_flip_rate,
     degradation,
+    degraded_floor,
+    ground_truth_precision,
+    layer_sensitivity_max,
     log_odds,
     paired_bootstrap,
     probability_drop,
@@ -193,3 +199,124 @@ def test_a_cascade_randomises_single_numbers_and_the_parameters_of_the_model_its
     assert torch.equal(seen[2][0], seen[0][0]) and not torch.equal(seen[3][0], seen[0][0])
     assert seen[1][2] != 0 and seen[2][1] != 5
     assert cascading_randomisation(model, explain, layers=["scale"]).layers == ("scale",)
+
+
+def test_masks_of_the_other_sign_are_refused():
+    padding = IDS[:1] == 0  # PyTorch's src_key_padding_mask
+    additive = padding.float() * -1e9
+
+    def inverted(ids, mask):
+        return of_words(ids, mask == 0)
+
+    def run(perturbation, mask, rows=slice(0, 1), **options):
+        return degradation(inverted, IDS[rows], SCORES[rows], 1, mask, perturbation=perturbation, **options)
+
+    for mask in (padding, additive):
+        with pytest.raises(ValueError, match="argument 1 of forward_func is 0 at different tokens, and removable_mask"):
+            run(MaskOut(1), mask)
+        with pytest.raises(ValueError, match="argument 1 .* is 0 at features where removable_mask is True"):
+            run(MaskOut(1), mask, removable_mask=~padding)
+        with pytest.raises(ValueError, match=f"argument of {mask.dtype} is 0 at every token.* let forward_func invert"):
+            run(Delete(0), mask, removable_mask=~padding)
+        with pytest.raises(ValueError, match="is 0 at every token"):
+            run(Delete(0), torch.zeros_like(MASK[1:]).to(mask), slice(1, 2))
+        equal = run(Delete(0, equal_lengths=True), mask, removable_mask=~padding)
+        expected = degradation(of_words, IDS[:1, :3], SCORES[:1, :3], 1, MASK[:1, :3], perturbation=Delete(0))
+        torch.testing.assert_close(equal.logit[:, :-1], expected.logit[:, :-1])
+    right = degradation(of_words, IDS, SCORES, 1, MASK.bool(), perturbation=Delete(0))
+    assert torch.equal(right.logit, degradation(of_words, IDS, SCORES, 1, MASK, perturbation=Delete(0)).logit)
+
+
+@pytest.mark.parametrize("segments", [[0] * 9, [0] * 5 + [1] * 4])
+def test_segments_are_no_attention_mask(segments):
+    arguments = torch.tensor([segments]), MASK[1:]
+
+    def forward(ids, segments, mask):
+        return of_words(ids, mask)
+
+    with pytest.raises(ValueError, match=r"argument 1 .* expected the attention mask, .* say which \(MaskOut\(2\)\)"):
+        degradation(forward, IDS[1:], SCORES[1:], 1, arguments, perturbation=MaskOut())
+    degradation(forward, IDS[1:], SCORES[1:], 1, arguments, perturbation=MaskOut(2))
+
+
+def test_nothing_removable_is_warned_of():
+    with pytest.warns(UserWarning, match=r"no removable feature in examples \[0\]: their curves are flat"):
+        degradation(of_words, IDS, SCORES, 1, MASK, perturbation=Delete(0), removable_mask=MASK * MASK[1:] * (IDS == 7))
+
+
+@pytest.mark.parametrize("argument", [MASK[:, None, None], torch.arange(9), MASK[:1, None], torch.zeros(3, 9)])
+@pytest.mark.parametrize("perturbation", [Delete(0), Delete(0, equal_lengths=True)])
+def test_tensors_whose_positions_deletion_cannot_find_are_refused(argument, perturbation):
+    shape = str(tuple(argument.shape)).replace("(", r"\(").replace(")", r"\)")
+    with pytest.raises(ValueError, match=f"argument has the shape {shape}, with the number of positions in another"):
+        degradation(of_words, IDS, SCORES, 1, (MASK, argument), perturbation=perturbation)
+
+
+@pytest.mark.parametrize("rows", [slice(None), slice(0, 1), slice(1, 2)])
+def test_lengths_which_deletion_cannot_follow_are_refused(rows):
+    ids, mask, scores = IDS[rows], MASK[rows], SCORES[rows]
+    with pytest.raises(ValueError, match=r"argument is \[.*\], the number of tokens .* expected a forward_func that"):
+        degradation(of_words, ids, scores, 1, (mask, mask.sum(1)), perturbation=Delete(0))
+    degradation(of_words, ids, scores, 1, (mask, mask.sum(1) + 1), perturbation=Delete(0))
+
+
+@pytest.mark.parametrize("value", [0.5, -1, 300, torch.tensor([1.0, 2.0, 2.5])])
+def test_a_baseline_that_integers_cannot_hold_is_refused(value):
+    pixels = torch.tensor([[10, 20, 30]], dtype=torch.uint8)
+    with pytest.raises(ValueError, match=r"BaselineValue: value is .*, expected one that torch.uint8 can hold"):
+        BaselineValue(value)((pixels,), (), pixels > 10)
+    assert BaselineValue(255.0)((pixels,), (), pixels > 10)[0][0].tolist() == [[10, 255, 255]]
+
+
+@pytest.mark.parametrize(
+    "computed", [spectral_norm, weight_norm, lambda layer: prune.l1_unstructured(layer, "weight", 0.3)]
+)
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_a_cascade_randomises_what_weights_are_computed_from(computed):
+    torch.manual_seed(0)
+    model, inputs, seen = torch.nn.Sequential(computed(torch.nn.Linear(8, 2))).eval(), torch.randn(4, 8), []
+
+    def explain(model):
+        seen.append(model(inputs).detach())
+        return seen[-1]
+
+    with torch.no_grad():
+        model(inputs)
+        cascading_randomisation(model, explain)
+    first, last = (outputs - outputs[:1] for outputs in seen)  # without the bias
+    assert not torch.allclose(first, last)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.bool, torch.int64])
+def test_the_precision_of_scores_without_a_sign(dtype):
+    truth = torch.tensor([[False, False, True]])
+    assert ground_truth_precision(torch.tensor([[0, 0, 1]]).to(dtype), truth).tolist() == [1]
+
+
+def test_curves_that_end_elsewhere_are_not_compared():
+    def run(**options):
+        return degradation(of_words, IDS, SCORES, 1, MASK, perturbation=Delete(0), **options)
+
+    half, both = run(fractions=[0.1, 0.5]), run(order="lerf", fractions=[0.5, 1.0])
+    with pytest.raises(ValueError, match=r"lerf has the fractions or counts \[0.0, 0.5, 1.0\], expected those of morf"):
+        area_between(half, both)
+    with pytest.raises(ValueError, match="results has one that ends at the fraction 0.5, expected 1"):
+        degraded_floor([both, half])
+    assert degraded_floor([both]) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("shape", [(1,), (2,), (1, 2), (5, 1)])
+def test_sensitivity_repeats_the_arguments_of_examples_alone(shape):
+    class Weighed(torch.nn.Sequential):
+        def forward(self, inputs, weights):
+            return super().forward(inputs) * weights
+
+    model = Weighed(torch.nn.Linear(3, 6), torch.nn.ReLU(), torch.nn.Linear(6, 2))
+    change = layer_sensitivity_max(
+        LayerGradientXActivation(model, model[0]).attribute,
+        torch.randn(5, 3),
+        lambda inputs: inputs,
+        target=1,
+        additional_forward_args=torch.rand(shape) + 1,
+    )
+    assert change.tolist() == [0] * 5

@@ -137,6 +137,60 @@ ENCODER_DECODERS = {
 }
 
 
+@pytest.mark.parametrize(
+    ("family", "layer"),
+    [
+        ("bart", "model.decoder.layers.0"),
+        ("bart", "model.decoder.embed_tokens"),
+        ("bart", "model"),
+        ("t5", "transformer.decoder.block.1"),
+    ],
+)
+def test_layers_of_a_decoder_that_is_one_token_late_are_refused(wordpiece, family, layer):
+    model = build(ENCODER_DECODERS[family]())
+    classifier = Classifier(model, wordpiece)
+    for method in ("iba", "grad_cam", "conductance"):
+        with pytest.raises(ValueError, match=f"layer {layer} gives activations of the decoder.* layer of the encoder"):
+            attribute(method, classifier, TEXTS, target=1, layer=layer)
+    with pytest.raises(ValueError, match="activations of the decoder"):
+        TextExplainer(model, wordpiece, layer=layer)
+    name = "model.encoder" if family == "bart" else "transformer.encoder"
+    attribute("grad_cam", classifier, TEXTS, target=1, layer=name)
+
+
+@pytest.mark.parametrize("method", ["grad_cam", "conductance"])
+def test_rows_that_are_no_tokens_are_refused(wordpiece, method):
+    squeeze = transformers.SqueezeBertConfig(**{**SMALL, **FOUR}, embedding_size=16)
+    convolution = PADDING_MATTERS["convbert"]()
+    for config, layer in (
+        (squeeze, "transformer.encoder.layers.1.attention.query"),  # (B, D, T)
+        (squeeze, 1),
+        (convolution, "convbert.encoder.layer.1.attention.self.key_conv_attn_layer"),
+    ):
+        with pytest.raises(ValueError, match="layer .* expected one row per token|layer .*.layers.0 is never called"):
+            attribute(method, Classifier(build(config), wordpiece), TEXTS, target=1, layer=layer)
+
+
+@pytest.mark.parametrize("method", ["grad_cam", "conductance"])
+def test_virtual_tokens_of_prompt_tuning_are_no_tokens(model, wordpiece, method):
+    peft = pytest.importorskip("peft")
+    tuned = peft.get_peft_model(model, peft.PromptTuningConfig(task_type="SEQ_CLS", num_virtual_tokens=4)).eval()
+    with pytest.raises(ValueError, match=r"\(1, 8, 16\), expected one row per token, \(1, 4, features\)"):
+        attribute(method, Classifier(tuned, wordpiece), TEXTS, target=1)
+
+
+@pytest.mark.parametrize("method", ["grad_cam", "conductance"])
+def test_padding_of_attention_windows_behind_the_tokens_is_none(wordpiece, method):
+    config = transformers.LongformerConfig(**{**SIZE, **FOUR}, attention_window=4, sep_token_id=SEP)
+    attribute(method, Classifier(build(config), wordpiece), TEXTS, target=1, layer=1)
+
+
+def test_embeddings_in_a_tuple_are_refused(wordpiece):
+    model = build(transformers.IBertConfig(**{**SIZE, **FOUR}))
+    with pytest.raises(ValueError, match="IBert.* does not embed the token ids .* in one tensor"):
+        attribute("ig", Classifier(model, wordpiece), TEXTS, target=1)
+
+
 @pytest.mark.parametrize("family", ENCODER_DECODERS)
 def test_gradients_of_encoder_decoders_go_through_both_embeddings(wordpiece, family):
     model = build(ENCODER_DECODERS[family]())
