@@ -40,7 +40,7 @@ def main() -> None:
     first = None
     for workers in given.workers:
         with tempfile.TemporaryDirectory() as folder:
-            steps = prepare(config, Path(folder), executor=RayExecutor(workers=workers)).go()
+            steps = prepare(config, Path(folder), executor=RayExecutor(workers=workers)).run()
             done = [(time.perf_counter(), step.tokens) for step in steps]
         begun = done[workers - 1][0]
         rate = sum(tokens for _, tokens in done[workers:]) / (done[-1][0] - begun)

@@ -30,7 +30,7 @@ from captum_iba.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from captum_iba.compare import Comparison, ComparisonConfig, Step, Summary
+    from captum_iba.compare import Comparison, ComparisonConfig, FinishedChunk, Summary
 
 _QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the findings and errors.")]
 
@@ -188,7 +188,7 @@ def _compute(comparison: Comparison, quiet: bool) -> None:
     failing: set[str] = set()
     with progress_bar(quiet, TaskProgressColumn(), TextColumn("{task.fields[left]}")) as bar:
         task = bar.add_task("", total=comparison.tokens * len(comparison.runs), left="")
-        for step in comparison.go():
+        for step in comparison.run():
             left.add(step)
             seconds = left.seconds()
             if seconds is not None and comparison.executor.workers:
@@ -207,7 +207,7 @@ class TimeLeft:
         self._tokens: defaultdict[str, int] = defaultdict(int)
         self._seconds: defaultdict[str, float] = defaultdict(float)
 
-    def add(self, step: Step) -> None:
+    def add(self, step: FinishedChunk) -> None:
         """Take a step into account."""
         self._left[step.run] -= step.tokens
         if step.seconds is not None:

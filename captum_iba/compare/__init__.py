@@ -4,7 +4,7 @@
 
     >>> from captum_iba.compare import ComparisonConfig, prepare, write_report
     >>> comparison = prepare(ComparisonConfig("test.csv", methods=["iba", "ig", "random"]), Path("results"))
-    >>> for step in comparison.go():
+    >>> for step in comparison.run():
     ...     print(step)
     >>> print(*write_report(Path("results")).lines, sep="\\n")
 """
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from captum_iba.compare.config import ComparisonConfig, MethodRun
     from captum_iba.compare.records import Results, read_results
     from captum_iba.compare.report import Summary, write_report
-    from captum_iba.compare.run import Comparison, Step, prepare
+    from captum_iba.compare.run import Comparison, FinishedChunk, prepare
 
 __all__ = [
     "Comparison",
     "ComparisonConfig",
+    "FinishedChunk",
     "MethodRun",
     "Results",
-    "Step",
     "Summary",
     "prepare",
     "read_results",
@@ -31,7 +31,13 @@ __all__ = [
 ]
 
 _MODULES = {"ComparisonConfig": "config", "MethodRun": "config", "Results": "records", "read_results": "records"}
-_MODULES |= {"Summary": "report", "write_report": "report", "Comparison": "run", "Step": "run", "prepare": "run"}
+_MODULES |= {
+    "Summary": "report",
+    "write_report": "report",
+    "Comparison": "run",
+    "FinishedChunk": "run",
+    "prepare": "run",
+}
 
 
 def __getattr__(name: str) -> object:

@@ -192,7 +192,7 @@ class Results:
     """
 
     folder: Path
-    record: dict[str, Any]
+    provenance: dict[str, Any]
     texts: list[dict[str, Any]]
     rows: tuple[Row, ...]
     common: list[int]

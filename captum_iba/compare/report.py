@@ -130,7 +130,7 @@ def _page(results: Results, table: Table, curves: Curves, drawing: str) -> str:
         methods=[{"name": row.name, "signed": row.about["signed"]} for row in results.rows if row.outcomes],
         texts=texts,
         strange=any(piece.get("strange") for text in texts for piece in text["pieces"]),
-        provenance=results.record,
+        provenance=results.provenance,
         sorting=sorting(),
     )
 
@@ -148,7 +148,7 @@ def _texts(results: Results) -> list[dict[str, Any]]:
     text_rows = {text["example"]: text for text in results.texts}
     rows = [row for row in results.rows if row.outcomes]
     scores = {row.name: read_scores(results.folder, row.about["runs"][0], numbers) for row in rows}
-    labels = results.record["labels"]
+    labels = results.provenance["labels"]
     curve = rows[0].outcomes[0].morf
     texts = []
     for i, number in zip(indices, numbers, strict=True):

@@ -178,7 +178,7 @@ def _statistics_source(
 
 
 @dataclass(frozen=True)
-class Step:
+class FinishedChunk:
     """A chunk of examples that a run is through with.
 
     Attributes:
@@ -259,7 +259,7 @@ class Comparison:
         kind = torch.device(self.device).type
         return kind if kind == "cpu" else f"{kind}:0"
 
-    def go(self) -> Iterator[Step]:
+    def run(self) -> Iterator[FinishedChunk]:
         """Compute what is missing, one step at a time; first come the steps that were finished before.
 
         Only here are files written, wherever the work is done: atomically, and as soon as a chunk is finished.
@@ -278,7 +278,7 @@ class Comparison:
             for run in self.runs:
                 unit = _Unit(run, number)
                 if is_finished(self._path(unit), [item.example.number for item in chunk]):
-                    yield Step(run.name, self._tokens(unit), 0, None, None)
+                    yield FinishedChunk(run.name, self._tokens(unit), 0, None, None)
                 else:
                     missing.append(unit)
         if not missing:
@@ -289,7 +289,7 @@ class Comparison:
             for unit, (records, seconds) in workers.map("records", calls):
                 write_records(self._path(unit), records)
                 errors = [record.error for record in records if record.error is not None]
-                yield Step(unit.run.name, self._tokens(unit), len(errors), next(iter(errors), None), seconds)
+                yield FinishedChunk(unit.run.name, self._tokens(unit), len(errors), next(iter(errors), None), seconds)
 
     def _path(self, unit: _Unit) -> Path:
         return chunk_path(self.folder, unit.run.name, unit.chunk)

@@ -163,7 +163,7 @@ def notes(table: Table, results: Results) -> list[str]:
     """What a reader of the table must know, one sentence or two each."""
     lines = [
         f"Means over {table.examples} examples, with 95 % bootstrap intervals over the examples. Explained: the "
-        f"{results.record['target']} class."
+        f"{results.provenance['target']} class."
     ]
     if table.reference is not None:
         lines.append(
@@ -229,7 +229,7 @@ def _counted_as_released(results: Results) -> list[str]:
 
 def describe(results: Results) -> str:
     """Model, data and how often the model is right, in one sentence or two."""
-    provenance = results.record
+    provenance = results.provenance
     data = provenance["data"] if provenance["split"] is None else f"{provenance['data']} ({provenance['split']})"
     accuracy = "" if results.accuracy is None else f" It decides {results.accuracy:.1%} of them as the gold labels say."
     return (
@@ -263,7 +263,7 @@ def truncations(results: Results) -> list[str]:
     number = sum(bool(text["truncated"]) for text in results.texts if text["example"] in common)
     if not number:
         return []
-    length = results.record["max_length"]
+    length = results.provenance["max_length"]
     return [
         f"{number} of {len(common)} texts were truncated to {length} tokens, and what was left out counts for nothing."
     ]

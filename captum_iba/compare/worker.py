@@ -207,7 +207,7 @@ class ComparisonWorker:
         return predicted_classes(self.classifier, [encoded for _, encoded in items], len(items))
 
     def _degrade(self, run: MethodRun, scores: Sequence[Scores]) -> tuple[Degradation, Degradation]:
-        with self.classifier.padding_known():
+        with self.classifier.with_padding_token():
             input_ids, *others = self.classifier.tensors([item.encoded for item in scores]).values()
             device, length = input_ids.device, input_ids.shape[1]
             attributions = torch.zeros(input_ids.shape, dtype=torch.float64)

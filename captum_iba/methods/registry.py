@@ -293,7 +293,7 @@ def score(name: str, task: AttributionTask, **options: Any) -> list[Scores]:
         torch.enable_grad(),
         ModuleGuard(classifier.model),
         random_states_restored(classifier.device),
-        classifier.padding_known(),
+        classifier.with_padding_token(),
     ):
         scores_of_texts = method(task, **options)
     seconds = (time.perf_counter() - start) / max(len(task.encoded), 1)
@@ -328,7 +328,7 @@ def _with_predicted(
     """The targets, with the predicted class in place of None."""
     classes = {i: target for i, target in enumerate(targets) if target is not None}
     unknown = [i for i, target in enumerate(targets) if target is None]
-    with classifier.padding_known():
+    with classifier.with_padding_token():
         for batch in classifier.batches([len(encoded[i]) for i in unknown], batch_size):
             rows = [unknown[i] for i in batch]
             predicted = classifier.probabilities(classifier.tensors([encoded[i] for i in rows])).argmax(-1)

@@ -185,7 +185,7 @@ class Classifier:
         if self.short_text() is None:
             return True
         try:
-            with self.padding_known():
+            with self.with_padding_token():
                 self.gives_probabilities = self._outputs_probabilities()
                 return any(self._changed_by_padding(count) for count in _PADDING_LENGTHS)
         except (NotAClassifierError, torch.OutOfMemoryError):
@@ -250,7 +250,7 @@ class Classifier:
         wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
         return wide.clamp_min(torch.finfo(wide.dtype).tiny).log()
 
-    def competing(self, input_ids: Tensor, *others: Tensor) -> Tensor:
+    def class_scores(self, input_ids: Tensor, *others: Tensor) -> Tensor:
         """Input of the loss for the values of :meth:`tensors`: logits, or log-probabilities if :attr:`multi_label`."""
         logits = self.logits(input_ids, *others)
         return F.logsigmoid(logits.float()) if self.multi_label else logits
@@ -284,7 +284,7 @@ class Classifier:
         )
 
     @contextmanager
-    def padding_known(self) -> Iterator[None]:
+    def with_padding_token(self) -> Iterator[None]:
         """Context in which the model's configuration names the padding token, for one thread at a time.
 
         Decoders refuse batches, of noise samples too, without it. The attention of BigBird, which turns to full
@@ -313,7 +313,7 @@ class Classifier:
 def predicted_classes(classifier: Classifier, encoded: Sequence[EncodedText], batch_size: int) -> list[int]:
     """The most probable class of each text, from passes of at most ``batch_size`` texts."""
     classes: dict[int, int] = {}
-    with classifier.padding_known():
+    with classifier.with_padding_token():
         for batch in classifier.batches([len(text) for text in encoded], batch_size):
             probabilities = classifier.probabilities(classifier.tensors([encoded[i] for i in batch]))
             classes.update(zip(batch, probabilities.argmax(-1).tolist(), strict=True))

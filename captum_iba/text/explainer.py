@@ -50,7 +50,7 @@ class ClassifierBottleneck:
         self.layers = tuple(layers)
         self.statistics = statistics
         self._attribution = InformationBottleneckAttribution(
-            classifier.competing, [block.module for block in layers], statistics=statistics
+            classifier.class_scores, [block.module for block in layers], statistics=statistics
         )
         self._attribution._warned.add("statistics")  # NO_STATISTICS says what to do here
 
@@ -79,7 +79,7 @@ class ClassifierBottleneck:
         for batch in progress(batches, desc="Texts") if show_progress and len(batches) > 1 else batches:
             texts = [encoded[i] for i in batch]
             # Gradients cannot flow through tensors that are made in inference mode.
-            with classifier.padding_known(), torch.inference_mode(False):
+            with classifier.with_padding_token(), torch.inference_mode(False):
                 inputs = classifier.tensors(texts, whole_windows=True)
                 input_ids, *others = inputs.values()
                 length, device = input_ids.shape[1], input_ids.device

@@ -225,7 +225,7 @@ def check_layers(classifier: Classifier, blocks: Sequence[Block]) -> None:
 
     if getattr(classifier.model.config, "is_encoder_decoder", False):
         decoders = [m for name, m in classifier.model.named_modules() if name.rpartition(".")[2] == "decoder"]
-    with classifier.padding_known(), ExitStack() as hooks:
+    with classifier.with_padding_token(), ExitStack() as hooks:
         for module in decoders:
             hooks.callback(module.register_forward_pre_hook(record).remove)
         for module in names:

@@ -49,7 +49,7 @@ def estimate(
         # Without a mask, texts of one length share a pass, so that nothing is padded.
         for batch in batches_by_length(lengths, batch_size, equal=classifier.padding_matters or not masked)
     ]
-    with classifier.padding_known():
+    with classifier.with_padding_token():
         statistics: list[FeatureStatistics] = FeatureStatistics.estimate(
             classifier.model,
             [block.module for block in layers],

@@ -53,7 +53,7 @@ model = embedded_model_path() if used["model"] == "the embedded model" else used
 classifier = Classifier(*load_classifier(model, dtype=getattr(torch, used["dtype"])), used["max_length"])
 texts = {text["example"]: text for text in results.texts}
 numbers = results.common[: options.examples]
-with classifier.padding_known():
+with classifier.with_padding_token():
     greedy = [greedy_drop(classifier, texts[number], results.targets[number], share) for number in numbers]
 drops = {"greedy search": torch.tensor(greedy, dtype=torch.float64)}
 for row in results.rows:

@@ -72,7 +72,7 @@ def finished(tmp_path_factory, model_folder, data_file) -> Path:
     config = ComparisonConfig(
         str(data_file), str(model_folder), methods, examples=12, random_seeds=3, chunk_size=5, batch_size=16
     )
-    for _ in prepare(config, folder).go():
+    for _ in prepare(config, folder).run():
         pass
     write_report(folder)
     return folder

@@ -47,11 +47,11 @@ def test_a_machine_lost_in_the_middle(address, config_of, tmp_path, own_method):
     own_method("unlucky", unlucky)
     config = config_of(methods=[{"method": "iba", "n_steps": 2}, "unlucky"], chunk_size=1)
     lost.touch()
-    list(prepare(config, tmp_path / "here").go())
+    list(prepare(config, tmp_path / "here").run())
     comparison = prepare(config, tmp_path / "there", executor=RayExecutor(address=address, workers=2))
     lost.unlink()
     with pytest.warns(UserWarning, match=r"a worker died; chunk \d of unlucky is done again"):
-        steps = list(comparison.go())
+        steps = list(comparison.run())
     assert lost.exists() and len(steps) == 12 and not any(step.failed for step in steps)
     assert_agree(all_records(tmp_path / "there"), all_records(tmp_path / "here"))
 
@@ -59,9 +59,9 @@ def test_a_machine_lost_in_the_middle(address, config_of, tmp_path, own_method):
 def test_an_address_that_is_none(config_of, tmp_path):
     pytest.importorskip("ray")
     with pytest.raises(ExecutorError, match="^address is 'nowhere', where no Ray cluster lets this .*RAY_AUTH_MODE"):
-        list(prepare(config_of(), tmp_path / "a", executor=RayExecutor(address="nowhere")).go())
+        list(prepare(config_of(), tmp_path / "a", executor=RayExecutor(address="nowhere")).run())
     with socket.socket() as taken:  # bound, but nobody listens
         taken.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(ExecutorError, match=f"^address is '{address}', where nothing answers"):
-            list(prepare(config_of(), tmp_path / "b", executor=RayExecutor(address=address)).go())
+            list(prepare(config_of(), tmp_path / "b", executor=RayExecutor(address=address)).run())

@@ -47,7 +47,7 @@ def whole(config_of, tmp_path):
 
     def make(**changes):
         folder = tmp_path / "whole"
-        list(prepare(config_of(**{"methods": METHODS, **changes}), folder).go())
+        list(prepare(config_of(**{"methods": METHODS, **changes}), folder).run())
         return folder
 
     return make
@@ -130,7 +130,7 @@ def test_two_workers_give_the_records_of_one_process(cluster, config_of, whole, 
     methods = [*METHODS, "picky:abs"]
     expected = whole(methods=methods)
     executor = RayExecutor()
-    steps = list(prepare(config_of(methods=methods), tmp_path / "ray", executor=executor).go())
+    steps = list(prepare(config_of(methods=methods), tmp_path / "ray", executor=executor).run())
     assert executor.workers == 2 and len(steps) == 3 * 5
     assert sum(step.failed for step in steps if step.run == "picky:abs") > 0
     assert_agree(all_records(tmp_path / "ray"), all_records(expected))
@@ -144,7 +144,7 @@ def test_either_goes_on_where_the_other_stopped(cluster, config_of, whole, tmp_p
 
     def go_on(executor, steps):
         """Until so many are there; gives which were there already."""
-        work = prepare(config, out, executor=executor).go()
+        work = prepare(config, out, executor=executor).run()
         found = [next(work).seconds is None for _ in range(steps)]
         work.close()
         return found
@@ -174,7 +174,7 @@ def test_a_worker_killed_in_the_middle(cluster, config_of, whole, tmp_path, own_
     comparison = prepare(config_of(methods="random,mortal"), tmp_path / "ray", executor=RayExecutor(workers=2))
     killed.unlink()
     with pytest.warns(UserWarning, match=r"a worker died; chunk \d of mortal is done again"):
-        steps = list(comparison.go())
+        steps = list(comparison.run())
     assert killed.exists() and len(steps) == 9
     assert_agree(all_records(tmp_path / "ray"), all_records(expected))
 
@@ -193,8 +193,8 @@ def test_a_chunk_that_nobody_survives(cluster, config_of, tmp_path, own_method, 
     monkeypatch.setattr(parallel, "RETRIES", 0)
     config = config_of(methods="deadly", examples=2)
     with pytest.raises(ExecutorError, match="chunk 0 of deadly: its worker died, 1 times in all"):
-        list(prepare(config, tmp_path, executor=RayExecutor(workers=1)).go())
-    assert [step.failed for step in prepare(config, tmp_path).go()] == [0]
+        list(prepare(config, tmp_path, executor=RayExecutor(workers=1)).run())
+    assert [step.failed for step in prepare(config, tmp_path).run()] == [0]
 
 
 def test_what_a_worker_raises_is_raised_here(cluster, model_folder):
@@ -221,13 +221,13 @@ def test_texts_without_any_for_the_statistics(cluster, config_of, tmp_path):
     nothing.write_text('{"text": " "}\n', encoding="utf-8")
     config = config_of(methods="iba", statistics_from=str(nothing))
     with pytest.raises(RuntimeError, match="^statistics: .* there are no texts to estimate them from"):
-        list(prepare(config, tmp_path / "out", executor=RayExecutor(workers=1)).go())
+        list(prepare(config, tmp_path / "out", executor=RayExecutor(workers=1)).run())
 
 
 def test_a_device_is_not_a_number(config_of, tmp_path):
     pytest.importorskip("ray")
     with pytest.raises(ValueError, match="device is 'cuda:1', expected cpu or cuda: Ray chooses"):
-        next(prepare(config_of(device="cuda:1"), tmp_path, executor=RayExecutor(workers=1)).go())
+        next(prepare(config_of(device="cuda:1"), tmp_path, executor=RayExecutor(workers=1)).run())
     with pytest.raises(ValueError, match="workers is 0, expected at least 1"):
         RayExecutor(workers=0)
 

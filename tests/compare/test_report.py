@@ -52,7 +52,7 @@ def test_a_word_of_several_tokens_has_the_score_that_its_method_gave_the_word(co
     list(
         prepare(
             config_of(data=str(data), methods=[{"method": "captum_lime", "n_samples": 40}], examples=None), out
-        ).go()
+        ).run()
     )
     write_report(out)
     (scores,) = read_scores(out, "captum_lime@n_samples=40", [0]).values()
@@ -68,7 +68,7 @@ def test_nothing_in_a_text_becomes_markup(config_of, tmp_path):
     data = write_lines(tmp_path / "data.jsonl", [{"text": evil, "label": 0}, {"text": "a film", "label": 1}])
     out = tmp_path / "out"
     config = config_of(data=str(data), methods="saliency,random", examples=None)
-    list(prepare(config, out).go())
+    list(prepare(config, out).run())
     write_report(out)
     page = (out / "report.html").read_text("utf-8")
     assert page.count("<script") == 1 and "<img" not in page
@@ -81,7 +81,7 @@ def test_what_is_not_finished_is_not_drawn(config_of, tmp_path):
     comparison = prepare(config_of(), tmp_path)
     with pytest.raises(ValueError, match="has not begun"):
         write_report(tmp_path)
-    next(comparison.go())
+    next(comparison.run())
     with pytest.raises(ValueError, match="not finished, 22 of 24 records are missing"):
         write_report(tmp_path)
     assert not (tmp_path / "report.html").exists()

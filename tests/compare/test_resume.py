@@ -26,7 +26,7 @@ from captum_iba.compare import ComparisonConfig, prepare
 torch.set_num_threads(1)
 methods = [{"method": "iba", "n_steps": 3}, "leave_one_out", "random"]
 config = ComparisonConfig(sys.argv[1], sys.argv[2], methods, examples=16, random_seeds=2, chunk_size=2)
-for step in prepare(config, Path(sys.argv[3])).go():
+for step in prepare(config, Path(sys.argv[3])).run():
     print(step.run, step.seconds, flush=True)
 """
 
@@ -35,7 +35,7 @@ for step in prepare(config, Path(sys.argv[3])).go():
 def test_killed_twice(model_folder, data_file, config_of, tmp_path):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     config = config_of(methods=[{"method": "iba", "n_steps": 3}, "leave_one_out", "random"], examples=16)
-    steps = list(prepare(config, whole).go())
+    steps = list(prepare(config, whole).run())
     chance = random.Random(0)
     finished = []
     for _ in range(2):
@@ -54,7 +54,7 @@ def test_killed_twice(model_folder, data_file, config_of, tmp_path):
         assert process.returncode == -signal.SIGKILL
         finished = list(all_records(killed))
     assert 0 < len(finished) < len(steps)
-    again = list(prepare(config, killed).go())
+    again = list(prepare(config, killed).run())
     assert sum(step.seconds is None for step in again) == len(finished)
     assert_agree(all_records(killed), all_records(whole))
     assert (killed / "texts.parquet").read_bytes() == (whole / "texts.parquet").read_bytes()

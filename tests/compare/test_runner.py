@@ -49,7 +49,7 @@ def by_length(task):
 
 
 def test_records_say_what_method_and_test_give(config_of, tmp_path, model_folder):
-    steps = list(prepare(config_of(), tmp_path).go())
+    steps = list(prepare(config_of(), tmp_path).run())
     assert [step.run for step in steps] == RUNS * 3 and not any(step.failed for step in steps)
     classifier = Classifier(*load_classifier(model_folder))
     texts = {row["example"]: row for row in read_texts(tmp_path / "texts.parquet")}
@@ -132,12 +132,12 @@ def test_options_are_refused_before_anything_is_computed(config_of, tmp_path, se
 
 def test_an_own_method_that_takes_any_option_is_let_do_so(config_of, tmp_path, own_method):
     own_method("liberal", lambda task, **options: by_length(task))
-    (step,) = prepare(config_of(methods=[{"method": "liberal", "anything": 1}], examples=2), tmp_path).go()
+    (step,) = prepare(config_of(methods=[{"method": "liberal", "anything": 1}], examples=2), tmp_path).run()
     assert not step.failed
 
 
 def test_several_layers_with_one_mask(config_of, tmp_path, model_folder):
-    list(prepare(config_of(methods=[{"method": "iba", "layer": [1, 3], "n_steps": 2}], examples=2), tmp_path).go())
+    list(prepare(config_of(methods=[{"method": "iba", "layer": [1, 3], "n_steps": 2}], examples=2), tmp_path).run())
     (found,) = all_records(tmp_path).values()
     explainer = TextExplainer(*load_classifier(model_folder), layer=[1, 3])
     explainer.load_statistics(tmp_path / "statistics")
@@ -163,7 +163,7 @@ def test_a_probability_that_is_no_number_is_a_failure_of_the_example(config_of, 
     (unlucky,) = comparison.classifier.tokenizer("unlike", add_special_tokens=False)["input_ids"][:1]
     with torch.no_grad():
         embedding.weight[unlucky] = float("nan")
-    assert sum(step.failed for step in comparison.go()) > 0
+    assert sum(step.failed for step in comparison.run()) > 0
     results = read_results(tmp_path)
     failed = {text["example"] for text in results.texts if "unbelievable" in text["text"]}
     assert failed and failed == {text["example"] for text in results.texts} - set(results.common)
@@ -173,11 +173,11 @@ def test_a_probability_that_is_no_number_is_a_failure_of_the_example(config_of, 
 
 def test_texts_without_tokens_give_no_statistics(config_of, tmp_path):
     other = write_lines(tmp_path / "other.jsonl", [{"text": "[SEP]"}, {"text": "the film was good"}])
-    steps = list(prepare(config_of(methods="iba", statistics_from=str(other)), tmp_path / "out").go())
+    steps = list(prepare(config_of(methods="iba", statistics_from=str(other)), tmp_path / "out").run())
     assert not any(step.failed for step in steps)
     none = write_lines(tmp_path / "none.jsonl", [{"text": "[SEP]"}])
     with pytest.raises(RuntimeError, match="none of the texts to estimate them from has a token"):
-        list(prepare(config_of(methods="iba", statistics_from=str(none)), tmp_path / "no").go())
+        list(prepare(config_of(methods="iba", statistics_from=str(none)), tmp_path / "no").run())
 
 
 def test_the_longest_come_first_and_chunks_are_full(config_of, tmp_path):
@@ -191,27 +191,27 @@ def test_the_longest_come_first_and_chunks_are_full(config_of, tmp_path):
 
 def test_nothing_is_computed_twice(config_of, tmp_path):
     prepared = prepare(config_of(), tmp_path)
-    first = [next(iter(prepared.go())) for _ in range(2)]
+    first = [next(iter(prepared.run())) for _ in range(2)]
     assert first[0].seconds is not None and first[1].seconds is None
     before = all_records(tmp_path, seconds=True)
-    steps = list(prepare(config_of(), tmp_path).go())
+    steps = list(prepare(config_of(), tmp_path).run())
     assert [step.seconds is None for step in steps] == [True] + [False] * 11
     for path, rows in before.items():
         assert all_records(tmp_path, seconds=True)[path] == rows
-    assert all(step.seconds is None for step in prepare(config_of(), tmp_path).go())
+    assert all(step.seconds is None for step in prepare(config_of(), tmp_path).run())
 
 
 def test_a_damaged_file_is_computed_anew(config_of, tmp_path):
-    list(prepare(config_of(), tmp_path).go())
+    list(prepare(config_of(), tmp_path).run())
     before = all_records(tmp_path)
     path = chunk_path(tmp_path, "iba", 1)
     path.write_bytes(path.read_bytes()[:-20])
-    assert sum(step.seconds is not None for step in prepare(config_of(), tmp_path).go()) == 1
+    assert sum(step.seconds is not None for step in prepare(config_of(), tmp_path).run()) == 1
     assert_agree(all_records(tmp_path), before)
 
 
 def test_predicted_targets(config_of, tmp_path):
-    list(prepare(config_of(methods="saliency", target="predicted"), tmp_path).go())
+    list(prepare(config_of(methods="saliency", target="predicted"), tmp_path).run())
     records = [record for rows in all_records(tmp_path).values() for record in rows]
     assert len(records) == 6 and all(record["target"] == record["morf_decision"][0] for record in records)
 
@@ -227,7 +227,7 @@ def test_a_failing_example_is_recorded_and_the_run_goes_on(config_of, tmp_path, 
     data = write_lines(tmp_path / "data.jsonl", [*rows, {"text": " ", "label": 1}, {"text": "[SEP]", "label": 1}])
     out = tmp_path / "out"
     config = config_of(data=str(data), methods=["picky", {"method": "random", "seed": 0}], examples=None, chunk_size=6)
-    steps = list(prepare(config, out).go())
+    steps = list(prepare(config, out).run())
     assert [step.failed for step in steps] == [3, 2]
     assert "RuntimeError: cannot believe it" in [record.error for record in read_records(chunk_path(out, "picky", 0))]
     results = read_results(out)
@@ -241,7 +241,7 @@ def test_a_failing_example_is_recorded_and_the_run_goes_on(config_of, tmp_path, 
 
 def test_a_method_that_always_fails_does_not_spoil_the_rest(config_of, tmp_path, own_method):
     own_method("hopeless", lambda task: [])
-    list(prepare(config_of(methods="hopeless,random"), tmp_path).go())
+    list(prepare(config_of(methods="hopeless,random"), tmp_path).run())
     results = read_results(tmp_path)
     assert len(results.common) == 6 and results.rows[0].outcomes == ()
     write_report(tmp_path)
@@ -251,7 +251,7 @@ def test_a_method_that_always_fails_does_not_spoil_the_rest(config_of, tmp_path,
 
 def test_nothing_left_is_an_error(config_of, tmp_path, own_method):
     own_method("hopeless", lambda task: [])
-    list(prepare(config_of(methods="hopeless"), tmp_path).go())
+    list(prepare(config_of(methods="hopeless"), tmp_path).run())
     with pytest.raises(ValueError, match="no example is left .*gave scores of 0 texts"):
         write_report(tmp_path)
 
@@ -263,7 +263,7 @@ def test_time_for_statistics_is_not_the_methods(config_of, tmp_path, own_method)
         return by_length(task)
 
     own_method("asks", asks)
-    list(prepare(config_of(methods="asks", chunk_size=6), tmp_path).go())
+    list(prepare(config_of(methods="asks", chunk_size=6), tmp_path).run())
     (records,) = all_records(tmp_path, seconds=True).values()
     assert records[0]["seconds"] == pytest.approx(-1e6, rel=1e-3)  # taken off, a sixth from each text
     assert len(list((tmp_path / "statistics").iterdir())) == 4  # those of all blocks come in one pass
@@ -272,7 +272,7 @@ def test_time_for_statistics_is_not_the_methods(config_of, tmp_path, own_method)
 def test_statistics_of_the_sample_where_there_is_nothing_else(config_of, tmp_path):
     said = []
     comparison = prepare(config_of(methods=[{"method": "iba", "n_steps": 2}], examples=None), tmp_path, said.append)
-    assert not any(step.failed for step in comparison.go())
+    assert not any(step.failed for step in comparison.run())
     assert read_provenance(tmp_path)["statistics"].startswith("30 texts of the data, the sample included (")
     assert "columns: text in 'text', label in 'label'; explained: the gold class; statistics: 30 texts" in said[1]
 
@@ -281,19 +281,19 @@ def test_statistics_from_rows_outside_the_sample_or_another_file(config_of, tmp_
     monkeypatch.setattr(sys.modules["captum_iba.compare.run"], "FEWEST_OTHERS", 26)
     outside = config_of(methods="iba", examples=4)
     other = config_of(methods="iba", examples=4, statistics_from=str(data_file))
-    list(prepare(outside, tmp_path / "outside").go())
-    list(prepare(other, tmp_path / "other").go())
+    list(prepare(outside, tmp_path / "outside").run())
+    list(prepare(other, tmp_path / "other").run())
     a, b = (next(iter(all_records(tmp_path / name).values())) for name in ("outside", "other"))
     assert [row["example"] for row in a] == [row["example"] for row in b] and a[0]["scores"] != b[0]["scores"]
 
 
 def test_statistics_that_are_damaged_are_made_anew(config_of, tmp_path):
-    list(prepare(config_of(methods="iba"), tmp_path).go())
+    list(prepare(config_of(methods="iba"), tmp_path).run())
     before = all_records(tmp_path)
     file = min((tmp_path / "statistics").iterdir())
     file.write_bytes(b"nonsense")
     chunk_path(tmp_path, "iba", 0).unlink()
-    list(prepare(config_of(methods="iba"), tmp_path).go())
+    list(prepare(config_of(methods="iba"), tmp_path).run())
     assert_agree(all_records(tmp_path), before)
     assert len(FeatureStatistics.load(file).mean) == 16
 
@@ -302,7 +302,7 @@ def test_pairs(config_of, tmp_path):
     rows = [{"premise": "the film was good", "hypothesis": text, "label": 0} for text in ("a film", "dull", "bad")]
     data = str(write_lines(tmp_path / "data.jsonl", rows))
     out = tmp_path / "out"
-    list(prepare(config_of(data=data, methods="iba,random", examples=2), out).go())
+    list(prepare(config_of(data=data, methods="iba,random", examples=2), out).run())
     write_report(out)
     page = (out / "report.html").read_text("utf-8")
     assert page.count('<div class="map" dir="auto">') == 2 * 2 and 'good</span></div><div class="map"' in page
@@ -330,11 +330,11 @@ def full_disk():
 def test_a_full_disk_loses_nothing(config_of, tmp_path, methods, says):
     whole, out = tmp_path / "whole", tmp_path / "out"
     config = config_of(methods=methods)
-    list(prepare(config, whole).go())
-    steps = prepare(config, out).go()
+    list(prepare(config, whole).run())
+    steps = prepare(config, out).run()
     next(steps)
     with full_disk(), pytest.raises((OSError, RuntimeError), match=says):
         list(steps)
     assert len(all_records(out)) == 1 and not list(out.rglob("*.tmp"))
-    list(prepare(config, out).go())
+    list(prepare(config, out).run())
     assert_agree(all_records(out), all_records(whole))

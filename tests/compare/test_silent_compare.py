@@ -117,7 +117,7 @@ def test_the_row_without_a_label_is_named(tmp_path):
 def test_a_comparison_does_not_go_on_with_another_configuration_of_the_model(tmp_path, model_folder, config_of):
     folder, out = shutil.copytree(model_folder, tmp_path / "model"), tmp_path / "out"
     config = config_of(model=str(folder), methods="random", random_seeds=1)
-    steps = prepare(config, out).go()
+    steps = prepare(config, out).run()
     next(steps)
     steps.close()
     configuration = json.loads((folder / "config.json").read_text())
@@ -134,7 +134,7 @@ def test_a_method_that_gives_no_numbers_is_one_that_failed(tmp_path, config_of):
 
     register_method("broken", broken, signed=False, description="Broken.")
     try:
-        for _ in prepare(config_of(methods="broken,random", random_seeds=1), tmp_path).go():
+        for _ in prepare(config_of(methods="broken,random", random_seeds=1), tmp_path).run():
             pass
     finally:
         registry._methods.pop("broken")
@@ -145,7 +145,7 @@ def test_a_method_that_gives_no_numbers_is_one_that_failed(tmp_path, config_of):
 def test_curves_stand_where_tokens_were_removed(tmp_path, model_folder):
     path = write_lines(tmp_path / "short.jsonl", [{"text": text, "label": 0} for text in ("good film", "a plot", "a")])
     methods = ["saliency", {"method": "saliency", "counting": "as_released"}]
-    for _ in prepare(ComparisonConfig(str(path), str(model_folder), methods), tmp_path / "out").go():
+    for _ in prepare(ComparisonConfig(str(path), str(model_folder), methods), tmp_path / "out").run():
         pass
     results = read_results(tmp_path / "out")
     bands = degradation_bands(make_curves(results).degradations)
@@ -167,7 +167,7 @@ def test_a_comparison_with_a_model_to_which_padding_matters_does_not_depend_on_t
         config = ComparisonConfig(
             str(data), str(tmp_path / "model"), "leave_one_out,saliency,iba", chunk_size=size, target="predicted"
         )
-        for _ in prepare(config, tmp_path / str(size)).go():
+        for _ in prepare(config, tmp_path / str(size)).run():
             pass
         found.append(read_results(tmp_path / str(size)))
     alone, together = (one.rows[0].outcomes[0] for one in found)
@@ -239,7 +239,7 @@ def test_a_row_without_its_second_text_fails_and_explain_names_it(tmp_path, conf
     rows = [{"premise": "the film was good", "hypothesis": "a plot", "label": 0}] * 2
     rows[1] = {**rows[1], "hypothesis": None}
     path = write_lines(tmp_path / "data.jsonl", rows)
-    for _ in prepare(config_of(data=str(path), methods="leave_one_out"), tmp_path / "out").go():
+    for _ in prepare(config_of(data=str(path), methods="leave_one_out"), tmp_path / "out").run():
         pass
     row = read_results(tmp_path / "out").rows[0]
     assert row.failed == 1 and row.error == "ValueError: the row has no text in the column 'hypothesis'"
@@ -283,7 +283,7 @@ def test_records_of_the_old_code_of_a_method_are_not_mixed_with_those_of_the_new
     def begin(function, **settings):
         registry._methods.pop("mine", None)
         register_method("mine", function, signed=True, description="Mine.", **settings)
-        steps = prepare(config, tmp_path).go()
+        steps = prepare(config, tmp_path).run()
         next(steps)
         steps.close()
 
@@ -329,7 +329,7 @@ def test_a_report_drawn_again_where_a_method_is_unknown_shows_the_same_words(tmp
 
     register_method("mine", of_words, signed=True, word_level=True, description="Mine.")
     try:
-        for _ in prepare(config_of(methods="mine"), tmp_path).go():
+        for _ in prepare(config_of(methods="mine"), tmp_path).run():
             pass
         write_report(tmp_path)
     finally:
@@ -354,7 +354,7 @@ def test_a_layer_or_seed_that_a_method_does_not_use_is_refused(entry, message):
 
 
 def test_truncated_texts_are_said(tmp_path, config_of):
-    for _ in prepare(config_of(methods="leave_one_out", max_length=6), tmp_path).go():
+    for _ in prepare(config_of(methods="leave_one_out", max_length=6), tmp_path).run():
         pass
     summary = write_report(tmp_path)
     results = read_results(tmp_path)

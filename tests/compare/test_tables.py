@@ -44,7 +44,7 @@ def by_hand(folder, runs):
 def test_every_number_of_the_table_from_the_records(finished, results):
     table = make_table(results)
     assert table.reference == "iba@n_steps=3" and table.examples == 12
-    expected = {row: by_hand(finished, about["runs"]) for row, about in results.record["methods"].items()}
+    expected = {row: by_hand(finished, about["runs"]) for row, about in results.provenance["methods"].items()}
     assert list(table.rows) == list(expected) == ["iba@n_steps=3", "leave_one_out", "saliency", "random"]
     lines = {(line["method"], line["measure"]): line for line in csv.DictReader(io.StringIO(comma_separated(table)))}
     assert len(lines) == 4 * len(COLUMNS)

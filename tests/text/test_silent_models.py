@@ -199,7 +199,7 @@ def test_gradients_of_encoder_decoders_go_through_both_embeddings(wordpiece, fam
     inputs = classifier.tensors([encoded])
     empty = inputs["input_ids"].clone()
     empty[:, ~torch.tensor(encoded.special)] = 0
-    with torch.no_grad(), classifier.padding_known():
+    with torch.no_grad(), classifier.with_padding_token():
         whole, none = (classifier.logits(ids, inputs["attention_mask"])[0, 1] for ids in (inputs["input_ids"], empty))
     for name in ("ig", "conductance"):
         scores = attribute(name, classifier, encoded.text, target=1, n_steps=300, batch_size=512)[0].tokens
@@ -253,7 +253,7 @@ def test_a_text_that_ends_in_the_padding_token_is_read_as_by_the_model_itself(pa
     model, tokenizer = decoder_with({"unk_token": "<unk>"}, pad_in_configuration, ends_text=True)
     classifier = Classifier(model, tokenizer)
     encoded = classifier.encode(["this is not a good film", "bad"], [None, None])
-    with classifier.padding_known():
+    with classifier.with_padding_token():
         together = classifier.probabilities(classifier.tensors(encoded)).numpy()
     for one, probabilities in zip(encoded, together, strict=True):
         assert probabilities == pytest.approx(own_probabilities(model, tokenizer, one.text), abs=1e-5)

@@ -53,7 +53,7 @@ def report(tmp_path_factory, model_folder, data_file):  # noqa: F811
     out = folder / "out"
     compared = [{"method": "iba", "n_steps": 2}, "leave_one_out", "saliency", "random"]
     config = ComparisonConfig(str(data), str(model_folder), compared, statistics_from=str(data), random_seeds=1)
-    for _ in prepare(config, out).go():
+    for _ in prepare(config, out).run():
         pass
     write_report(out)
     return out / "report.html"
