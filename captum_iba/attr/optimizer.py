@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from captum_iba.attr.losses import target_probability
-from captum_iba.attr.objective import Objective
-from captum_iba.attr.settings import INITIAL_MASK_LOGIT
+from captum_iba.attr.objective import NATS_PER_BIT, Objective, information
+from captum_iba.attr.settings import INITIAL_MASK_LOGIT, BottleneckSettings
 
 
 class NoGradientError(ValueError):
@@ -87,6 +87,21 @@ def optimize_mask(
             alpha.grad = gradient
             adam.step()
     return alpha.detach(), history
+
+
+def unneeded_bits(settings: BottleneckSettings, n_mask_values: int) -> float:
+    """Bits per element that a mask value ends with where the loss does not depend on it, for the average activation.
+
+    Adam follows the information alone there. ``n_mask_values`` is the number of maskable ones of the example.
+    """
+    alpha = torch.tensor([INITIAL_MASK_LOGIT], dtype=torch.float64)
+    adam = torch.optim.Adam([alpha], lr=settings.learning_rate, betas=(settings.momentum, 0.999))
+    for _ in range(settings.n_steps):
+        lam = alpha.sigmoid()
+        # The derivative of the information at the square 1 of a standardized activation.
+        alpha.grad = settings.beta / max(1, n_mask_values) * lam.square() * (3 - 2 * lam)
+        adam.step()
+    return float(information(alpha, torch.ones_like(alpha))) / NATS_PER_BIT
 
 
 def _gradient(loss: Tensor, alpha: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from typing_extensions import Unpack
 from captum_iba.attr.settings import BottleneckSettings, SettingsOverrides
 from captum_iba.methods.task import AttributionTask, FloatArray
 from captum_iba.text.arguments import PUBLISHED_PRESETS, resolve_text_settings
-from captum_iba.text.explainer import NO_STATISTICS, ClassifierBottleneck
+from captum_iba.text.bottleneck import NO_STATISTICS, ClassifierBottleneck
 from captum_iba.text.layers import check_layers, find_blocks, find_layers, published_layer
 
 

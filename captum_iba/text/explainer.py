@@ -5,15 +5,12 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 import torch
 
-from captum_iba._compat import progress
 from captum_iba.attr.feature_statistics import FeatureStatistics
-from captum_iba.attr.information_bottleneck import InformationBottleneckAttribution
 from captum_iba.attr.settings import BottleneckSettings, SettingsOverrides
 from captum_iba.text import statistics as layer_statistics
 from captum_iba.text.arguments import (
@@ -23,126 +20,13 @@ from captum_iba.text.arguments import (
     resolve_text_settings,
     targets_per_text,
 )
+from captum_iba.text.bottleneck import NO_STATISTICS, ClassifierBottleneck
 from captum_iba.text.classifier import Classifier, load_classifier
-from captum_iba.text.encoding import EncodedText, per_token
-from captum_iba.text.layers import Block, check_layers, find_layers, published_layer, token_activations_required
-from captum_iba.text.result import TextAttribution, TextTrace, tokens_with_bits
+from captum_iba.text.layers import check_layers, find_layers, published_layer
+from captum_iba.text.result import TextAttribution
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-NO_STATISTICS = (
-    "no statistics given: the noise has the per-example statistics of each text, and bits are far less faithful; call "
-    "estimate_statistics with a few hundred texts first"
-)
-
-
-class ClassifierBottleneck:
-    """A classifier with bottlenecks at some layers, which share one mask, for encoded texts.
-
-    :class:`TextExplainer` and method ``iba`` use it. One object for all calls warns, and tries to replay layers, once.
-    """
-
-    def __init__(
-        self, classifier: Classifier, layers: Sequence[Block], statistics: Sequence[FeatureStatistics] | None
-    ) -> None:
-        self.classifier = classifier
-        self.layers = tuple(layers)
-        self.statistics = statistics
-        self._attribution = InformationBottleneckAttribution(
-            classifier.class_scores, [block.module for block in layers], statistics=statistics
-        )
-        self._attribution._warned.add("statistics")  # NO_STATISTICS says what to do here
-
-    def explain(
-        self,
-        encoded: Sequence[EncodedText],
-        targets: Sequence[int | None],
-        settings: BottleneckSettings,
-        *,
-        preset: str,
-        granularity: str,
-        seed: int = 0,
-        batch_size: int = 8,
-        internal_batch_size: int | None = None,
-        return_trace: bool = False,
-        show_progress: bool = False,
-    ) -> list[TextAttribution]:
-        """Attribute the decisions on encoded texts to their tokens, as :meth:`TextExplainer.explain`.
-
-        ``preset`` is the name of the settings in the result; ``granularity`` is theirs, or ``"word"``.
-        """
-        classifier = self.classifier
-        result_settings = {k: v for k, v in asdict(settings).items() if k not in ("noise_around_input", "granularity")}
-        results: dict[int, TextAttribution] = {}
-        batches = classifier.batches([len(text) for text in encoded], batch_size)
-        for batch in progress(batches, desc="Texts") if show_progress and len(batches) > 1 else batches:
-            texts = [encoded[i] for i in batch]
-            # Gradients cannot flow through tensors that are made in inference mode.
-            with classifier.with_padding_token(), torch.inference_mode(False):
-                inputs = classifier.tensors(texts, whole_windows=True)
-                input_ids, *others = inputs.values()
-                length, device = input_ids.shape[1], input_ids.device
-                with token_activations_required(self.layers, input_ids.shape):
-                    probabilities = classifier.probabilities(inputs)
-                predicted = probabilities.argmax(-1).tolist()
-                classes = [best if targets[i] is None else targets[i] for i, best in zip(batch, predicted, strict=True)]
-                # The published code adds noise to [CLS] and [SEP], too.
-                maskable = [text.maskable(special_tokens=settings.noise_around_input) for text in texts]
-                attribution = self._attribution.attribute(
-                    input_ids,
-                    torch.tensor(classes, device=device),
-                    tuple(others) or None,
-                    feature_mask=per_token([text.word_groups for text in texts], -1, device, length)
-                    if granularity == "word"
-                    else None,
-                    bottleneck_mask=per_token(maskable, False, device, length),
-                    feature_dim=-1,
-                    layer_call=[block.call for block in self.layers],
-                    share_mask=True,
-                    loss="nll" if classifier.multi_label else "cross_entropy",
-                    seed=seed,
-                    internal_batch_size=internal_batch_size,
-                    return_trace=return_trace,
-                    show_progress=show_progress and len(batches) == 1,
-                    preset=settings,
-                )
-            bits, trace = attribution if return_trace else (attribution, None)
-            if isinstance(bits, tuple):  # the block has further outputs, in T5 its position bias
-                bits = next((tensor for tensor in bits if tensor.shape[:2] == input_ids.shape), bits[0])
-            bits_per_token = bits.cpu().double().sum(-1).tolist()
-            for row, i in enumerate(batch):
-                results[i] = TextAttribution(
-                    text=encoded[i].text,
-                    pair=encoded[i].pair,
-                    tokens=tokens_with_bits(encoded[i], bits_per_token[row]),
-                    target=classes[row],
-                    target_label=classifier.labels[classes[row]],
-                    target_probability=float(probabilities[row, classes[row]]),
-                    predicted=predicted[row],
-                    predicted_label=classifier.labels[predicted[row]],
-                    predicted_probability=float(probabilities[row, predicted[row]]),
-                    layer=self._layer_name(),
-                    layer_index=self.layers[0].index if len(self.layers) == 1 else None,
-                    method="iba",
-                    preset=preset,
-                    granularity=granularity,
-                    statistics=self._noise_origin(settings),
-                    settings={**result_settings, "seed": seed},
-                    tokens_truncated=encoded[i].tokens_truncated,
-                    trace=None if trace is None else TextTrace(*(tuple(values[row].tolist()) for values in trace)),
-                )
-        return [results[i] for i in range(len(encoded))]
-
-    def _layer_name(self) -> str:
-        if len(self.layers) == 1:
-            return self.layers[0].key
-        return f"{len(self.layers)} layers with one mask, {self.layers[0].key} to {self.layers[-1].key}"
-
-    def _noise_origin(self, settings: BottleneckSettings) -> str:
-        if settings.noise_around_input:
-            return "the layer's own input (as released)"
-        return "this text only" if self.statistics is None else f"a dataset of {self.statistics[0].count} positions"
 
 
 class TextExplainer:

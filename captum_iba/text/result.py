@@ -7,6 +7,7 @@ import html
 import json
 import math
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -24,7 +25,7 @@ from captum_iba.visualization.terminal import printable
 if TYPE_CHECKING:
     from captum.attr._utils.visualization import VisualizationDataRecord
 
-_FORMAT = "captum_iba.TextAttribution/2"
+_FORMAT = "captum_iba.TextAttribution/3"
 _PRINTED_WORDS = 20
 _BAR_WIDTH = 24
 
@@ -103,6 +104,8 @@ class TextAttribution:
         settings (dict): Settings of the bottleneck, and the seed.
         statistics (str): Origin of the noise's mean and standard deviation.
         tokens_truncated (int): Number of tokens beyond ``max_length``, which the model did not see.
+        unneeded_bits (float): Bits that an average token ends with if the prediction does not need it: the optimization
+            stops before it reaches 0.
         trace (TextTrace or None): The optimization step by step, with ``return_trace``.
 
     Examples::
@@ -130,6 +133,7 @@ class TextAttribution:
     statistics: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     tokens_truncated: int = 0
+    unneeded_bits: float = 0.0
     trace: TextTrace | None = None
 
     @cached_property
@@ -159,6 +163,17 @@ class TextAttribution:
     def word_bits(self) -> npt.NDArray[np.float64]:
         """Bits per word, (W,)."""
         return np.array([word.bits for word in self.words])
+
+    @property
+    def word_shares(self) -> npt.NDArray[np.float64]:
+        """Fraction of each word in the bits above :attr:`unneeded_bits`, (W,): they sum to 1, or to 0 without any.
+
+        Bits grow with the width of the layer; these fractions can be compared between models.
+        """
+        n_tokens = Counter(token.word for token in self.tokens if token.word is not None)
+        floors = self.unneeded_bits * np.array([n_tokens[number] for number in range(len(self.words))])
+        above = np.nan_to_num(self.word_bits - floors, nan=0.0, posinf=0.0, neginf=0.0).clip(0)
+        return above / (above.sum() or 1.0)
 
     @property
     def total_bits(self) -> float:

@@ -6,8 +6,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
+from captum_iba import FeatureStatistics, InformationBottleneckAttribution
+from captum_iba.attr import resolve_settings
 from captum_iba.attr.objective import apply_bottleneck, information, standard_noise
+from captum_iba.attr.optimizer import unneeded_bits
 
 CPU = torch.device("cpu")
 EXTREMES = [(a, x) for a in (-40.0, -5.0, 0.0, 5.0, 17.0, 40.0) for x in (-50.0, -1.0, 0.0, 1.0, 50.0)]
@@ -93,3 +97,20 @@ def test_noise_is_standard_normal_and_depends_on_its_key_alone():
     for key in [(1, 0, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0), (0, 0, 0, 1)]:
         other = standard_noise((1000, 100), key, CPU)
         assert abs(float(torch.corrcoef(torch.stack([drawn.flatten(), other.flatten()]))[0, 1])) < 0.02
+
+
+@pytest.mark.parametrize("preset", ["default", "paper"])
+def test_an_average_element_that_is_not_needed_ends_with_the_unneeded_bits(preset):
+    layer = nn.Identity()
+    x = torch.tensor([1.0, -1.0]).repeat(2, 3, 4)  # standardized by mean 0 and standard deviation 1
+    statistics = FeatureStatistics(feature_dim=-1)
+    statistics.update(x.reshape(-1, 8) * torch.tensor([[1.0], [-1.0]]).repeat(3, 1))
+
+    def first_token(x):
+        return layer(x)[:, 0, :3]
+
+    iba = InformationBottleneckAttribution(first_token, layer, statistics=statistics)
+    settings = resolve_settings(preset)
+    bits = iba.attribute(x, 1, preset=settings, feature_dim=-1)
+    expected = unneeded_bits(settings, 3 * 8 if settings.granularity == "feature" else 3)
+    torch.testing.assert_close(bits[:, 1:], torch.full((2, 2, 8), expected), rtol=1e-3, atol=1e-6)

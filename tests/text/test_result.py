@@ -53,6 +53,14 @@ def test_words_and_bits():
     assert result.total_bits == 3.5
 
 
+def test_shares_are_of_what_lies_above_the_floor():
+    np.testing.assert_allclose(attribution().word_shares, [1 / 3.5, 2.5 / 3.5])
+    # The second word has two tokens, each with a floor.
+    np.testing.assert_allclose(attribution(unneeded_bits=0.5).word_shares, [0.25, 0.75])
+    np.testing.assert_array_equal(attribution(unneeded_bits=3.0).word_shares, [0.0, 0.0])
+    np.testing.assert_array_equal(attribution(bits=(math.nan, 1.0, 1.0)).word_shares, [0.0, 1.0])
+
+
 def test_is_frozen():
     with pytest.raises(dataclasses.FrozenInstanceError):
         attribution().text = "other"
@@ -95,11 +103,11 @@ def test_json_has_no_nan():
 
 
 def test_a_result_of_an_older_format_is_refused_with_the_way_out():
-    with pytest.raises(ValueError, match=r"content is 'captum_iba.TextAttribution/1', expected .*/2'; explain again"):
+    with pytest.raises(ValueError, match=r"content is 'captum_iba.TextAttribution/1', expected .*/3'; explain again"):
         TextAttribution.from_dict({"format": "captum_iba.TextAttribution/1"})
 
 
-@pytest.mark.parametrize("content", ["[]", "{", '{"format": "other"}', '{"format": "captum_iba.TextAttribution/2"}'])
+@pytest.mark.parametrize("content", ["[]", "{", '{"format": "other"}', '{"format": "captum_iba.TextAttribution/3"}'])
 def test_loading_something_else_is_an_error(tmp_path, content):
     path = tmp_path / "other.json"
     path.write_text(content)

@@ -16,7 +16,7 @@ from captum_iba import FeatureStatistics, cli
 from captum_iba.compare.parallel import LocalExecutor, explain_texts
 from captum_iba.methods import AttributionTask, attribute, score
 from captum_iba.text import TextExplainer, cached_statistics, encoding
-from captum_iba.text import explainer as explainer_module
+from captum_iba.text import bottleneck as bottleneck_module
 from captum_iba.text.classifier import Classifier
 from captum_iba.text.statistics import classifier_fingerprint
 
@@ -311,7 +311,7 @@ def test_longformer_is_explained_whatever_is_beside_a_text(wordpiece):
 
 def test_iba_in_a_comparison_tokenises_once_and_keeps_one_explainer(bert, wordpiece, monkeypatch):
     made, encoded = [], []
-    real, real_encode = explainer_module.InformationBottleneckAttribution, Classifier.encode
+    real, real_encode = bottleneck_module.InformationBottleneckAttribution, Classifier.encode
 
     class Counted(real):
         def __init__(self, *arguments, **others):
@@ -325,7 +325,7 @@ def test_iba_in_a_comparison_tokenises_once_and_keeps_one_explainer(bert, wordpi
     classifier = Classifier(bert, wordpiece)
     layers = TextExplainer(bert, wordpiece)
     statistics = dict(zip((b.key for b in layers.layers), layers.estimate_statistics(TEXTS), strict=True))
-    monkeypatch.setattr(explainer_module, "InformationBottleneckAttribution", Counted)
+    monkeypatch.setattr(bottleneck_module, "InformationBottleneckAttribution", Counted)
     monkeypatch.setattr(Classifier, "encode", encode)
     chunks = [classifier.encode(chunk, [None] * 2) for chunk in (TEXTS, ["good", "not bad"])]
     for chunk in chunks:
