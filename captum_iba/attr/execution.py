@@ -15,7 +15,7 @@ from captum_iba.attr._model.guard import ModuleGuard
 from captum_iba.attr._model.hooks import CapturedActivation, HookPoint, RecordedPass, record
 from captum_iba.attr._model.inputs import ModelInputs
 from captum_iba.attr._model.nested import at_least_float32, tensors_in
-from captum_iba.attr._model.replay import ForwardPasses, largest_difference, out_of_memory
+from captum_iba.attr._model.replay import ForwardPasses, largest_difference, out_of_memory, relative_tolerance
 from captum_iba.attr.feature_dim import resolve_feature_dim
 from captum_iba.attr.feature_statistics import FeatureStatistics, require_same_place
 from captum_iba.attr.losses import (
@@ -171,7 +171,8 @@ class Execution:
         """Results of every bottleneck for some examples, which share one recorded pass, and its output."""
         recorded = record(self._forward(part), self.points, guard)
         loss = self._check_recorded_pass(part, recorded)
-        self._check_batch_first(part, recorded)
+        if part.rows > 1:
+            self._compare_with_one_example(part, recorded)
         settings = self.settings
         if not (self.complement_required or has_probability(loss)):
             # A loss without a bound could rise for ever, and drown the information.
@@ -181,13 +182,7 @@ class Execution:
         for numbers in bottlenecks:
             with ForwardPasses(recorded, part.rows, numbers, self.replay and runs) as passes:
                 if passes.coupled > 10 * passes.tolerance:
-                    self.warn_once(
-                        "coupled",
-                        "the output of forward_func for an example changes with the other rows of a pass, or by chance "
-                        f"(by {passes.coupled:.2g} of the largest); expected rows that do not depend on each other, "
-                        "and additional_forward_args with tensors, not lists or arrays, of one entry per example: the "
-                        "attribution of an example depends on its batch here",
-                    )
+                    self._warn_of_changed_output(passes.coupled)
                 results.append(self._optimize(settings, part, first, passes, loss))
                 if self.replay and passes.reason:
                     self.warn_once(
@@ -227,22 +222,42 @@ class Execution:
             raise ValueError(f"forward_func gives NaN or infinity: the losses of the examples are {losses.tolist()}")
         return loss
 
-    def _check_batch_first(self, part: ModelInputs, recorded: RecordedPass) -> None:
-        """ValueError where dimension 0 of a layer counts something else, which happens to have as many entries."""
-        ambiguous = set()
-        for captured in recorded.captured:
-            sizes = list(captured.activation.shape)
-            del sizes[self._feature_dim(captured)], sizes[0]
-            if part.rows > 1 and part.rows in sizes:
-                ambiguous.add(captured.number)
-        if not ambiguous:
+    def _compare_with_one_example(self, part: ModelInputs, recorded: RecordedPass) -> None:
+        """ValueError where the rows of a layer are not the examples; a warning where they depend on each other."""
+        try:
+            alone = record(self._forward(part.examples(0, 1)), self.points, recorded.guard)
+        except Exception as error:
+            if out_of_memory(error):
+                raise
+            self._warn_of_coupled_rows(f"forward_func fails for one example by itself ({error}), and not for several")
             return
-        for captured in record(self._forward(part.examples(0, 1)), self.points, recorded.guard).captured:
-            if captured.activation.shape[0] != 1 and captured.number in ambiguous:
+        difference = 0.0
+        for one, several in zip(alone.captured, recorded.captured, strict=True):
+            if one.activation.shape[0] != 1:
                 raise ValueError(
-                    f"layer {self.points[captured.number]} has the shape {tuple(captured.activation.shape)} for one "
+                    f"layer {self.points[one.number]} has the shape {tuple(one.activation.shape)} for one "
                     "example, expected (B, ...) with the examples in dimension 0 (batch_first=True)"
                 )
+            # The model may cut the inputs to the longest of the batch.
+            if one.activation.shape[1:] == several.activation.shape[1:]:
+                difference = max(difference, largest_difference(one.activation, several.activation[:1]))
+        if alone.output.shape == recorded.output[:1].shape:
+            difference = max(difference, largest_difference(alone.output, recorded.output[:1]))
+        if difference > 10 * relative_tolerance(recorded.guard):
+            self._warn_of_changed_output(difference)
+
+    def _warn_of_changed_output(self, difference: float) -> None:
+        self._warn_of_coupled_rows(
+            "the output of forward_func for an example changes with the other rows of a pass, or by chance "
+            f"(by {difference:.2g} of the largest)"
+        )
+
+    def _warn_of_coupled_rows(self, reason: str) -> None:
+        self.warn_once(
+            "coupled",
+            f"{reason}; expected rows that do not depend on each other, and additional_forward_args with tensors, not "
+            "lists or arrays, of one entry per example: the attribution of an example depends on its batch here",
+        )
 
     def _compare_with_one_pass(self, outputs: Tensor, guard: ModuleGuard) -> None:
         """Warn where parts give other outputs than all examples in one pass: an argument was cut that must not be."""

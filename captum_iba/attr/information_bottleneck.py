@@ -188,6 +188,11 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
             (torch.Size([2, 6, 4]), torch.Size([2, 6]))
         """
         settings = resolve_settings(preset, **overrides)
+        if settings.noise_around_input and share_mask and len(self._layers) > 1:
+            raise ValueError(
+                "share_mask is True, expected False for noise around the layer's input "
+                '(preset="as_released"): that of a later layer would bring back what the first mask took away'
+            )
         if settings.noise_around_input and attribute_to_layer_input:
             raise ValueError(
                 "attribute_to_layer_input is True, expected False for noise around the layer's input "
@@ -218,7 +223,7 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
             internal_batch_size=internal_batch_size,
             replay=replay,
             return_trace=return_trace,
-            complement_required=overrides.get("complement") is not None,
+            complement_required=overrides.get("complement") is not None or isinstance(preset, BottleneckSettings),
             warn_once=self._warn_once,
             on_rows=lambda n_rows: bar.update(n_rows) if bar is not None else None,
         )

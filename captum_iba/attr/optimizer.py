@@ -81,6 +81,13 @@ def optimize_mask(
             if updates:
                 gradient += _gradient(settings.beta * mean.sum(), alpha)
         mean = mean.detach()
+        # Adam squares the gradient.
+        if not bool((mean + gradient.square().flatten(1).sum(1)).isfinite().all()):
+            raise ValueError(
+                f"the information or its gradient is not finite at step {step}: the activation is up to "
+                f"{float(objective.activation.abs().max()):.2g}; expected statistics of such activations, or a "
+                "bottleneck_mask that leaves out the elements that mark padding"
+            )
         if return_trace:
             history.append((loss + settings.beta * mean, mean * objective.information.n_elements, probability))
         if updates:

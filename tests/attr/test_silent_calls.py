@@ -176,7 +176,7 @@ class Positions(nn.Module):
 def test_as_many_positions_as_examples(changes):
     model = Positions().eval()
     iba = InformationBottleneckAttribution(model, model.positions)
-    with pytest.raises(ValueError, match="2 copies of 4 examples, expected one row for each"):
+    with pytest.raises(ValueError, match=r"\(4, 8\) for one example, expected \(B"):
         iba.attribute(torch.randint(30, (4, 4)), target=0, n_samples=0, **{"n_steps": 2, **changes})
 
 

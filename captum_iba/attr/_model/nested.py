@@ -32,9 +32,10 @@ def map_tensors(function: Callable[[Tensor], Any], value: Any) -> Any:
 
 def tensors_in(value: Any) -> list[Tensor]:
     """Every tensor of a structure, in order."""
-    tensors: list[Tensor] = []
-    map_tensors(tensors.append, value)
-    return tensors
+    if isinstance(value, Tensor):
+        return [value]
+    items = value.values() if isinstance(value, Mapping) else value if isinstance(value, (tuple, list)) else ()
+    return [tensor for item in items for tensor in tensors_in(item)]
 
 
 def copy_tensor(tensor: Tensor) -> Tensor:
@@ -124,7 +125,10 @@ def _replace_key(value: Mapping[str, Any], key: str, inner: Callable[[Tensor], A
 
 def _like(value: tuple[Any, ...], items: list[Any]) -> Any:
     """A tuple of other items, named as ``value`` is."""
-    return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+    construct: Any = type(value)
+    if hasattr(value, "_fields"):
+        return construct(*items)
+    return construct(items) if hasattr(value, "n_sequence_fields") else tuple(items)  # what torch.max returns
 
 
 def with_values(value: Mapping[str, Any], changes: dict[str, Any]) -> Any:

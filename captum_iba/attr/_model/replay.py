@@ -83,8 +83,8 @@ class ForwardPasses:
 
     @property
     def tolerance(self) -> float:
-        """Relative difference of outputs that counts as equal: other numbers of rows are rounded in another way."""
-        return max(_TOLERANCE, 2 * self.guard.epsilon())
+        """Relative difference of outputs that counts as equal."""
+        return relative_tolerance(self.guard)
 
     def run(self, copies: int, replace: Callable[[int, Tensor], Tensor]) -> Tensor:
         """The output of the model for ``copies`` times the inputs, with other activations at the hook points.
@@ -150,9 +150,12 @@ class ForwardPasses:
         """Find out whether rows of a pass are independent, and whether passes can be replayed."""
         output, first = self._recorded.output, self.captured[0]
         # Two copies, because a tensor that is tiled by mistake is seen then. The recorded activation alone does not
-        # tell whether something remembers it, so the first copy has another one. The second copy is compared with the
-        # recorded pass: what is not repeated with the examples, as a list, misses there.
-        activations = torch.cat([_perturbed(first.activation), first.activation])
+        # tell whether something remembers it, so rows of the first copy have another one. The other rows are compared
+        # with the recorded pass: what is not repeated with the examples, as a list, misses there, and rows that depend
+        # on their neighbours (pairs, choices, frames) change.
+        perturbed = _perturbed_rows(self._rows).to(first.activation.device)
+        rows = perturbed.view(-1, *[1] * (first.activation.ndim - 1))
+        activations = torch.cat([torch.where(rows, _perturbed(first.activation), first.activation), first.activation])
 
         def replaced(number: int, activation: Tensor) -> Tensor:
             if number:
@@ -170,7 +173,10 @@ class ForwardPasses:
                 raise
             self.reason = f"a pass with another activation fails with {type(error).__name__}: {error}"
             return
-        self.coupled = max(self.coupled, largest_difference(expected[len(output) :], output))
+        as_recorded = torch.cat([~perturbed, torch.ones_like(perturbed)]).to(output.device)
+        self.coupled = max(
+            self.coupled, largest_difference(expected[as_recorded], torch.cat([output, output])[as_recorded])
+        )
         if not self._replay:
             return
         try:
@@ -271,12 +277,22 @@ class _CachedPrefix:
         return output
 
 
+def relative_tolerance(guard: ModuleGuard) -> float:
+    """Relative difference of outputs that counts as equal: other numbers of rows are rounded in another way."""
+    return max(_TOLERANCE, 2 * guard.epsilon())
+
+
 def out_of_memory(error: Exception) -> bool:
     """Whether an exception says that memory ran out, on a CPU or an accelerator."""
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True
     # A CPU's allocator has no exception of its own.
     return isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
+
+
+def _perturbed_rows(rows: int) -> Tensor:
+    """Rows with an odd number of ones in binary: half of the rows of groups of any power of two; one row alone."""
+    return torch.tensor([row.bit_count() % 2 == 1 for row in range(rows)]) if rows > 1 else torch.ones(1).bool()
 
 
 def _perturbed(activation: Tensor) -> Tensor:
