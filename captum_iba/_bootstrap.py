@@ -145,11 +145,18 @@ def _interval(values: Tensor, confidence: float, n_resamples: int, seed: int, me
     stats = scipy_stats("paired_bootstrap")
     import numpy
 
+    mean = float(values.mean())
+    scale = float((values - mean).abs().max())
+
+    def rounded_mean(deviations: Any, axis: int) -> Any:
+        # Resamples with the mean of all values are neither above nor below it, which the correction counts.
+        return numpy.round(numpy.mean(deviations, axis=axis), 12)
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # DegenerateDataWarning: handled by the caller
         interval = stats.bootstrap(
-            (values.numpy(),),
-            numpy.mean,
+            (((values - mean) / scale).numpy(),),
+            rounded_mean,
             confidence_level=confidence,
             n_resamples=n_resamples,
             method=method,
@@ -157,4 +164,5 @@ def _interval(values: Tensor, confidence: float, n_resamples: int, seed: int, me
             batch=max(1, 10**6 // len(values)),
             random_state=numpy.random.default_rng(seed),
         ).confidence_interval
-    return float(interval.low), float(interval.high)
+    low, high = (mean + scale * float(end) for end in (interval.low, interval.high))
+    return 0.0 if abs(low) <= _EQUAL * scale else low, 0.0 if abs(high) <= _EQUAL * scale else high

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -169,7 +170,9 @@ def _statistics_source(
     elif len(data.others) >= FEWEST_OTHERS:
         examples, source = data.others, "rows outside the sample"
     else:
-        examples, source = (*data.others, *data.examples)[:STATISTICS_TEXTS], "the data, the sample included"
+        rows = [*data.others, *data.examples]
+        rows = random.Random(config.seed).sample(rows, min(len(rows), STATISTICS_TEXTS))
+        examples, source = tuple(sorted(rows, key=lambda row: row.number)), "the data, the sample included"
     whole = [text for text in examples if text.error is None]
     texts = [text for text in whole if text.text.strip() and (text.pair is None or text.pair.strip())]
     if (data.columns.pair is not None) != any(text.pair is not None for text in texts) and texts:

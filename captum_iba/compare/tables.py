@@ -126,7 +126,9 @@ def _cell(column: MetricColumn, values: Tensor, reference_values: Tensor | None)
     interval = paired_bootstrap(values)
     if reference_values is None:
         return Cell(interval, None, "")
-    difference = paired_bootstrap(reference_values, values)
+    # Equal scores give probabilities that are rounded otherwise in passes of other shapes.
+    equal = torch.isclose(reference_values, values, rtol=1e-6, atol=1e-6)
+    difference = paired_bootstrap(reference_values.where(~equal, values), values)
     mark = ""
     if difference.excludes_zero and len(values) >= FEWEST:
         mark = "worse" if (difference.low > 0) == column.higher_is_better else "better"

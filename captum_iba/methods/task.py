@@ -180,7 +180,7 @@ def keep_words(encoded: EncodedText, words: Collection[int]) -> EncodedText:
     positions = [i for i, word in enumerate(encoded.words) if word is None or word in words]
     return replace(
         encoded,
-        inputs={name: [row[i] for i in positions] for name, row in encoded.inputs.items()},
+        inputs={name: tuple(row[i] for i in positions) for name, row in encoded.inputs.items()},
         tokens=tuple(encoded.tokens[i] for i in positions),
         spans=tuple(encoded.spans[i] for i in positions),
         sequences=tuple(encoded.sequences[i] for i in positions),
@@ -194,7 +194,7 @@ def _padding_token_only(classifier: Classifier, encoded: EncodedText) -> Encoded
     values = {"input_ids": reference_token(classifier, "pad"), "attention_mask": 1}
     return replace(
         encoded,
-        inputs={name: [values.get(name, 0)] for name in encoded.inputs},
+        inputs={name: (values.get(name, 0),) for name in encoded.inputs},
         tokens=("",),
         spans=((0, 0),),
         sequences=(None,),

@@ -282,10 +282,16 @@ def _probabilities_and_logits(logits: Tensor) -> tuple[Tensor, Tensor]:
     # Captum loads pyplot: not before something is computed.
     from captum_iba.attr.losses import are_probabilities
 
-    # Rows of nothing but 0 and 1 are no softmax, and may be logits.
-    if are_probabilities(logits) and bool((logits > 0).all(-1).any()):
-        warnings.warn("forward_func returns probabilities, expected logits; they are taken as they are", stacklevel=4)
-        return logits, logits.clamp_min(torch.finfo(logits.dtype).tiny).log()
+    known = logits[~logits.isnan().any(-1)]
+    if len(known) < len(logits):
+        warnings.warn(f"forward_func returns NaN in {len(logits) - len(known)} of {len(logits)} rows", stacklevel=4)
+    if len(known) and are_probabilities(known):
+        if bool(((known > 0) & (known < 1)).any()):
+            message = "forward_func returns probabilities, expected logits; they are taken as they are"
+            warnings.warn(message, stacklevel=4)
+            return logits, logits.clamp_min(torch.finfo(logits.dtype).tiny).log()
+        # No softmax gives these.
+        warnings.warn("forward_func returns nothing but 0 and 1, which are taken as logits", stacklevel=4)
     return logits.softmax(-1), logits
 
 

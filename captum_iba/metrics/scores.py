@@ -290,7 +290,7 @@ def decision_flip_rate(result: Degradation, fraction: float = 1 / 9, fractions: 
         result, fraction, fractions: As in :func:`probability_drop`.
 
     Returns:
-        *Tensor*: (B,), of the type of the probabilities.
+        *Tensor*: (B,), of the type of the probabilities; NaN where these are.
 
     Raises:
         ValueError: As :func:`probability_drop`.
@@ -302,8 +302,10 @@ def decision_flip_rate(result: Degradation, fraction: float = 1 / 9, fractions: 
         >>> decision_flip_rate(result, fraction=1.0, fractions=[1.0])
         tensor([1.])
     """
-    flipped = result.decision[:, _column(result, fraction, fractions)] != result.decision[:, 0]
-    return flipped.to(result.probability.dtype)
+    column = _column(result, fraction, fractions)
+    flipped = (result.decision[:, column] != result.decision[:, 0]).to(result.probability.dtype)
+    unknown = result.probability[:, [0, column]].isnan().any(1)
+    return flipped.masked_fill(unknown, float("nan"))
 
 
 def degraded_floor(results: Iterable[Degradation]) -> float:
@@ -328,7 +330,10 @@ def degraded_floor(results: Iterable[Degradation]) -> float:
     """
     means = []
     for result in results:
-        if result.requested is not None and float(last := result.requested[0, -1]) < 1:
+        last = 1.0 if result.requested is None else float(result.requested[0, -1])
+        if last > 1:  # counts
+            last = float(result.fraction[:, -1].where(result.fraction[:, -1] > 0, 1.0).min())
+        if last < 1:
             raise ValueError(f"results has one that ends at the fraction {last:.4g}, expected 1, all removed")
         means.append(float(result.probability[:, -1].mean()))
     return min(means)

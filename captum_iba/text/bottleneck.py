@@ -114,7 +114,7 @@ class ClassifierBottleneck:
                     preset=preset,
                     granularity=granularity,
                     statistics=self._noise_origin(settings),
-                    settings={**result_settings, "seed": seed},
+                    settings={**result_settings, "seed": int(seed)},
                     tokens_truncated=encoded[i].tokens_truncated,
                     unneeded_bits=_unneeded_bits(settings, sum(maskable[row]), bits.shape[-1]),
                     trace=None if trace is None else TextTrace(*(tuple(values[row].tolist()) for values in trace)),

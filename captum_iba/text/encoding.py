@@ -71,7 +71,7 @@ class EncodedText:
     Attributes:
         text (str): The original text.
         pair (str or None): The second text of a pair.
-        inputs (dict): One integer per token for each of the model's inputs, ``"input_ids"`` first.
+        inputs (dict): A tuple of one integer per token for each of the model's inputs, ``"input_ids"`` first.
         tokens (tuple of str): The tokens as the vocabulary spells them.
         spans (tuple): Characters of each token in its text, [start, end); (0, 0) for tokens that the tokenizer added.
         sequences (tuple): 0 for tokens of the text, 1 for those of the pair, None for those that the tokenizer added.
@@ -82,7 +82,7 @@ class EncodedText:
 
     text: str
     pair: str | None
-    inputs: dict[str, list[int]]
+    inputs: dict[str, tuple[int, ...]]  # tuples, because all methods of a comparison share them
     tokens: tuple[str, ...]
     spans: tuple[tuple[int, int], ...]
     sequences: tuple[int | None, ...]
@@ -170,7 +170,7 @@ def encode(tokenizer: Any, text: str, pair: str | None, max_length: int, names: 
     return EncodedText(
         text=text,
         pair=pair,
-        inputs={name: list(truncated[name]) for name in names if name in truncated},
+        inputs={name: tuple(truncated[name]) for name in names if name in truncated},
         tokens=tuple(tokenizer.convert_ids_to_tokens(ids)),
         spans=spans,
         sequences=sequences,

@@ -368,6 +368,9 @@ def explain_layers(
         >>> len(rows), len(rows[0])
         (2, 1)
     """
+    if isinstance(texts, str):
+        raise TypeError("texts is a string, expected a sequence of texts")
+    texts = list(texts)
     rows: list[list[tuple[TextAttribution, TextAttribution]]] = [[] for _ in texts]
     initial: ExplainOptions = {**options, "n_steps": 0}
     for explainer in explainers:

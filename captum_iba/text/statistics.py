@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -113,7 +114,8 @@ def save(path: str | os.PathLike[str], layers: Sequence[Block], statistics: Sequ
 def load(path: str | os.PathLike[str], layers: Sequence[Block]) -> tuple[FeatureStatistics, ...]:
     """Read the files that :func:`save` wrote.
 
-    FileNotFoundError if one is missing, ValueError for other files, those of another layer, or of several estimates.
+    FileNotFoundError if one is missing, ValueError for other files, those of another layer, or of different numbers of
+    positions.
     """
     files = _files(path, layers)
     for file in files:
@@ -204,11 +206,21 @@ def model_fingerprint(model: nn.Module) -> str:
 
 
 def change_mark(model: nn.Module) -> tuple[Any, ...]:
-    """A value, cheap to compute, that most changes of weights or adapters change: not those through ``.data``."""
+    """A value, cheap to compute, that changes with weights and adapters."""
     weights = (*model.parameters(), *model.buffers())
     return _adapters(model), [
-        (tensor.data_ptr(), None if tensor.is_inference() else tensor._version) for tensor in weights
+        (tensor.data_ptr(), None if tensor.is_inference() else tensor._version, _sample_of(tensor))
+        for tensor in weights
     ]
+
+
+def _sample_of(tensor: torch.Tensor) -> float | None:
+    """Fused optimizers and ``.data`` change a tensor without a new version; a step changes nearly every entry."""
+    if tensor.is_meta or tensor.layout is not torch.strided or tensor.is_quantized or not tensor.is_floating_point():
+        return None
+    with suppress(NotImplementedError, RuntimeError):  # types of less than a byte, weights that are elsewhere
+        return float(tensor.detach().flatten()[:: max(1, tensor.numel() // 16)].double().abs().sum())
+    return None
 
 
 def tokenizer_fingerprint(tokenizer: Any) -> str:
@@ -219,6 +231,8 @@ def tokenizer_fingerprint(tokenizer: Any) -> str:
         content.pop(state, None)
     content["special"] = {name: getattr(tokenizer, f"{name}_token", None) for name in _SPECIAL}
     content["cut at"] = getattr(tokenizer, "truncation_side", "right")
+    if getattr(tokenizer, "split_special_tokens", False):  # "[SEP]" in a text is a word
+        content["split special"] = True
     return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode("utf-8", "surrogatepass")).hexdigest()
 
 

@@ -121,7 +121,7 @@ def plot_degradation(
         ax.set_xticks([k / 9 for k in range(10)], ["0", *(f"{k}/9" for k in range(1, 9)), "1"])
     ax.set_xlim(0, max(band.x[-1] for band in bands.values()))
     ax.axhline(0, color="#888888", linewidth=0.8)
-    ax.set_xlabel("fraction of the tokens removed, most relevant first")
+    ax.set_xlabel("fraction of the features removed")
     ax.set_ylabel("normalised probability" if normalised else "mean probability")
     plain_axes(ax)
     _legend(figure, ax, is_new, min(per_row, len(bands)))

@@ -94,21 +94,29 @@ def parts(attribution: Drawable) -> Iterator[Part]:
     """A text word by word, sub-words joined, special tokens between them."""
     # Words by number: value, start, end, sequence.
     words: dict[int | None, tuple[float, int, int, int]] = {}
-    tokens: Iterable[tuple[str, float, bool, int | None]]
+    tokens: Iterable[tuple[str, float, bool, int | None, tuple[int, int], int | None]]
     if is_scores(attribution):
         source = attribution.encoded
-        tokens = zip(source.tokens, map(float, attribution.tokens), source.special, source.words, strict=True)
+        columns = (source.special, source.words, source.spans, source.sequences)
+        tokens = zip(source.tokens, map(float, attribution.tokens), *columns, strict=True)
         for number, (start, end), sequence in zip(source.words, source.spans, source.sequences, strict=True):
             if number is not None:
                 _, first, last, _ = words.get(number, (0.0, start, end, 0))
                 words[number] = (float(attribution.words[number]), min(first, start), max(last, end), sequence or 0)
     else:
         source = attribution
-        tokens = ((token.token, token.bits, token.special, token.word) for token in attribution.tokens)
+        tokens = (
+            (token.token, token.bits, token.special, token.word, (token.start, token.end), token.sequence)
+            for token in attribution.tokens
+        )
         words = {i: (word.bits, word.start, word.end, word.sequence) for i, word in enumerate(attribution.words)}
     ends = {0: 0, 1: 0}
-    for name, bits, special, number in tokens:
+    for name, bits, special, number, (first, last), of_text in tokens:
         if special:
+            if of_text is not None:  # written in the text
+                if gap := ((source.pair or "") if of_text else source.text)[ends[of_text] : first]:
+                    yield Part(gap, "gap")
+                ends[of_text] = max(last, ends[of_text])
             yield Part(visible(name), "special", bits)
         # The first token of a word draws it; tokens without a word, spaces for example, are part of a gap.
         if special or number not in words:

@@ -19,6 +19,7 @@ from captum_iba.compare.code_digest import code_digest
 from captum_iba.compare.data import load_data
 from captum_iba.compare.records import read_results
 from captum_iba.compare.report import make_curves
+from captum_iba.compare.run import _statistics_source
 from captum_iba.methods import register_method, registry
 from captum_iba.visualization.curves import degradation_bands
 from tests.compare.conftest import LABELS, rows_of_texts, write_lines
@@ -363,3 +364,12 @@ def test_truncated_texts_are_said(tmp_path, config_of):
     assert number > 0 and line in summary.lines
     assert f"- {line}" in (tmp_path / "table.md").read_text(encoding="utf-8").splitlines()
     assert line in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def test_statistics_of_a_whole_file_are_a_sample_of_it(tmp_path, model_folder):
+    """They were its first rows, of one class where the file is sorted."""
+    rows = [{"text": "good film", "label": 1}] * 600 + [{"text": "bad film", "label": 0}] * 600
+    path = write_lines(tmp_path / "data.jsonl", rows)
+    config = ComparisonConfig(str(path), str(model_folder), ["random"])
+    _, texts, _ = _statistics_source(config, load_data(str(path), LABELS, others=500))
+    assert len(texts) == 500 and 150 < sum(text.text == "good film" for text in texts) < 350

@@ -70,9 +70,10 @@ def test_probabilities_are_not_softmaxed_again():
     assert torch.equal(curves.decision, expected.decision)
 
 
-@pytest.mark.filterwarnings("error")
-def test_logits_of_0_and_1_are_no_probabilities():
-    curves = degradation(lambda x: torch.tensor([[0.0, 1.0]]).expand(len(x), 2), torch.ones(1, 3), torch.ones(1, 3), 1)
+def test_outputs_of_nothing_but_0_and_1_are_taken_as_logits_with_a_warning():
+    x = torch.ones(1, 3)
+    with pytest.warns(UserWarning, match="nothing but 0 and 1, which are taken as logits"):
+        curves = degradation(lambda x: torch.tensor([[0.0, 1.0]]).expand(len(x), 2), x, x, 1)
     torch.testing.assert_close(curves.logit, torch.ones(1, 10))
 
 
@@ -320,3 +321,52 @@ def test_sensitivity_repeats_the_arguments_of_examples_alone(shape):
         additional_forward_args=torch.rand(shape) + 1,
     )
     assert change.tolist() == [0] * 5
+
+
+def constant(outputs):
+    """A model that gives these outputs for rows of these numbers of remaining features."""
+
+    def forward(x):
+        return outputs[x.abs().sum(1).long()]
+
+    return forward
+
+
+def test_probabilities_with_zeros_are_probabilities():
+    """As those of a forest; they were softmaxed again where every row had a 0."""
+    outputs = torch.tensor([[1.0, 0.0, 0.0], [0.25, 0.75, 0.0], [0.0, 0.5, 0.5]])
+    with pytest.warns(UserWarning, match="returns probabilities"):
+        result = degradation(constant(outputs), torch.ones(1, 2), torch.ones(1, 2), target=1, counts=[1, 2])
+    torch.testing.assert_close(result.probability, torch.tensor([[0.5, 0.75, 0.0]]))
+
+
+def test_a_row_of_nan_does_not_change_the_others():
+    outputs = torch.tensor([[float("nan")] * 2, [0.25, 0.75], [0.1, 0.9]])
+    with pytest.warns(UserWarning, match="NaN in 1 of 3 rows"):
+        result = degradation(constant(outputs), torch.ones(1, 2), torch.ones(1, 2), target=1, counts=[1, 2])
+    torch.testing.assert_close(result.probability[:, :2], torch.tensor([[0.9, 0.75]]))
+    assert decision_flip_rate(result, 2, [1, 2]).isnan().all()
+
+
+@pytest.mark.parametrize("values", [[0.7] * 10 + [0.3] * 10, [0.1, 0.3] * 10, [1 / 3, 0.0, -2 / 3, 1.0] * 5])
+def test_resamples_with_the_mean_of_all_are_neither_above_nor_below(values):
+    exact = [round(value * 30) for value in values]
+    of_integers = paired_bootstrap(exact)
+    interval = paired_bootstrap(values)
+    assert interval.low == pytest.approx(of_integers.low / 30, abs=1e-9)
+    assert interval.high == pytest.approx(of_integers.high / 30, abs=1e-9)
+
+
+def test_counts_that_leave_features_have_no_floor():
+    result = degradation(constant(torch.rand(11, 2)), torch.ones(1, 10), torch.ones(1, 10), target=1, counts=[1, 3])
+    with pytest.raises(ValueError, match="ends at the fraction 0.3"):
+        degraded_floor([result])
+
+
+def test_fractions_of_float32_are_those_of_float64():
+    x = torch.rand(3, 15)
+    single, double = (
+        degradation(lambda x: x[:, :2], x, x, target=1, fractions=[float(f) for f in fractions]).fraction
+        for fractions in (torch.linspace(0, 1, 11)[1:], torch.linspace(0, 1, 11, dtype=torch.float64)[1:])
+    )
+    assert torch.equal(single, double)

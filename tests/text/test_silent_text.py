@@ -5,6 +5,7 @@ import json
 import warnings
 from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -18,7 +19,8 @@ from captum_iba.methods import AttributionTask, attribute, score
 from captum_iba.text import TextExplainer, cached_statistics, encoding
 from captum_iba.text import bottleneck as bottleneck_module
 from captum_iba.text.classifier import Classifier
-from captum_iba.text.statistics import classifier_fingerprint
+from captum_iba.text.explainer import explain_layers
+from captum_iba.text.statistics import classifier_fingerprint, tokenizer_fingerprint
 
 from .bag_of_tokens import BagConfig, bag_of_tokens
 from .conftest import SIZE, build
@@ -354,6 +356,39 @@ def test_statistics_of_another_model_are_refused_by_a_method(bert, model, wordpi
     statistics = TextExplainer(bert, wordpiece).estimate_statistics(TEXTS)
     with pytest.raises(ValueError, match=OTHER_MODEL):
         attribute("iba", Classifier(changed(model), wordpiece), "good", statistics=statistics)
+
+
+def test_a_step_of_a_fused_optimizer_is_a_change(model, wordpiece):
+    """It raises no version of the weights."""
+    explainer = TextExplainer(model, wordpiece, layer=2)
+    explainer.estimate_statistics(TEXTS)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, fused=True)
+    model(torch.tensor([[2, 5, 6, 3]])).logits.sum().backward()
+    optimizer.step()
+    with pytest.warns(UserWarning, match="have changed since they were gathered"):
+        explainer.explain(TEXTS, **QUICK)
+
+
+def test_special_tokens_that_are_split_are_another_tokenizer(wordpiece):
+    other = copy.deepcopy(wordpiece)
+    other.split_special_tokens = True
+    assert tokenizer_fingerprint(other) != tokenizer_fingerprint(wordpiece)
+
+
+def test_methods_cannot_change_the_texts_of_others(bert, wordpiece):
+    (encoded,) = Classifier(bert, wordpiece).encode(["the film"], [None])
+    with pytest.raises(TypeError, match="item assignment"):
+        encoded.inputs["input_ids"][1] = 0
+
+
+def test_a_seed_of_numpy_is_saved(bert, wordpiece):
+    result = TextExplainer(bert, wordpiece, layer=2).explain("the film", seed=np.int64(3), **QUICK)
+    assert '"seed": 3' in result.to_json()
+
+
+def test_layers_of_one_string_are_refused(bert, wordpiece):
+    with pytest.raises(TypeError, match="texts is a string"):
+        explain_layers([TextExplainer(bert, wordpiece, layer=2)], "the film")
 
 
 def test_a_model_changed_after_its_statistics_were_gathered_is_warned_of(model, wordpiece):

@@ -231,6 +231,14 @@ def test_no_character_is_drawn_twice():
     assert [part.value for part in drawn if part.has_value] == [1.0, 2.0]
 
 
+def test_a_special_token_in_the_text_is_drawn_once():
+    one = attribution("good film but", bits=[1.0, 2.0, 1.0])
+    written = dataclasses.replace(one.tokens[2], special=True, word=None)
+    rest = [token if token.word is None else dataclasses.replace(token, word=token.word // 2) for token in one.tokens]
+    drawn = list(parts(dataclasses.replace(one, tokens=(*one.tokens[:1], rest[1], written, rest[3]))))
+    assert "".join(part.text for part in drawn[1:]) == "good film but"
+
+
 def test_signed_scores_have_0_in_the_middle():
     page = method_map([scores("for none against", [2.0, 0.0, -1.0], method="ig")])
     assert re.findall(r'class="w (\w+)"', page) == ["p20", "p0", "n10"]
