@@ -2,6 +2,7 @@
 
 import os
 import signal
+import tempfile
 
 import hypothesis
 import torch
@@ -12,6 +13,9 @@ hypothesis.settings.load_profile("repository")
 
 # A job that a shell runs in the background ignores Ctrl-C, and hands that on to its children; some tests need it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Statistics of neutral texts are kept in a cache: not in that of the person who runs the tests.
+os.environ["CAPTUM_IBA_CACHE"] = tempfile.mkdtemp(prefix="captum_iba-tests-")
 
 # Models here are tiny: threads cost them more than they give.
 torch.set_num_threads(1)

@@ -394,6 +394,8 @@ def explain_texts(
         )
         for batch in batches
     ]
+    if settings.get("preset") != "as_released":
+        explainer._find_statistics(pairs is not None, show_progress)  # once, and not by every worker
     kept = None if keep is None else _KeptBatches(Path(keep), explainer, device, settings)
     results: dict[int, TextAttribution] = {}
     explained: Iterable[Any] = _explained(executor, _Explaining(explainer, settings), device, calls, kept)

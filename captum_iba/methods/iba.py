@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 from typing_extensions import Unpack
 
+from captum_iba.attr.feature_statistics import FeatureStatistics
 from captum_iba.attr.settings import BottleneckSettings, SettingsOverrides
 from captum_iba.methods.task import AttributionTask, FloatArray
+from captum_iba.text import statistics as layer_statistics
 from captum_iba.text.arguments import PUBLISHED_PRESETS, resolve_text_settings
-from captum_iba.text.bottleneck import NO_STATISTICS, ClassifierBottleneck
+from captum_iba.text.bottleneck import NEUTRAL_STATISTICS, ClassifierBottleneck
 from captum_iba.text.layers import check_layers, find_blocks, find_layers, published_layer
 
 
@@ -34,8 +36,6 @@ def information_bottleneck(
     """
     name, granularity, settings = resolve_text_settings(preset, overrides)
     bottleneck = _bottleneck(task, task.layer if layer is None else layer, name, settings)
-    if task.encoded and bottleneck.statistics is None and not settings.noise_around_input:
-        warnings.warn(NO_STATISTICS, UserWarning, stacklevel=2)
     results = bottleneck.explain(
         task.encoded,
         task.targets,
@@ -57,15 +57,21 @@ def _bottleneck(
     if layer is None and preset in PUBLISHED_PRESETS:
         layer = published_layer(len(find_blocks(classifier.model)))
     blocks = find_layers(classifier.model, layer)
-    bottlenecks: dict[Any, ClassifierBottleneck] = classifier.method_state.setdefault("iba", {})
+    bottlenecks: dict[Any, tuple[ClassifierBottleneck, Any]] = classifier.method_state.setdefault("iba", {})
     if task.encoded and not any(blocks == checked for checked, _ in bottlenecks):
         check_layers(classifier, blocks)
-    statistics = None
-    if not settings.noise_around_input:
-        known = [block_statistics for block in blocks if (block_statistics := task.statistics(block)) is not None]
-        statistics = tuple(known) if len(known) == len(blocks) else None
-    key = (blocks, statistics is None)
-    bottleneck = bottlenecks.get(key)
-    if bottleneck is None or list(map(id, bottleneck.statistics or ())) != list(map(id, statistics or ())):
-        bottleneck = bottlenecks[key] = ClassifierBottleneck(classifier, blocks, statistics)
+    given = [block_statistics for block in blocks if (block_statistics := task.statistics(block)) is not None]
+    statistics: Sequence[FeatureStatistics] | None = given if len(given) == len(blocks) else None
+    used: Any = [id(block_statistics) for block_statistics in given]
+    kind = "released" if settings.noise_around_input else "given"
+    if kind == "given" and task.encoded and statistics is None:
+        paired = any(text.pair is not None for text in task.encoded)
+        kind, used = f"neutral, pairs: {paired}", layer_statistics.change_mark(classifier.model)
+    bottleneck, used_before = bottlenecks.get((blocks, kind), (None, None))
+    if bottleneck is None or used != used_before:
+        if kind.startswith("neutral"):
+            warnings.warn(NEUTRAL_STATISTICS, UserWarning, stacklevel=3)
+            statistics = layer_statistics.neutral(classifier, blocks, paired)
+        bottleneck = ClassifierBottleneck(classifier, blocks, statistics)
+        bottlenecks[blocks, kind] = bottleneck, used
     return bottleneck

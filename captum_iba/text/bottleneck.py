@@ -17,9 +17,9 @@ from captum_iba.text.encoding import EncodedText, per_token
 from captum_iba.text.layers import Block, token_activations_required
 from captum_iba.text.result import TextAttribution, TextTrace, tokens_with_bits
 
-NO_STATISTICS = (
-    "no statistics given: the noise has the per-example statistics of each text, and bits are far less faithful; call "
-    "estimate_statistics with a few hundred texts first"
+NEUTRAL_STATISTICS = (
+    "no statistics given: those of neutral texts in the package are used; estimate_statistics with texts like those to "
+    "be explained improves on them"
 )
 
 
@@ -35,10 +35,10 @@ class ClassifierBottleneck:
         self.classifier = classifier
         self.layers = tuple(layers)
         self.statistics = statistics
+        self.source = "a dataset"
         self._attribution = InformationBottleneckAttribution(
             classifier.class_scores, [block.module for block in layers], statistics=statistics
         )
-        self._attribution._warned.add("statistics")  # NO_STATISTICS says what to do here
 
     def explain(
         self,
@@ -58,6 +58,8 @@ class ClassifierBottleneck:
 
         ``preset`` is the name of the settings in the result; ``granularity`` is theirs, or ``"word"``.
         """
+        if settings.noise_around_input and len(self.layers) > 1:
+            raise ValueError(f"layer names {len(self.layers)} layers, expected one for the preset as_released")
         classifier = self.classifier
         result_settings = {k: v for k, v in asdict(settings).items() if k not in ("noise_around_input", "granularity")}
         results: dict[int, TextAttribution] = {}
@@ -129,7 +131,7 @@ class ClassifierBottleneck:
     def _noise_origin(self, settings: BottleneckSettings) -> str:
         if settings.noise_around_input:
             return "the layer's own input (as released)"
-        return "this text only" if self.statistics is None else f"a dataset of {self.statistics[0].count} positions"
+        return "this text only" if self.statistics is None else f"{self.source} of {self.statistics[0].count} positions"
 
 
 def _unneeded_bits(settings: BottleneckSettings, n_tokens: int, n_features: int) -> float:

@@ -20,7 +20,7 @@ from captum_iba.text.arguments import (
     resolve_text_settings,
     targets_per_text,
 )
-from captum_iba.text.bottleneck import NO_STATISTICS, ClassifierBottleneck
+from captum_iba.text.bottleneck import NEUTRAL_STATISTICS, ClassifierBottleneck
 from captum_iba.text.classifier import Classifier, load_classifier
 from captum_iba.text.layers import check_layers, find_layers, published_layer
 from captum_iba.text.result import TextAttribution
@@ -42,8 +42,8 @@ class TextExplainer:
             mask, and information is measured at the first of them. Default: all blocks, and for the published presets
             the one at three quarters of the depth, 9 of 12.
         statistics (FeatureStatistics, sequence of them, path or None): Dataset statistics of each layer, or the path
-            of a file or folder from :meth:`save_statistics`. Default: per-example statistics of each text, which
-            are less faithful; :meth:`estimate_statistics` replaces them.
+            of a file or folder from :meth:`save_statistics`. Default: :meth:`use_neutral_statistics`, which
+            :meth:`estimate_statistics` with texts like yours improves on.
         max_length (int, optional): Number of tokens that texts are truncated to. Default: the largest number that
             model and tokenizer allow.
 
@@ -107,6 +107,7 @@ class TextExplainer:
             layer_statistics.check_model(per_layer or (), fingerprint or self.fingerprint(), self.classifier.name)
             self._change_mark: Any = layer_statistics.change_mark(self.classifier.model)
         self._statistics = per_layer
+        self._neutral_pairs: bool | None = None
         self._bottleneck = self._published_bottleneck = ClassifierBottleneck(self.classifier, self.layers, per_layer)
         if self._all_blocks:
             number = published_layer(len(self.layers))
@@ -205,9 +206,10 @@ class TextExplainer:
         name, granularity, settings = resolve_text_settings(preset, overrides)
         targets = targets_per_text(target, len(first), self.classifier.labels)
         encoded = self.classifier.encode(first, second)
-        bottleneck = self._bottleneck_of(preset)
         if not settings.noise_around_input:
-            self._check_statistics(bottleneck.statistics)
+            self._find_statistics(pairs is not None, show_progress)
+            self._check_statistics()
+        bottleneck = self._bottleneck_of(preset)
         results = bottleneck.explain(
             encoded,
             targets,
@@ -227,13 +229,18 @@ class TextExplainer:
         name, _, _ = resolve_text_settings(preset, {})
         return self._published_bottleneck if name in PUBLISHED_PRESETS else self._bottleneck
 
-    def _check_statistics(self, statistics: Sequence[FeatureStatistics] | None) -> None:
-        """Warn, once, if there are no statistics, or if the model has changed since they were gathered."""
-        if statistics is None:
-            if not self._warned:
-                self._warned = True
-                warnings.warn(NO_STATISTICS, UserWarning, stacklevel=3)
+    def _find_statistics(self, pairs: bool, show_progress: bool) -> None:
+        """Use neutral statistics, with a warning once, unless there are others."""
+        if self._statistics is not None and self._neutral_pairs in (None, pairs):
             return
+        self.use_neutral_statistics(pairs, show_progress)
+        if not self._warned:
+            self._warned = True
+            warnings.warn(NEUTRAL_STATISTICS, UserWarning, stacklevel=4)
+
+    def _check_statistics(self) -> None:
+        """Warn, once, if the model has changed since its statistics were gathered."""
+        statistics = self._statistics or ()
         models = {feature_statistics.model for feature_statistics in statistics if feature_statistics.model is not None}
         # The mark is cheap; the fingerprint reads all weights.
         if not models or self._change_mark == (mark := layer_statistics.change_mark(self.classifier.model)):
@@ -247,11 +254,29 @@ class TextExplainer:
                 stacklevel=3,
             )
 
+    def use_neutral_statistics(self, pairs: bool = False, show_progress: bool = False) -> tuple[FeatureStatistics, ...]:
+        """Use the statistics of the layers over neutral texts in the package, as :meth:`explain` does without others.
+
+        They are estimated once per model, and kept in the cache.
+
+        Args:
+            pairs (bool): Whether pairs of texts are to be explained. Default: False.
+            show_progress (bool): Whether to show a progress bar while they are estimated. Default: False.
+
+        Returns:
+            tuple of FeatureStatistics: One per layer; also in ``explainer.statistics``.
+        """
+        statistics = layer_statistics.neutral(self.classifier, self.layers, pairs, show_progress)
+        self.use_statistics(statistics, statistics[0].model)
+        self._neutral_pairs = pairs
+        self._bottleneck.source = self._published_bottleneck.source = "neutral texts"
+        return statistics
+
     def estimate_statistics(
         self,
         texts: Sequence[str],
         pairs: Sequence[str] | None = None,
-        batch_size: int = 32,
+        batch_size: int = layer_statistics.BATCH_SIZE,
         show_progress: bool = False,
     ) -> tuple[FeatureStatistics, ...]:
         """Estimate the dataset statistics of the layers over texts like those to be explained, and use them.
@@ -330,18 +355,12 @@ def cached_statistics(
 
         >>> path, was_cached = cached_statistics(explainer, training_texts)
     """
-    fingerprint = explainer.fingerprint()
-    path = layer_statistics.cache_path(explainer.classifier, fingerprint, explainer.layers, texts, pairs, folder)
-    try:
-        explainer.use_statistics(layer_statistics.load(path, explainer.layers), fingerprint)
-    except (FileNotFoundError, ValueError):
-        pass  # missing, incomplete or damaged: estimated below
-    else:
-        return path, True
-    explainer.estimate_statistics(texts, pairs, show_progress=show_progress)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    explainer.save_statistics(path)
-    return path, False
+    check_texts(texts, pairs)
+    statistics, path, was_cached = layer_statistics.cached(
+        explainer.classifier, explainer.layers, texts, pairs, folder, show_progress
+    )
+    explainer.statistics = statistics
+    return path, was_cached
 
 
 def explain_layers(

@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from importlib.resources import files as package_files
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -32,6 +33,9 @@ _NOT_COMPUTED = frozenset(
     task_specific_params
     """.split()  # noqa: SIM905
 )
+
+BATCH_SIZE = 32
+"""Number of texts per pass while statistics are estimated."""
 
 _SPECIAL = ("cls", "sep", "bos", "eos", "pad", "unk", "mask")
 
@@ -167,6 +171,49 @@ def cache_path(
         add_part(digest, part)
     suffix = ".safetensors" if len(layers) == 1 else ""
     return Path(cache_folder() if folder is None else folder) / f"statistics-{digest.hexdigest()[:24]}{suffix}"
+
+
+def cached(
+    classifier: Classifier,
+    layers: Sequence[Block],
+    texts: Sequence[str],
+    pairs: Sequence[str] | None = None,
+    folder: str | os.PathLike[str] | None = None,
+    show_progress: bool = False,
+) -> tuple[tuple[FeatureStatistics, ...], Path, bool]:
+    """Statistics of layers over texts, their path in the cache, and whether they were there; else they are kept now."""
+    fingerprint = classifier_fingerprint(classifier)
+    path = cache_path(classifier, fingerprint, layers, texts, pairs, folder)
+    with suppress(FileNotFoundError, ValueError):  # missing, incomplete or damaged: estimated below
+        statistics = load(path, layers)
+        check_model(statistics, fingerprint, classifier.name)
+        return statistics, path, True
+    encoded = classifier.encode(texts, pairs or [None] * len(texts))
+    statistics = estimate(classifier, layers, encoded, BATCH_SIZE, show_progress)
+    for feature_statistics in statistics:
+        feature_statistics.model = fingerprint
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save(path, layers, statistics)
+    return statistics, path, False
+
+
+def neutral_texts(paired: bool) -> tuple[list[str], list[str] | None]:
+    """Texts of several kinds and lengths in the package, written for it; with pairs, each beside the next."""
+    content = (package_files("captum_iba") / "assets" / "neutral_texts.txt").read_text(encoding="utf-8")
+    texts = content.splitlines()
+    return (texts[:-1], texts[1:]) if paired else (texts, None)
+
+
+def neutral(
+    classifier: Classifier, layers: Sequence[Block], paired: bool, show_progress: bool = False
+) -> tuple[FeatureStatistics, ...]:
+    """Statistics of layers over :func:`neutral_texts`, from the cache if they are there."""
+    texts, pairs = neutral_texts(paired)
+    try:
+        return cached(classifier, layers, texts, pairs, show_progress=show_progress)[0]
+    except OSError:  # a cache that cannot be written
+        with TemporaryDirectory() as folder:
+            return cached(classifier, layers, texts, pairs, folder, show_progress)[0]
 
 
 def classifier_fingerprint(classifier: Classifier) -> str:

@@ -34,7 +34,7 @@ def test_pairs_number_their_words_on(wordpiece):
     assert encoded.tokens == ("[CLS]", "good", "film", "[SEP]", "good", "film", "[SEP]")
     assert encoded.words == (None, 0, 1, None, 2, 3, None)
     assert encoded.sequences == (None, 0, 0, None, 1, 1, None)
-    assert encoded.inputs["token_type_ids"] == [0, 0, 0, 0, 1, 1, 1]
+    assert encoded.inputs["token_type_ids"] == (0, 0, 0, 0, 1, 1, 1)
 
 
 def test_special_tokens_written_in_the_text_are_special_and_unknown_words_are_not(wordpiece):

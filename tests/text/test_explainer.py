@@ -12,6 +12,7 @@ from captum_iba import FeatureStatistics
 from captum_iba.attr.settings import PRESETS, BottleneckSettings
 from captum_iba.text import TextExplainer
 from captum_iba.text.classifier import load_classifier
+from captum_iba.text.statistics import neutral_texts
 
 from .conftest import SIZE, build
 
@@ -211,7 +212,9 @@ def test_published_presets_have_one_layer_unless_several_are_named(bert, wordpie
         found = every.explain(TEXTS[0], preset=preset, **QUICK)
         assert found == third.explain(TEXTS[0], preset=preset, **QUICK)
         assert found.layer_index == 3  # of four: 9 of 12
-        assert named.explain(TEXTS[0], preset=preset, **QUICK).layer.startswith("2 layers")
+    assert named.explain(TEXTS[0], preset="paper", **QUICK).layer.startswith("2 layers")
+    with pytest.raises(ValueError, match="layer names 2 layers, expected one for the preset as_released"):
+        named.explain(TEXTS[0], preset="as_released", **QUICK)
     assert every.explain(TEXTS[0], **QUICK).layer.startswith("4 layers")
 
 
@@ -278,15 +281,35 @@ def test_statistics_do_not_depend_on_batches(explainer):
         explainer.estimate_statistics("one text")
 
 
-def test_without_statistics_a_warning_comes_once(bert, wordpiece):
+def test_without_statistics_those_of_neutral_texts_are_used(bert, wordpiece, tmp_path, monkeypatch):
+    monkeypatch.setenv("CAPTUM_IBA_CACHE", str(tmp_path / "cache"))
     bare = TextExplainer(bert, wordpiece)
-    with pytest.warns(UserWarning, match="statistics") as caught:
+    with pytest.raises(ValueError, match="expected statistics to save"):
+        bare.save_statistics("anywhere")
+    with pytest.warns(UserWarning, match="those of neutral texts in the package are used") as caught:
         result = bare.explain(TEXTS, batch_size=1, **QUICK)
         bare.explain(TEXTS[0], **QUICK)
     assert len(caught) == 1
-    assert result[0].statistics == "this text only"
-    with pytest.raises(ValueError, match="expected statistics to save"):
-        bare.save_statistics("anywhere")
+    assert result[0].statistics == f"neutral texts of {bare.statistics[0].count} positions"
+    by_hand = TextExplainer(bert, wordpiece)
+    by_hand.estimate_statistics(neutral_texts(paired=False)[0])
+    np.testing.assert_array_equal(by_hand.explain(TEXTS[0], **QUICK).bits, result[0].bits)
+    # Pairs have statistics of their own, and a second explainer of the model finds both in the cache.
+    bare.explain(TEXTS[0], TEXTS[1], **QUICK)
+    assert bare.statistics[0].count > by_hand.statistics[0].count
+    kept = list((tmp_path / "cache").rglob("*.safetensors"))
+    again = TextExplainer(bert, wordpiece)
+    again.use_neutral_statistics()
+    assert len(kept) == 8 and kept == list((tmp_path / "cache").rglob("*.safetensors"))
+    # Statistics of one's own stay, for pairs too.
+    by_hand.explain(TEXTS[0], TEXTS[1], **QUICK)
+    assert by_hand.statistics[0].count < bare.statistics[0].count
+
+
+def test_neutral_statistics_need_no_cache(bert, wordpiece, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("CAPTUM_IBA_CACHE", str(tmp_path / "file"))
+    assert TextExplainer(bert, wordpiece).use_neutral_statistics()[0].count > 1000
 
 
 def test_the_model_stays_as_it_was(bert, wordpiece):
