@@ -101,10 +101,13 @@ def counts_of_fractions(fractions: Sequence[float], available: Tensor) -> Tensor
     one).
     """
     # As Python numbers: a tensor's product with a float is float32, in which 0.65 * 90 is below 58.5.
-    # Exact, because 0.145 * 100 is 14.499999999999998, and fractions may come from float32.
-    exact = [Fraction(float(fraction)).limit_denominator(10**5) for fraction in fractions]
-    rows = [[max(int(f > 0), math.floor(f * n + Fraction(1, 2))) for f in exact] for n in available.tolist()]
+    rows = [[max(int(f > 0), _half_up(float(f), n)) for f in fractions] for n in available.tolist()]
     return _with_nothing(rows, len(fractions)).minimum(available[:, None])
+
+
+def _half_up(fraction: float, n: int) -> int:
+    # Exact, because 0.145 * 100 is 14.499999999999998, and fractions may come from float32.
+    return math.floor(Fraction(fraction).limit_denominator(max(10**5, 10 * n)) * n + Fraction(1, 2))
 
 
 def counts_as_released(fractions: Sequence[float], lengths: Tensor, available: Tensor) -> Tensor:

@@ -24,6 +24,7 @@ from captum_iba.metrics import (
     probability_drop,
     sufficiency,
 )
+from captum_iba.metrics.removal import counts_of_fractions
 from tests.text.conftest import build
 
 
@@ -370,3 +371,10 @@ def test_fractions_of_float32_are_those_of_float64():
         for fractions in (torch.linspace(0, 1, 11)[1:], torch.linspace(0, 1, 11, dtype=torch.float64)[1:])
     )
     assert torch.equal(single, double)
+
+
+@pytest.mark.parametrize("n", [7, 512 * 512])
+def test_fractions_of_single_features_are_counts(n):
+    counts = [1, 2, 3, 5, n // 2, n]
+    assert counts_of_fractions([count / n for count in counts], torch.tensor([n]))[0].tolist()[1:] == counts
+    assert counts_of_fractions([1e-9], torch.tensor([n]))[0].tolist() == [0, 1]
