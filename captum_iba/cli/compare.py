@@ -20,7 +20,12 @@ from captum_iba.cli.common import (
     ModelOption,
     PrecisionOption,
     WorkersOption,
+    check_input,
+    check_model,
+    check_output_folder,
     find_executor,
+    has_columns,
+    loading,
     note,
     parse_layer,
     plain_errors,
@@ -145,11 +150,16 @@ def compare(
         raise typer.BadParameter("Missing option --data (or --config with a file that names the data).")
     with plain_errors(quiet, _INTERRUPTED):
         require_extra()
-        from captum_iba.compare import prepare, write_report
+        _check_paths(data, config, model, statistics_from, out)
+        with loading():
+            from captum_iba.compare import prepare, write_report
 
-        where = find_executor(executor, address, workers)
+            where = find_executor(executor, address, workers)
+            configuration = _config(config, options)
+            _check_paths(configuration.data, None, configuration.model, configuration.statistics_from, out)
+            comparison = prepare(configuration, out, lambda message: note(message, quiet), where)
         with quiet_workers(where):
-            _compute(prepare(_config(config, options), out, lambda message: note(message, quiet), where), quiet)
+            _compute(comparison, quiet)
         _deliver(write_report(out), quiet)
 
 
@@ -163,6 +173,18 @@ def report(
         from captum_iba.compare import write_report
 
         _deliver(write_report(folder), quiet)
+
+
+def _check_paths(data: str | None, config: Path | None, model: str | None, statistics: str | None, out: Path) -> None:
+    """Refuse paths that cannot be read or written, before anything is loaded; other names may be on the hub."""
+    check_input("--config", config, "a YAML file, such as the comparison.yaml of a comparison")
+    for option, source in (("--data", data), ("--statistics-from", statistics)):
+        is_path = source is not None and (source.startswith((".", "/", "~")) or has_columns(source))
+        check_input(
+            option, source if is_path else None, "a file of JSON lines, CSV, parquet or .txt, or a folder", True
+        )
+    check_model(model)
+    check_output_folder("--out", out)
 
 
 def _config(path: Path | None, options: dict[str, Any]) -> ComparisonConfig:

@@ -462,7 +462,11 @@ class _KeptBatches:
 
     def write(self, results: list[TextAttribution], *batch: Any) -> None:
         content = json.dumps([result.to_dict() for result in results], ensure_ascii=False, allow_nan=False)
-        write_text(self._path(*batch), content)
+        try:
+            write_text(self._path(*batch), content)
+        except OSError as error:
+            reason = f"keep: {error.strerror or error}; the batches that were finished before are kept"
+            raise OSError(error.errno, reason) from error
 
     def _path(self, texts: list[str], pairs: list[str] | None, targets: list[int | None]) -> Path:
         digest = self._digest.copy()

@@ -295,8 +295,11 @@ def _write_table(path: Path, table: Any) -> None:
     # By way of memory, so that a full disk shows as what it is.
     content = io.BytesIO()
     parquet.write_table(table, content)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_bytes(path, content.getvalue())
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_bytes(path, content.getvalue())
+    except OSError as error:
+        raise OSError(error.errno, f"{error.strerror or error}; what was finished before is kept") from error
 
 
 def _read_rows(path: Path, schema: Any, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
