@@ -328,7 +328,7 @@ def test_compare_variants_of_iba():
         (
             ["compare", "--data", "nowhere.jsonl", "--out", "o"],
             1,
-            "--data: nowhere.jsonl does not exist, expected a file",
+            "nowhere.jsonl does not exist, expected a file",
         ),
         (["compare", "--config", "bad.yaml", "--out", "o"], 1, "bad.yaml has the key 'dta', expected one of data"),
         (["compare", "--config", "nowhere.yaml", "--out", "o"], 1, "nowhere.yaml does not exist, expected a YAML file"),

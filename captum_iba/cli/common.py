@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from enum import Enum
 from importlib.util import find_spec
@@ -251,8 +251,8 @@ def loading() -> Iterator[None]:
 
 
 @contextmanager
-def plain_errors(quiet: bool, interrupted: str = "interrupted") -> Iterator[None]:
-    """What goes wrong is one line on standard error, without a traceback; ``interrupted`` is what Ctrl-C shows."""
+def plain_errors(quiet: bool, interrupted: Callable[[], str] = lambda: "interrupted") -> Iterator[None]:
+    """What goes wrong is one line on standard error, without a traceback; ``interrupted`` gives what Ctrl-C shows."""
 
     def show(message: Any, *_: Any, **__: Any) -> None:
         note(f"note: {message}", quiet)
@@ -265,7 +265,7 @@ def plain_errors(quiet: bool, interrupted: str = "interrupted") -> Iterator[None
         try:
             yield
         except KeyboardInterrupt:
-            print_error(interrupted)
+            print_error(interrupted())
             raise typer.Exit(130) from None
         except (typer.Exit, typer.BadParameter, BrokenPipeError):
             raise

@@ -45,6 +45,7 @@ def information_bottleneck(
         seed=task.seed,
         batch_size=max(1, task.batch_size // (settings.samples_per_step * settings.rows_per_sample)),
         internal_batch_size=task.batch_size,
+        on_text=task.on_text,
     )
     return [np.asarray(result.bits) for result in results]
 

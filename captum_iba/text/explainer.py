@@ -67,10 +67,12 @@ class ClassifierBottleneck:
         internal_batch_size: int | None = None,
         return_trace: bool = False,
         show_progress: bool = False,
+        on_text: Callable[[int], None] = lambda number: None,
     ) -> list[TextAttribution]:
         """Attribute the decisions on encoded texts to their tokens, as :meth:`TextExplainer.explain`.
 
-        ``preset`` is the name of the settings in the result; ``granularity`` is theirs, or ``"word"``.
+        ``preset`` is the name of the settings in the result; ``granularity`` is theirs, or ``"word"``; ``on_text`` gets
+        the number of each text that is explained.
         """
         classifier = self.classifier
         result_settings = {k: v for k, v in asdict(settings).items() if k not in ("noise_around_input", "granularity")}
@@ -132,6 +134,7 @@ class ClassifierBottleneck:
                     tokens_truncated=encoded[i].tokens_truncated,
                     trace=None if trace is None else TextTrace(*(tuple(values[row].tolist()) for values in trace)),
                 )
+                on_text(i)
         return [results[i] for i in range(len(encoded))]
 
     def _layer_name(self) -> str:
