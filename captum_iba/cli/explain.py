@@ -126,7 +126,12 @@ def explain(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only results and errors.")] = False,
 ) -> None:
     """Explain texts: the words in colour, and how many bits the classifier needs of each."""
-    with plain_errors(quiet):
+
+    def interrupted() -> str:
+        kept = keep is not None and any(keep.glob("*.json"))
+        return f"interrupted{f'; what is finished is kept in {keep}, and the same command goes on' if kept else ''}"
+
+    with plain_errors(quiet, interrupted):
         _check_options(texts, preset, statistics, statistics_from, text_column, pair_column)
         if texts and file is not None:
             raise typer.BadParameter("TEXT and --file: expected one of them, got both.")

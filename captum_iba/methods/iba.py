@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from typing_extensions import Unpack
 
+from captum_iba._warnings import warn_user
 from captum_iba.attr.settings import BottleneckSettings, SettingsOverrides
 from captum_iba.methods.task import AttributionTask, FloatArray
 from captum_iba.text.arguments import PUBLISHED_PRESETS, resolve_text_settings
@@ -35,7 +35,7 @@ def information_bottleneck(
     name, granularity, settings = resolve_text_settings(preset, overrides)
     bottleneck = _bottleneck(task, task.layer if layer is None else layer, name, settings)
     if task.encoded and bottleneck.statistics is None and not settings.noise_around_input:
-        warnings.warn(NO_STATISTICS, UserWarning, stacklevel=2)
+        warn_user(NO_STATISTICS)
     results = bottleneck.explain(
         task.encoded,
         task.targets,

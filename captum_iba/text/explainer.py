@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, overload
 import torch
 
 from captum_iba._compat import progress
+from captum_iba._warnings import warn_user
 from captum_iba.attr.feature_statistics import FeatureStatistics
 from captum_iba.attr.information_bottleneck import InformationBottleneckAttribution
 from captum_iba.attr.settings import BottleneckSettings, SettingsOverrides
@@ -145,7 +145,7 @@ class ClassifierBottleneck:
     def _noise_origin(self, settings: BottleneckSettings) -> str:
         if settings.noise_around_input:
             return "the layer's own input (as released)"
-        return "this text only" if self.statistics is None else f"a dataset of {self.statistics[0].count} positions"
+        return "this text only" if self.statistics is None else f"a dataset of {self.statistics[0].count:,} positions"
 
 
 class TextExplainer:
@@ -351,7 +351,7 @@ class TextExplainer:
         if statistics is None:
             if not self._warned:
                 self._warned = True
-                warnings.warn(NO_STATISTICS, UserWarning, stacklevel=3)
+                warn_user(NO_STATISTICS)
             return
         models = {feature_statistics.model for feature_statistics in statistics if feature_statistics.model is not None}
         # The mark is cheap; the fingerprint reads all weights.
@@ -359,11 +359,9 @@ class TextExplainer:
             return
         self._change_mark = mark
         if models != {self.fingerprint()}:
-            warnings.warn(
+            warn_user(
                 "statistics: weights, adapters, configuration or tokenizer of the model have changed since they were "
-                "gathered, and bits rest on the wrong noise; call estimate_statistics again",
-                UserWarning,
-                stacklevel=3,
+                "gathered, and bits rest on the wrong noise; call estimate_statistics again"
             )
 
     def estimate_statistics(

@@ -1,17 +1,20 @@
 import copy
 import threading
 import warnings
+from io import StringIO
 
 import numpy as np
 import pytest
 import torch
 import transformers
+from rich.console import Console
 from torch import nn
 
 from captum_iba import FeatureStatistics
 from captum_iba.attr.settings import PRESETS, BottleneckSettings
 from captum_iba.text import TextExplainer
 from captum_iba.text.classifier import load_classifier
+from captum_iba.visualization import terminal_text
 
 from .conftest import SIZE, build
 
@@ -199,7 +202,15 @@ def test_truncation_is_in_the_result(bert, wordpiece):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         result = short.explain("the film was not good at all", **QUICK)
-    assert result.tokens_truncated > 0 and f"{result.tokens_truncated} tokens were truncated" in str(result)
+    total = result.tokens_truncated + len(result.tokens)
+    assert result.tokens_truncated > 0 and str(result).splitlines()[:2] == [
+        f"Warning: {result.tokens_truncated} of {total} tokens were truncated and not read.",
+        result.text,
+    ]
+    console = Console(no_color=True, width=200, file=StringIO())
+    console.print(terminal_text(result))
+    drawn = console.file.getvalue().splitlines()
+    assert drawn[0] == str(result).splitlines()[0] and drawn[2] == result.headline()
 
 
 def test_published_presets_have_one_layer_unless_several_are_named(bert, wordpiece):
@@ -433,3 +444,14 @@ def test_a_checkpoint_without_a_tokenizer_is_an_error(bert, tmp_path):
     bert.save_pretrained(tmp_path)
     with pytest.raises((ValueError, OSError), match="tokenizer"):
         TextExplainer.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "model.safetensors", "config.json"])
+@pytest.mark.parametrize("left", [0, 0.5])
+def test_a_file_of_a_model_that_is_not_whole_is_named(tmp_path, bert, wordpiece, name, left):
+    bert.save_pretrained(tmp_path)
+    wordpiece.save_pretrained(tmp_path)
+    content = (tmp_path / name).read_bytes()
+    (tmp_path / name).write_bytes(content[: int(len(content) * left)])
+    with pytest.raises(ValueError, match=f"model: {tmp_path / name} is damaged or not whole"):
+        load_classifier(tmp_path)
