@@ -391,5 +391,7 @@ def _tensor_of(output: Any) -> str:
         return "[0]"
     names = [name for name, value in output.items() if isinstance(value, Tensor)] if isinstance(output, Mapping) else []
     if not names or "logits" in names:
-        return ".logits"
+        return ".logits" if not isinstance(output, dict) or hasattr(output, "logits") else "['logits']"
+    if not hasattr(output, names[0]):
+        return f"[{names[0]!r}]"
     return ".start_logits, or .end_logits" if "start_logits" in names else f".{names[0]}"
