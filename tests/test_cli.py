@@ -330,6 +330,7 @@ def test_compare_variants_of_iba():
             1,
             "nowhere.jsonl does not exist, expected a file",
         ),
+        (["compare", "--data", "nowhere.txt", "--out", "o"], 1, "--data: nowhere.txt does not exist, expected a file"),
         (["compare", "--config", "bad.yaml", "--out", "o"], 1, "bad.yaml has the key 'dta', expected one of data"),
         (["compare", "--config", "nowhere.yaml", "--out", "o"], 1, "nowhere.yaml does not exist, expected a YAML file"),
         (["report", "."], 1, "holds no comparison"),

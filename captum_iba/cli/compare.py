@@ -195,7 +195,9 @@ def _check_paths(data: str | None, config: Path | None, model: str | None, stati
     """Refuse paths that cannot be read or written, before anything is loaded; other names may be on the hub."""
     check_input("--config", config, "a YAML file, such as the comparison.yaml of a comparison")
     for option, source in (("--data", data), ("--statistics-from", statistics)):
-        is_path = source is not None and (source.startswith((".", "/", "~")) or has_columns(source))
+        is_path = source is not None and (
+            source.startswith((".", "/", "~")) or source.endswith(".txt") or has_columns(source)
+        )
         check_input(
             option, source if is_path else None, "a file of JSON lines, CSV, parquet or .txt, or a folder", True
         )
