@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -29,8 +30,8 @@ def write_bytes(path: str | os.PathLike[str], content: bytes) -> Path:
         temporary.write_bytes(content)
         os.replace(temporary, target)
     except OSError as error:
-        reason = f"{target} cannot be written: {error.strerror or error}; what was finished before is kept"
-        raise OSError(error.errno, reason) from error
+        raise OSError(error.errno, f"{target} cannot be written: {error.strerror or error}") from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # where nothing can be written, that error would hide the one above
+            temporary.unlink(missing_ok=True)
     return target

@@ -103,7 +103,7 @@ def test_statistics_are_estimated_once_and_found_again(tmp_path):
 def test_another_model_without_statistics_says_what_it_did():
     done = run("explain", *QUICK, "--model", embedded_model_path(), GOOD)
     assert done.exit_code == 0, done.output
-    assert "no statistics: each text's own are used" in done.stderr
+    assert "statistics: of neutral texts in the package" in done.stderr
     assert "statistics of this text only" in done.stdout
 
 
@@ -185,19 +185,48 @@ def test_no_command_shows_the_help(capsys):
         (["explain", "[SEP]"], 1, "nothing to attribute"),
         (["explain", "--model", "./nowhere", GOOD], 1, "no folder ./nowhere"),
         (["explain", "--file", "nowhere.txt"], 1, "nowhere.txt"),
-        (["explain", "--statistics", "nowhere", GOOD], 1, "statistics is nowhere"),
+        (["explain", "--statistics", "nowhere", GOOD], 1, "--statistics: nowhere does not exist, expected a file of"),
+        (["explain", "--statistics-from", "nowhere", GOOD], 1, "nowhere does not exist, expected a file of texts"),
+        (["explain", "--file", "."], 1, "--file: . is a folder, expected a file of texts"),
+        (["explain", "--html", ".", GOOD], 2, "--html: . is a folder, expected a file"),
+        (["explain", "--keep", os.devnull, GOOD], 2, "--keep: /dev/null is a file, expected a folder"),
+        (["explain", "--json", "/proc/self/out.json", GOOD], 2, "--json: /proc/self/out.json cannot be written"),
+        (["explain", "--preset", "best"], 2, "(captum-iba explain --help says more)"),
+        (["nonsense"], 2, "(captum-iba --help says more)"),
         (["explain", "--device", "nonsense", GOOD], 1, "nonsense"),
         (["explain", *QUICK, "--html", "no/folder.html", GOOD], 2, "--html: there is no folder no"),
     ],
 )
 def test_errors_are_one_line(arguments, code, says, capsys, monkeypatch):
     monkeypatch.setattr("sys.stdin", open(os.devnull))  # noqa: SIM115
+    Path("x.txt").write_text(GOOD, "utf-8")
     with pytest.raises(SystemExit) as left:
         cli.main(arguments)
     lines = capsys.readouterr().err.strip().splitlines()
     assert left.value.code == code
     assert lines[-1].startswith("captum-iba: error: ") and says in lines[-1]
     assert [line for line in lines if "error" in line.lower() or "Traceback" in line] == lines[-1:]
+
+
+@pytest.mark.parametrize("bad", [["--html", "no/page.html"], ["--file", "no.csv"], ["--statistics", "no"]])
+def test_paths_are_checked_before_anything_is_loaded(tmp_path, bad):
+    code = f"""import sys
+from captum_iba import cli
+try:
+    cli.main({["explain", *bad]})
+finally:
+    print({{"torch", "transformers"}} & set(sys.modules))"""
+    out, err = start("-c", code, folder=tmp_path).communicate(timeout=400)
+    assert err.startswith("captum-iba: error: ") and out == "set()\n"
+
+
+def test_files_are_written_before_anything_is_printed(tmp_path):
+    files = ["--html", "out.html", "--json", "out.json"]
+    code = f"from captum_iba import cli; cli.main({['explain', *QUICK, '-q', *files, GOOD]})"
+    process = start("-c", code, folder=tmp_path)
+    process.stdout.close()  # as `| head -1` does when it has its line
+    assert process.wait(timeout=400) != 0
+    assert (tmp_path / "out.html").is_file() and json.loads((tmp_path / "out.json").read_text("utf-8"))
 
 
 def test_a_file_that_is_no_text():
@@ -291,13 +320,19 @@ def test_compare_variants_of_iba():
         (["compare", "--data", "good.jsonl", "--out", "o", "--text-column", "body"], 1, "the columns are 'text'"),
         (["compare", "--data", "good.jsonl", "--out", "o", "--model", "./o"], 1, "no folder ./o"),
         (["compare", "--data", "good.jsonl", "--out", "o", "--model", "."], 1, "config.json"),
-        (["compare", "--data", "good.jsonl", "--out", "good.jsonl"], 1, "holds no comparison"),
+        (["compare", "--data", "good.jsonl", "--out", "good.jsonl"], 2, "good.jsonl is a file, expected a folder"),
+        (["compare", "--data", "good.jsonl", "--out", "."], 1, "holds no comparison"),
         (["compare", "--data", "label.jsonl", "--out", "o"], 1, "label 2 in the column 'label', which the model does"),
         (["compare", "--data", "broken.jsonl", "--out", "o"], 1, "line 2 is not JSON"),
         (["compare", "--data", "empty.jsonl", "--out", "o"], 1, "empty.jsonl is empty"),
-        (["compare", "--data", "nowhere.jsonl", "--out", "o"], 1, "no file nowhere.jsonl"),
+        (
+            ["compare", "--data", "nowhere.jsonl", "--out", "o"],
+            1,
+            "nowhere.jsonl does not exist, expected a file",
+        ),
+        (["compare", "--data", "nowhere.txt", "--out", "o"], 1, "--data: nowhere.txt does not exist, expected a file"),
         (["compare", "--config", "bad.yaml", "--out", "o"], 1, "bad.yaml has the key 'dta', expected one of data"),
-        (["compare", "--config", "nowhere.yaml", "--out", "o"], 1, "nowhere.yaml"),
+        (["compare", "--config", "nowhere.yaml", "--out", "o"], 1, "nowhere.yaml does not exist, expected a YAML file"),
         (["report", "."], 1, "holds no comparison"),
         (["report"], 2, "DIR"),
     ],
@@ -340,8 +375,11 @@ def test_compare_without_its_extra(name, monkeypatch):
 
 
 def test_explain_needs_no_extra_but_text(tmp_path):
-    missing = ["datasets", "pyarrow", "ray"]
-    arguments = ["explain", *QUICK, "--quiet", "--keep", "kept", GOOD]
+    missing = ["datasets", "pandas", "pyarrow", "ray"]
+    (tmp_path / "texts.csv").write_text(f'id,text\n1,"{GOOD}"\n', encoding="utf-8")
+    lines(tmp_path / "train.jsonl", *REVIEWS)
+    tables = ["--file", "texts.csv", "--statistics-from", "train.jsonl"]
+    arguments = ["explain", *QUICK, "--quiet", "--keep", "kept", *tables]
     block = f"import sys; sys.modules.update(dict.fromkeys({missing}))"
     code = f"{block}\nfrom captum_iba.cli import main; main({arguments})"
     process = start("-c", code, folder=tmp_path)

@@ -11,6 +11,7 @@ PACKAGE = Path(__file__).parents[1] / "captum_iba"
 # A package imports from those before it, and from itself.
 ORDER = (
     "_version",
+    "_warnings",
     "_checks",
     "_compat",
     "_files",

@@ -161,7 +161,15 @@ class Execution:
 
         def forward(copies: int) -> Any:
             inputs, arguments = part.tiled(copies)
-            return _run_forward(forward_func, inputs, None, arguments)
+            try:
+                return _run_forward(forward_func, inputs, None, arguments)
+            except TypeError as error:
+                if arguments is None or "positional argument" not in str(error):
+                    raise
+                raise TypeError(
+                    f"additional_forward_args: forward_func does not take them: {error}; the arguments are inputs, "
+                    "target and additional_forward_args, without baselines"
+                ) from error
 
         return forward
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -16,6 +15,7 @@ from torch.nn import Module
 from captum_iba._checks import check_integer, per_layer
 from captum_iba._compat import progress
 from captum_iba._files import write_bytes
+from captum_iba._warnings import warn_user
 from captum_iba.attr._model.guard import ModuleGuard
 from captum_iba.attr._model.hooks import HookPoint, activation_of, hook_points, hooked, layer_input_of
 from captum_iba.attr._model.padding import Padding
@@ -428,7 +428,16 @@ def _run_to_points(
 
     args, kwargs = ((), batch) if isinstance(batch, Mapping) else (batch, {})
     with suppress(_LayersDone), hooked(points, visit, lambda value: layer_input_of(value, guard)):
-        forward_func(*(args if isinstance(args, (tuple, list)) else (args,)), **kwargs)
+        arguments = args if isinstance(args, (tuple, list)) else (args,)
+        try:
+            forward_func(*arguments, **kwargs)
+        except TypeError as error:
+            if len(arguments) < 2 or "positional argument" not in str(error):
+                raise
+            raise TypeError(
+                f"batches: a batch has {len(arguments)} entries, which are all arguments of forward_func: {error}; of "
+                "a loader of inputs and labels pass (x for x, _ in loader)"
+            ) from error
     for point in points:
         point.require(runs[point.layer])
     return [activations[point.layer, point.call % runs[point.layer]] for point in points]
@@ -466,11 +475,10 @@ def require_same_place(
 def _warn_if_few(gathered: Sequence[FeatureStatistics]) -> None:
     fewest = min(gathered, key=lambda statistics: statistics.count)
     if fewest.count < ENOUGH:
-        warnings.warn(
-            f"batches: the statistics of layer {fewest.layer!r} come from {fewest.count} observations (examples, times "
-            f"positions), expected {ENOUGH} or more: bits change with the data they are gathered from. Give more data",
-            UserWarning,
-            stacklevel=3,
+        warn_user(
+            f"batches: the statistics of layer {fewest.layer!r} come from {fewest.count:,} observations (examples, "
+            f"times positions), expected {ENOUGH:,} or more: bits change with the data they are gathered from. Give "
+            "more data"
         )
 
 

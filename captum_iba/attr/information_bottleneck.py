@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import sys
-import warnings
 from collections.abc import Callable, Sequence
 from numbers import Integral
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from torch.nn import Module
 
 from captum_iba._checks import check_integer, per_layer
 from captum_iba._compat import LayerAttribution, ModuleOrModuleList, NoiseTunnel, TargetType, log_usage, progress
+from captum_iba._warnings import warn_user
 from captum_iba.attr._model.hooks import hook_points
 from captum_iba.attr._model.inputs import ModelInputs, outside_inference_mode
 from captum_iba.attr.execution import Execution
@@ -23,6 +24,28 @@ from captum_iba.attr.settings import BottleneckSettings, SettingsOverrides, reso
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+
+_P = ParamSpec("_P")
+
+
+def _without_baselines(attribute: Callable[_P, Any]) -> Callable[_P, Any]:
+    """Refuse baselines, which in Captum's other methods come second."""
+
+    @functools.wraps(attribute)
+    def checked(*args: _P.args, **kwargs: _P.kwargs) -> Any:
+        given = args[2] if len(args) > 2 else None
+        first = given[0] if isinstance(given, tuple) and given else given
+        # A loss function may take any target.
+        no_index = isinstance(first, Tensor) and first.is_floating_point() and not callable(kwargs.get("loss"))
+        if "baselines" in kwargs or no_index or (len(args) > 2 and "target" in kwargs):
+            raise TypeError(
+                "baselines: an information bottleneck has no baselines, its noise takes their place; expected "
+                "attribute(inputs, target, additional_forward_args, ...)"
+            )
+        return attribute(*args, **kwargs)
+
+    return checked
 
 
 class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
@@ -72,6 +95,7 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
         self._warned: set[str] = set()
 
     @log_usage(part_of_slo=True)  # type: ignore[untyped-decorator]
+    @_without_baselines
     def attribute(
         self,
         inputs: Tensor | tuple[Tensor, ...],
@@ -247,7 +271,7 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
     def _warn_once(self, key: str, message: str) -> None:
         if key not in self._warned:
             self._warned.add(key)
-            warnings.warn(message, UserWarning, stacklevel=2)
+            warn_user(message)
 
 
 def _one_per_layer(
@@ -257,7 +281,8 @@ def _one_per_layer(
         return [None] * n_layers
     if not isinstance(statistics, (FeatureStatistics, list, tuple)):
         raise TypeError(
-            f"statistics is a {type(statistics).__name__}, expected FeatureStatistics or a list, one per layer"
+            f"statistics is a {type(statistics).__name__}, expected FeatureStatistics or a list, one per layer; "
+            "FeatureStatistics.load(path) reads a file"
         )
     listed = [statistics] if isinstance(statistics, FeatureStatistics) else statistics
     entries = per_layer("statistics", listed, n_layers)
@@ -275,7 +300,7 @@ def _usable_mask(name: str, mask: Tensor | None, rows: int) -> Tensor | None:
     if mask.ndim and mask.shape[0] not in (1, rows):
         raise ValueError(
             f"{name} has the shape {tuple(mask.shape)}, expected one that broadcasts, aligned on the left, to the "
-            f"activation: 1 or {rows} rows"
+            f"activation: 1 or {rows} rows; one (H, W) for all images and channels is mask[None, None]"
         )
     if name == "bottleneck_mask" and mask.dtype != torch.bool and bool(((mask < 0) | (mask != mask)).any()):
         raise ValueError(

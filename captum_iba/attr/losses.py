@@ -206,11 +206,21 @@ def _selected(output: Tensor, target: TargetType) -> Tensor:
     except (IndexError, RuntimeError) as error:
         raise AssertionError(
             f"target {target!r} is out of range for an output of shape {tuple(output.shape)}"
+            f"{_expected_target(output, target)}"
         ) from error
     if selected.shape[1:].numel() != 1:
         raise AssertionError(
             f"target {target!r} selects {tuple(selected.shape[1:])} values per example of an output of shape "
-            f"{tuple(output.shape)}, expected one"
+            f"{tuple(output.shape)}, expected one{_expected_target(output, target)}"
         )
     rows: Tensor = selected.reshape(output.shape[0])
     return rows
+
+
+def _expected_target(output: Tensor, target: TargetType) -> str:
+    """What was expected, where one index is the target of an output that needs several."""
+    if output.ndim < 3 or isinstance(target, (tuple, list)):
+        return ""
+    if output.ndim > 3:
+        return f"; expected a tuple of {output.ndim - 1} indices"
+    return f"; expected (position, class), for example (-1, {target if isinstance(target, int) else 0})"

@@ -312,9 +312,11 @@ def _align_left(mask: Tensor, shape: torch.Size, name: str) -> Tensor:
     """A mask over the first dimensions of an activation, with size 1 for the rest; ValueError if it does not fit."""
     aligned = mask.reshape(*mask.shape, *[1] * max(0, len(shape) - mask.ndim))
     if not _broadcasts(aligned.shape, shape):
+        wider = torch.Size((*mask.shape[:1], *[1] * (len(shape) - mask.ndim), *mask.shape[1:]))
+        hint = f"; reshape it to {tuple(wider)}" if wider != mask.shape and _broadcasts(wider, shape) else ""
         raise ValueError(
             f"{name} has the shape {tuple(mask.shape)}, expected one that broadcasts, aligned on the left, to the "
-            f"activation of shape {tuple(shape)}"
+            f"activation of shape {tuple(shape)}{hint}"
         )
     return aligned
 

@@ -41,8 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         # A terminal or pipe that is not UTF-8 shows "?" rather than ending the program.
         getattr(stream, "reconfigure", lambda **_: None)(errors="replace")
     command = typer.main.get_command(app)
+    words = None if arguments is None else list(arguments)
     try:
-        words = None if arguments is None else list(arguments)
         sys.exit(command.main(words, prog_name="captum-iba", standalone_mode=False) or 0)
     except KeyboardInterrupt:
         print_error("interrupted")
@@ -53,7 +53,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if message is None:
             raise
         if message().strip():  # without any command the help has been shown
-            print_error(f"{message()} (captum-iba --help says more)")
+            named = next(iter(sys.argv[1:] if words is None else words), "")
+            known = named in command.commands  # type: ignore[attr-defined]
+            print_error(f"{message()} (captum-iba {f'{named} ' if known else ''}--help says more)")
         sys.exit(getattr(failure, "exit_code", 2))
 
 

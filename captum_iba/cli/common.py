@@ -1,12 +1,13 @@
-"""What the commands share: options, reading texts, messages, a progress bar, errors in one line."""
+"""What the commands share: options, paths, reading texts, messages, a progress bar, errors in one line."""
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from enum import Enum
 from importlib.util import find_spec
@@ -119,15 +120,15 @@ def read_texts(source: str, text_column: str | None, pair_column: str | None) ->
         if text_column is not None or pair_column is not None:
             raise ValueError(f"{source} is read line by line and has no columns; expected CSV, JSON lines or parquet.")
         return read_lines(source), None
-    require_extra()
-    from captum_iba.compare.data import find_columns, missing_text, open_table
+    from captum_iba.compare.data import find_columns, missing_text, open_table, row_name
 
     table, _ = open_table(source)
     columns = find_columns(table.column_names, text_column, pair_column)
     names = [name for name in (columns.text, columns.pair) if name is not None]
-    for number, row in enumerate(table.select_columns(names)):
-        if (lacking := missing_text(columns, row)) is not None:
-            raise ValueError(f"{source}: row {number} has {lacking}; leave the row out, or write an empty text.")
+    for number, values in enumerate(zip(*(table[name] for name in names), strict=True)):
+        if (lacking := missing_text(columns, dict(zip(names, values, strict=True)))) is not None:
+            where = row_name(table, number)
+            raise ValueError(f"{source}: {where} has {lacking}; leave the row out, or write an empty text.")
     pairs = None if columns.pair is None else [str(value) for value in table[columns.pair]]
     return [str(value) for value in table[columns.text]], pairs
 
@@ -137,6 +138,44 @@ def require_extra() -> None:
     for name in ("datasets", "pyarrow", "scipy", "matplotlib", "yaml"):
         if find_spec(name) is None:
             raise ModuleNotFoundError(f'{name} is not installed; run: pip install "captum-iba[compare]"', name=name)
+
+
+def check_input(option: str, path: Path | str | None, expected: str, folder: bool = False) -> None:
+    """FileNotFoundError that says what was expected, unless there is such a file (or, where it may be one, folder)."""
+    if path is None or (Path(path).exists() and (folder or not Path(path).is_dir())):
+        return
+    what = "is a folder" if Path(path).is_dir() else "does not exist"
+    raise FileNotFoundError(f"{option}: {path} {what}, expected {expected}.")
+
+
+def check_model(model: str | None) -> None:
+    """FileNotFoundError for a folder that is not there; another name may be one on the hub."""
+    if model is not None and model.startswith((".", "/", "~")) and not Path(model).is_dir():
+        raise FileNotFoundError(f"--model: there is no folder {model}, expected one of a classifier, or a hub name.")
+
+
+def check_output(option: str, path: Path | None) -> None:
+    """BadParameter unless a file can be written there: known before the work, not after it."""
+    if path is None:
+        return
+    folder = path.absolute().parent
+    if path.is_dir():
+        raise typer.BadParameter(f"{option}: {path} is a folder, expected a file.")
+    if not folder.is_dir():
+        raise typer.BadParameter(f"{option}: there is no folder {path.parent}.")
+    if not os.access(folder, os.W_OK) or (path.exists() and not os.access(path, os.W_OK)):
+        raise typer.BadParameter(f"{option}: {path} cannot be written.")
+
+
+def check_output_folder(option: str, path: Path | None) -> None:
+    """BadParameter unless files can be written into a folder, which need not be there yet."""
+    if path is None:
+        return
+    there = next(parent for parent in (path.absolute(), *path.absolute().parents) if parent.exists())
+    if not there.is_dir():
+        raise typer.BadParameter(f"{option}: {there} is a file, expected a folder.")
+    if not os.access(there, os.W_OK):
+        raise typer.BadParameter(f"{option}: the folder {there} cannot be written.")
 
 
 def read_lines(source: str) -> list[str]:
@@ -191,12 +230,29 @@ def print_error(message: str) -> None:
 
 
 @contextmanager
-def plain_errors(quiet: bool, interrupted: str = "interrupted") -> Iterator[None]:
-    """What goes wrong is one line on standard error, without a traceback; ``interrupted`` is what Ctrl-C shows."""
-    from transformers.utils import logging
+def loading() -> Iterator[None]:
+    """For the imports and the model: transformers is quiet, and no garbage collected.
 
-    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    A collection reads all objects that there are, and those of the imports stay: a third of the time until the first
+    result. They are left out of later collections, too.
+    """
+    collected = gc.isenabled()
+    gc.disable()
+    try:
+        from transformers.utils import logging
+
+        logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+        logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+        yield
+    finally:
+        gc.freeze()
+        if collected:
+            gc.enable()
+
+
+@contextmanager
+def plain_errors(quiet: bool, interrupted: Callable[[], str] = lambda: "interrupted") -> Iterator[None]:
+    """What goes wrong is one line on standard error, without a traceback; ``interrupted`` gives what Ctrl-C shows."""
 
     def show(message: Any, *_: Any, **__: Any) -> None:
         note(f"note: {message}", quiet)
@@ -209,7 +265,7 @@ def plain_errors(quiet: bool, interrupted: str = "interrupted") -> Iterator[None
         try:
             yield
         except KeyboardInterrupt:
-            print_error(interrupted)
+            print_error(interrupted())
             raise typer.Exit(130) from None
         except (typer.Exit, typer.BadParameter, BrokenPipeError):
             raise

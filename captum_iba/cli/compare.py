@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import fields
 from enum import Enum
 from pathlib import Path
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -20,7 +23,12 @@ from captum_iba.cli.common import (
     ModelOption,
     PrecisionOption,
     WorkersOption,
+    check_input,
+    check_model,
+    check_output_folder,
     find_executor,
+    has_columns,
+    loading,
     note,
     parse_layer,
     plain_errors,
@@ -31,10 +39,17 @@ from captum_iba.cli.common import (
 
 if TYPE_CHECKING:
     from captum_iba.compare import Comparison, ComparisonConfig, FinishedChunk, Summary
+    from captum_iba.compare.parallel import Executor
 
 _QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the findings and errors.")]
 
-_INTERRUPTED = "interrupted; what is finished is kept, and the same command goes on where it stopped"
+_MINUTE = 60.0
+
+# Those of captum_iba.methods, whose import takes seconds; a test compares them.
+METHOD_NAMES = (
+    "iba, iba_paper, iba_as_released, random, lime, ig, gradient_x_activation, gradient_shap, saliency, captum_lime, "
+    "kernel_shap, leave_one_out, occlusion, conductance, grad_cam, ig_as_released, lime_as_released"
+)
 
 
 class MethodPreset(str, Enum):
@@ -71,7 +86,8 @@ def compare(
     methods: Annotated[
         str | None,
         typer.Option(
-            help="Names of methods with commas between them; NAME:abs takes the magnitude of the scores.",
+            help=f"Methods with commas between them: {METHOD_NAMES}. NAME:abs takes the magnitude of the scores. A "
+            "folder with other methods gets those that it lacks.",
             show_default="iba,ig,lime,random",
         ),
     ] = None,
@@ -143,13 +159,23 @@ def compare(
     options = {**locals(), "layers": [_layer(text) for text in layer or ()] or None, "betas": beta or None}
     if data is None and config is None:
         raise typer.BadParameter("Missing option --data (or --config with a file that names the data).")
-    with plain_errors(quiet, _INTERRUPTED):
-        require_extra()
-        from captum_iba.compare import prepare, write_report
 
-        where = find_executor(executor, address, workers)
+    def interrupted() -> str:
+        kept = "; what is finished is kept, and the same command goes on where it stopped"
+        return f"interrupted{kept if any((out / 'records').glob('*/*.parquet')) else ''}"
+
+    with plain_errors(quiet, interrupted):
+        require_extra()
+        _check_paths(data, config, model, statistics_from, out)
+        with loading():
+            from captum_iba.compare import prepare, write_report
+
+            where = find_executor(executor, address, workers)
+            configuration = _config(config, options)
+            _check_paths(configuration.data, None, configuration.model, configuration.statistics_from, out)
+            comparison = prepare(configuration, out, lambda message: note(message, quiet), where)
         with quiet_workers(where):
-            _compute(prepare(_config(config, options), out, lambda message: note(message, quiet), where), quiet)
+            _compute(comparison, quiet)
         _deliver(write_report(out), quiet)
 
 
@@ -163,6 +189,20 @@ def report(
         from captum_iba.compare import write_report
 
         _deliver(write_report(folder), quiet)
+
+
+def _check_paths(data: str | None, config: Path | None, model: str | None, statistics: str | None, out: Path) -> None:
+    """Refuse paths that cannot be read or written, before anything is loaded; other names may be on the hub."""
+    check_input("--config", config, "a YAML file, such as the comparison.yaml of a comparison")
+    for option, source in (("--data", data), ("--statistics-from", statistics)):
+        is_path = source is not None and (
+            source.startswith((".", "/", "~")) or source.endswith(".txt") or has_columns(source)
+        )
+        check_input(
+            option, source if is_path else None, "a file of JSON lines, CSV, parquet or .txt, or a folder", True
+        )
+    check_model(model)
+    check_output_folder("--out", out)
 
 
 def _config(path: Path | None, options: dict[str, Any]) -> ComparisonConfig:
@@ -184,43 +224,101 @@ def _layer(text: str) -> int | str | list[int | str]:
 
 
 def _compute(comparison: Comparison, quiet: bool) -> None:
-    left = TimeLeft((run.name for run in comparison.runs), comparison.tokens)
+    left = TimeLeft((run.name for run in comparison.runs), comparison.tokens, comparison.executor)
+    total = comparison.tokens * len(comparison.runs)
     failing: set[str] = set()
     with progress_bar(quiet, TaskProgressColumn(), TextColumn("{task.fields[left]}")) as bar:
-        task = bar.add_task("", total=comparison.tokens * len(comparison.runs), left="")
-        for step in comparison.run():
-            left.add(step)
-            seconds = left.seconds()
-            if seconds is not None and comparison.executor.workers:
-                seconds /= comparison.executor.workers
-            bar.update(task, advance=step.tokens, description=step.run, left=_duration(seconds))
-            if step.error is not None and step.run not in failing:
-                failing.add(step.run)
-                note(f"{step.run} fails on examples, which is recorded; the first time with {step.error}", quiet)
+        task = bar.add_task("", total=total, left="")
+        so_far = 0  # tokens of the chunk at hand that the bar shows already
+
+        def advance(run: str, tokens: int) -> None:
+            bar.update(task, advance=tokens, description=run, left=_duration(left.seconds()))
+
+        def on_tokens(run: str, tokens: int) -> None:
+            nonlocal so_far
+            so_far += tokens
+            left.begin(run, so_far)
+            advance(run, tokens)
+
+        def say() -> None:
+            state = bar.tasks[task]
+            time_left = _duration(left.seconds())
+            note(f"{state.completed / total:.0%}, at {state.description}{time_left and f', {time_left}'}", quiet)
+
+        with every_minute(say) if bar.disable else nullcontext():
+            for step in comparison.run(on_tokens):
+                first = left.add(step)
+                advance(step.run, step.tokens - so_far)
+                so_far = 0
+                if first and (seconds := left.seconds_of(step.run)) > _MINUTE:
+                    note(f"{step.run}: about {seconds / 60:.0f} min", quiet)
+                if step.error is not None and step.run not in failing:
+                    failing.add(step.run)
+                    note(f"{step.run} fails on examples, which is recorded; the first time with {step.error}", quiet)
+
+
+@contextmanager
+def every_minute(say: Callable[[], None], seconds: float = _MINUTE) -> Iterator[None]:
+    """Call a function every minute, from another thread."""
+    ended = Event()
+
+    def tell() -> None:
+        while not ended.wait(seconds):
+            say()
+
+    thread = Thread(target=tell, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 class TimeLeft:
     """Estimate of the time that a comparison still takes: each run goes on at its own pace, in seconds per token."""
 
-    def __init__(self, runs: Iterable[str], tokens: int) -> None:
+    def __init__(self, runs: Iterable[str], tokens: int, executor: Executor | None = None) -> None:
         self._left = dict.fromkeys(runs, tokens)
         self._tokens: defaultdict[str, int] = defaultdict(int)
         self._seconds: defaultdict[str, float] = defaultdict(float)
+        self._begun: dict[str, float] = {}  # paces of runs before their first chunk is finished
+        self._start = time.perf_counter()
+        self._executor = executor
 
-    def add(self, step: FinishedChunk) -> None:
-        """Take a step into account."""
+    def begin(self, run: str, tokens: int) -> None:
+        """Take into account that a run has scored some tokens of a chunk."""
+        self._begun[run] = (time.perf_counter() - self._start) / tokens
+
+    def add(self, step: FinishedChunk) -> bool:
+        """Take a step into account; whether it is the first of its run that took time."""
+        first = step.seconds is not None and not self._tokens[step.run]
         self._left[step.run] -= step.tokens
+        self._start = time.perf_counter()
         if step.seconds is not None:
             self._tokens[step.run] += step.tokens
             self._seconds[step.run] += step.seconds
+        return first
 
     def seconds(self) -> float | None:
         """Seconds left; None before anything is known. A run without a step yet counts like the mean of the others."""
-        paces = {run: self._seconds[run] / tokens for run, tokens in self._tokens.items() if tokens}
+        paces = self._paces()
         if not paces:
             return 0.0 if not any(self._left.values()) else None
         mean_pace = sum(paces.values()) / len(paces)
-        return sum(left * paces.get(run, mean_pace) for run, left in self._left.items())
+        seconds = sum(left * paces.get(run, mean_pace) for run, left in self._left.items())
+        return seconds / self._workers()
+
+    def seconds_of(self, run: str) -> float:
+        """Seconds left of a run that has finished a step."""
+        return self._left[run] * self._paces()[run] / self._workers()
+
+    def _paces(self) -> dict[str, float]:
+        finished = {run: self._seconds[run] / tokens for run, tokens in self._tokens.items() if tokens}
+        return {**self._begun, **finished}
+
+    def _workers(self) -> int:
+        return (self._executor.workers if self._executor else None) or 1
 
 
 def _duration(seconds: float | None) -> str:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.progress import MofNCompleteColumn
 
-from captum_iba.cli.common import note, one_thread, plain_errors, progress_bar
+from captum_iba.cli.common import check_output, loading, note, one_thread, plain_errors, progress_bar
 
 _METHODS = ("iba", "ig", "lime", "leave_one_out")
 
@@ -19,6 +19,7 @@ def demo(
 ) -> None:
     """Explain a few film reviews at all 12 layers of the embedded model, beside other methods, and write a page."""
     with plain_errors(quiet):
+        check_output("--out", out)
         from captum_iba._files import write_text
         from captum_iba.demo import demo_texts, embedded_model_path, embedded_statistics
         from captum_iba.methods import attribute
@@ -27,7 +28,8 @@ def demo(
         from captum_iba.visualization import layer_page
 
         note("loading the embedded model", quiet)
-        model, tokenizer = load_classifier(embedded_model_path())
+        with loading():
+            model, tokenizer = load_classifier(embedded_model_path())
         depth = len(find_blocks(model))
         texts = demo_texts()
         with one_thread(), progress_bar(quiet, MofNCompleteColumn()) as bar:

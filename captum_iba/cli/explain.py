@@ -22,8 +22,13 @@ from captum_iba.cli.common import (
     Precision,
     PrecisionOption,
     WorkersOption,
+    check_input,
+    check_model,
+    check_output,
+    check_output_folder,
     find_executor,
     has_columns,
+    loading,
     note,
     number_or_name,
     parse_layer,
@@ -121,30 +126,31 @@ def explain(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only results and errors.")] = False,
 ) -> None:
     """Explain texts: the words in colour, and how many bits the classifier needs of each."""
-    with plain_errors(quiet):
+
+    def interrupted() -> str:
+        kept = keep is not None and any(keep.glob("*.json"))
+        return f"interrupted{f'; what is finished is kept in {keep}, and the same command goes on' if kept else ''}"
+
+    with plain_errors(quiet, interrupted):
         _check_options(texts, preset, statistics, statistics_from, text_column, pair_column)
+        if texts and file is not None:
+            raise typer.BadParameter("TEXT and --file: expected one of them, got both.")
+        _check_paths(file, statistics, statistics_from, html, json_file, keep, model)
         of_file = (text_column, pair_column)
         if statistics_from is not None and has_columns(str(statistics_from)) and not has_columns(file or "-"):
             of_file = (None, None)  # they are columns of the file for the statistics
-        first_texts, second_texts = _texts(texts, file, *of_file)
-        if pair and second_texts:
-            raise typer.BadParameter("--pair: the second texts are in the file already.")
-        if pair and len(pair) != len(first_texts):
-            raise typer.BadParameter(f"--pair: expected one for each of the {len(first_texts)} texts, got {len(pair)}.")
-        if statistics is not None and statistics_from is not None:
-            raise typer.BadParameter("--statistics and --statistics-from: expected one of them, got both.")
-        if html is not None and str(html) == "-":
-            raise typer.BadParameter("--html: expected a file; only --json goes to standard output.")
-        if html is not None and json_file is not None and html.absolute() == json_file.absolute():
-            raise typer.BadParameter(f"--html and --json: both are {html}, expected two files.")
-        for option, path in (("--html", html), ("--json", json_file)):
-            if path is not None and not path.absolute().parent.is_dir():
-                raise typer.BadParameter(f"{option}: there is no folder {path.parent}.")
-        from captum_iba.compare.parallel import explain_texts
+        with loading():
+            first_texts, second_texts = _texts(texts, file, *of_file)
+            if pair and second_texts:
+                raise typer.BadParameter("--pair: the second texts are in the file already.")
+            if pair and len(pair) != len(first_texts):
+                expected = f"expected one for each of the {len(first_texts)} texts, got {len(pair)}"
+                raise typer.BadParameter(f"--pair: {expected}.")
+            from captum_iba.compare.parallel import explain_texts
 
-        where = find_executor(executor, address, workers)
-        # Remote workers have devices of their own.
-        explainer = _load(model, layer, statistics, None if where.remote else device, dtype)
+            where = find_executor(executor, address, workers)
+            # Remote workers have devices of their own.
+            explainer = _load(model, layer, statistics, None if where.remote else device, dtype)
         if statistics is None and preset is not BottleneckPreset.as_released:
             _find_statistics(explainer, model, statistics_from, (text_column, pair_column), quiet)
         attribute: Callable[..., list[TextAttribution]] = explainer.explain
@@ -186,11 +192,36 @@ def _check_options(
             raise typer.BadParameter(f"{option} is for a table (--file), the texts are arguments.")
 
 
+def _check_paths(
+    file: str | None,
+    statistics: Path | None,
+    statistics_from: Path | None,
+    html: Path | None,
+    json_file: Path | None,
+    keep: Path | None,
+    model: str | None,
+) -> None:
+    """Refuse paths that cannot be read or written, before anything is loaded."""
+    if statistics is not None and statistics_from is not None:
+        raise typer.BadParameter("--statistics and --statistics-from: expected one of them, got both.")
+    if html is not None and str(html) == "-":
+        raise typer.BadParameter("--html: expected a file; only --json goes to standard output.")
+    if html is not None and json_file is not None and html.absolute() == json_file.absolute():
+        raise typer.BadParameter(f"--html and --json: both are {html}, expected two files.")
+    texts = "a file of texts: one on each line, or a CSV, JSON lines or parquet table"
+    check_input("--file", None if file == "-" else file, texts)
+    check_input("--statistics-from", statistics_from, texts)
+    kept = "a file of statistics, or a folder of one for each layer, as save_statistics writes them"
+    check_input("--statistics", statistics, kept, folder=True)
+    check_model(model)
+    check_output("--html", html)
+    check_output("--json", None if str(json_file) == "-" else json_file)
+    check_output_folder("--keep", keep)
+
+
 def _texts(
     arguments: list[str] | None, file: str | None, text_column: str | None, pair_column: str | None
 ) -> tuple[list[str], list[str] | None]:
-    if arguments and file is not None:
-        raise typer.BadParameter("TEXT and --file: expected one of them, got both.")
     if arguments:
         return arguments, None
     if file is None and sys.stdin.isatty():
@@ -245,20 +276,22 @@ def _find_statistics(
         explainer.statistics = tuple(embedded_statistics(block.index or 0) for block in explainer.layers)
         note("statistics: those of the embedded model, over film reviews", quiet)
     else:
-        note(
-            "no statistics: each text's own are used, which is less faithful; "
-            "--statistics-from FILE estimates them from texts",
-            quiet,
-        )
+        note("statistics: of neutral texts in the package; --statistics-from FILE estimates them from yours", quiet)
 
 
 def _deliver(results: list[TextAttribution], html: Path | None, json_file: Path | None, quiet: bool) -> None:
     from captum_iba._files import write_text
     from captum_iba.visualization import terminal_text, token_page
 
+    # Files first: who reads the output may close it before its end.
     content = None
     if json_file is not None:
         content = json.dumps([result.to_dict() for result in results], ensure_ascii=False, allow_nan=False, indent=1)
+    written = []
+    if json_file is not None and str(json_file) != "-":
+        written.append(write_text(json_file, f"{content}\n"))
+    if html is not None:
+        written.append(write_text(html, token_page(results)))
     if str(json_file) == "-":
         typer.echo(content)
     else:
@@ -270,7 +303,5 @@ def _deliver(results: list[TextAttribution], html: Path | None, json_file: Path 
                 console.print(terminal_text(result))
             else:  # never wrapped, never coloured
                 typer.echo(str(result))
-        if json_file is not None and content is not None:
-            note(f"wrote {write_text(json_file, content + chr(10))}", quiet)
-    if html is not None:
-        note(f"wrote {write_text(html, token_page(results))}", quiet)
+    for path in written:
+        note(f"wrote {path}", quiet)

@@ -6,7 +6,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 from urllib.parse import quote
@@ -27,8 +27,9 @@ PROVENANCE_FILE = "config.json"
 _FORMAT = "captum_iba.compare/1"
 _FORMAT_BEFORE_1_0 = "captum_iba.benchmark/"
 
-# The same model or data elsewhere is no change (their fingerprints tell), and neither is another machine.
-_MAY_DIFFER = ("model", "data", "environment")
+# The same model or data elsewhere is no change (their fingerprints tell), and neither is another machine. Methods are
+# compared one by one, those that both have.
+_MAY_DIFFER = ("model", "data", "environment", "asked")
 
 MethodEntry = str | Mapping[str, Any]
 LayerChoice = int | str | Sequence[int | str]
@@ -333,23 +334,51 @@ def claim_folder(folder: Path, provenance: dict[str, Any], config: ComparisonCon
     """Make a folder that of a comparison; whether it held this comparison already, which then goes on.
 
     ``provenance`` is all that the records depend on, kept beside them, so that records of two settings never mix.
-    ValueError names every difference from another comparison in the folder, or says that it holds other files.
+    Methods that the folder does not have are added to those that it has.
+
+    Raises:
+        ValueError: Another comparison is in the folder, with every difference; or it holds other files.
     """
     resumed = (folder / PROVENANCE_FILE).is_file()
+    rows = provenance["methods"]
+    asked = {**provenance, "asked": list(rows)}
     if resumed:
-        if different := differences(read_provenance(folder), json.loads(json.dumps(provenance))):
+        before = read_provenance(folder)
+        own = {**before, "methods": {row: about for row, about in before["methods"].items() if row in rows}}
+        known = {**provenance, "methods": {row: about for row, about in rows.items() if row in before["methods"]}}
+        different = differences(own, json.loads(json.dumps(known)))
+        spelled = {folder_name(row).casefold(): row for row in before["methods"]}
+        different += [
+            f"methods: was {there}, is {row}"
+            for row in rows
+            if (there := spelled.get(folder_name(row).casefold(), row)) != row
+        ]
+        if different:
             raise ValueError(
                 f"out: {folder} holds a comparison with other settings: {'; '.join(different)}. "
                 "Choose another folder, or the same settings."
             )
+        asked = {**before, "methods": {**before["methods"], **rows}, "asked": list(rows)}
+        if before["methods"].keys() - rows.keys():
+            entries = [_entry(row, about) for row, about in asked["methods"].items()]
+            config = replace(config, methods=entries, preset=None, layers=(), betas=())
     elif folder.exists() and (not folder.is_dir() or any(not path.name.startswith(".") for path in folder.iterdir())):
         raise ValueError(f"out: {folder} is not empty and holds no comparison; choose another folder.")
     folder.mkdir(parents=True, exist_ok=True)
-    if not resumed:
-        content = json.dumps({"format": _FORMAT, **provenance}, indent=1, ensure_ascii=False)
-        write_text(folder / PROVENANCE_FILE, f"{content}\n")
+    content = json.dumps({"format": _FORMAT, **asked}, indent=1, ensure_ascii=False)
+    write_text(folder / PROVENANCE_FILE, f"{content}\n")
     write_text(folder / CONFIG_FILE, config.to_yaml())
     return resumed
+
+
+def _entry(row: str, about: Mapping[str, Any]) -> MethodEntry:
+    """The entry of a configuration that gives a row of the provenance."""
+    seeds = {"seed": about["seeds"][0]} if find_method(about["method"]).uses_seed else {}
+    if about["runs"] != [row]:
+        seeds["seeds"] = len(about["seeds"])
+    layer = {} if about["layer"] is None else {"layer": about["layer"]}
+    named = {"method": about["method"], "name": row, "counting": about["counting"]}
+    return {**named, **layer, **seeds, **about["options"]}
 
 
 def read_provenance(folder: Path) -> dict[str, Any]:
@@ -394,4 +423,6 @@ def _short(value: Any) -> str:
         return f"{{{', '.join(f'{key}: {_short(item)}' for key, item in value.items())}}}"
     if isinstance(value, list):
         return ",".join(map(_short, value))
+    if isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value):
+        return value[:12]  # of a fingerprint
     return str(value) if not isinstance(value, float) else f"{value:.4g}"

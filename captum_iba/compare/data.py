@@ -1,24 +1,20 @@
-"""The examples that are compared: reading a dataset through ``datasets``, its columns and labels, and the sample."""
+"""The examples that are compared: a dataset from a file or through ``datasets``, columns and labels, the sample."""
 
 from __future__ import annotations
 
-import bz2
-import csv
 import errno
-import gzip
 import hashlib
 import json
 import logging
-import lzma
 import random
 import re
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from captum_iba.compare.table_files import READERS, kind_of_file, read_table
 from captum_iba.text.arguments import find_target
 
 # The names of the columns in well-known datasets: a text and its pair, or a text alone.
@@ -36,18 +32,6 @@ _TEXTS = (
     ("content", None),
 )
 _LABELS = ("label", "labels", "coarse_label", "gold_label", "class", "target")
-
-# What reads a file, by its ending; one of a compression may follow it.
-_READERS = {
-    ".jsonl": "json",
-    ".json": "json",
-    ".ndjson": "json",
-    ".csv": "csv",
-    ".tsv": "csv",
-    ".parquet": "parquet",
-    ".txt": "text",
-}
-_OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open, "": open}
 
 # Which split is taken when none is named, in this order.
 _SPLITS = ("test", "validation", "dev", "train")
@@ -114,7 +98,9 @@ def load_data(
     columns = find_columns(table.column_names, text_column, pair_column, label_column)
     for name in (columns.text, columns.pair):
         if name is not None and getattr(table.features[name], "dtype", None) not in ("string", "large_string"):
-            raise ValueError(f"data: the column {name!r} holds {table.features[name]}, expected texts.")
+            raise ValueError(
+                f"data: the column {name!r} holds {table.features[name] or 'lists or objects'}, expected texts."
+            )
     order = list(range(len(table)))
     random.Random(seed).shuffle(order)
     count = len(order) if examples is None else min(examples, len(order))
@@ -172,6 +158,7 @@ class _GoldLabels:
     """
 
     def __init__(self, table: Any, column: str, labels: Sequence[str]) -> None:
+        self.table = table
         self.column = column
         self.labels = labels
         self.names = getattr(table.features[column], "names", None)
@@ -188,9 +175,10 @@ class _GoldLabels:
 
     def __call__(self, value: Any, row: int) -> int:
         if value in (None, ""):
-            raise ValueError(f"data: row {row} has no label in the column {self.column!r} (it holds {value!r}).")
+            where = row_name(self.table, row)
+            raise ValueError(f"data: {where} has no label in the column {self.column!r} (it holds {value!r}).")
         if (problem := self._problem(value)) is not None:
-            raise ValueError(f"data: row {row} has the label {value!r} {problem}.")
+            raise ValueError(f"data: {row_name(self.table, row)} has the label {value!r} {problem}.")
         named = self._named(self._spelled(value))
         index = self._numbered(value) if named is None else named
         assert index is not None
@@ -252,54 +240,53 @@ def missing_text(columns: Columns, row: Mapping[str, Any]) -> str | None:
 
 
 def open_table(source: str, subset: str | None = None, split: str | None = None) -> tuple[Any, str | None]:
-    """Open a dataset as a table on disk, with the name of its split; None for a file, which has none.
+    """Open a dataset as a table, with the name of its split; None for a file, which has none.
 
     ``source`` is a file (JSON lines, CSV, parquet, or one text per line in ``.txt``; also compressed), a folder that
     ``datasets`` understands, or a name on the hub; without ``split`` it is test, else validation, else the only one.
+    Files but parquet are read without ``datasets``.
     """
     path = Path(source)
     if path.is_file():
         if subset is not None or split is not None:
             raise ValueError(f"data: {source} is a file and has no parts to choose from; leave subset and split out.")
         return _open_file(path), None
-    if not path.is_dir() and (source.startswith((".", "/", "~")) or _kind(path) is not None):
+    if not path.is_dir() and (source.startswith((".", "/", "~")) or kind_of_file(path) is not None):
         raise FileNotFoundError(f"data: there is no file {source}.")
     return _open_named(source, subset, split)
 
 
-def _kind(path: Path) -> tuple[str, str] | None:
-    """What reads the file, and its compression."""
-    endings = [ending.lower() for ending in path.suffixes]
-    packed = endings.pop() if endings and endings[-1] in _OPENERS else ""
-    reader = _READERS.get(endings[-1]) if endings else None
-    return None if reader is None else (reader, packed)
+def row_name(table: Any, number: int) -> str:
+    """Where a row, numbered from 0, is found: its line in the file, or its number from 1."""
+    lines = getattr(table, "lines", None)
+    return f"row {number + 1}" if lines is None else f"line {lines[number]}"
 
 
 def _open_file(path: Path) -> Any:
-    kind = _kind(path)
+    kind = kind_of_file(path)
     if kind is None:
-        raise ValueError(f"data: {path} has none of the endings {', '.join(_READERS)} (or these with .gz, .bz2, .xz).")
+        raise ValueError(f"data: {path} has none of the endings {', '.join(READERS)} (or these with .gz, .bz2, .xz).")
     if path.stat().st_size == 0:
         raise ValueError(f"data: {path} is empty.")
-    reader, packed = kind
     try:
-        with _quiet() as datasets, warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Length of header or names")  # _check_fields has looked
-            options: dict[str, Any] = {"cache_dir": _cache_of([path], datasets)}
-            if reader == "csv":
-                options |= _as_written(path, packed, datasets)
-            elif reader == "text":
-                options["encoding"] = "utf-8-sig"
-            table = datasets.load_dataset(reader, data_files=str(path), split="train", **options)
-    except (KeyboardInterrupt, ModuleNotFoundError):
+        table = _open_parquet(path) if kind[0] == "parquet" else read_table(path, *kind)
+    except (KeyboardInterrupt, ModuleNotFoundError, MemoryError):
         raise
     except Exception as error:
         if _is_full(error):
             raise
-        raise ValueError(f"data: {path} cannot be read: {_reason(error, path, reader, packed)}") from error
+        cause = error.__cause__ or error if kind[0] == "parquet" else error
+        reason = " ".join(str(cause).split()) or type(cause).__name__
+        raise ValueError(f"data: {path} cannot be read: {reason}") from error
     if len(table) == 0:
         raise ValueError(f"data: {path} has no rows.")
     return table
+
+
+def _open_parquet(path: Path) -> Any:
+    with _quiet() as datasets:
+        cache = _cache_of([path], datasets)
+        return datasets.load_dataset("parquet", data_files=str(path), split="train", cache_dir=cache)
 
 
 def _cache_of(paths: Sequence[Path], datasets: Any) -> str:
@@ -311,41 +298,6 @@ def _cache_of(paths: Sequence[Path], datasets: Any) -> str:
             while part := file.read(1 << 20):
                 digest.update(part)
     return str(Path(datasets.config.HF_DATASETS_CACHE) / "captum_iba" / digest.hexdigest()[:32])
-
-
-def _as_written(path: Path, packed: str, datasets: Any) -> dict[str, Any]:
-    """That every field of a table of text is read as it stands there: "None", "NA" and "007" are texts.
-
-    Between tabs a quotation mark is a character like others; between commas it quotes.
-    """
-    import pandas
-
-    tabs = ".tsv" in [ending.lower() for ending in path.suffixes]
-    layout = {"delimiter": "\t" if tabs else ",", "quoting": csv.QUOTE_NONE if tabs else csv.QUOTE_MINIMAL}
-    names = pandas.read_csv(path, nrows=0, **layout).columns
-    with _OPENERS[packed](path, "rt", encoding="utf-8-sig", newline="") as file:
-        _check_fields(file, len(names), layout, tabs)
-    features = datasets.Features({str(name): datasets.Value("string") for name in names})
-    # Without an index: of rows with a comma too many pandas takes the first field for one, and shifts the rest.
-    return {**layout, "features": features, "keep_default_na": False, "index_col": False}
-
-
-def _check_fields(file: Any, count: int, layout: Mapping[str, Any], tabs: bool) -> None:
-    """Of rows with more fields than names pandas drops the rest; a blank one is no loss.
-
-    Raises:
-        ValueError: A row with more fields, or between tabs, where quotation marks hold no line together, with fewer.
-    """
-    limit = csv.field_size_limit(2**31 - 1)
-    try:
-        rows = csv.reader(file, **layout)
-        next(rows, None)
-        for fields in rows:
-            if any(field.strip() for field in fields[count:]) or (tabs and 0 < len(fields) < count):
-                hint = "" if tabs else "; a field with a comma in it needs quotation marks"
-                raise ValueError(f"line {rows.line_num} has {len(fields)} fields, expected {count}, as the first{hint}")
-    finally:
-        csv.field_size_limit(limit)
 
 
 def _open_named(source: str, subset: str | None, split: str | None) -> tuple[Any, str]:
@@ -388,30 +340,3 @@ def _is_full(error: BaseException | None) -> bool:
             return True
         error = error.__cause__ or error.__context__
     return False
-
-
-def _reason(error: Exception, path: Path, reader: str, packed: str) -> str:
-    if reader == "json" and (line := _broken_line(path, packed)) is not None:
-        return line
-    if isinstance(error, StopIteration):
-        return "it has no rows."
-    cause = error.__cause__ or error
-    return " ".join(str(cause).split()) or type(cause).__name__
-
-
-def _broken_line(path: Path, packed: str) -> str | None:
-    """Where a file of JSON lines is broken: ``datasets`` counts from the block that it was reading."""
-    try:
-        with _OPENERS[packed](path, "rb") as lines:
-            for number, line in enumerate(lines, 1):
-                if not line.strip():
-                    continue
-                try:
-                    row = json.loads(line)
-                except ValueError as error:
-                    return f"line {number} is not JSON ({error})."
-                if not isinstance(row, dict):
-                    return f"line {number} is no object with named fields."
-    except (OSError, EOFError, lzma.LZMAError) as error:
-        return f"{type(error).__name__}: {error}"
-    return None

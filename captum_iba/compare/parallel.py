@@ -27,6 +27,7 @@ import torch
 from captum_iba._compat import progress
 from captum_iba._files import write_text
 from captum_iba._version import __version__
+from captum_iba._warnings import warn_user
 from captum_iba.attr.settings import preset_values
 from captum_iba.text.arguments import batches_by_length, check_texts, targets_per_text
 from captum_iba.text.explainer import TextExplainer
@@ -252,7 +253,7 @@ class _RayWorkers:
                     waiting.appendleft(job)
                     continue
                 for message, category in result[1]:
-                    warnings.warn(message, category, stacklevel=2)
+                    warn_user(message, category)
                 unfinished -= 1
                 yield job.label, result[0]
         finally:
@@ -293,7 +294,7 @@ class _RayWorkers:
                         f"executor: {job.label}: its worker died, {job.deaths} times in all, the last time with: "
                         f"{one_line(error)}"
                     ) from error
-                warnings.warn(f"a worker died; {job.label} is done again", UserWarning, stacklevel=3)
+                warn_user(f"a worker died; {job.label} is done again")
             return job, None
         if job is None:
             self._failed_starts = 0
@@ -464,7 +465,11 @@ class _KeptBatches:
 
     def write(self, results: list[TextAttribution], *batch: Any) -> None:
         content = json.dumps([result.to_dict() for result in results], ensure_ascii=False, allow_nan=False)
-        write_text(self._path(*batch), content)
+        try:
+            write_text(self._path(*batch), content)
+        except OSError as error:
+            reason = f"keep: {error.strerror or error}; the batches that were finished before are kept"
+            raise OSError(error.errno, reason) from error
 
     def _path(self, texts: list[str], pairs: list[str] | None, targets: list[int | None]) -> Path:
         digest = self._digest.copy()

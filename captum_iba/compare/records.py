@@ -189,6 +189,7 @@ class Results:
             all numbers of tables and curves are over these.
         targets (dict): For each of these the class that was explained.
         accuracy (float or None): Fraction of them that the model decides as the gold labels say.
+        left_out (tuple of str): Methods of earlier calls that were not finished, and which the last did not ask for.
     """
 
     folder: Path
@@ -198,6 +199,7 @@ class Results:
     common: list[int]
     targets: dict[int, int]
     accuracy: float | None
+    left_out: tuple[str, ...] = ()
 
 
 def read_results(folder: Path) -> Results:
@@ -207,11 +209,14 @@ def read_results(folder: Path) -> Results:
         ValueError: There is no comparison, it is not finished, or every method failed on every example.
     """
     provenance = read_provenance(folder)
-    methods: dict[str, dict[str, Any]] = provenance["methods"]
+    every: dict[str, dict[str, Any]] = provenance["methods"]
     if not (folder / TEXTS).is_file():
         raise ValueError(f"{folder}: the comparison has not begun; run the command that made it once more.")
     texts = read_texts(folder / TEXTS)
-    records = {run: _read_run(folder, run) for about in methods.values() for run in about["runs"]}
+    all_records = {run: _read_run(folder, run) for about in every.values() for run in about["runs"]}
+    finished = {row: all(len(all_records[run]) == len(texts) for run in every[row]["runs"]) for row in every}
+    methods = {row: every[row] for row in every if finished[row] or row in provenance.get("asked", every)}
+    records = {run: all_records[run] for about in methods.values() for run in about["runs"]}
     missing = sum(len(texts) - len(run_records) for run_records in records.values())
     if missing:
         raise ValueError(
@@ -237,7 +242,8 @@ def read_results(folder: Path) -> Results:
     )
     first_run = [records[methods[usable[0]]["runs"][0]][number] for number in common]
     targets = {record.example: record.target or 0 for record in first_run}
-    return Results(folder, provenance, texts, rows, common, targets, _accuracy(first_run))
+    left_out = tuple(row for row in every if row not in methods)
+    return Results(folder, provenance, texts, rows, common, targets, _accuracy(first_run), left_out)
 
 
 def read_scores(folder: Path, run: str, examples: Sequence[int]) -> dict[int, list[float]]:
@@ -295,8 +301,11 @@ def _write_table(path: Path, table: Any) -> None:
     # By way of memory, so that a full disk shows as what it is.
     content = io.BytesIO()
     parquet.write_table(table, content)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_bytes(path, content.getvalue())
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_bytes(path, content.getvalue())
+    except OSError as error:
+        raise OSError(error.errno, f"{error.strerror or error}; what was finished before is kept") from error
 
 
 def _read_rows(path: Path, schema: Any, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:

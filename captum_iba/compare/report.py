@@ -74,7 +74,10 @@ def write_report(folder: Path) -> Summary:
     files += [save_figure(drawing, folder / f"curves.{kind}") for kind in ("svg", "png")]
     files.append(write_text(folder / "report.html", _page(results, table, curves, svg(drawing))))
     lines = [f"{title}: {finding}" for title, finding in findings(table, results)]
-    return Summary(files, lines + truncations(results) + failures(results))
+    lines += truncations(results) + failures(results)
+    if results.left_out:
+        lines.append(f"Not finished, and left out: {', '.join(results.left_out)}; compare with them again to go on.")
+    return Summary(files, lines)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import platform
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -262,10 +263,14 @@ class Comparison:
         kind = torch.device(self.device).type
         return kind if kind == "cpu" else f"{kind}:0"
 
-    def run(self) -> Iterator[FinishedChunk]:
+    def run(self, on_tokens: Callable[[str, int], None] | None = None) -> Iterator[FinishedChunk]:
         """Compute what is missing, one step at a time; first come the steps that were finished before.
 
         Only here are files written, wherever the work is done: atomically, and as soon as a chunk is finished.
+
+        Args:
+            on_tokens (callable, optional): Function that gets the name of a run and the number of tokens of each text
+                that its method has scored, before the chunk is finished; remote workers do not call it. Default: None.
 
         Raises:
             StatisticsError: A method needs statistics, and there are no texts for them, or the disk is full.
@@ -288,8 +293,14 @@ class Comparison:
             return
         with self.executor.open(self.worker, self.device) as workers:
             statistics = workers.share(self._gather_statistics(workers)) if self.executor.remote else None
-            calls = ((unit, (unit.run, self.chunks[unit.chunk], statistics)) for unit in missing)
-            for unit, (records, seconds) in workers.map("records", calls):
+
+            def calls() -> Iterator[tuple[_Unit, tuple[Any, ...]]]:
+                for unit in missing:
+                    if on_tokens is not None and not self.executor.remote:
+                        self.worker.on_tokens = partial(on_tokens, unit.run.name)
+                    yield unit, (unit.run, self.chunks[unit.chunk], statistics)
+
+            for unit, (records, seconds) in workers.map("records", calls()):
                 write_records(self._path(unit), records)
                 errors = [record.error for record in records if record.error is not None]
                 yield FinishedChunk(unit.run.name, self._tokens(unit), len(errors), next(iter(errors), None), seconds)

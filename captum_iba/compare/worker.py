@@ -21,6 +21,7 @@ from captum_iba.compare.data import Example
 from captum_iba.compare.parallel import one_line
 from captum_iba.compare.records import Record
 from captum_iba.methods import AttributionTask, Method, Scores, method_names, register_method, score
+from captum_iba.methods.task import no_progress
 from captum_iba.metrics import NINTHS, Degradation, Delete, degradation_both
 from captum_iba.text import statistics as layer_statistics
 from captum_iba.text.classifier import Classifier, predicted_classes
@@ -79,10 +80,12 @@ class ComparisonWorker:
         self.target = target
         self.batch_size = batch_size
         self.methods = tuple(methods)
+        self.on_tokens: Callable[[int], None] = no_progress
+        """Function that gets the number of tokens of each text that a method has scored, in this process."""
 
     def __getstate__(self) -> dict[str, Any]:
         """What goes to another process."""
-        return {**vars(self), "statistics": self.statistics.without_folder()}
+        return {**vars(self), "statistics": self.statistics.without_folder(), "on_tokens": no_progress}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """There, methods that only the driver knows are registered."""
@@ -161,7 +164,14 @@ class ComparisonWorker:
         statistics: Callable[[Block], FeatureStatistics | None],
     ) -> list[Scores]:
         task = AttributionTask(
-            self.classifier, encoded, targets, run.seed, self.batch_size, run.layer, statistics=statistics
+            self.classifier,
+            encoded,
+            targets,
+            run.seed,
+            self.batch_size,
+            run.layer,
+            statistics=statistics,
+            on_text=lambda number: self.on_tokens(len(encoded[number])),
         )
         return score(run.method, task, **dict(run.options))
 

@@ -104,10 +104,11 @@ def gradient_shap(task: AttributionTask, n_samples: int = 50) -> list[FloatArray
         n_samples (int): Number of points. Default: 50.
     """
     check_integer("n_samples", n_samples, at_least=1)
-    return [
-        _expected_gradients(task, encoded, target, n_samples)
-        for encoded, target in zip(task.encoded, task.targets, strict=True)
-    ]
+    scores = []
+    for number, (encoded, target) in enumerate(zip(task.encoded, task.targets, strict=True)):
+        scores.append(_expected_gradients(task, encoded, target, n_samples))
+        task.on_text(number)
+    return scores
 
 
 def _expected_gradients(task: AttributionTask, encoded: EncodedText, target: int, n_samples: int) -> FloatArray:
@@ -394,5 +395,7 @@ def _scores_at_embeddings(
     for batch in task.classifier.batches([len(encoded) for encoded in task.encoded], size):
         texts = EmbeddedTexts.of(task.classifier, [task.encoded[i] for i in batch], [task.targets[i] for i in batch])
         rows = attribute(texts).detach().cpu().double().numpy()
-        scores.update((i, row[: len(task.encoded[i])]) for i, row in zip(batch, rows, strict=True))
+        for i, row in zip(batch, rows, strict=True):
+            scores[i] = row[: len(task.encoded[i])]
+            task.on_text(i)
     return [scores[i] for i in range(len(task.encoded))]

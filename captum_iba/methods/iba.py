@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from typing_extensions import Unpack
 
+from captum_iba._warnings import warn_user
 from captum_iba.attr.feature_statistics import FeatureStatistics
 from captum_iba.attr.settings import BottleneckSettings, SettingsOverrides
 from captum_iba.methods.task import AttributionTask, FloatArray
@@ -45,6 +45,7 @@ def information_bottleneck(
         seed=task.seed,
         batch_size=max(1, task.batch_size // (settings.samples_per_step * settings.rows_per_sample)),
         internal_batch_size=task.batch_size,
+        on_text=task.on_text,
     )
     return [np.asarray(result.bits) for result in results]
 
@@ -70,7 +71,7 @@ def _bottleneck(
     bottleneck, used_before = bottlenecks.get((blocks, kind), (None, None))
     if bottleneck is None or used != used_before:
         if kind.startswith("neutral"):
-            warnings.warn(NEUTRAL_STATISTICS, UserWarning, stacklevel=3)
+            warn_user(NEUTRAL_STATISTICS)
             statistics = layer_statistics.neutral(classifier, blocks, paired)
         bottleneck = ClassifierBottleneck(classifier, blocks, statistics)
         bottlenecks[blocks, kind] = bottleneck, used

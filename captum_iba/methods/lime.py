@@ -44,10 +44,11 @@ def lime(
     check_integer("n_samples", n_samples, at_least=1)
     check_flag("bow", bow)
     check_number("kernel_width", kernel_width)
-    return [
-        _explain(task, encoded, target, n_samples, bow, kernel_width)
-        for encoded, target in zip(task.encoded, task.targets, strict=True)
-    ]
+    scores = []
+    for number, (encoded, target) in enumerate(zip(task.encoded, task.targets, strict=True)):
+        scores.append(_explain(task, encoded, target, n_samples, bow, kernel_width))
+        task.on_text(number)
+    return scores
 
 
 def _explain(

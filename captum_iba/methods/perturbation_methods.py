@@ -161,12 +161,13 @@ class RemovableTokens:
 def _scores_of_each(task: AttributionTask, attribute: Callable[[RemovableTokens], Any]) -> list[FloatArray]:
     """Scores of all tokens of each text, by a function that gives those of its removable tokens, (1, N)."""
     scores = []
-    for encoded, target in zip(task.encoded, task.targets, strict=True):
+    for number, (encoded, target) in enumerate(zip(task.encoded, task.targets, strict=True)):
         tokens = RemovableTokens(task.classifier, encoded, target)
         seed_everything(seed_of_text(task.seed, encoded))
         scores_of_text = np.zeros(len(encoded))
         scores_of_text[tokens.positions.cpu().numpy()] = attribute(tokens)[0].cpu().double().numpy()
         scores.append(scores_of_text)
+        task.on_text(number)
     return scores
 
 

@@ -26,6 +26,10 @@ def no_statistics(block: Block) -> None:
     """No dataset statistics, for any block."""
 
 
+def no_progress(number: int) -> None:
+    """Nobody is told."""
+
+
 @dataclass(frozen=True)
 class AttributionTask:
     """Texts of one classifier, and what a method shall explain of them.
@@ -41,6 +45,8 @@ class AttributionTask:
             layer; only ``iba`` takes several. Default: the method's own.
         statistics (callable): Function of a block that returns its dataset statistics, or None without.
             Default: none of any block.
+        on_text (callable): Function that a method may call with the number of a text that it has scored, from 0, for a
+            progress bar. Default: nobody is told.
 
     Raises:
         ValueError: Another number of targets than of texts, or ``batch_size`` below 1.
@@ -57,6 +63,7 @@ class AttributionTask:
     batch_size: int = 32
     layer: int | str | Sequence[int | str] | None = None
     statistics: Callable[[Block], FeatureStatistics | None] = no_statistics
+    on_text: Callable[[int], None] = no_progress
 
     def __post_init__(self) -> None:
         if len(self.targets) != len(self.encoded):

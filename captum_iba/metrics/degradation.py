@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Integral
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor
 
 from captum_iba._checks import as_tensors, check_choice
+from captum_iba._warnings import warn_user
 from captum_iba.metrics.perturbations import BaselineValue, Delete, MaskOut, Perturbation
 from captum_iba.metrics.removal import (
     NINTHS,
@@ -255,7 +255,7 @@ def _degrade(
         steps = _steps(fractions, counts, total).expand(len(orders), -1, -1)
     if bool((total == 0).any()):
         examples = (total == 0).nonzero().flatten().tolist()
-        warnings.warn(f"inputs have no removable feature in examples {examples}: their curves are flat", stacklevel=3)
+        warn_user(f"inputs have no removable feature in examples {examples}: their curves are flat")
 
     # Rows that remove nothing, or everything, are the same in every order; those of the first order run for all.
     everything = (steps == total[:, None]) & (ranked[0][1] == total)[:, None]
@@ -284,14 +284,13 @@ def _probabilities_and_logits(logits: Tensor) -> tuple[Tensor, Tensor]:
 
     known = logits[~logits.isnan().any(-1)]
     if len(known) < len(logits):
-        warnings.warn(f"forward_func returns NaN in {len(logits) - len(known)} of {len(logits)} rows", stacklevel=4)
+        warn_user(f"forward_func returns NaN in {len(logits) - len(known)} of {len(logits)} rows")
     if len(known) and are_probabilities(known):
         if bool(((known > 0) & (known < 1)).any()):
-            message = "forward_func returns probabilities, expected logits; they are taken as they are"
-            warnings.warn(message, stacklevel=4)
+            warn_user("forward_func returns probabilities, expected logits; they are taken as they are")
             return logits, logits.clamp_min(torch.finfo(logits.dtype).tiny).log()
         # No softmax gives these.
-        warnings.warn("forward_func returns nothing but 0 and 1, which are taken as logits", stacklevel=4)
+        warn_user("forward_func returns nothing but 0 and 1, which are taken as logits")
     return logits.softmax(-1), logits
 
 

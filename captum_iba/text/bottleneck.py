@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
 import torch
@@ -53,10 +53,12 @@ class ClassifierBottleneck:
         internal_batch_size: int | None = None,
         return_trace: bool = False,
         show_progress: bool = False,
+        on_text: Callable[[int], None] = lambda number: None,
     ) -> list[TextAttribution]:
         """Attribute the decisions on encoded texts to their tokens, as :meth:`TextExplainer.explain`.
 
-        ``preset`` is the name of the settings in the result; ``granularity`` is theirs, or ``"word"``.
+        ``preset`` is the name of the settings in the result; ``granularity`` is theirs, or ``"word"``; ``on_text`` gets
+        the number of each text that is explained.
         """
         if settings.noise_around_input and len(self.layers) > 1:
             raise ValueError(f"layer names {len(self.layers)} layers, expected one for the preset as_released")
@@ -121,6 +123,7 @@ class ClassifierBottleneck:
                     unneeded_bits=_unneeded_bits(settings, sum(maskable[row]), bits.shape[-1]),
                     trace=None if trace is None else TextTrace(*(tuple(values[row].tolist()) for values in trace)),
                 )
+                on_text(i)
         return [results[i] for i in range(len(encoded))]
 
     def _layer_name(self) -> str:
@@ -131,7 +134,9 @@ class ClassifierBottleneck:
     def _noise_origin(self, settings: BottleneckSettings) -> str:
         if settings.noise_around_input:
             return "the layer's own input (as released)"
-        return "this text only" if self.statistics is None else f"{self.source} of {self.statistics[0].count} positions"
+        return (
+            "this text only" if self.statistics is None else f"{self.source} of {self.statistics[0].count:,} positions"
+        )
 
 
 def _unneeded_bits(settings: BottleneckSettings, n_tokens: int, n_features: int) -> float:

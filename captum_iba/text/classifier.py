@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 import os
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import islice
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from captum_iba._warnings import warn_user
 from captum_iba.attr._model.guard import ONE_AT_A_TIME, ModuleGuard
 from captum_iba.attr.losses import are_probabilities
 from captum_iba.text.arguments import batches_by_length
@@ -90,11 +91,9 @@ class Classifier:
         self.ends_in_padding = self._last_token_is_padding()
         self.padding_matters = self._check_outputs()
         if self.gives_probabilities:
-            warnings.warn(
+            warn_user(
                 f"model: {type(model).__name__} gives probabilities, expected logits; their logarithms are taken as "
-                "logits",
-                UserWarning,
-                stacklevel=2,
+                "logits"
             )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -339,20 +338,45 @@ def load_classifier(
         ValueError: The checkpoint lacks weights of a classifier, its head for example, or has no tokenizer.
         OSError: There is no such folder or name.
     """
-    from transformers import AutoModelForSequenceClassification, AutoTokenizer
-
     name = os.fspath(name_or_path)
     if name.startswith((".", "/", "~")) and not Path(name).is_dir():
         raise FileNotFoundError(f"model: there is no folder {name}.")
-    model, loading = AutoModelForSequenceClassification.from_pretrained(name, dtype=dtype, output_loading_info=True)
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    try:
+        model, loading = AutoModelForSequenceClassification.from_pretrained(name, dtype=dtype, output_loading_info=True)
+        tokenizer = AutoTokenizer.from_pretrained(name)
+    except Exception as error:
+        if (damaged := _damaged_file(Path(name))) is not None:
+            raise ValueError(
+                f"model: {damaged} is damaged or not whole ({error}); save or download it again"
+            ) from error
+        raise
     # transformers only logs a warning, and gives such a model random weights.
     if missing := sorted(loading["missing_keys"]):
         raise ValueError(
             f"model: {name} is not a trained classifier, its file lacks {', '.join(missing[:3])}; "
             "expected a model that was fine-tuned for sequence classification."
         )
-    tokenizer = AutoTokenizer.from_pretrained(name)
     # Where there are no files of a tokenizer, transformers makes one that knows no words.
     if len(tokenizer) <= len(set(tokenizer.all_special_ids)):
         raise ValueError(f"tokenizer: {name} has none, or none that knows a word; save it beside the model.")
     return model.eval() if device is None else model.eval().to(device), tokenizer
+
+
+def _damaged_file(folder: Path) -> Path | None:
+    """The first file of a folder with a model that cannot be read: the errors of transformers do not name it."""
+    from safetensors import SafetensorError, safe_open
+
+    for path in sorted(folder.glob("*.json")):
+        try:
+            json.loads(path.read_text(encoding="utf-8"))
+        except ValueError:
+            return path
+    for path in sorted(folder.glob("*.safetensors")):
+        try:
+            with safe_open(path, framework="pt"):
+                pass
+        except SafetensorError:
+            return path
+    return None

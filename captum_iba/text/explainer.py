@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 import torch
 
+from captum_iba._warnings import warn_user
 from captum_iba.attr.feature_statistics import FeatureStatistics
 from captum_iba.attr.settings import BottleneckSettings, SettingsOverrides
 from captum_iba.text import statistics as layer_statistics
@@ -236,7 +236,7 @@ class TextExplainer:
         self.use_neutral_statistics(pairs, show_progress)
         if not self._warned:
             self._warned = True
-            warnings.warn(NEUTRAL_STATISTICS, UserWarning, stacklevel=4)
+            warn_user(NEUTRAL_STATISTICS)
 
     def _check_statistics(self) -> None:
         """Warn, once, if the model has changed since its statistics were gathered."""
@@ -247,11 +247,9 @@ class TextExplainer:
             return
         self._change_mark = mark
         if models != {self.fingerprint()}:
-            warnings.warn(
+            warn_user(
                 "statistics: weights, adapters, configuration or tokenizer of the model have changed since they were "
-                "gathered, and bits rest on the wrong noise; call estimate_statistics again",
-                UserWarning,
-                stacklevel=3,
+                "gathered, and bits rest on the wrong noise; call estimate_statistics again"
             )
 
     def use_neutral_statistics(self, pairs: bool = False, show_progress: bool = False) -> tuple[FeatureStatistics, ...]:

@@ -186,7 +186,11 @@ class TextAttribution:
         return self.layer if self.layer_index is None else f"layer {self.layer_index} ({self.layer})"
 
     def __str__(self) -> str:
-        lines = [f"{printable(self.text)}{'' if self.pair is None else ' | ' + printable(self.pair)}"]
+        lines = []
+        if self.tokens_truncated:
+            total = len(self.tokens) + self.tokens_truncated
+            lines.append(f"Warning: {self.tokens_truncated:,} of {total:,} tokens were truncated and not read.")
+        lines.append(f"{printable(self.text)}{'' if self.pair is None else ' | ' + printable(self.pair)}")
         lines.append(self.headline())
         ranked = sorted(self.words, key=lambda word: -finite(word.bits))
         top = max((finite(word.bits) for word in ranked), default=0.0)
@@ -194,17 +198,15 @@ class TextAttribution:
             bar = "█" * round(_BAR_WIDTH * finite(word.bits) / top) if top > 0 else ""
             lines.append(f"{word.bits:12,.2f}  {bar:<{_BAR_WIDTH}}  {printable(word.word)}")
         if rest := ranked[_PRINTED_WORDS:]:
-            lines.append(f"{math.fsum(word.bits for word in rest):12,.2f}  in {len(rest)} more words")
+            lines.append(f"{math.fsum(word.bits for word in rest):12,.2f}  in {len(rest):,} more words")
         return "\n".join(lines)
 
     def headline(self) -> str:
-        """One line: class, probability, layer, statistics, total, and the number of truncated tokens."""
+        """One line: class, probability, layer, statistics and total."""
         parts = [f"{printable(self.target_label)} {self.target_probability:.3f}"]
         if self.target != self.predicted:
             parts[0] += f" (predicted: {printable(self.predicted_label)} {self.predicted_probability:.3f})"
         parts += [self.layer_label, f"{self.preset}, statistics of {self.statistics}", f"{self.total_bits:,.2f} bits"]
-        if self.tokens_truncated:
-            parts.append(f"{self.tokens_truncated} tokens were truncated and not read")
         return " · ".join(parts)
 
     def to_dict(self) -> dict[str, Any]:

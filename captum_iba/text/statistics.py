@@ -105,14 +105,18 @@ def save(path: str | os.PathLike[str], layers: Sequence[Block], statistics: Sequ
     if len(layers) > 1:
         Path(path).mkdir(parents=True, exist_ok=True)
     files = _files(path, layers)
-    with TemporaryDirectory(prefix=".statistics-", dir=files[0].parent) as folder:
-        new_files = [Path(folder) / file.name for file in files]
-        for new_file, feature_statistics in zip(new_files, statistics, strict=True):
-            feature_statistics.save(new_file)
-        for file in files if len(files) > 1 else ():
-            file.unlink(missing_ok=True)
-        for new_file, file in zip(new_files, files, strict=True):
-            os.replace(new_file, file)
+    try:
+        with TemporaryDirectory(prefix=".statistics-", dir=files[0].parent) as folder:
+            new_files = [Path(folder) / file.name for file in files]
+            for new_file, feature_statistics in zip(new_files, statistics, strict=True):
+                feature_statistics.save(new_file)
+            for file in files if len(files) > 1 else ():
+                file.unlink(missing_ok=True)
+            for new_file, file in zip(new_files, files, strict=True):
+                os.replace(new_file, file)
+    except OSError as error:  # which names the temporary folder
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        raise type(error)(error.errno, f"statistics: {os.fspath(path)} cannot be written: {reason}") from error
 
 
 def load(path: str | os.PathLike[str], layers: Sequence[Block]) -> tuple[FeatureStatistics, ...]:

@@ -64,6 +64,8 @@ def terminal_text(attribution: DrawableBits) -> Group:
         else:
             background, ink = colours[level]
             line.append(printable(part.text), style=f"{ink} on {background}")
-    # The first line of the summary is the text itself.
-    summary = str(attribution).split("\n", 1)[1]
-    return Group(line, Text(summary, no_wrap=False))
+    # The first line is the text itself, or a warning above it.
+    first, *rest = str(attribution).split("\n")
+    if not attribution.tokens_truncated:
+        return Group(line, Text("\n".join(rest), no_wrap=False))
+    return Group(Text(first, style="bold yellow"), line, Text("\n".join(rest[1:]), no_wrap=False))

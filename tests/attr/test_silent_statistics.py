@@ -125,7 +125,7 @@ def test_without_padding_nothing_is_said_of_layers_of_other_positions(model, sil
 def test_few_observations_are_warned_of(model):
     batch = {"input_ids": IDS, "attention_mask": MASK}
     with pytest.warns(
-        UserWarning, match=r"statistics of layer 'table' come from 3 observations.* expected 1000 or more"
+        UserWarning, match=r"statistics of layer 'table' come from 3 observations.* expected 1,000 or more"
     ):
         FeatureStatistics.estimate(model, model.table, [batch])
     with warnings.catch_warnings():

@@ -17,7 +17,6 @@ from tests.compare.conftest import rows_of_texts, write_lines
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"methods": "iba,random"}, "methods.leave_one_out: was {method: leave_one_out, .*}, is none"),
         ({"seed": 1}, "seed: was 0, is 1"),
         ({"random_seeds": 3}, "methods.random.runs: was random@seed=0,random@seed=1, is .*seed=2"),
         ({"examples": 7}, "examples: was 6, is 7"),

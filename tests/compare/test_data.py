@@ -7,8 +7,8 @@ import datasets
 import pytest
 
 from captum_iba.cli.common import has_columns
-from captum_iba.compare import data as data_module
-from captum_iba.compare.data import Columns, find_columns, fingerprint, load_data
+from captum_iba.compare import table_files
+from captum_iba.compare.data import Columns, find_columns, fingerprint, load_data, open_table
 from tests.compare.conftest import LABELS, rows_of_texts, write_lines
 
 ROWS = [{"text": "the film", "label": 2}, {"text": "a plot", "label": 0}]
@@ -44,10 +44,10 @@ def test_names_of_columns_in_any_case():
         find_columns(["Words"])
 
 
-@pytest.mark.parametrize("packed", data_module._OPENERS)
+@pytest.mark.parametrize("packed", table_files.OPENERS)
 def test_the_command_line_knows_the_same_tables(packed):
-    found = {ending for ending in (*data_module._READERS, ".doc", "") if has_columns(f"texts{ending}{packed}")}
-    assert found == set(data_module._READERS) - {".txt"}
+    found = {ending for ending in (*table_files.READERS, ".doc", "") if has_columns(f"texts{ending}{packed}")}
+    assert found == set(table_files.READERS) - {".txt"}
 
 
 def test_a_text_a_line(tmp_path):
@@ -129,10 +129,10 @@ def test_columns(names, given, found):
         (b'{"text": "a", "label": 0}\n', {"text_column": "body"}, "no column 'body' for the text; .*'text', 'label'"),
         (b'{"text": "a", "label": 0}\n', {"label_column": "y"}, "no column 'y' for the label"),
         (b'{"text": 3, "label": 0}\n', {}, "'text' holds .*int64.*, expected texts"),
-        (b'{"text": "a", "label": 3}\n', {}, r"row 0 has the label 3 .*0 \(negative\), 1 \(neutral\), 2 \(positive\)"),
-        (b'{"text": "a", "label": "great"}\n', {}, "row 0 has the label 'great'"),
-        (b'{"text": "a", "label": 0.5}\n', {}, "row 0 has the label 0.5"),
-        (b'{"text": "a", "label": 0}\n{"text": "a"}\n', {}, "row 1 has no label"),
+        (b'{"text": "a", "label": 3}\n', {}, r"line 1 has the label 3 .*0 \(negative\), 1 \(neutral\), 2 \(positive\)"),
+        (b'{"text": "a", "label": "great"}\n', {}, "line 1 has the label 'great'"),
+        (b'{"text": "a", "label": 0.5}\n', {}, "line 1 has the label 0.5"),
+        (b'{"text": "a", "label": 0}\n{"text": "a"}\n', {}, "line 2 has no label"),
         (b'{"text": "a", "label": 0}\n', {"split": "test"}, "has no parts"),
         (b'{"text": "a", "label": 0}\n', {"examples": 0}, "examples: expected at least 1, got 0"),
     ],
@@ -165,3 +165,30 @@ def test_other_places(tmp_path):
     for missing in (str(tmp_path / "nowhere"), "nowhere.csv"):
         with pytest.raises(FileNotFoundError, match="no file"):
             load_data(missing, LABELS)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("a.csv", 'text,label\n"two\nlines",0\n\nlast,9\n', "line 5 has the label '9'"),
+        ("a.csv", 'text,label\ngood,0\n"open,1\n', "line 3 is not CSV"),
+        ("a.csv", 'text,label\n"a "fine" film",1\n', "line 2 is not CSV .*quotation mark in quotes is doubled"),
+        ("a.jsonl", '{"text": "good", "label": 0}\n\n{"text": "bad", "label": 9}\n', "line 3 has the label 9"),
+        ("a.json", '[{"text": "good", "label": 0},\n {"text": "bad", "label": 9}]', "row 2 has the label 9"),
+        ("a.json", '[{"text": "good", "label": 0},\n 7]', "row 2 is no object"),
+        ("a.jsonl", '{"text": ["good"], "label": 0}\n', "'text' holds lists or objects, expected texts"),
+    ],
+)
+def test_errors_name_the_line_of_the_file(tmp_path, name, content, says):
+    path = tmp_path / name
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(ValueError, match=says):
+        load_data(str(path), LABELS)
+
+
+def test_names_of_columns_that_are_there_twice_or_missing(tmp_path):
+    path = tmp_path / "data.csv"
+    path.write_text("\n,text,text\n1,a,b\n2,c\n", encoding="utf-8")
+    table, _ = open_table(str(path))
+    assert table.column_names == ["Unnamed: 0", "text", "text.1"]
+    assert (table["text"], table["text.1"], table.lines) == (["a", "c"], ["b", None], [3, 4])

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from captum_iba.compare import prepare, write_report
+from captum_iba.compare import ComparisonConfig, prepare, read_results, write_report
 from tests.compare.agreement import assert_agree
 from tests.compare.test_runner import all_records
 
@@ -69,3 +69,55 @@ def test_a_comparison_does_not_go_on_with_another_tokenizer(config_of, model_fol
     other.save_pretrained(folder)
     with pytest.raises(ValueError, match="model_fingerprint"):
         prepare(config_of(model=str(folder)), tmp_path / "out")
+
+
+def test_methods_are_added_to_a_comparison(config_of, tmp_path):
+    random_twice = {"method": "random", "name": "chance", "seeds": 2}
+    first = ["leave_one_out", random_twice]
+    whole, grown = tmp_path / "whole", tmp_path / "grown"
+    list(prepare(config_of(methods=[*first, "saliency"]), whole).run())
+    list(prepare(config_of(methods=first), grown).run())
+    steps = list(prepare(config_of(methods=["leave_one_out", "saliency"]), grown).run())
+    assert {step.run for step in steps if step.seconds is not None} == {"saliency"}  # nothing is computed again
+    assert_agree(all_records(grown), all_records(whole))
+    assert [row.name for row in read_results(grown).rows] == ["leave_one_out", "chance", "saliency"]
+    # The configuration is that of all of them.
+    config = ComparisonConfig.from_yaml(grown / "comparison.yaml")
+    assert [run.name for run in config.runs()] == ["leave_one_out", "chance@seed=0", "chance@seed=1", "saliency"]
+    assert all(step.seconds is None for step in prepare(config, grown).run())
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"seed": 1}, "seed: was 0, is 1"),
+        ({"target": "predicted"}, "target: was gold, is predicted"),
+        ({"methods": [{"method": "captum_lime", "n_samples": 9, "name": "one"}]}, "methods.one.options.n_samples"),
+        ({"methods": [{"method": "saliency", "name": "ONE"}]}, "methods: was one, is ONE"),
+    ],
+)
+def test_methods_are_added_only_to_the_same_comparison(config_of, tmp_path, change, says):
+    prepare(config_of(methods=[{"method": "captum_lime", "n_samples": 8, "name": "one"}]), tmp_path / "out")
+    with pytest.raises(ValueError, match=says):
+        prepare(config_of(**{"methods": ["saliency"], **change}), tmp_path / "out")
+
+
+def test_a_method_that_was_not_finished_is_left_out_and_said(config_of, tmp_path):
+    for _, _ in zip(range(2), prepare(config_of(methods=["leave_one_out"]), tmp_path).run(), strict=False):
+        pass
+    list(prepare(config_of(methods=["saliency"]), tmp_path).run())
+    assert [row.name for row in read_results(tmp_path).rows] == ["saliency"]
+    assert write_report(tmp_path).lines[-1].startswith("Not finished, and left out: leave_one_out;")
+    steps = list(prepare(config_of(methods=["leave_one_out"]), tmp_path).run())
+    assert 0 < sum(step.seconds is None for step in steps) < len(steps)  # what it had is kept
+    assert [row.name for row in read_results(tmp_path).rows] == ["leave_one_out", "saliency"]
+
+
+def test_progress_by_text(config_of, tmp_path):
+    heard = []
+    settings = [{"method": "iba", "n_steps": 1}, {"method": "lime", "n_samples": 5}, {"method": "ig", "n_steps": 2}]
+    comparison = prepare(config_of(methods=[*settings, "leave_one_out"]), tmp_path)
+    for step in comparison.run(lambda run, tokens: heard.append((run, tokens))):
+        assert sum(tokens for run, tokens in heard if run == step.run) == step.tokens
+        assert len(heard) > 1  # by text, not by chunk
+        heard.clear()

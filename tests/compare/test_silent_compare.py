@@ -3,6 +3,7 @@
 import functools
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -63,7 +64,7 @@ def test_a_data_set_with_some_of_the_classes_of_the_model_goes_by_their_names(tm
 
 def test_a_label_that_is_one_class_by_name_and_another_by_number_is_refused(tmp_path):
     path = write(tmp_path / "stars.csv", "text,label\nawful,0\nmeh,2\n")
-    with pytest.raises(ValueError, match=r"row 1 has the label '2' \(2\) .* class 1 by its name and 2 by its number"):
+    with pytest.raises(ValueError, match=r"line 3 has the label '2' \(2\) .* class 1 by its name and 2 by its number"):
         load_data(str(path), ["1", "2", "3"])
     path = write_classes(tmp_path / "data.parquet", ["positive", "odd"], [0])
     with pytest.raises(ValueError, match=r"the label 0 \(positive\) .* class 1 by its name and 0 by its number"):
@@ -111,7 +112,7 @@ def test_numbers_of_a_table_are_texts_for_explain(tmp_path):
 
 def test_the_row_without_a_label_is_named(tmp_path):
     path = write(tmp_path / "data.csv", "text,label\ngood,1\nbad,\n")
-    with pytest.raises(ValueError, match="row 1 has no label in the column 'label'"):
+    with pytest.raises(ValueError, match="line 3 has no label in the column 'label'"):
         load_data(str(path), LABELS)
 
 
@@ -190,10 +191,10 @@ def test_labels_with_blanks_and_signs_and_rows_with_a_comma_too_many(tmp_path):
 def test_labels_that_count_from_1_are_refused_whatever_is_sampled(tmp_path):
     path = write(tmp_path / "data.csv", "text,label\n" + "".join(f"a text,{1 + row % 14}\n" for row in range(280)))
     for seed in range(5):
-        with pytest.raises(ValueError, match=r"row 13 has the label '14' .* the model does not have"):
+        with pytest.raises(ValueError, match=r"line 15 has the label '14' .* the model does not have"):
             load_data(str(path), [f"LABEL_{number}" for number in range(14)], examples=2, seed=seed)
     path = write_classes(tmp_path / "data.parquet", ["one", "two", "three"], [0, 1, 2])
-    with pytest.raises(ValueError, match="row 2 has the label 2"):
+    with pytest.raises(ValueError, match="row 3 has the label 2"):
         load_data(str(path), ["LABEL_0", "LABEL_1"], examples=1)
 
 
@@ -210,7 +211,7 @@ def _error_or_gold(path, seed):
     try:
         return f"LABEL_{load_data(str(path), ['LABEL_0', 'LABEL_1'], examples=1, seed=seed).examples[0].gold}"
     except ValueError as error:
-        return "the label" if "row 1 has the label" in str(error) else str(error)
+        return "the label" if re.search("line [23] has the label", str(error)) else str(error)
 
 
 @pytest.mark.parametrize("read", [lambda path: load_data(path, None), lambda path: read_texts(path, None, None)])
@@ -244,10 +245,10 @@ def test_a_row_without_its_second_text_fails_and_explain_names_it(tmp_path, conf
         pass
     row = read_results(tmp_path / "out").rows[0]
     assert row.failed == 1 and row.error == "ValueError: the row has no text in the column 'hypothesis'"
-    with pytest.raises(ValueError, match="row 1 has no text in the column 'hypothesis'"):
+    with pytest.raises(ValueError, match="line 2 has no text in the column 'hypothesis'"):
         read_texts(str(path), None, None)
     path = write_lines(tmp_path / "texts.jsonl", [{"text": None}, {"text": "a"}])
-    with pytest.raises(ValueError, match="row 0 has no text in the column 'text'"):
+    with pytest.raises(ValueError, match="line 1 has no text in the column 'text'"):
         read_texts(str(path), None, None)
 
 

@@ -1,11 +1,13 @@
 import copy
 import threading
 import warnings
+from io import StringIO
 
 import numpy as np
 import pytest
 import torch
 import transformers
+from rich.console import Console
 from torch import nn
 
 from captum_iba import FeatureStatistics
@@ -13,6 +15,7 @@ from captum_iba.attr.settings import PRESETS, BottleneckSettings
 from captum_iba.text import TextExplainer
 from captum_iba.text.classifier import load_classifier
 from captum_iba.text.statistics import neutral_texts
+from captum_iba.visualization import terminal_text
 
 from .conftest import SIZE, build
 
@@ -200,7 +203,15 @@ def test_truncation_is_in_the_result(bert, wordpiece):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         result = short.explain("the film was not good at all", **QUICK)
-    assert result.tokens_truncated > 0 and f"{result.tokens_truncated} tokens were truncated" in str(result)
+    total = result.tokens_truncated + len(result.tokens)
+    assert result.tokens_truncated > 0 and str(result).splitlines()[:2] == [
+        f"Warning: {result.tokens_truncated} of {total} tokens were truncated and not read.",
+        result.text,
+    ]
+    console = Console(no_color=True, width=200, file=StringIO())
+    console.print(terminal_text(result))
+    drawn = console.file.getvalue().splitlines()
+    assert drawn[0] == str(result).splitlines()[0] and drawn[2] == result.headline()
 
 
 def test_published_presets_have_one_layer_unless_several_are_named(bert, wordpiece):
@@ -290,7 +301,7 @@ def test_without_statistics_those_of_neutral_texts_are_used(bert, wordpiece, tmp
         result = bare.explain(TEXTS, batch_size=1, **QUICK)
         bare.explain(TEXTS[0], **QUICK)
     assert len(caught) == 1
-    assert result[0].statistics == f"neutral texts of {bare.statistics[0].count} positions"
+    assert result[0].statistics == f"neutral texts of {bare.statistics[0].count:,} positions"
     by_hand = TextExplainer(bert, wordpiece)
     by_hand.estimate_statistics(neutral_texts(paired=False)[0])
     np.testing.assert_array_equal(by_hand.explain(TEXTS[0], **QUICK).bits, result[0].bits)
@@ -456,3 +467,14 @@ def test_a_checkpoint_without_a_tokenizer_is_an_error(bert, tmp_path):
     bert.save_pretrained(tmp_path)
     with pytest.raises((ValueError, OSError), match="tokenizer"):
         TextExplainer.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "model.safetensors", "config.json"])
+@pytest.mark.parametrize("left", [0, 0.5])
+def test_a_file_of_a_model_that_is_not_whole_is_named(tmp_path, bert, wordpiece, name, left):
+    bert.save_pretrained(tmp_path)
+    wordpiece.save_pretrained(tmp_path)
+    content = (tmp_path / name).read_bytes()
+    (tmp_path / name).write_bytes(content[: int(len(content) * left)])
+    with pytest.raises(ValueError, match=f"model: {tmp_path / name} is damaged or not whole"):
+        load_classifier(tmp_path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from numbers import Integral
@@ -369,7 +369,7 @@ def _observe(
     if not isinstance(output, Tensor):
         raise TypeError(
             f"forward_func must return a tensor, got {type(output).__name__}; "
-            "to take a tensor from a model output, wrap it: lambda *args: model(*args).logits"
+            f"to take a tensor from a model output, wrap it: lambda *args: model(*args){_tensor_of(output)}"
         )
     for point in points:
         point.require(n_calls[point.layer, point.at_input])
@@ -383,3 +383,15 @@ def _observe(
 
 def _versions(*tensors: Tensor | None) -> list[int]:
     return [tensor._version for tensor in tensors if tensor is not None]
+
+
+def _tensor_of(output: Any) -> str:
+    """How a tensor is taken from a model's output: its logits, or the first that it has."""
+    if isinstance(output, (tuple, list)):
+        return "[0]"
+    names = [name for name, value in output.items() if isinstance(value, Tensor)] if isinstance(output, Mapping) else []
+    if not names or "logits" in names:
+        return ".logits" if not isinstance(output, dict) or hasattr(output, "logits") else "['logits']"
+    if not hasattr(output, names[0]):
+        return f"[{names[0]!r}]"
+    return ".start_logits, or .end_logits" if "start_logits" in names else f".{names[0]}"

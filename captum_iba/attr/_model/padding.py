@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import re
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from numbers import Real
 from typing import Any
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
+from captum_iba._warnings import warn_user
 from captum_iba.attr._model.nested import with_values
 
 _NO_MASK = ("token_type_ids", "position_ids", "input_ids", "global_attention_mask")
@@ -162,13 +162,12 @@ class Padding:
             f"batches: {name!r} seems to mark padding, which is counted as data. "
             "Pass the batches as mappings with 'attention_mask', or mask_func=lambda batch: ... that "
             "returns the mask (or None, where all count).",
-            6,
         )
 
-    def _warn(self, what: str, message: str, stacklevel: int = 5) -> None:
+    def _warn(self, what: str, message: str) -> None:
         if what not in self._warned:
             self._warned.add(what)
-            warnings.warn(message, UserWarning, stacklevel=stacklevel)
+            warn_user(message)
 
 
 def _leaves(named: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
