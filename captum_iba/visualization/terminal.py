@@ -27,7 +27,7 @@ def printable(text: str) -> str:
 
 
 def terminal_text(attribution: DrawableBits) -> Group:
-    """The coloured text, and below it the summary with a bar per word.
+    """The decision, the coloured text, and the words that hold 80 % of the bits, with a bar each.
 
     Args:
         attribution (TextAttribution): Attribution to show. Control characters in it are spelled out.
@@ -39,8 +39,9 @@ def terminal_text(attribution: DrawableBits) -> Group:
 
         >>> from rich.console import Console
         >>> Console(no_color=True, width=40).print(terminal_text(result))  # doctest: +ELLIPSIS, +NORMALIZE_WHITESPACE
+        positive 0.750
         [CLS] a film
-        positive 0.750 · layer 1 (encoder.0) · ...
+        ...
     """
     # Not at the top: figures do without rich.
     from rich.console import Group
@@ -50,7 +51,7 @@ def terminal_text(attribution: DrawableBits) -> Group:
     line = Text()
     token_map = token_parts(attribution)
     for part in token_map.parts:
-        level = token_map.scale.level(part.value)
+        level = token_map.level(part)
         if part.kind == "break":
             line.append("\n")
         elif part.kind == "gap":
@@ -64,6 +65,6 @@ def terminal_text(attribution: DrawableBits) -> Group:
         else:
             background, ink = colours[level]
             line.append(printable(part.text), style=f"{ink} on {background}")
-    # The first line of the summary is the text itself.
-    summary = str(attribution).split("\n", 1)[1]
-    return Group(line, Text(summary, no_wrap=False))
+    # The second line of the summary is the text itself.
+    decision, _, summary = str(attribution).split("\n", 2)
+    return Group(Text(decision, style="bold"), line, Text(summary))
