@@ -3,8 +3,8 @@
 **What a word is.** Tokens belong to one word when the tokenizer's own pre-tokenizer says so
 (``BatchEncoding.word_ids``) and no white space of the original text lies between them. So WordPiece joins
 ``unbeliev ##able``, byte-level BPE joins the bytes of one emoji, and a tokenizer without a pre-tokenizer (Llama 2)
-falls back on white space. What a reader takes for one word is one, whatever the pre-tokenizer says: ``don't``, ``1,000.50``,
-``<br />``. A word is spelled as in the original text.
+falls back on white space. What a reader takes for one word is one, whatever the pre-tokenizer says: ``don't``,
+``1,000.50``, ``<br />``. A word is spelled as in the original text.
 """
 
 from __future__ import annotations
