@@ -230,7 +230,9 @@ def _counted_as_released(results: Results) -> list[str]:
 def describe(results: Results) -> str:
     """Model, data and how often the model is right, in one sentence or two."""
     provenance = results.provenance
-    data = provenance["data"] if provenance["split"] is None else f"{provenance['data']} ({provenance['split']})"
+    name = provenance["data"]
+    name = Path(name).name if Path(name).suffix else name  # of a file, without the path on this machine
+    data = name if provenance["split"] is None else f"{name} ({provenance['split']})"
     accuracy = "" if results.accuracy is None else f" Accuracy: {results.accuracy:.1%}."
     return (
         f"{len(results.common)} of {provenance['rows']} examples of {data}, decided by {provenance['model']}."
