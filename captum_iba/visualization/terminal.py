@@ -60,7 +60,7 @@ def terminal_text(attribution: DrawableBits) -> Group:
             line.append(f" {printable(part.text)} ", style="dim")
         elif level is None:
             line.append(printable(part.text), style="strike")
-        elif level <= _FAINT:
+        elif level <= _FAINT or token_map.hardly_anything:
             line.append(printable(part.text))
         else:
             background, ink = colours[level]
