@@ -17,7 +17,20 @@ def explain_first_text() -> TextAttribution:
 
 
 if __name__ == "__main__":
+    from captum_iba.methods import attribute
+    from captum_iba.text import Classifier
+    from captum_iba.text.classifier import load_classifier
     from captum_iba.visualization import plot_tokens, save_figure
+    from captum_iba.visualization.figures import new_figure
 
-    figure, _ = plot_tokens(explain_first_text())
+    classifier = Classifier(*load_classifier(embedded_model_path()))
+    rows = {"Information bottleneck": explain_first_text()}
+    for title, method in (("Integrated Gradients", "ig"), ("LIME", "lime")):
+        rows[title] = attribute(method, classifier, TEXT)[0]
+    figure = new_figure(6.7, 3.9)
+    figure.set_layout_engine("none")
+    for number, (title, row) in enumerate(rows.items()):
+        axes = figure.add_axes((0.01, (2.0 - number) / 3, 0.98, 0.27))
+        plot_tokens(row, axes)
+        axes.set_title(f"Why {classifier.labels[0]}? {title}", loc="left", fontsize=10, fontweight="bold")
     print(save_figure(figure, Path(__file__).parent / "_static" / "first.svg"))

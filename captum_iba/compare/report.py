@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from captum_iba.compare.tables import (
     truncations,
     write_tables,
 )
-from captum_iba.metrics import Degradation, degraded_floor, mean_over_seeds
+from captum_iba.metrics import Degradation, mean_over_seeds
 from captum_iba.text.encoding import WordSpan, join_words, scores_per_word
 from captum_iba.visualization import plot_degradation, save_figure
 from captum_iba.visualization.figures import svg
@@ -37,7 +37,6 @@ from captum_iba.visualization.pieces import format_number
 
 _TEXTS_DRAWN = 20
 _TOP_WORDS = 6
-_LEAST_SPAN = 0.1
 
 
 @dataclass(frozen=True)
@@ -68,11 +67,10 @@ def write_report(folder: Path) -> Summary:
     """
     results = read_results(folder)
     table = make_table(results)
-    curves = make_curves(results)
-    drawing: Any = plot_degradation(curves.degradations, normalised=curves.normalised)[0]
+    drawing: Any = plot_degradation(make_curves(results))[0]
     files = write_tables(table, results, folder)
     files += [save_figure(drawing, folder / f"curves.{kind}") for kind in ("svg", "png")]
-    files.append(write_text(folder / "report.html", _page(results, table, curves, svg(drawing))))
+    files.append(write_text(folder / "report.html", _page(results, table, svg(drawing))))
     lines = [f"{title}: {finding}" for title, finding in findings(table, results)]
     lines += truncations(results) + failures(results)
     if results.left_out:
@@ -80,23 +78,12 @@ def write_report(folder: Path) -> Summary:
     return Summary(files, lines)
 
 
-@dataclass(frozen=True)
-class Curves:
-    """The degradation of each method, most relevant first, the mean over its seeds, and whether it is drawn normalised.
+def make_curves(results: Results) -> dict[str, Degradation]:
+    """The degradation of every row that has one, most relevant first: the mean over its seeds.
 
-    That is with 1 for the mean of the whole texts and 0 for the floor: the lowest mean of the fully degraded texts
-    among the methods. Not so where the floor is hardly lower than the whole texts (a model that takes an empty text for
-    the explained class): the scale would blow up noise. The fractions removed are means, too: short texts have no
-    ninths.
+    The fractions removed are means, too: short texts have no ninths.
     """
-
-    degradations: Mapping[str, Degradation]
-    normalised: bool
-
-
-def make_curves(results: Results) -> Curves:
-    """The curve of every row that has one, all on the same scale."""
-    degradations = {
+    return {
         row.name: row.outcomes[0].morf._replace(
             probability=_mean([outcome.morf.probability for outcome in row.outcomes]),
             fraction=_mean([outcome.morf.fraction for outcome in row.outcomes]),
@@ -104,15 +91,13 @@ def make_curves(results: Results) -> Curves:
         for row in results.rows
         if row.outcomes
     }
-    whole = float(next(iter(degradations.values())).probability[:, 0].mean())
-    return Curves(degradations, whole - degraded_floor(degradations.values()) >= _LEAST_SPAN)
 
 
 def _mean(runs: list[Tensor]) -> Tensor:
     return torch.stack([mean_over_seeds([run[:, step] for run in runs]) for step in range(runs[0].shape[1])], 1)
 
 
-def _page(results: Results, table: Table, curves: Curves, drawing: str) -> str:
+def _page(results: Results, table: Table, drawing: str) -> str:
     texts = _texts(results)
     return render_template(
         "report.html.jinja",
@@ -129,7 +114,6 @@ def _page(results: Results, table: Table, curves: Curves, drawing: str) -> str:
         notes=notes(table, results),
         # matplotlib has escaped the names in it; they hold no markup to begin with.
         curves=Markup(drawing),
-        normalised=curves.normalised,
         methods=[{"name": row.name, "signed": row.about["signed"]} for row in results.rows if row.outcomes],
         texts=texts,
         strange=any(piece.get("strange") for text in texts for piece in text["pieces"]),
@@ -171,7 +155,8 @@ def _texts(results: Results) -> list[dict[str, Any]]:
                 "truncated": text["truncated"],
                 "pieces": _pieces(text, words, word_scores),
                 "tops": [
-                    (name, [_spelling(text, words[k]) for k in _top(values)]) for name, values in word_scores.items()
+                    (name, [(_spelling(text, words[k]), format_number(values[k], "score")) for k in _top(values)])
+                    for name, values in word_scores.items()
                 ],
             }
         )

@@ -26,6 +26,7 @@ from captum_iba.metrics import NINTHS
 from captum_iba.text.arguments import batches_by_length
 from captum_iba.text.classifier import Classifier, load_classifier
 from captum_iba.text.encoding import EncodedText
+from captum_iba.text.model_properties import model_name
 from captum_iba.text.statistics import classifier_fingerprint
 
 STATISTICS_TEXTS = 500
@@ -93,7 +94,7 @@ def prepare(
         worker, data.examples, runs, out, config.chunk_size, executor or LocalExecutor(), config.device
     )
     provenance = {
-        "model": classifier.name if config.model else "the embedded model",
+        "model": model_name(classifier.model) if config.model else "the embedded model",
         "model_fingerprint": classifier_fingerprint(classifier),
         "labels": classifier.labels,
         "max_length": classifier.max_length,

@@ -232,8 +232,10 @@ def _counted_as_released(results: Results) -> list[str]:
 def describe(results: Results) -> str:
     """Model, data and how often the model is right, in one sentence or two."""
     provenance = results.provenance
-    data = provenance["data"] if provenance["split"] is None else f"{provenance['data']} ({provenance['split']})"
-    accuracy = "" if results.accuracy is None else f" It decides {results.accuracy:.1%} of them as the gold labels say."
+    name = provenance["data"]
+    name = Path(name).name if Path(name).suffix else name  # of a file, without the path on this machine
+    data = name if provenance["split"] is None else f"{name} ({provenance['split']})"
+    accuracy = "" if results.accuracy is None else f" Accuracy: {results.accuracy:.1%}."
     return (
         f"{len(results.common)} of {provenance['rows']} examples of {data}, decided by {provenance['model']}."
         f"{accuracy} Every method explains the {provenance['target']} class."
@@ -241,7 +243,10 @@ def describe(results: Results) -> str:
 
 
 def findings(table: Table, results: Results) -> list[tuple[str, str]]:
-    """For each metric its title and a sentence on which method is first, and where the reference stands."""
+    """For each metric its title and a sentence on which methods the reference is better than, and which not.
+
+    That is where the interval of the paired difference excludes 0.
+    """
     released = _counted_as_released(results)
     fair = {name: cells for name, cells in table.rows.items() if cells and name not in released}
     rows = fair or {name: cells for name, cells in table.rows.items() if cells}
@@ -276,19 +281,21 @@ def _finding(column: MetricColumn, index: int, rows: dict[str, list[Cell]], tabl
     sign = -1 if column.higher_is_better else 1
     order = sorted(rows, key=lambda name: sign * rows[name][index].interval.mean)
     if not column.per_example:  # no contest: random scores take no time
-        return f"{', '.join(f'{name} {say(rows[name][index].interval.mean)}' for name in order)}."
+        return f"{', '.join(f'{_spoken(name)} {say(rows[name][index].interval.mean)}' for name in order)}."
     first = order[0]
-    winner = f"{first} is first with {rows[first][index]}"
     if reference is None or reference not in rows or len(rows) == 1:
-        return f"{winner}."
+        return f"{_spoken(first)} is first with {rows[first][index]}."
+    own = f"{_spoken(reference)} {rows[reference][index]}"
     if table.examples < FEWEST:
-        return f"{winner}; {table.examples} examples are too few to tell methods apart."
-    if first != reference:
-        verdict = "excludes" if rows[first][index].mark else "includes"
-        own = f"{reference} is number {order.index(reference) + 1} with {rows[reference][index]}"
-        return f"{winner}; {own}, and the interval of their paired difference {verdict} 0."
-    level = [name for name in order[1:] if not rows[name][index].mark]
-    if len(level) == len(order) - 1:
-        return f"{winner}; no paired difference to the others has an interval that excludes 0."
-    others = f"all but {', '.join(level)}" if level else "all others"
-    return f"{winner}; the intervals of its paired differences to {others} exclude 0."
+        return f"{own}; {table.examples} examples are too few to tell methods apart."
+    said = []
+    for mark, words in (("worse", "clearly better than"), ("", "level with"), ("better", "clearly worse than")):
+        names = [_spoken(name) for name in order if name != reference and rows[name][index].mark == mark]
+        if names:
+            said.append(f"{words} {', '.join(names[:-1])}{' and ' if names[1:] else ''}{names[-1]}")
+    return f"{own} is {'; '.join(said)}."
+
+
+def _spoken(name: str) -> str:
+    """A method as a sentence names it."""
+    return {"iba": "IBA", "ig": "IG", "lime": "LIME", "leave_one_out": "leave-one-out"}.get(name, name)

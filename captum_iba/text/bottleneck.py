@@ -15,6 +15,7 @@ from captum_iba.attr.settings import BottleneckSettings
 from captum_iba.text.classifier import Classifier
 from captum_iba.text.encoding import EncodedText, per_token
 from captum_iba.text.layers import Block, token_activations_required
+from captum_iba.text.model_properties import model_name
 from captum_iba.text.result import TextAttribution, TextTrace, tokens_with_bits
 
 NEUTRAL_STATISTICS = (
@@ -120,6 +121,7 @@ class ClassifierBottleneck:
                     statistics=self._noise_origin(settings),
                     settings={**result_settings, "seed": int(seed)},
                     tokens_truncated=encoded[i].tokens_truncated,
+                    model=model_name(classifier.model),
                     unneeded_bits=_unneeded_bits(settings, sum(maskable[row]), bits.shape[-1]),
                     trace=None if trace is None else TextTrace(*(tuple(values[row].tolist()) for values in trace)),
                 )

@@ -2,13 +2,15 @@
 
 **What a word is.** Tokens belong to one word when the tokenizer's own pre-tokenizer says so
 (``BatchEncoding.word_ids``) and no white space of the original text lies between them. So WordPiece joins
-``unbeliev ##able`` and keeps ``don ' t`` apart, byte-level BPE joins the bytes of one emoji, and a tokenizer
-without a pre-tokenizer (Llama 2) falls back on white space. A word is spelled as in the original text.
+``unbeliev ##able``, byte-level BPE joins the bytes of one emoji, and a tokenizer without a pre-tokenizer (Llama 2)
+falls back on white space. What a reader takes for one word is one, whatever the pre-tokenizer says: ``don't``,
+``1,000.50``, ``<br />``. A word is spelled as in the original text.
 """
 
 from __future__ import annotations
 
 import math
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence, Set
@@ -20,6 +22,12 @@ import torch
 from torch import Tensor
 
 _MARKS = ("Mn", "Me", "Mc")  # categories of combining marks
+
+# One word each, though pre-tokenizers split them: apostrophes inside a word, numbers, and tags of HTML. Attributes of a
+# tag must have quotes, so that "if a <b and c> d" is no tag.
+_ONE_WORD = re.compile(
+    r"""[^\W\d_]+(?:['’][^\W\d_]+)+|\d+(?:[.,]\d+)+|</?[a-zA-Z][a-zA-Z0-9]*(?:\s+[\w-]+="[^"<>]*")*\s*/?>"""
+)
 
 
 class WordSpan(NamedTuple):
@@ -219,6 +227,7 @@ def _number_words(
     offsets: Sequence[tuple[int, int]],
     sources: dict[int | None, str],
 ) -> tuple[int | None, ...]:
+    whole = {sequence: _one_words(source) for sequence, source in sources.items()}
     numbers: list[int | None] = []
     count = 0
     before: int | None = None  # the previous token, unless it is special
@@ -227,17 +236,35 @@ def _number_words(
             numbers.append(None)
             before = None
             continue
-        joined = (
-            before is not None
-            and sequence == sequences[before]
-            and word_ids[i] is not None
-            and word_ids[i] == word_ids[before]
-            and not _space_before(sources[sequence], offsets[before], offsets[i])
-        )
+        joined = before is not None and sequence == sequences[before]
+        if joined and before is not None:
+            same = _in_one_word(whole[sequence], offsets[before], offsets[i])
+            joined = same is True or (
+                same is None
+                and word_ids[i] is not None
+                and word_ids[i] == word_ids[before]
+                and not _space_before(sources[sequence], offsets[before], offsets[i])
+            )
         count += not joined
         numbers.append(count - 1)
         before = i
     return tuple(numbers)
+
+
+def _one_words(source: str) -> dict[int, re.Match[str]]:
+    """The match of :data:`_ONE_WORD` that each character of a text is in."""
+    return {at: match for match in _ONE_WORD.finditer(source) for at in range(*match.span())}
+
+
+def _in_one_word(whole: dict[int, re.Match[str]], left: tuple[int, int], right: tuple[int, int]) -> bool | None:
+    """Whether two tokens are in the same match; None if that is for the pre-tokenizer to say: neither is in a tag.
+
+    The last character decides, for the first may be the space before a word.
+    """
+    one, other = (whole.get(end - 1) for _, end in (left, right))
+    if one is not None and one is other:
+        return True
+    return False if any(match is not None and match[0][0] == "<" for match in (one, other)) else None
 
 
 def _space_before(source: str, left: tuple[int, int], right: tuple[int, int]) -> bool:

@@ -377,7 +377,7 @@ def explain_layers(
 
     Returns:
         list: For every text a list of layers, each a pair of results: bits of the initial mask, and of the optimized
-        one, as :func:`captum_iba.visualization.layer_page` draws them.
+        one, as :func:`captum_iba.visualization.plot_before_after` draws them.
 
     Examples::
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import os
+import re
 import sys
 from collections.abc import Sequence
 from itertools import chain
@@ -36,6 +38,15 @@ _BY_NAME = {
     "LMHead": ("a causal language model", f"{_FUNCTION}.logits[:, -1], the vocabulary for the next token"),
 }
 _BASE = ("a base model without a head", "a forward_func that puts a head on it and returns logits, (B, classes)")
+
+
+def model_name(model: Any) -> str:
+    """Name of a model for readers: on the hub, or of its folder, without the path on this machine; else its class."""
+    name = str(getattr(model, "name_or_path", "") or type(model).__name__)
+    if cached := re.search(r"models--(.+?)--(.+?)[/\\]snapshots", name):
+        return f"{cached[1]}/{cached[2]}"
+    is_path = os.path.isabs(name) or name.startswith(".") or os.path.isdir(name)
+    return os.path.basename(os.path.abspath(name)) if is_path else name
 
 
 def class_labels(model: Any) -> list[str]:

@@ -20,6 +20,7 @@ import torch
 
 from captum_iba._files import write_text
 from captum_iba.text.encoding import EncodedText, join_words, scores_per_word
+from captum_iba.visualization.pieces import HARDLY_ANYTHING, ranked_words
 from captum_iba.visualization.terminal import printable
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ class TextTrace:
 class TextAttribution:
     """The attribution of one text, or pair of texts.
 
-    ``print`` shows the words with most bits; a notebook shows the whole text in colour.
+    ``print`` shows the words that hold 80 % of the bits; a notebook shows the whole text in colour.
 
     Attributes:
         text (str): The text that was explained.
@@ -106,6 +107,7 @@ class TextAttribution:
         tokens_truncated (int): Number of tokens beyond ``max_length``, which the model did not see.
         unneeded_bits (float): Bits that an average token ends with if the prediction does not need it: the optimization
             stops before it reaches 0.
+        model (str): Name of the model, without a path.
         trace (TextTrace or None): The optimization step by step, with ``return_trace``.
 
     Examples::
@@ -134,6 +136,7 @@ class TextAttribution:
     settings: Mapping[str, Any] = field(default_factory=dict)
     tokens_truncated: int = 0
     unneeded_bits: float = 0.0
+    model: str = ""
     trace: TextTrace | None = None
 
     @cached_property
@@ -190,23 +193,32 @@ class TextAttribution:
         if self.tokens_truncated:
             total = len(self.tokens) + self.tokens_truncated
             lines.append(f"Warning: {self.tokens_truncated:,} of {total:,} tokens were truncated and not read.")
-        lines.append(f"{printable(self.text)}{'' if self.pair is None else ' | ' + printable(self.pair)}")
         lines.append(self.headline())
-        ranked = sorted(self.words, key=lambda word: -finite(word.bits))
-        top = max((finite(word.bits) for word in ranked), default=0.0)
-        for word in ranked[:_PRINTED_WORDS]:
-            bar = "█" * round(_BAR_WIDTH * finite(word.bits) / top) if top > 0 else ""
-            lines.append(f"{word.bits:12,.2f}  {bar:<{_BAR_WIDTH}}  {printable(word.word)}")
-        if rest := ranked[_PRINTED_WORDS:]:
-            lines.append(f"{math.fsum(word.bits for word in rest):12,.2f}  in {len(rest):,} more words")
+        lines.append(printable(self.text) + ("" if self.pair is None else f" | {printable(self.pair)}"))
+        leading, rest = ranked_words(self)
+        if not leading:
+            lines.append(HARDLY_ANYTHING)
+        shown = (leading or rest)[:_PRINTED_WORDS]
+        widest = max((word.share for word in shown), default=0.0) if leading else 1.0
+        for word in shown:
+            bar = "█" * round(_BAR_WIDTH * word.share / widest) if leading else ""
+            lines.append(
+                f"{word.share:6.1%} {word.bits:10,.2f} bits  {bar:<{_BAR_WIDTH}}  {printable(word.word)} ({word.place})"
+            )
+        if others := [*leading, *rest][len(shown) :]:
+            lines.append(f"{math.fsum(word.share for word in others):6.1%} in {len(others)} other words")
+        lines.append(
+            f"{self.layer_label} · {self.preset}, statistics of {self.statistics} · {self.total_bits:,.2f} bits"
+        )
         return "\n".join(lines)
 
     def headline(self) -> str:
-        """One line: class, probability, layer, statistics and total."""
+        """One line: class, probability and model."""
         parts = [f"{printable(self.target_label)} {self.target_probability:.3f}"]
         if self.target != self.predicted:
             parts[0] += f" (predicted: {printable(self.predicted_label)} {self.predicted_probability:.3f})"
-        parts += [self.layer_label, f"{self.preset}, statistics of {self.statistics}", f"{self.total_bits:,.2f} bits"]
+        if self.model:
+            parts.append(printable(self.model))
         return " · ".join(parts)
 
     def to_dict(self) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from captum_iba.visualization.curves import plot_degradation, plot_sweep, plot_t
 from captum_iba.visualization.figures import plot_before_after, plot_layers, plot_tokens, save_figure
 from captum_iba.visualization.html import (
     Html,
-    layer_page,
     method_map,
     method_page,
     token_map,
@@ -19,7 +18,6 @@ from captum_iba.visualization.terminal import terminal_text
 
 __all__ = [
     "Html",
-    "layer_page",
     "method_map",
     "method_page",
     "plot_before_after",

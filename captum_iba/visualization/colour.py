@@ -27,22 +27,19 @@ Rgb = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Scale:
-    """Positions of numbers on a colour scale, whose full colour is ``maximum``; a signed one has 0 in the middle.
+    """Positions of numbers on a linear scale of colour, full at ``maximum``; a signed one has 0 in the middle.
 
-    Bits are on a logarithmic scale, ``log(1 + bits)``: one decisive word has hundreds of bits and others have a few,
-    and both are worth seeing. Scores without a unit are on a linear one: nothing is known of what is small.
+    Bits are those above the floor, that a token ends with which is not needed.
     """
 
     maximum: float
     signed: bool = False
-    unit: str = "bits"
+    unit: str = "bits above the floor"
 
     def position(self, value: float) -> float | None:
         """Position on the scale: 0 to 1, or -1 to 1 if it is signed; None where the value is NaN or infinite."""
         if not math.isfinite(value):
             return None
-        if self.unit == "bits":
-            return min(1.0, math.log1p(max(0.0, value)) / math.log1p(self.maximum))
         return max(-1.0 if self.signed else 0.0, min(1.0, value / self.maximum))
 
     def level(self, value: float) -> int | None:
@@ -52,13 +49,13 @@ class Scale:
 
     def ticks(self) -> list[tuple[float, float]]:
         """Numbers to write at the scale and where, from 0 (its left end) to 1."""
-        if self.unit == "bits":
-            powers = (10.0**power for power in range(round(math.log10(max(1.0, self.maximum))) + 1))
-            positions = ((power, self.position(power) or 0.0) for power in powers)
-            # One too near to the top would be written over it.
-            return [(0.0, 0.0), *(tick for tick in positions if tick[1] < 0.8), (self.maximum, 1.0)]
-        middle = 0.0 if self.signed else self.maximum / 2
-        return [(-self.maximum if self.signed else 0.0, 0.0), (middle, 0.5), (self.maximum, 1.0)]
+        low = -self.maximum if self.signed else 0.0
+        return [(low, 0.0), ((low + self.maximum) / 2, 0.5), (self.maximum, 1.0)]
+
+    @property
+    def ends(self) -> tuple[str, str]:
+        """What the colours at both ends say of a word."""
+        return ("against the class", "for the class") if self.signed else ("not needed", "most needed")
 
     @property
     def levels(self) -> range:

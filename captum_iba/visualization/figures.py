@@ -121,8 +121,8 @@ def plot_tokens(attribution: Drawable, ax: Axes | None = None) -> tuple[Figure |
     direction.
 
     Args:
-        attribution (TextAttribution or Scores): Attribution to draw. Bits are on the sequential, logarithmic scale; the
-            scores of other methods on a linear one, with 0 in the middle if they have signs.
+        attribution (TextAttribution or Scores): Attribution to draw. Bits are coloured from the floor, which a token
+            ends with that is not needed; scores of other methods from 0, which is in the middle if they have signs.
         ax (matplotlib Axes, optional): Axes to draw on; lines are broken at its width. Default: None, a new figure as
             high as the text needs.
 
@@ -157,7 +157,7 @@ def plot_tokens(attribution: Drawable, ax: Axes | None = None) -> tuple[Figure |
 def plot_layers(attributions: Sequence[DrawableBits], ax: Axes | None = None) -> tuple[Figure | SubFigure, Axes]:
     """One short text at several layers: a row per layer, a column per word, as Figure 3 of Jiang et al. (2020).
 
-    For long texts use :func:`layer_page`.
+    For long texts pass them to :func:`token_page` as ``layers``.
 
     Args:
         attributions (sequence of TextAttribution): Attributions of one text, one per layer, the first on top, on one
@@ -179,8 +179,8 @@ def plot_layers(attributions: Sequence[DrawableBits], ax: Axes | None = None) ->
     """
     columns = _columns(attributions, "attributions")
     figure, ax = axes_on(ax, _matrix_width(columns), _matrix_height(columns, len(attributions)))
-    scale = Scale(full_colour(attributions))
-    _draw_matrix(ax, attributions, columns, scale)
+    floor, scale = _floor_and_scale(attributions)
+    _draw_matrix(ax, attributions, columns, scale, floor)
     _colour_bar(figure, [ax], scale)
     return figure, ax
 
@@ -211,9 +211,9 @@ def plot_before_after(
     columns = _columns(attributions, "pairs")
     figure = new_figure(2 * _matrix_width(columns) - 0.6, _matrix_height(columns, len(pairs)) + 0.3)
     left, right = figure.subplots(1, 2, sharey=True)
-    scale = Scale(full_colour(attributions))
+    floor, scale = _floor_and_scale(attributions)
     for ax, side, title in ((left, 0, "before the bottleneck"), (right, 1, "after")):
-        _draw_matrix(ax, [pair[side] for pair in pairs], columns, scale)
+        _draw_matrix(ax, [pair[side] for pair in pairs], columns, scale, floor)
         ax.set_title(title, fontsize=_SIZE, color=INK)
     right.set_ylabel("")
     _colour_bar(figure, [left, right], scale)
@@ -271,7 +271,7 @@ def _draw_word(ax: Axes, part: Part, left: float, wide: float, top: float, scale
 
     filled, ink = "none", INK
     style: dict[str, Any] = {"edgecolor": "none"}
-    level = scale.level(part.value) if part.kind != "gap" else 0
+    level = scale.level(part.depth) if part.kind != "gap" else 0
     if level is None:
         style = {"edgecolor": SOFT, "hatch": "////", "linewidth": 0.6, "facecolor": "white"}
     elif level != 0:
@@ -322,6 +322,12 @@ def _columns(attributions: Sequence[DrawableBits], name: str) -> list[Part]:
     return columns[0]
 
 
+def _floor_and_scale(attributions: Sequence[DrawableBits]) -> tuple[float, Scale]:
+    """One scale for all; the open mask's own floor is what it lets through, so the lowest counts."""
+    floor = min(item.unneeded_bits for item in attributions)
+    return floor, Scale(full_colour(attributions, floor))
+
+
 def _matrix_width(columns: Sequence[Part]) -> float:
     return 1.3 + max(2.4, 0.26 * len(columns))
 
@@ -331,11 +337,11 @@ def _matrix_height(columns: Sequence[Part], rows: int) -> float:
     return 0.9 + 0.24 * rows + longest / _POINTS
 
 
-def _draw_matrix(ax: Axes, rows: Sequence[DrawableBits], columns: Sequence[Part], scale: Scale) -> None:
+def _draw_matrix(ax: Axes, rows: Sequence[DrawableBits], columns: Sequence[Part], scale: Scale, floor: float) -> None:
     from matplotlib.colors import ListedColormap
     from matplotlib.patches import Rectangle
 
-    values = [[part.value for part in parts(row) if part.has_value] for row in rows]
+    values = [[part.depth for part in parts(row, floor) if part.has_value] for row in rows]
     positions = [[math.nan if (p := scale.position(value)) is None else p for value in row] for row in values]
     shades = ListedColormap([filled for filled, _ in colours(scale)]).with_extremes(bad="white")
     ax.imshow(positions, cmap=shades, vmin=0.0, vmax=1.0, aspect="auto", interpolation="nearest")

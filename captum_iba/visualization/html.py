@@ -15,10 +15,11 @@ from captum_iba.visualization.pieces import (
     Drawable,
     DrawableBits,
     DrawableScores,
-    check_same_text,
     format_number,
     full_colour,
     is_scores,
+    method_title,
+    ranked_words,
     token_parts,
     visible,
 )
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 
 Labels = Sequence[str] | Mapping[int, str]
 """Names of classes by their number."""
-
-_TOP_WORDS = 3
 
 
 class Html(str):
@@ -101,8 +100,8 @@ def token_map(attribution: Drawable) -> Html:
     """One coloured text as a piece of HTML, as a notebook shows it.
 
     Args:
-        attribution (TextAttribution or Scores): Attribution to draw. Bits are on the sequential, logarithmic scale; the
-            scores of other methods on a linear one, with 0 in the middle if they have signs.
+        attribution (TextAttribution or Scores): Attribution to draw. Bits are coloured from the floor, which a token
+            ends with that is not needed; scores of other methods from 0, which is in the middle if they have signs.
 
     Returns:
         Html: A string: an element with its own style.
@@ -113,24 +112,38 @@ def token_map(attribution: Drawable) -> Html:
         >>> html.count('class="w ')
         2
     """
-    item, method = (None, attribution.method) if is_scores(attribution) else (attribution, "")
-    return Html(render_template("notebook.html.jinja", item=item, method=method, map=token_parts(attribution)))
+    drawn = token_parts(attribution)
+    if is_scores(attribution):
+        return Html(
+            render_template("notebook.html.jinja", item=None, method=method_title(attribution.method), map=drawn)
+        )
+    leading, rest = ranked_words(attribution)
+    return Html(render_template("notebook.html.jinja", item=attribution, map=drawn, leading=leading, rest=rest))
 
 
-def token_page(attributions: Sequence[DrawableBits], title: str = "Bits per word") -> str:
-    """A self-contained page: every text coloured, with its words and their bits.
+def token_page(
+    attributions: Sequence[DrawableBits],
+    title: str | None = None,
+    introduction: str = "",
+    methods: Sequence[Sequence[DrawableScores]] | None = None,
+    layers: Sequence[Sequence[DrawableBits]] | None = None,
+) -> str:
+    """A self-contained page that answers why the model decides so: each text coloured, and the words that matter.
 
-    Several texts are a table, to be sorted by class, probability or bits.
+    Several texts without other methods are a table, to be sorted by class, probability or bits.
 
     Args:
-        attributions (sequence of TextAttribution): Attributions, all drawn on one scale.
-        title (str): Title of the page. Default: ``"Bits per word"``.
+        attributions (sequence of TextAttribution): Attributions. Each text has its own scale, up to its largest word.
+        title (str, optional): Title of the page. Default: None, a question with the class.
+        introduction (str): A sentence above the texts. Default: none.
+        methods (sequence, optional): For every text the Scores of other methods, shown beside it. Default: None.
+        layers (sequence, optional): For every text its attributions at single layers, shown last. Default: None.
 
     Returns:
         str: An HTML document.
 
     Raises:
-        ValueError: No attributions.
+        ValueError: No attributions, or ``methods`` or ``layers`` for other texts or classes.
 
     Examples::
 
@@ -140,113 +153,53 @@ def token_page(attributions: Sequence[DrawableBits], title: str = "Bits per word
     """
     if not attributions:
         raise ValueError("attributions is empty, expected at least one attribution")
-    scale = Scale(full_colour(attributions))
-    texts = [{"item": item, "map": token_parts(item, scale), "rows": _ranked(item)} for item in attributions]
+    explained = [(item.text, item.pair, item.target) for item in attributions]
+    scored = [[(item.encoded.text, item.encoded.pair, item.target) for item in row] for row in methods or []]
+    layered = [[(item.text, item.pair, item.target) for item in row] for row in layers or []]
+    for name, given, found in (("methods", methods, scored), ("layers", layers, layered)):
+        if given is not None and [set(row) for row in found] != [{one} for one in explained]:
+            raise ValueError(
+                f"{name} has other texts or classes than attributions, expected the same in the same order"
+            )
+    others: dict[str, Any] = {"methods": [], "signed": False} if methods is None else _methods(methods, None)
+    rows = [text["rows"] for text in others.pop("texts", [])] or [[]] * len(attributions)
+    texts = [
+        {
+            "item": item,
+            "why": f"Why {item.target_label}?",
+            "map": token_parts(item),
+            "rows": scores,
+            **dict(zip(("leading", "rest"), ranked_words(item), strict=True)),
+        }
+        for item, scores in zip(attributions, rows, strict=True)
+    ]
     return render_template(
         "tokens.html.jinja",
-        title=title,
-        texts=texts,
-        colours=scale,
-        shared=len({(item.layer_label, item.preset, item.statistics) for item in attributions}) == 1,
-        sorting=sorting() if len(texts) > 1 else None,
-    )
-
-
-def layer_page(
-    texts: Sequence[Sequence[tuple[DrawableBits, DrawableBits]]],
-    title: str = "Where the information is, layer by layer",
-    introduction: str = "",
-    methods: Sequence[Sequence[DrawableScores]] | None = None,
-) -> str:
-    """A self-contained page: a table of the texts, and for every text its layers before and after the bottleneck.
-
-    A reader can sort the table, and select one layer, before or after, and methods.
-
-    Args:
-        texts (sequence): For every text a sequence of layers, each a pair of attributions: before
-            (``n_steps=0``: the open mask) and after. All maps are on one scale; bars compare the totals after.
-        title (str): Title of the page.
-        introduction (str): A sentence above the texts that describes them. Default: none.
-        methods (sequence, optional): For every text the Scores of other methods, drawn below its layers.
-            Default: None.
-
-    Returns:
-        str: An HTML document.
-
-    Raises:
-        ValueError: No texts, a text without layers, layers of several texts or classes in one entry, or ``methods``
-            for other texts or classes.
-
-    Examples::
-
-        >>> page = layer_page([[(layers[0], layers[0]), (layers[1], layers[1])]])
-        >>> page.startswith("<!DOCTYPE html>")
-        True
-    """
-    if not texts or not all(texts):
-        raise ValueError("texts has no text or one without layers, expected at least one text with at least one layer")
-    for i, layers in enumerate(texts):
-        check_same_text([item for pair in layers for item in pair], f"texts[{i}]")
-    explained = [(layers[0][1].text, layers[0][1].pair) for layers in texts]
-    if methods is not None:
-        scored = [(scores[0].encoded.text, scores[0].encoded.pair) if scores else None for scores in methods]
-        if explained != scored:
-            raise ValueError("methods has scores of other texts, expected those of the same texts in the same order")
-        targets = [layers[0][1].target for layers in texts]
-        if targets != (scored_targets := [scores[0].target for scores in methods]):
-            raise ValueError(f"methods has scores of the classes {scored_targets}, expected those of {targets}")
-    scale = Scale(full_colour([item for layers in texts for pair in layers for item in pair]))
-    totals = [after.total_bits for layers in texts for _, after in layers]
-    heights = Scale(max([1.0, *filter(math.isfinite, totals)]))
-    names = list(dict.fromkeys(_layer_name(after) for layers in texts for _, after in layers))
-    others = {"methods": [], "signed": False} if methods is None else _methods(methods, None)
-    return render_template(
-        "layers.html.jinja",
-        title=title,
+        title=title or (texts[0]["why"] if len(texts) == 1 else "Why did the model decide so?"),
         introduction=introduction,
-        sections=[_layer_section(layers, scale, heights, names) for layers in texts],
-        names=names,
-        colours=scale,
-        sorting=sorting(),
+        texts=texts,
+        layers=[_layer_rows(row) for row in layers or []],
+        settings=list(dict.fromkeys(_settings(item) for item in attributions)),
+        sorting=sorting() if len(texts) > 1 and methods is None else None,
         **others,
     )
 
 
-def _layer_section(
-    layers: Sequence[tuple[DrawableBits, DrawableBits]], scale: Scale, heights: Scale, names: Sequence[str]
-) -> dict[str, Any]:
-    totals = [after.total_bits for _, after in layers]
-    known = [total for total in totals if math.isfinite(total)]
-    rows = [
+def _settings(item: DrawableBits) -> str:
+    settings = ", ".join(f"{name}={value}" for name, value in item.settings.items() if value is not None)
+    return f"{item.layer_label} · {item.preset} ({settings}), statistics of {item.statistics}"
+
+
+def _layer_rows(attributions: Sequence[DrawableBits]) -> list[dict[str, Any]]:
+    scale = Scale(full_colour(attributions))
+    return [
         {
-            "number": names.index(_layer_name(after)),
-            "item": after,
-            "before": token_parts(before, scale),
-            "after": token_parts(after, scale),
-            "remaining": _remaining(before, after),
-            "height": heights.position(after.total_bits) or 0.0,
+            "item": item,
+            "name": item.layer if item.layer_index is None else item.layer_index,
+            "map": token_parts(item, scale),
         }
-        for before, after in layers
+        for item in attributions
     ]
-    return {
-        "item": layers[0][1],
-        "rows": rows,
-        "longest": max(known, default=0.0),
-        "sum": math.fsum(known) if len(known) == len(totals) else math.nan,
-        "top": _most_needed([after for _, after in layers]),
-    }
-
-
-def _layer_name(attribution: DrawableBits) -> str:
-    return attribution.layer if attribution.layer_index is None else str(attribution.layer_index)
-
-
-def _most_needed(layers: Sequence[DrawableBits]) -> list[str]:
-    """The words with most bits over all layers, at most :data:`_TOP_WORDS`; none with less than a bit."""
-    words = layers[0].words
-    sums = [math.fsum(bits) for bits in zip(*([word.bits for word in layer.words] for layer in layers), strict=True)]
-    ranked = sorted((i for i, total in enumerate(sums) if math.isfinite(total) and total >= 1), key=lambda i: -sums[i])
-    return [visible(words[i].word) for i in ranked[:_TOP_WORDS]]
 
 
 def method_map(scores: Sequence[DrawableScores], labels: Labels | None = None) -> Html:
@@ -321,7 +274,7 @@ def _methods(texts: Sequence[Sequence[DrawableScores]], labels: Labels | None) -
     names = list(dict.fromkeys(item.method for scores in texts for item in scores))
     signs = {item.signed for scores in texts for item in scores}
     return {
-        "methods": names,
+        "methods": list(map(method_title, names)),
         "signed": True in signs,
         "unsigned": False in signs,
         "signed_scale": Scale(1.0, signed=True, unit="score"),
@@ -331,7 +284,11 @@ def _methods(texts: Sequence[Sequence[DrawableScores]], labels: Labels | None) -
                 "encoded": scores[0].encoded,
                 "target": scores[0].target if labels is None else labels[scores[0].target],
                 "rows": [
-                    {"number": names.index(item.method), "name": item.method, "map": token_parts(item)}
+                    {
+                        "number": names.index(item.method),
+                        "name": method_title(item.method),
+                        "map": token_parts(item),
+                    }
                     for item in scores
                 ],
             }
@@ -343,23 +300,6 @@ def _methods(texts: Sequence[Sequence[DrawableScores]], labels: Labels | None) -
 def _sortable(value: float) -> str:
     """A number as the script that sorts reads it: nothing for NaN and infinity, which come last."""
     return repr(float(value)) if math.isfinite(value) else ""
-
-
-def _remaining(before: DrawableBits, after: DrawableBits) -> str:
-    if not (math.isfinite(before.total_bits) and math.isfinite(after.total_bits)) or before.total_bits <= 0:
-        return "n/a"
-    fraction = after.total_bits / before.total_bits
-    return f"{fraction:.1%}" if fraction >= 0.0005 or fraction == 0 else "less than 0.1%"
-
-
-def _ranked(attribution: DrawableBits) -> list[dict[str, Any]]:
-    """Words, most bits first, with their fraction of the longest bar; those that are NaN or infinite last."""
-    words = sorted(attribution.words, key=lambda word: -word.bits if math.isfinite(word.bits) else math.inf)
-    most = max((word.bits for word in words if math.isfinite(word.bits)), default=0.0)
-    return [
-        {"word": word, "fraction": max(0.0, word.bits / most) if most > 0 and math.isfinite(word.bits) else 0.0}
-        for word in words
-    ]
 
 
 def visualization_records(attributions: Sequence[DrawableBits]) -> list[VisualizationDataRecord]:

@@ -5,7 +5,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -29,7 +31,15 @@ class DrawableBits(Protocol):
     @property
     def target(self) -> int: ...
     @property
+    def target_label(self) -> str: ...
+    @property
     def total_bits(self) -> float: ...
+    @property
+    def unneeded_bits(self) -> float: ...
+    @property
+    def settings(self) -> Mapping[str, Any]: ...
+    @property
+    def word_shares(self) -> Any: ...
     @property
     def layer(self) -> str: ...
     @property
@@ -62,8 +72,27 @@ class DrawableScores(Protocol):
     def signed(self) -> bool: ...
 
 
+HARDLY_ANYTHING = "The model needs hardly anything of this text."
+_FLOORS = 10
+_COVERED = 0.8
+_LEADING = 3
+_SENTENCE_END = re.compile(r"""(?:[.!?…。！？]["'”’)\]]*(?=\s|<|$)|\n|<br\s*/?>)(?:\s|<br\s*/?>)*""")
+
 Drawable = DrawableBits | DrawableScores
 """What can be drawn as a token map."""
+
+_METHOD_TITLES = {
+    "iba": "Information bottleneck",
+    "ig": "Integrated Gradients",
+    "lime": "LIME",
+    "leave_one_out": "Leave one out",
+    "random": "Random",
+}
+
+
+def method_title(name: str) -> str:
+    """Name of a method for readers."""
+    return _METHOD_TITLES.get(name, name)
 
 
 def is_scores(attribution: Drawable) -> TypeIs[DrawableScores]:
@@ -80,11 +109,15 @@ def check_same_text(attributions: Sequence[DrawableBits], name: str) -> None:
 
 
 class Part(NamedTuple):
-    """A word, a special token, the gap between words or the break between a text and its pair, with its number."""
+    """A word, a special token, the gap between words or the break between a text and its pair, with its number.
+
+    ``depth`` is what is coloured: the bits above the floor, or the score itself.
+    """
 
     text: str
     kind: str
     value: float = 0.0
+    depth: float = 0.0
 
     @property
     def has_value(self) -> bool:
@@ -92,13 +125,16 @@ class Part(NamedTuple):
         return self.kind in ("word", "special")
 
 
-def parts(attribution: Drawable) -> Iterator[Part]:
-    """A text word by word, sub-words joined, special tokens between them."""
+def parts(attribution: Drawable, floor: float | None = None) -> Iterator[Part]:
+    """A text word by word, sub-words joined, special tokens between them.
+
+    ``floor`` is what a token ends with that is not needed, by default what the attribution says.
+    """
     # Words by number: value, start, end, sequence.
     words: dict[int | None, tuple[float, int, int, int]] = {}
     tokens: Iterable[tuple[str, float, bool, int | None, tuple[int, int], int | None]]
     if is_scores(attribution):
-        source = attribution.encoded
+        floor, source = None, attribution.encoded
         columns = (source.special, source.words, source.spans, source.sequences)
         tokens = zip(source.tokens, map(float, attribution.tokens), *columns, strict=True)
         for number, (start, end), sequence in zip(source.words, source.spans, source.sequences, strict=True):
@@ -106,12 +142,19 @@ def parts(attribution: Drawable) -> Iterator[Part]:
                 _, first, last, _ = words.get(number, (0.0, start, end, 0))
                 words[number] = (float(attribution.words[number]), min(first, start), max(last, end), sequence or 0)
     else:
-        source = attribution
-        tokens = (
+        source, floor = attribution, attribution.unneeded_bits if floor is None else floor
+        tokens = [
             (token.token, token.bits, token.special, token.word, (token.start, token.end), token.sequence)
             for token in attribution.tokens
-        )
+        ]
         words = {i: (word.bits, word.start, word.end, word.sequence) for i, word in enumerate(attribution.words)}
+    tokens = list(tokens)
+    n_tokens = Counter(number for _, _, _, number, _, _ in tokens)
+
+    def part(text: str, kind: str, value: float, n: int) -> Part:
+        has_floor = floor is not None and math.isfinite(value)
+        return Part(visible(text), kind, value, max(0.0, value - n * (floor or 0.0)) if has_floor else value)
+
     ends = {0: 0, 1: 0}
     for name, bits, special, number, (first, last), of_text in tokens:
         if special:
@@ -119,7 +162,7 @@ def parts(attribution: Drawable) -> Iterator[Part]:
                 if gap := ((source.pair or "") if of_text else source.text)[ends[of_text] : first]:
                     yield Part(gap, "gap")
                 ends[of_text] = max(last, ends[of_text])
-            yield Part(visible(name), "special", bits)
+            yield part(name, "special", bits, 1)
         # The first token of a word draws it; tokens without a word, spaces for example, are part of a gap.
         if special or number not in words:
             continue
@@ -131,7 +174,7 @@ def parts(attribution: Drawable) -> Iterator[Part]:
             yield Part(gap, "gap")
         start = max(start, ends[sequence])  # no character is drawn twice
         ends[sequence] = max(end, ends[sequence])
-        yield Part(visible(text[start:end]), "word", value)
+        yield part(text[start:end], "word", value, n_tokens[number])
 
 
 @dataclass(frozen=True)
@@ -140,65 +183,104 @@ class TokenMap:
 
     parts: tuple[Part, ...]
     scale: Scale
+    is_bits: bool
+    hardly_anything: bool
 
     def colour(self, part: Part) -> str:
         """Class of the style sheet that colours a part."""
-        level = self.scale.level(part.value)
+        level = self.level(part)
         return "na" if level is None else colour_class(level, self.scale.signed)
+
+    def level(self, part: Part) -> int | None:
+        """Step of the scale of a part; None where its number is NaN or infinite."""
+        return self.scale.level(part.depth)
 
     def label(self, part: Part) -> str:
         """Number of a part with its unit; "n/a" where it is NaN or infinite."""
-        return self._number(part.value) + (" bits" if self.scale.unit == "bits" else "")
+        return f"{format_number(part.value)} bits" if self.is_bits else format_number(part.value, "score")
 
     @property
-    def largest(self) -> str:
-        """Largest number of a word or special token, by magnitude."""
-        return self._number(_largest(self.parts))
-
-    @property
-    def total(self) -> str:
-        """Sum of all numbers."""
-        values = [part.value for part in self.parts]
-        return self._number(math.fsum(values) if all(map(math.isfinite, values)) else math.nan)
+    def leading(self) -> list[tuple[str, str]]:
+        """The words with the largest numbers by magnitude, and these."""
+        words = [part for part in self.parts if part.kind == "word" and math.isfinite(part.value) and part.value]
+        ranked = sorted(words, key=lambda part: -abs(part.value))[:_LEADING]
+        return [(part.text, self.label(part).replace("-", "\u2212")) for part in ranked]
 
     @property
     def note(self) -> str:
         """What a reader must know of a map without colours; empty otherwise."""
-        values, bits = [part.value for part in self.parts if part.kind == "word"], self.scale.unit == "bits"
-        if not all(map(math.isfinite, values)):
-            return f"hatched words have no {'number of bits' if bits else 'score'} (NaN or infinite)"
-        if any(values) and (not bits or max(values) > 0):
-            return ""
-        return "no word has any bits" if bits else "all scores are 0"
-
-    def _number(self, value: float) -> str:
-        return format_number(value, self.scale.unit)
+        words = [part for part in self.parts if part.kind == "word"]
+        if not all(math.isfinite(part.value) for part in words):
+            return f"hatched words have no {'number of bits' if self.is_bits else 'score'} (NaN or infinite)"
+        if self.is_bits:
+            return HARDLY_ANYTHING if self.hardly_anything else ""
+        return "" if any(part.value for part in words) else "all scores are 0"
 
 
 def token_parts(attribution: Drawable, scale: Scale | None = None) -> TokenMap:
     """The parts of an attribution on a scale, by default its own."""
-    return TokenMap(tuple(parts(attribution)), scale or scale_of(attribution))
+    drawn, is_bits = tuple(parts(attribution)), not is_scores(attribution)
+    return TokenMap(drawn, scale or scale_of(attribution), is_bits, is_bits and needs_hardly_anything(attribution))
 
 
 def scale_of(attribution: Drawable) -> Scale:
-    """Scale of one attribution: of bits logarithmic, of other scores linear, from 0 or both sides of 0."""
+    """Scale of one attribution: linear, from the floor to the largest word, or for signed scores from both sides."""
     if not is_scores(attribution):
         return Scale(full_colour([attribution]))
     sizes = [abs(float(score)) for score in attribution.words if math.isfinite(score)]
     return Scale(max(sizes, default=0.0) or 1.0, attribution.signed, "score")
 
 
-def full_colour(attributions: Sequence[Drawable]) -> float:
-    """Bits of full colour: the largest finite bits of a word or special token, and at least 1 bit.
+def full_colour(attributions: Sequence[DrawableBits], floor: float | None = None) -> float:
+    """Bits above the floor of full colour: the most of a word or special token, and at least ten floors, or 1 bit.
 
-    Less than a bit is next to nothing: without this floor a text in which no word matters would be all dark.
+    Less than that is next to nothing: without it a text in which no word matters would be all dark.
     """
-    return max(1.0, *(_largest(tuple(parts(attribution))) for attribution in attributions))
+    least = max(item.unneeded_bits if floor is None else floor for item in attributions)
+    return max(1.0, _FLOORS * least, *(_largest(tuple(parts(item, floor))) for item in attributions))
 
 
 def _largest(drawn: Sequence[Part]) -> float:
-    numbers = [part.value for part in drawn if part.has_value and math.isfinite(part.value)]
-    return max(numbers, key=abs, default=0.0)
+    return max((part.depth for part in drawn if part.has_value and math.isfinite(part.value)), default=0.0)
+
+
+class RankedWord(NamedTuple):
+    """A word with its bits, its fraction of those above the floor, and where it stands in the text."""
+
+    word: str
+    place: str
+    bits: float
+    share: float
+
+
+def ranked_words(attribution: DrawableBits) -> tuple[list[RankedWord], list[RankedWord]]:
+    """The words that hold 80 % of the bits above the floor, most first, and the others; NaN and infinity are last.
+
+    Where the model needs hardly anything, no word is among the first.
+    """
+    shares = attribution.word_shares
+    texts = [text or "" for text in (attribution.text, attribution.pair)]
+    sentences = [[match.end() for match in _SENTENCE_END.finditer(text)] for text in texts]
+    several = [any(end < len(text) for end in ends) for text, ends in zip(texts, sentences, strict=True)]
+    rows = []
+    for i, word in enumerate(attribution.words):
+        sentence = f"sentence {1 + sum(end <= word.start for end in sentences[word.sequence])}"
+        of_text = "" if attribution.pair is None else f"{'second' if word.sequence else 'first'} text"
+        place = ", ".join(filter(None, [of_text, sentence if several[word.sequence] else ""])) or f"word {i + 1}"
+        rows.append(RankedWord(visible(word.word), place, word.bits, float(shares[i])))
+    rows.sort(key=lambda row: (not math.isfinite(row.bits), -row.share, -row.bits))
+    if needs_hardly_anything(attribution):
+        return [], rows
+    count, covered = 0, 0.0
+    while count < len(rows) and covered < _COVERED and rows[count].share > 0:
+        covered += rows[count].share
+        count += 1
+    return rows[:count], rows[count:]
+
+
+def needs_hardly_anything(attribution: Drawable) -> bool:
+    """Whether no word or token is far above the floor."""
+    return _largest(tuple(parts(attribution))) < scale_of(attribution).maximum
 
 
 _LARGE = ((1e9, "G"), (1e6, "M"), (1e3, "k"))

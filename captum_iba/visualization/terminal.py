@@ -27,7 +27,7 @@ def printable(text: str) -> str:
 
 
 def terminal_text(attribution: DrawableBits) -> Group:
-    """The coloured text, and below it the summary with a bar per word.
+    """The decision, the coloured text, and the words that hold 80 % of the bits, with a bar each.
 
     Args:
         attribution (TextAttribution): Attribution to show. Control characters in it are spelled out.
@@ -39,8 +39,9 @@ def terminal_text(attribution: DrawableBits) -> Group:
 
         >>> from rich.console import Console
         >>> Console(no_color=True, width=40).print(terminal_text(result))  # doctest: +ELLIPSIS, +NORMALIZE_WHITESPACE
+        positive 0.750
         [CLS] a film
-        positive 0.750 · layer 1 (encoder.0) · ...
+        ...
     """
     # Not at the top: figures do without rich.
     from rich.console import Group
@@ -50,7 +51,7 @@ def terminal_text(attribution: DrawableBits) -> Group:
     line = Text()
     token_map = token_parts(attribution)
     for part in token_map.parts:
-        level = token_map.scale.level(part.value)
+        level = token_map.level(part)
         if part.kind == "break":
             line.append("\n")
         elif part.kind == "gap":
@@ -59,13 +60,13 @@ def terminal_text(attribution: DrawableBits) -> Group:
             line.append(f" {printable(part.text)} ", style="dim")
         elif level is None:
             line.append(printable(part.text), style="strike")
-        elif level <= _FAINT:
+        elif level <= _FAINT or token_map.hardly_anything:
             line.append(printable(part.text))
         else:
             background, ink = colours[level]
             line.append(printable(part.text), style=f"{ink} on {background}")
-    # The first line is the text itself, or a warning above it.
-    first, *rest = str(attribution).split("\n")
-    if not attribution.tokens_truncated:
-        return Group(line, Text("\n".join(rest), no_wrap=False))
-    return Group(Text(first, style="bold yellow"), line, Text("\n".join(rest[1:]), no_wrap=False))
+    # The text itself is drawn in colour; a warning may stand above the decision.
+    lines = str(attribution).split("\n")
+    warning = [Text(lines.pop(0), style="bold yellow")] if attribution.tokens_truncated else []
+    decision, _, *summary = lines
+    return Group(*warning, Text(decision, style="bold"), line, Text("\n".join(summary)))

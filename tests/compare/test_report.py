@@ -33,6 +33,7 @@ def test_the_page_stands_alone_and_runs_one_script(finished):
     assert f"script-src 'sha256-{digest}'" in page and "default-src 'none'" in page
     assert page.count("<article>") == 12 and page.count('type="radio"') == 4 and page.count("<svg") == 1
     assert page.count('scope="row"') == 4
+    assert "/" not in re.sub(r"<[^>]*>", "", page.split("<h1>")[1].split("</p>")[0])  # a file's name without its folder
 
 
 def test_texts_are_shown_whole_and_coloured_by_every_method(finished):

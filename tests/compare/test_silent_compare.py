@@ -150,7 +150,7 @@ def test_curves_stand_where_tokens_were_removed(tmp_path, model_folder):
     for _ in prepare(ComparisonConfig(str(path), str(model_folder), methods), tmp_path / "out").run():
         pass
     results = read_results(tmp_path / "out")
-    bands = degradation_bands(make_curves(results).degradations)
+    bands = degradation_bands(make_curves(results))
     for row in results.rows:
         share = row.outcomes[0].morf.fraction.double().mean(0).tolist()
         assert bands[row.name].x == pytest.approx(share)

@@ -122,29 +122,28 @@ def test_marks_and_findings():
     area = table.rows["good"][4].interval.mean
     assert area == pytest.approx(0.08 * 9 / 2, abs=1e-6)  # the triangle under the level LeRF curve
     said = dict(findings(table, made({"iba": [falling(0.9, 0.05)]})))
-    assert said["drop at 1/9"] == (
-        "good is first with 0.080 [0.080, 0.080]; iba is number 2 with 0.050 [0.050, 0.050], "
-        "and the interval of their paired difference excludes 0."
-    )
-    assert said["s/example"] == "iba 0.500, good 0.500, bad 0.500."
+    assert said["drop at 1/9"] == "IBA 0.050 [0.050, 0.050] is clearly better than bad; clearly worse than good."
+    assert said["s/example"] == "IBA 0.500, good 0.500, bad 0.500."
 
 
 def test_findings_where_the_reference_is_first():
-    some = made({"iba": [falling(0.9, 0.08)], "same": [falling(0.9, 0.08)], "bad": [falling(0.9, 0.01)]})
-    assert "to all but same exclude 0" in findings(make_table(some), some)[0][1]
-    alone = made({"iba": [falling(0.9, 0.08)], "same": [falling(0.9, 0.08)]})
-    assert "no paired difference" in findings(make_table(alone), alone)[0][1]
-    clear = made({"iba": [falling(0.9, 0.08)], "bad": [falling(0.9, 0.01)]})
-    assert "to all others exclude 0" in findings(make_table(clear), clear)[0][1]
-    without = made({"ig": [falling(0.9, 0.08)], "lime": [falling(0.9, 0.01)]})
-    assert findings(make_table(without), without)[0][1] == "ig is first with 0.080 [0.080, 0.080]."
+    first, last = [falling(0.9, 0.08)], [falling(0.9, 0.01)]
+    some = made({"iba": first, "ig": first, "lime": first, "random": last, "leave_one_out": last})
+    own = "IBA 0.080 [0.080, 0.080] is"
+    assert findings(make_table(some), some)[0][1] == (
+        f"{own} clearly better than random and leave-one-out; level with IG and LIME."
+    )
+    alone = made({"iba": first, "same": first})
+    assert findings(make_table(alone), alone)[0][1] == f"{own} level with same."
+    without = made({"ig": first, "lime": last})
+    assert findings(make_table(without), without)[0][1] == "IG is first with 0.080 [0.080, 0.080]."
 
 
 def test_those_counted_as_released_are_not_ranked_with_the_fair():
     rows = {"iba": [falling(0.9, 0.05)], "ig_as_released": [falling(0.9, 0.09)]}
     results = made(rows, released=["ig_as_released"])
     table = make_table(results)
-    assert findings(table, results)[0][1].startswith("iba is first")
+    assert findings(table, results)[0][1].startswith("IBA is first")
     assert "comparable with the rest: ig_as_released" in markdown(table, results)
 
 
@@ -156,10 +155,6 @@ def test_markdown_and_tex_hold_the_numbers():
     assert r"leave\_one\_out & 0.080 [0.080, 0.080]$^{+}$ &" in paper and paper.count(r"\\") == 3
     widths = {line.count("|") for line in text.splitlines() if line.startswith("|")}
     assert widths == {len(COLUMNS) + 2}
-
-
-def drawn(curves):
-    return plot_degradation(curves.degradations, normalised=curves.normalised)
 
 
 @pytest.mark.parametrize(
@@ -175,27 +170,16 @@ def test_the_reference_is_iba_or_its_first_variant(names, reference):
     assert make_table(made({name: [falling(0.9, 0.05)] for name in names})).reference == reference
 
 
-def test_curves_are_scaled_to_one_floor():
-    rows = {"a": [falling(0.9, 0.08)], "b": [falling(0.9, 0.02), falling(0.9, 0.04)]}
-    curves = make_curves(made(rows))
-    assert curves.normalised
-    figure, axes = drawn(curves)
+def test_curves_are_mean_probabilities():
+    curves = make_curves(made({"a": [falling(0.9, 0.08)], "b": [falling(0.9, 0.02), falling(0.9, 0.04)]}))
+    figure, axes = plot_degradation(curves)
     a, b = axes.get_lines()[:2]
     assert (a.get_label(), b.get_label()) == ("a", "b")
-    # Mean start 0.925; the lowest end is that of a, 0.72 below.
-    np.testing.assert_allclose(a.get_ydata(), [1 - 0.08 * k / 0.72 for k in range(10)], atol=1e-5)
-    np.testing.assert_allclose(b.get_ydata(), [1 - 0.03 * k / 0.72 for k in range(10)], atol=1e-5)
+    np.testing.assert_allclose(a.get_ydata(), [0.995 - 0.08 * k for k in range(10)], atol=1e-5)
+    np.testing.assert_allclose(b.get_ydata(), [0.995 - 0.03 * k for k in range(10)], atol=1e-5)
     np.testing.assert_allclose(a.get_xdata(), SHARE)
-    assert axes.get_ylabel() == "normalised probability"
-    assert svg(figure) == svg(drawn(curves)[0])
-
-
-def test_curves_without_a_scale_are_plain_means():
-    curves = make_curves(made({"a": [falling(0.9, 0.005, 6)]}))
-    assert not curves.normalised
-    _, axes = drawn(curves)
-    np.testing.assert_allclose(axes.get_lines()[0].get_ydata(), [0.925 - 0.005 * k for k in range(10)], atol=1e-5)
     assert axes.get_ylabel() == "mean probability"
+    assert svg(figure) == svg(plot_degradation(curves)[0])
 
 
 @pytest.mark.parametrize("count", [1, 4, 19])
@@ -206,4 +190,4 @@ def test_a_few_examples_mark_nothing(count):
     assert [cell.mark for cell in table.rows["ig"]] == len(COLUMNS) * [""]
     assert f"{count} examples are too few to tell methods apart: nothing is marked." in markdown(table, few)
     said = dict(findings(table, few))["AOPC"]
-    assert said.startswith("iba is first") and said.endswith(f"; {count} examples are too few to tell methods apart.")
+    assert said.startswith("IBA 0.") and said.endswith(f"; {count} examples are too few to tell methods apart.")

@@ -22,11 +22,26 @@ def words(encoded):
 
 def test_words_keep_the_original_spelling(wordpiece):
     encoded = encode(wordpiece, "The  Unbelievable FILM, don't!", None, 40, NAMES)
-    assert words(encoded) == ["The", "Unbelievable", "FILM", ",", "don", "'", "t", "!"]
+    assert words(encoded) == ["The", "Unbelievable", "FILM", ",", "don't", "!"]
     assert encoded.tokens[2:5] == ("un", "##believ", "##able")
     assert encoded.words[:5] == (None, 0, 1, 1, 1)
     assert encoded.special == (True, *[False] * 10, True)
     assert encoded.tokens_truncated == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Don’t<br /><br>l'été, rock 'n' roll", ["Don’t", "<br />", "<br>", "l'été", ",", "rock", *"'n'", "roll"]),
+        ('<a href="x.html" id="y">1,000.50</a>', ['<a href="x.html" id="y">', "1,000.50", "</a>"]),
+        ("if a <b and c> d, e.", ["if", "a", "<", "b", "and", "c", ">", "d", ",", "e", "."]),
+    ],
+)
+def test_words_are_those_of_a_reader(wordpiece, byte_level, text, expected):
+    assert words(encode(wordpiece, text, None, 99, NAMES)) == expected
+    assert [word for word in words(encode(byte_level, text, None, 199, NAMES[:2])) if word.strip()] == expected
+    pair = encode(wordpiece, "don", "'t", 99, NAMES)
+    assert words(pair) == ["don", "'", "t"]
 
 
 def test_pairs_number_their_words_on(wordpiece):

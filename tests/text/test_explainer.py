@@ -14,6 +14,7 @@ from captum_iba import FeatureStatistics
 from captum_iba.attr.settings import PRESETS, BottleneckSettings
 from captum_iba.text import TextExplainer
 from captum_iba.text.classifier import load_classifier
+from captum_iba.text.model_properties import model_name
 from captum_iba.text.statistics import neutral_texts
 from captum_iba.visualization import terminal_text
 
@@ -30,6 +31,28 @@ def test_one_text_gives_one_result_and_several_a_list_in_order(explainer):
     assert np.allclose(one.bits, several[2].bits, atol=1e-4)
     assert one.words[2].word == ","
     assert [word.word for word in several[0].words] == ["The", "film", "was", "not", "good"]
+
+
+def test_a_model_is_named_without_a_path_of_this_machine(bert, wordpiece, tmp_path, monkeypatch):
+    folder = tmp_path / "reviews"
+    bert.save_pretrained(folder)
+    wordpiece.save_pretrained(folder)
+    explainer = TextExplainer.from_pretrained(folder)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        result = explainer.explain("good", **QUICK)
+    assert result.model == "reviews" and str(tmp_path) not in str(result)
+    monkeypatch.chdir(tmp_path)
+    cached = "/home/me/.cache/huggingface/hub/models--org--name/snapshots/0a1b"
+    for path, name in (
+        ("./reviews", "reviews"),
+        ("reviews", "reviews"),
+        ("org/name", "org/name"),
+        (cached, "org/name"),
+    ):
+        explainer.classifier.model.config._name_or_path = explainer.classifier.model.name_or_path = path
+        assert model_name(explainer.classifier.model) == name
+    assert model_name(nn.Linear(1, 1)) == "Linear"
 
 
 @pytest.mark.parametrize("granularity", ["token", "word", "feature"])

@@ -66,18 +66,18 @@ def test_is_frozen():
         attribution().text = "other"
 
 
-def test_prints_the_words_with_most_bits_first():
-    lines = str(attribution()).splitlines()
-    assert lines[0] == "so <b>good</b>"
-    assert lines[1].startswith("<good> 0.900 · layer 3 (encoder.2) · default")
-    assert lines[2].split() == ["2.50", "█" * 24, "<b>good</b>"]
-    assert lines[3].split() == ["1.00", "█" * 10, "so"]
+def test_prints_the_decision_and_the_words_with_most_bits_first():
+    lines = str(attribution(model="films", bits=(5.0, 20.0, 1.0))).splitlines()
+    assert lines[:2] == ["<good> 0.900 · films", "so <b>good</b>"]
+    assert lines[2].split() == ["80.8%", "21.00", "bits", "█" * 24, "<b>good</b>", "(word", "2)"]
+    assert lines[3].split() == ["19.2%", "in", "1", "other", "words"]
+    assert lines[4].startswith("layer 3 (encoder.2) · default, statistics of a dataset") and "26.00 bits" in lines[4]
 
 
 def test_long_texts_are_summed_up():
     tokens = tuple(Token("a", 1.0, i, i + 1, 0, False, i) for i in range(50))
     lines = str(attribution(text="a" * 50, tokens=tokens)).splitlines()
-    assert lines[-1].split() == ["30.00", "in", "30", "more", "words"]
+    assert len(lines) == 24 and lines[-2].split() == ["60.0%", "in", "30", "other", "words"]
 
 
 def test_prints_no_control_characters():

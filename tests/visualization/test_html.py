@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 
 from captum_iba.text import TextAttribution
-from captum_iba.visualization import layer_page, method_map, method_page, terminal_text, token_map, token_page
-from captum_iba.visualization.pieces import format_number, parts
+from captum_iba.visualization import method_map, method_page, terminal_text, token_map, token_page
+from captum_iba.visualization.pieces import HARDLY_ANYTHING, format_number, parts, ranked_words
 from captum_iba.visualization.terminal import printable
 from tests.visualization.examples import attribution, scores
 
@@ -43,7 +43,7 @@ class Page(HTMLParser):
 
 def pages(one):
     """Everything that can be drawn of one attribution."""
-    return [token_map(one), token_page([one]), token_page([one, one]), layer_page([[(one, one)]])]
+    return [token_map(one), token_page([one]), token_page([one, one]), token_page([one], layers=[[one, one]])]
 
 
 HOSTILE = [
@@ -87,7 +87,7 @@ def test_pages_fetch_nothing():
 
 def test_words_are_coloured_by_their_bits():
     page = token_map(attribution("no some most", bits=[0.0, 9.0, 99.0]))
-    assert [int(level) for level in re.findall(r'class="w q(\d+)"', page)] == [0, 10, 20]
+    assert [int(level) for level in re.findall(r'class="w q(\d+)"', page)] == [0, 2, 20]
     assert 'title="most: 99.0 bits"' in page and "(99.0 bits)" in page
     assert 'class="s"' in page
 
@@ -109,9 +109,48 @@ def test_control_characters_are_spelled_out_on_a_terminal():
     assert printable("a\x1b[2J film") == "a\\x1b[2J film"
 
 
-def test_less_than_a_bit_stays_pale():
-    page = token_map(attribution("next to nothing", bits=[0.1, 0.1, 0.1]))
-    assert set(re.findall(r'class="w q(\d+)"', page)) == {"3"}
+def test_colours_begin_at_the_floor_of_each_token():
+    one = attribution("floor some most", bits=[2.0, 27.0, 52.0], unneeded_bits=2.0)
+    assert re.findall(r'class="w q(\d+)"', token_map(one)) == ["0", "10", "20"]
+
+
+@pytest.mark.parametrize(("bits", "floor"), [([0.1, 0.1, 0.1], 0.0), ([4.9, 2.9, 2.3], 1.73)])
+def test_where_hardly_anything_is_needed_nothing_is_deep_and_pages_say_so(bits, floor):
+    one = attribution("next to nothing", bits=bits, unneeded_bits=floor)
+    for page in [*pages(one), shown(one, color_system=None)]:
+        assert HARDLY_ANYTHING in page and "of what the model needs" not in page
+        assert all(int(level) <= 4 for level in re.findall(r'class="w q(\d+)"', page))
+    assert "48;2;" not in shown(one, force_terminal=True, color_system="truecolor")  # no background
+    enough = attribution("next to nothing", bits=[25.0, *bits[1:]], unneeded_bits=floor)
+    assert all(HARDLY_ANYTHING not in page for page in [*pages(enough), str(enough)])
+
+
+def test_the_words_that_hold_80_percent_come_first_with_their_place():
+    one = attribution("Not good. It is not <br /> bad! So", [60.0, 0, 0, 1, 30, 1, 1, 7, 0, 0], unneeded_bits=0.0)
+    leading, rest = ranked_words(one)
+    assert [(word.word, word.place, word.share) for word in leading] == [
+        ("Not", "sentence 1", 0.6),
+        ("not", "sentence 2", 0.3),
+    ]
+    assert [word.place for word in rest[:2]] == ["sentence 3", "sentence 2"] and len(rest) == 7
+    seen = " ".join(Page(token_page([one])).text.split()).replace("\xa0", " ")
+    assert "These words have 90 % of what the model needs:" in seen and "Not sentence 1 60.0 % 60.0 bits" in seen
+    assert "the other 7 words" in seen
+    pair = attribution("not one", [9.0, 1.0, 0.0, 90.0, 0.0], pair="is not. Three")
+    assert [word.place for word in ranked_words(pair)[0]] == ["second text, sentence 1"]
+    assert [word.place for word in ranked_words(attribution("a film"))[0]] == ["word 2"]
+
+
+def test_the_decision_comes_first():
+    one = attribution("a film", model="films", tokens_truncated=3)
+    for page in pages(one)[:2]:
+        text = " ".join(Page(page).text.split()).replace("\xa0", " ")
+        places = [
+            text.index(part) for part in ("positive 75.0 % by films", "3 tokens were truncated", "a (", "encoder.0")
+        ]
+        assert places == sorted(places)
+    assert str(one).split("\n")[0] == "positive 0.750 · films · 3 tokens were truncated and not read"
+    assert "<title>Why positive?</title>" in token_page([one])
 
 
 def test_nan_and_infinite_bits_are_hatched():
@@ -120,9 +159,6 @@ def test_nan_and_infinite_bits_are_hatched():
         assert page.count('class="w na"') >= 2
         assert "n/a" in page and "hatched" in page
     assert re.findall(r'class="w q(\d+)"', token_map(one)) == ["20"]
-    nothing = attribution("no bits here", bits=[0.0, 0.0, 0.0])
-    for page in pages(nothing):
-        assert "no word has any bits" in page and 'class="w q20"' not in page
 
 
 def test_spaces_between_words_stay():
@@ -142,47 +178,42 @@ def test_spaces_between_words_stay():
 
 def test_pairs_and_truncation_are_shown():
     one = attribution("first text", pair="second text", tokens_truncated=3)
-    for page, maps in zip(pages(one), (2, 2, 4, 4), strict=True):
+    for page, maps in zip(pages(one), (2, 2, 4, 6), strict=True):
         seen = Page(page)
         assert "second" in seen.text and "3 tokens were truncated" in seen.text
-        # Each text runs in its own direction; the table has two rows, and the page of layers draws both twice.
+        # Each text runs in its own direction; the table has two rows, and the last page two layers.
         assert page.count('class="map" dir="auto"') == maps
 
 
 def test_another_class_than_the_predicted_is_named():
     one = attribution("film", target=0, target_label="negative", target_probability=0.25)
-    for page in [token_map(one), token_page([one]), layer_page([[(one, one)]])]:
-        assert re.search(r"explained: +negative +\(0.250\), predicted: +positive", " ".join(Page(page).text.split()))
+    for page in pages(one):
+        text = " ".join(Page(page).text.split()).replace("\xa0", " ")
+        assert re.search(r"negative (25.0 % )?\(predicted: positive 75.0 %\)", text)
 
 
-def test_layers_are_rows_with_before_and_after():
-    layers = [
-        (attribution("a film", bits=[100.0, 300.0], layer=n), attribution("a film", bits=[1.0, 3.0], layer=n))
-        for n in (1, 2, 3)
-    ]
-    page = layer_page([layers, layers[:2]])
-    assert page.count("<section ") == 2
-    assert page.count('data-head="before"') == page.count('data-head="after"') == 5
-    assert "1.0% of before" in page
-    assert page.count('scope="row"') == 5
+def test_layers_are_rows_on_one_scale():
+    one = attribution("a film", bits=[100.0, 300.0])
+    layers = [attribution("a film", bits=[1.0, 30.0 * n], layer=n) for n in (1, 2)]
+    page = token_page([one, one], layers=[layers, layers[:1]])
+    folded = page[page.index("Layer by layer") :]
+    assert folded.count("<dt ") == 3 and "layer 2" in folded
+    assert re.findall(r'class="w q(\d+)"', folded) == ["0", "10", "0", "20", "1", "20"]
 
 
 def test_nothing_to_draw_is_an_error():
     with pytest.raises(ValueError, match="attributions"):
         token_page([])
-    for texts in ([], [[]]):
-        with pytest.raises(ValueError, match="texts"):
-            layer_page(texts)
 
 
-def test_many_texts_are_a_table_on_one_scale():
+def test_many_texts_are_a_table():
     rows = [
         attribution("weak film", bits=[0.0, 9.0]),
         attribution("strong film", bits=[0.0, 99.0], target=0, target_label="negative", target_probability=0.25),
     ]
     page = token_page(rows)
     assert page.count('class="scale"') == 1 and page.count('<tr>\n<td class="text"') == 2
-    assert [int(level) for level in re.findall(r'class="w q(\d+)"', page)] == [0, 10, 0, 20]
+    assert [int(level) for level in re.findall(r'class="w q(\d+)"', page)] == [0, 20, 0, 20]
     for value in ("negative", "positive", "0.25", "0.75", "99.0", "9.0"):
         assert f'data-value="{value}"' in page
     assert page.count("encoder.0") == 1  # what is the same for all stands once
@@ -190,37 +221,27 @@ def test_many_texts_are_a_table_on_one_scale():
     assert other.count("encoder.0") == other.count("encoder.1") == 1
 
 
-def test_the_table_of_layers_sums_up():
-    layers = [
-        (attribution("a b c d", bits=[9.0] * 4), attribution("a b c d", [0.1, 4.0, 2.0, after])) for after in (1, 9)
-    ]
-    page = layer_page([layers])
-    assert "<bdi>d</bdi>, <bdi>b</bdi>, <bdi>c</bdi></td>" in page  # a has less than a bit
-    assert re.findall(r'<i style="height:([\d.]+)%" title="layer 1', page) == ["75.3", "100.0"]
-    small = attribution("e", [0.5])
-    heights = re.findall(r'<i style="height:([\d.]+)%" title="layer 1', layer_page([layers, [(small, small)]]))
-    assert heights[:2] == ["75.3", "100.0"] and float(heights[2]) < 15  # texts share one scale
-    nothing = layer_page([[(attribution("a"), attribution("a", bits=[math.nan]))]])
-    assert ">none</td>" in nothing and 'title="layer 1: n/a bits"' in nothing
+def test_other_methods_stand_beside():
+    one = attribution("a film")
+    rivals = [scores("a film", [1.0, -2.0], method="ig"), scores("a film", [1.0, 0.0], method="lime")]
+    page = token_page([one, one], methods=[rivals, rivals])
+    text = " ".join(Page(page).text.split()).replace("\xa0", " ")
+    assert text.index("Why positive?") < text.index("The same text by other methods") < text.index("film \u22122, a 1")
+    assert page.count("Integrated Gradients") == page.count("<b>LIME</b>") == 2 and "<script" not in page
+    assert "by other methods" in text.replace("The same text by other methods", "")  # folded, of the second text
 
 
-def test_layers_beside_methods():
-    layers = [[(attribution("a film"), attribution("a film"))]]
-    page = layer_page(layers, methods=[[scores("a film", [1.0, -1.0], method="ig")]])
-    assert "The same text by other methods" in page and page.count('type="checkbox"') == 1
-    for methods in ([[scores("other", [1.0])]], [[]], []):
-        with pytest.raises(ValueError, match="methods"):
-            layer_page(layers, methods=methods)
+@pytest.mark.parametrize("name", ["methods", "layers"])
+def test_methods_and_layers_are_of_the_same_texts_and_classes(name):
+    def make(text, target):
+        one = scores(text, [1.0, -1.0]) if name == "methods" else attribution(text)
+        return dataclasses.replace(one, target=target)
 
-
-def test_a_page_of_layers_has_one_text_and_class_per_entry():
-    one, negative = attribution("a film"), attribution("a film", target=0, target_label="negative")
-    for other, message in ((attribution("a plot"), "several texts"), (negative, r"the classes \[0, 1\]")):
-        for layers in ([(one, one), (other, other)], [(one, other)]):
-            with pytest.raises(ValueError, match=rf"texts\[1\] has attributions of {message}"):
-                layer_page([[(one, one)], layers])
-    with pytest.raises(ValueError, match=r"methods has scores of the classes \[1\], expected those of \[0\]"):
-        layer_page([[(negative, negative)]], methods=[[scores("a film", [1.0, -1.0])]])
+    one = attribution("a film")
+    token_page([one], **{name: [[make("a film", 1)]]})
+    for wrong in ([[make("a plot", 1)]], [[make("a film", 0)]], [[make("a film", 1), make("a plot", 1)]], [[]], []):
+        with pytest.raises(ValueError, match=f"{name} has other texts or classes than attributions"):
+            token_page([one], **{name: wrong})
 
 
 def test_no_character_is_drawn_twice():
@@ -242,7 +263,7 @@ def test_a_special_token_in_the_text_is_drawn_once():
 def test_signed_scores_have_0_in_the_middle():
     page = method_map([scores("for none against", [2.0, 0.0, -1.0], method="ig")])
     assert re.findall(r'class="w (\w+)"', page) == ["p20", "p0", "n10"]
-    assert 'title="against: -1"' in page and "0 in the middle" in page
+    assert 'title="against: -1"' in page and "0 in the middle" in page and "for</bdi>&nbsp;2" in page
     assert page._repr_html_() == page
     unsigned = token_map(scores("most half", [2.0, 1.0], method="saliency", signed=False))
     assert re.findall(r'class="w (\w+)"', unsigned) == ["q20", "q10"] and "in the middle" not in unsigned
@@ -306,5 +327,6 @@ def test_terminal():
     coloured = shown(one, force_terminal=True, color_system="truecolor")
     assert "[red]no[/red]" in coloured and "\x1b[2J" not in coloured
     assert "48;2;255;176;0m" in coloured
+    assert coloured.index("positive 0.750") < coloured.index("[red]no[/red]")
     plain = shown(one, color_system=None)
     assert "\x1b" not in plain and "█" * 24 in plain
