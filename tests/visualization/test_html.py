@@ -149,7 +149,9 @@ def test_the_decision_comes_first():
             text.index(part) for part in ("positive 75.0 % by films", "3 tokens were truncated", "a (", "encoder.0")
         ]
         assert places == sorted(places)
-    assert str(one).split("\n")[0] == "positive 0.750 · films · 3 tokens were truncated and not read"
+    warning, decision, *_ = str(one).split("\n")
+    assert warning == "Warning: 3 of 6 tokens were truncated and not read."
+    assert decision == "positive 0.750 · films"
     assert "<title>Why positive?</title>" in token_page([one])
 
 
