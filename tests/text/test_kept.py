@@ -107,4 +107,5 @@ def test_from_the_command_line(batches, tmp_path):
     assert json.loads(second.stdout) == json.loads(first.stdout)
     (tmp_path / "file").touch()
     refused = CliRunner().invoke(cli.app, [*command, "--keep", str(tmp_path / "file")])
-    assert refused.exit_code == 2 and "is a file" in refused.stderr
+    words = " ".join(refused.stderr.replace("│", " ").split())  # the box is broken where the path ends
+    assert refused.exit_code == 2 and "is a file" in words
