@@ -52,7 +52,7 @@ def prepare(
             Which one it is changes no record, so a comparison can go on by another. Default: None.
 
     Returns:
-        Comparison: The comparison; :meth:`Comparison.go` computes what is left of it.
+        Comparison: The comparison; :meth:`Comparison.run` computes what is left of it.
 
     Raises:
         TypeError: An option that a method does not have.
