@@ -180,10 +180,11 @@ def check_output_folder(option: str, path: Path | None) -> None:
 
 def read_lines(source: str) -> list[str]:
     """The lines of a file that are not blank."""
+    from captum_iba.compare.table_files import split_lines
+
     try:
         raw = sys.stdin.buffer.read() if source == "-" else Path(source).read_bytes()
-        # Only line ends split: str.splitlines would also split at form feeds and the like.
-        lines = raw.decode("utf-8-sig").replace("\r\n", "\n").split("\n")
+        lines = split_lines(raw.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         raise ValueError(f"{source} is not a UTF-8 text file ({error.reason} at byte {error.start}).") from error
     return [line for line in lines if line.strip()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import csv
 import gzip
+import io
 import json
 import lzma
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
@@ -76,15 +77,25 @@ def read_table(path: Path, reader: str, packed: str) -> FileTable:
 
     Between tabs a quotation mark is a character like others; between commas it quotes.
     """
-    # A stream splits lines at \r, \n and \r\n; a field in quotation marks keeps them as they are.
-    newline = "" if reader == "csv" else None
-    with OPENERS[packed](path, "rt", encoding="utf-8-sig", newline=newline) as file:
-        if reader == "csv":
-            return _read_csv(file, ".tsv" in [ending.lower() for ending in path.suffixes])
-        if reader == "text":
-            texts = [line.removesuffix("\n") for line in file]
-            return FileTable({"text": texts}, range(1, len(texts) + 1))
-        return _read_json(file)
+    with OPENERS[packed](path, "rt", encoding="utf-8-sig", newline="") as file:
+        content = file.read()
+    if reader == "csv":
+        # A carriage return alone ends lines of old files only. Elsewhere it is part of a field, in quotation marks.
+        lines = io.StringIO(content, newline="\n" if "\n" in content else "")
+        return _read_csv(lines, ".tsv" in [ending.lower() for ending in path.suffixes])
+    if reader == "text":
+        texts = split_lines(content)
+        return FileTable({"text": texts}, range(1, len(texts) + 1))
+    return _read_json(split_lines(content))
+
+
+def split_lines(content: str) -> list[str]:
+    """The lines of a text; ``str.splitlines`` would also split at form feeds and the like.
+
+    A carriage return alone ends a line only where nothing else does.
+    """
+    end = "\n" if "\n" in content else "\r"
+    return content.replace("\r\n", "\n").removesuffix(end).split(end) if content else []
 
 
 def _read_csv(file: Iterable[str], tabs: bool) -> FileTable:
@@ -114,7 +125,10 @@ def _read_csv(file: Iterable[str], tabs: bool) -> FileTable:
             rows.append([*fields[: len(names)], *[None] * (len(names) - len(fields))])
             lines.append(line)
     except csv.Error as error:
-        raise ValueError(f"line {before + 1} is not CSV ({error}); a quotation mark in quotes is doubled") from error
+        raise ValueError(
+            f"line {before + 1} is not CSV ({error}); a line break in a field needs quotation marks, and a quotation "
+            "mark in quotes is doubled"
+        ) from error
     finally:
         csv.field_size_limit(limit)
     columns = zip(*rows, strict=True) if rows else ([] for _ in names or ())
@@ -131,10 +145,10 @@ def _distinct(names: Sequence[str]) -> list[str]:
     return distinct
 
 
-def _read_json(file: Iterable[str]) -> FileTable:
-    content = list(file)
+def _read_json(content: Sequence[str]) -> FileTable:
+    text = "\n".join(content)
     try:
-        whole = json.loads("".join(content)) if content and content[0].lstrip().startswith("[") else None
+        whole = json.loads(text) if text.lstrip().startswith("[") else None
     except ValueError:
         whole = None  # the lines say where it is broken
     lines: list[int] | None = None

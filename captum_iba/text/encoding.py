@@ -4,7 +4,7 @@
 (``BatchEncoding.word_ids``) and no white space of the original text lies between them. So WordPiece joins
 ``unbeliev ##able``, byte-level BPE joins the bytes of one emoji, and a tokenizer without a pre-tokenizer (Llama 2)
 falls back on white space. What a reader takes for one word is one, whatever the pre-tokenizer says: ``don't``,
-``1,000.50``, ``<br />``. A word is spelled as in the original text.
+``2024``, ``1,000.50``, ``<br />``, letters with combining marks. A word is spelled as in the original text.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MARKS = ("Mn", "Me", "Mc")  # categories of combining marks
 # One word each, though pre-tokenizers split them: apostrophes inside a word, numbers, and tags of HTML. Attributes of a
 # tag must have quotes, so that "if a <b and c> d" is no tag.
 _ONE_WORD = re.compile(
-    r"""[^\W\d_]+(?:['’][^\W\d_]+)+|\d+(?:[.,]\d+)+|</?[a-zA-Z][a-zA-Z0-9]*(?:\s+[\w-]+="[^"<>]*")*\s*/?>"""
+    r"""[^\W\d_]+(?:['’][^\W\d_]+)+|\d+(?:[.,]\d+)*|</?[a-zA-Z][a-zA-Z0-9]*(?:\s+[\w-]+="[^"<>]*")*\s*/?>"""
 )
 
 
@@ -238,12 +238,13 @@ def _number_words(
             continue
         joined = before is not None and sequence == sequences[before]
         if joined and before is not None:
-            same = _in_one_word(whole[sequence], offsets[before], offsets[i])
-            joined = same is True or (
-                same is None
-                and word_ids[i] is not None
-                and word_ids[i] == word_ids[before]
-                and not _space_before(sources[sequence], offsets[before], offsets[i])
+            source, left, right = sources[sequence], offsets[before], offsets[i]
+            same = _in_one_word(whole[sequence], left, right)
+            same_word_id = word_ids[i] is not None and word_ids[i] == word_ids[before]
+            joined = (
+                same is True
+                or _continues(source, left, right)
+                or (same is None and same_word_id and not _space_before(source, left, right))
             )
         count += not joined
         numbers.append(count - 1)
@@ -265,6 +266,15 @@ def _in_one_word(whole: dict[int, re.Match[str]], left: tuple[int, int], right: 
     if one is not None and one is other:
         return True
     return False if any(match is not None and match[0][0] == "<" for match in (one, other)) else None
+
+
+def _continues(source: str, left: tuple[int, int], right: tuple[int, int]) -> bool:
+    """Whether a token begins with a combining mark, or with a letter after one: pre-tokenizers may split there."""
+    start = right[0]
+    if left[1] != start or not 0 < start < len(source):
+        return False
+    before, first = (unicodedata.category(character) for character in source[start - 1 : start + 1])
+    return first in _MARKS or (before in _MARKS and first.startswith("L"))
 
 
 def _space_before(source: str, left: tuple[int, int], right: tuple[int, int]) -> bool:

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -76,7 +75,6 @@ HARDLY_ANYTHING = "The model needs hardly anything of this text."
 _FLOORS = 10
 _COVERED = 0.8
 _LEADING = 3
-_SENTENCE_END = re.compile(r"""(?:[.!?…。！？]["'”’)\]]*(?=\s|<|$)|\n|<br\s*/?>)(?:\s|<br\s*/?>)*""")
 
 Drawable = DrawableBits | DrawableScores
 """What can be drawn as a token map."""
@@ -259,14 +257,12 @@ def ranked_words(attribution: DrawableBits) -> tuple[list[RankedWord], list[Rank
     Where the model needs hardly anything, no word is among the first.
     """
     shares = attribution.word_shares
-    texts = [text or "" for text in (attribution.text, attribution.pair)]
-    sentences = [[match.end() for match in _SENTENCE_END.finditer(text)] for text in texts]
-    several = [any(end < len(text) for end in ends) for text, ends in zip(texts, sentences, strict=True)]
+    n_first = sum(not word.sequence for word in attribution.words)
     rows = []
     for i, word in enumerate(attribution.words):
-        sentence = f"sentence {1 + sum(end <= word.start for end in sentences[word.sequence])}"
-        of_text = "" if attribution.pair is None else f"{'second' if word.sequence else 'first'} text"
-        place = ", ".join(filter(None, [of_text, sentence if several[word.sequence] else ""])) or f"word {i + 1}"
+        place = f"word {i + 1 - n_first * (word.sequence == 1)}"
+        if attribution.pair is not None:
+            place = f"{'second' if word.sequence else 'first'} text, {place}"
         rows.append(RankedWord(visible(word.word), place, word.bits, float(shares[i])))
     rows.sort(key=lambda row: (not math.isfinite(row.bits), -row.share, -row.bits))
     if needs_hardly_anything(attribution):

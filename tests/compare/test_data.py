@@ -6,7 +6,7 @@ import lzma
 import datasets
 import pytest
 
-from captum_iba.cli.common import has_columns
+from captum_iba.cli.common import has_columns, read_texts
 from captum_iba.compare import table_files
 from captum_iba.compare.data import Columns, find_columns, fingerprint, load_data, open_table
 from tests.compare.conftest import LABELS, rows_of_texts, write_lines
@@ -192,3 +192,20 @@ def test_names_of_columns_that_are_there_twice_or_missing(tmp_path):
     table, _ = open_table(str(path))
     assert table.column_names == ["Unnamed: 0", "text", "text.1"]
     assert (table["text"], table["text.1"], table.lines) == (["a", "c"], ["b", None], [3, 4])
+
+
+def test_a_carriage_return_alone_parts_neither_rows_nor_texts(tmp_path):
+    """As pandas writes it, without quotation marks: half of a text was one, and a label was a text."""
+    path = tmp_path / "data.csv"
+    path.write_bytes(b",text,label\n0,fine,1\n1,It is dull.\rI liked nothing.,0\n")
+    with pytest.raises(ValueError, match="line 3 is not CSV .* a line break in a field needs quotation marks"):
+        load_data(str(path), LABELS)
+    path.write_bytes(b'text,label\r\n"It is dull.\rI liked nothing.",0\r\n')
+    assert [example.text for example in load_data(str(path), LABELS).examples] == ["It is dull.\rI liked nothing."]
+    path.write_bytes(b"text,label\rfine,1\rdull,0\r")  # of an old Mac
+    assert [example.text for example in load_data(str(path), LABELS).examples] == ["fine", "dull"]
+    for content, texts in [(b"a\rb\nc\n", ["a\rb", "c"]), (b"a\rb\r", ["a", "b"]), (b"a\r\nb", ["a", "b"])]:
+        lines = tmp_path / "lines.txt"
+        lines.write_bytes(content)
+        assert [example.text for example in load_data(str(lines), None).examples] == texts
+        assert read_texts(str(lines), None, None) == (texts, None)

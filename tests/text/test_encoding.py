@@ -1,7 +1,9 @@
+import copy
 import math
 
 import pytest
 import torch
+from tokenizers import Regex, pre_tokenizers
 from transformers import ByT5Tokenizer
 
 from captum_iba.text.classifier import Classifier
@@ -70,6 +72,20 @@ def test_byte_level_words_have_no_space_and_whole_emojis(byte_level):
     assert words(encoded) == ["the", "film", "😀", "was", "dull"]
     assert not any(encoded.special)
     assert encode(byte_level, "good<end>", None, 99, NAMES[:2]).special[-1]
+
+
+def test_words_are_whole_where_a_pre_tokenizer_parts_digits_and_marks(byte_level):
+    """As those of Qwen2 and Llama 3 do."""
+    tokenizer = copy.deepcopy(byte_level)
+    pattern = Regex(r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s+")
+    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(pattern, "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    )
+    text = "in 2024 हिन्दी फिल्म cafe\u0301 ไม่ดี mp3"
+    encoded = encode(tokenizer, text, None, 199, NAMES[:2])
+    assert [word for word in words(encoded) if word.strip()] == [*text.split()[:-1], "mp", "3"]
+    whole = encode(byte_level, text, None, 199, NAMES[:2])
+    assert [word for word in words(whole) if word.strip()][:-2] == text.split()[:-1]
 
 
 def test_white_space_of_its_own_is_a_word_of_its_own(byte_level):

@@ -129,15 +129,15 @@ def test_the_words_that_hold_80_percent_come_first_with_their_place():
     one = attribution("Not good. It is not <br /> bad! So", [60.0, 0, 0, 1, 30, 1, 1, 7, 0, 0], unneeded_bits=0.0)
     leading, rest = ranked_words(one)
     assert [(word.word, word.place, word.share) for word in leading] == [
-        ("Not", "sentence 1", 0.6),
-        ("not", "sentence 2", 0.3),
+        ("Not", "word 1", 0.6),
+        ("not", "word 5", 0.3),
     ]
-    assert [word.place for word in rest[:2]] == ["sentence 3", "sentence 2"] and len(rest) == 7
+    assert [word.place for word in rest[:2]] == ["word 8", "word 4"] and len(rest) == 7
     seen = " ".join(Page(token_page([one])).text.split()).replace("\xa0", " ")
-    assert "These words have 90 % of what the model needs:" in seen and "Not sentence 1 60.0 % 60.0 bits" in seen
+    assert "These words have 90 % of what the model needs:" in seen and "Not word 1 60.0 % 60.0 bits" in seen
     assert "the other 7 words" in seen
     pair = attribution("not one", [9.0, 1.0, 0.0, 90.0, 0.0], pair="is not. Three")
-    assert [word.place for word in ranked_words(pair)[0]] == ["second text, sentence 1"]
+    assert [word.place for word in ranked_words(pair)[0]] == ["second text, word 2"]
     assert [word.place for word in ranked_words(attribution("a film"))[0]] == ["word 2"]
 
 
