@@ -277,7 +277,7 @@ class FeatureStatistics:
             **({} if self.at_input is None else {"at_input": str(int(self.at_input))}),
             **({} if self.call is None else {"call": str(self.call)}),
         }
-        content = save({"mean": mean.cpu(), "squares": squares.cpu()}, metadata=metadata)
+        content = save({"mean": mean.cpu(), "squares": squares.cpu(), **self._further_tensors()}, metadata=metadata)
         write_bytes(path, content)
 
     @classmethod
@@ -305,7 +305,8 @@ class FeatureStatistics:
                     raise ValueError(
                         f"path {os.fspath(path)!r} has the format {metadata.get('format')!r}, expected {_FORMAT!r}"
                     )
-                mean, squares = file.get_tensor("mean"), file.get_tensor("squares")
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
+                mean, squares = tensors.pop("mean"), tensors.pop("squares")
         except SafetensorError as error:
             raise ValueError(f"path {os.fspath(path)!r} is not a safetensors file of statistics: {error}") from error
         dim = metadata.get("feature_dim")  # files of versions before 1.0 have none
@@ -320,7 +321,15 @@ class FeatureStatistics:
         statistics.at_input = bool(int(metadata["at_input"])) if "at_input" in metadata else None
         statistics.call = int(metadata["call"]) if "call" in metadata else None
         statistics._combine(int(metadata["count"]), mean, squares)
+        statistics._restore(tensors)
         return statistics
+
+    def _further_tensors(self) -> dict[str, Tensor]:
+        """What a subclass saves, too."""
+        return {}
+
+    def _restore(self, tensors: dict[str, Tensor]) -> None:
+        """Take what a subclass saved, which others ignore."""
 
     def _observations(self, activations: Tensor, mask: Tensor | None) -> Tensor:
         """(N, D): the observations that count."""

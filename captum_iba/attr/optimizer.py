@@ -48,6 +48,7 @@ def optimize_mask(
     n_samples = settings.samples_per_step
     passes = [range(i, min(i + samples_per_pass, n_samples)) for i in range(0, n_samples, samples_per_pass)]
     history = []
+    average = torch.zeros_like(alpha)
     for step in range(settings.n_steps + return_trace):
         updates = step < settings.n_steps
         gradient = torch.zeros_like(alpha)
@@ -93,6 +94,9 @@ def optimize_mask(
         if updates:
             alpha.grad = gradient
             adam.step()
+            average += _share_of_average(settings, step) * alpha.detach()
+            if step == settings.n_steps - 1:
+                alpha = average
     return alpha.detach(), history
 
 
@@ -103,12 +107,20 @@ def unneeded_bits(settings: BottleneckSettings, n_mask_values: int) -> float:
     """
     alpha = torch.tensor([INITIAL_MASK_LOGIT], dtype=torch.float64)
     adam = torch.optim.Adam([alpha], lr=settings.learning_rate, betas=(settings.momentum, 0.999))
-    for _ in range(settings.n_steps):
+    average = torch.zeros_like(alpha)
+    for step in range(settings.n_steps):
         lam = alpha.sigmoid()
         # The derivative of the information at the square 1 of a standardized activation.
         alpha.grad = settings.beta / max(1, n_mask_values) * lam.square() * (3 - 2 * lam)
         adam.step()
-    return float(information(alpha, torch.ones_like(alpha))) / NATS_PER_BIT
+        average += _share_of_average(settings, step) * alpha
+    final = average if settings.n_steps else alpha
+    return float(information(final, torch.ones_like(final))) / NATS_PER_BIT
+
+
+def _share_of_average(settings: BottleneckSettings, step: int) -> float:
+    """Weight in the final mask logits of those after an update."""
+    return 1 / settings.averaged_steps if step >= settings.n_steps - settings.averaged_steps else 0.0
 
 
 def _gradient(loss: Tensor, alpha: Tensor) -> Tensor:

@@ -28,6 +28,7 @@ class SettingsOverrides(TypedDict, total=False):
     complement: float | None
     learning_rate: float | None
     momentum: float | None
+    tail_average: float | None
     antithetic: bool | None
     alternate: bool | None
 
@@ -37,6 +38,7 @@ _check_weight = partial(check_number, accepts=lambda number: number >= 0, expect
 _check_momentum = partial(
     check_number, accepts=lambda number: 0 <= number < 1, expected="a number of at least 0 and less than 1"
 )
+_check_fraction = partial(check_number, accepts=lambda number: 0 <= number <= 1, expected="a number from 0 to 1")
 _CHECKS: dict[str, Callable[[str, Any], None]] = {
     "granularity": partial(check_choice, choices=GRANULARITIES),
     "beta": _check_weight,
@@ -45,6 +47,7 @@ _CHECKS: dict[str, Callable[[str, Any], None]] = {
     "complement": _check_weight,
     "learning_rate": check_number,
     "momentum": _check_momentum,
+    "tail_average": _check_fraction,
     "antithetic": check_flag,
     "alternate": check_flag,
     "noise_around_input": check_flag,
@@ -77,6 +80,9 @@ class BottleneckSettings:
                     Default: 1
         momentum (float): Adam :math:`\beta_1`.
                     Default: 0.9
+        tail_average (float): Fraction of the steps, from the last one back, whose mask logits are averaged to the final
+                    mask (Polyak-Ruppert averaging). 0 keeps the last ones only.
+                    Default: 0
         antithetic (bool): Noise samples come in antithetic pairs: the second is the negated first. A pair lies within
                     a step, or in two steps where there is one sample per step.
                     Default: False
@@ -104,6 +110,7 @@ class BottleneckSettings:
     complement: float = 0.0
     learning_rate: float = 1.0
     momentum: float = 0.9
+    tail_average: float = 0.0
     antithetic: bool = False
     alternate: bool = False
     noise_around_input: bool = False
@@ -127,6 +134,11 @@ class BottleneckSettings:
         """Rows of a forward pass per noise sample: 2 if the complement is computed in the same pass."""
         return 2 if self.complement and not self.alternate else 1
 
+    @property
+    def averaged_steps(self) -> int:
+        """Number of the last steps whose mask logits are averaged; at least that of the last one."""
+        return max(1, round(self.tail_average * self.n_steps))
+
     def masks_of_step(self, step: int) -> list[tuple[tuple[int, ...], float]]:
         """Masks that are evaluated in a step (0: the mask, 1: its complement) and the weight of their gradient.
 
@@ -146,11 +158,12 @@ PRESETS = {
         "token",
         beta=10.0,
         n_steps=16,
-        n_samples=1,
+        n_samples=0,
         complement=1.0,
         learning_rate=1.0,
         momentum=0.5,
-        antithetic=True,
+        tail_average=0.5,
+        antithetic=True,  # for those who set n_samples
         alternate=True,
     ),
     # Jiang et al. (2020), sections 3 and 4.1.

@@ -77,7 +77,7 @@ _without_layer(
     word_level=True,
     description="Shapley values with words replaced by [MASK].",
 )
-_without_layer_or_seed("leave_one_out", leave_one_out, signed=True, description="Each token replaced by [MASK].")
+_without_layer_or_seed("leave_one_out", leave_one_out, signed=True, description="Each token deleted.")
 _without_layer_or_seed(
     "occlusion", occlusion, signed=True, description="Neighbouring tokens replaced by [MASK] together."
 )

@@ -21,12 +21,12 @@ from captum_iba.attr._model.nested import split_activation
 from captum_iba.methods.task import (
     AttributionTask,
     FloatArray,
-    class_probabilities,
     reference_texts,
     reference_token,
     seed_of_text,
 )
 from captum_iba.text.classifier import Classifier
+from captum_iba.text.deletion import class_probabilities
 from captum_iba.text.encoding import EncodedText
 from captum_iba.text.layers import Block, check_layers, find_layer
 

@@ -12,13 +12,8 @@ from typing import Any
 import numpy as np
 
 from captum_iba._checks import check_flag, check_integer, check_number
-from captum_iba.methods.task import (
-    AttributionTask,
-    FloatArray,
-    keep_words,
-    probabilities_of_texts,
-    seed_of_text,
-)
+from captum_iba.methods.task import AttributionTask, FloatArray, seed_of_text
+from captum_iba.text.deletion import keep_words, probabilities_of_texts
 from captum_iba.text.encoding import EncodedText, encode
 
 _REMOVED = "-"

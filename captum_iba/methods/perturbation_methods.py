@@ -1,4 +1,4 @@
-"""Methods that replace tokens or words by the reference token; Captum computes them.
+"""Methods that delete tokens, or replace tokens or words by the reference token; Captum computes the latter.
 
 Every method takes an :class:`captum_iba.methods.AttributionTask` and its options, and returns one array of scores per
 text, (T,); those that replace words give each token the score of its word.
@@ -16,26 +16,34 @@ import torch
 from captum.attr import FeatureAblation, KernelShap, Lime, Occlusion
 from torch import Tensor
 
-from captum_iba._checks import check_integer
+from captum_iba._checks import check_choice, check_integer
 from captum_iba.methods.task import (
     AttributionTask,
     FloatArray,
-    class_probabilities,
     reference_token,
     seed_everything,
     seed_of_text,
 )
 from captum_iba.text.classifier import Classifier
+from captum_iba.text.deletion import class_probabilities, keep_positions, probabilities_of_texts
 from captum_iba.text.encoding import EncodedText
 
 # Width of the lime package's kernel: 25, on 100 times this distance.
 _KERNEL_WIDTH = 0.25
 
 
-def leave_one_out(task: AttributionTask) -> list[FloatArray]:
-    """Decrease in the target probability with a token replaced by [MASK] (Captum's FeatureAblation)."""
+def leave_one_out(task: AttributionTask, removal: str = "delete") -> list[FloatArray]:
+    """Decrease in the target probability without a token.
+
+    Args:
+        removal (str): ``"delete"``, the others move together, or ``"mask"``, [MASK] takes its place (Captum's
+            FeatureAblation). Default: ``"delete"``, which is the more faithful one by the degradation test.
+    """
+    check_choice("removal", removal, ("delete", "mask"))
 
     def attribute(tokens: RemovableTokens) -> Any:
+        if removal == "delete":
+            return tokens.without_each(task.batch_size)
         return FeatureAblation(tokens.probability).attribute(
             tokens.ids, tokens.references, perturbations_per_eval=task.batch_size
         )
@@ -123,7 +131,7 @@ class RemovableTokens:
     """
 
     def __init__(self, classifier: Classifier, encoded: EncodedText, target: int) -> None:
-        self._classifier, self._target = classifier, target
+        self._classifier, self._encoded, self._target = classifier, encoded, target
         self._input_ids, *self._others = classifier.tensors([encoded]).values()
         device = self._input_ids.device
         self.positions = torch.tensor(encoded.removable, device=device).nonzero()[:, 0]
@@ -141,6 +149,13 @@ class RemovableTokens:
         with torch.no_grad():
             logits = self._classifier.logits(ids, *(other.expand(len(rows), -1) for other in self._others))
         return class_probabilities(self._classifier, logits)[:, self._target]
+
+    def without_each(self, batch_size: int) -> Tensor:
+        """Decrease in the target probability with each token deleted, (1, N)."""
+        rest = [[i for i in range(len(self._encoded)) if i != position] for position in [-1, *self.positions.tolist()]]
+        texts = [keep_positions(self._encoded, positions) for positions in rest]
+        whole, *others = probabilities_of_texts(self._classifier, texts, batch_size)[:, self._target].tolist()
+        return torch.tensor([[whole - other for other in others]], dtype=torch.float64)
 
     def probability_with(self, columns: Tensor, rows: Tensor) -> Tensor:
         """Target probability, (rows,), of the text with other token ids in some of the N columns, (rows, M)."""

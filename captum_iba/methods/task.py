@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -151,63 +151,6 @@ def reference_texts(classifier: Classifier, encoded: list[EncodedText], ids: Ten
     """Ids of texts, (B, T), with the reference token at every removable position; special tokens and padding stay."""
     removable = per_token([text.removable for text in encoded], False, ids.device)
     return ids.masked_fill(removable, reference_token(classifier, name))
-
-
-def class_probabilities(classifier: Classifier, logits: Tensor) -> Tensor:
-    """Probabilities of the classes, (rows, C), precise enough to tell decisions apart that are nearly certain."""
-    # Apple's GPUs have no float64.
-    precise = logits.float() if logits.device.type == "mps" else logits.double()
-    return precise.sigmoid() if classifier.multi_label else precise.softmax(-1)
-
-
-def probabilities_of_texts(classifier: Classifier, texts: Sequence[EncodedText], batch_size: int) -> Tensor:
-    """Probabilities of the classes for texts of any length, (rows, C), float64, on the CPU.
-
-    They run sorted by length, so that little is padded. A text without any token, not even a special token, runs as a
-    padding token, because models need one.
-    """
-    texts = [text if len(text) else _padding_token_only(classifier, text) for text in texts]
-    probabilities = torch.empty(len(texts), len(classifier.labels), dtype=torch.float64)
-    with torch.no_grad():
-        for batch in classifier.batches([len(text) for text in texts], batch_size):
-            logits = classifier.logits(*classifier.tensors([texts[i] for i in batch]).values())
-            probabilities[batch] = class_probabilities(classifier, logits).double().cpu()
-    return probabilities
-
-
-def keep_words(encoded: EncodedText, words: Collection[int]) -> EncodedText:
-    """A text with the tokens of some words only, by number, and its special tokens.
-
-    Examples::
-
-        >>> (encoded,) = classifier.encode(["A wonderful film."], [None])
-        >>> keep_words(encoded, {1, 2}).tokens
-        ('[CLS]', 'wonderful', 'film', '[SEP]')
-    """
-    positions = [i for i, word in enumerate(encoded.words) if word is None or word in words]
-    return replace(
-        encoded,
-        inputs={name: tuple(row[i] for i in positions) for name, row in encoded.inputs.items()},
-        tokens=tuple(encoded.tokens[i] for i in positions),
-        spans=tuple(encoded.spans[i] for i in positions),
-        sequences=tuple(encoded.sequences[i] for i in positions),
-        special=tuple(encoded.special[i] for i in positions),
-        words=tuple(encoded.words[i] for i in positions),
-    )
-
-
-def _padding_token_only(classifier: Classifier, encoded: EncodedText) -> EncodedText:
-    """A single padding token that the model attends to."""
-    values = {"input_ids": reference_token(classifier, "pad"), "attention_mask": 1}
-    return replace(
-        encoded,
-        inputs={name: (values.get(name, 0),) for name in encoded.inputs},
-        tokens=("",),
-        spans=((0, 0),),
-        sequences=(None,),
-        special=(True,),
-        words=(None,),
-    )
 
 
 def random_baseline(task: AttributionTask) -> list[FloatArray]:

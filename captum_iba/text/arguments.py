@@ -100,6 +100,8 @@ class ExplainOptions(SettingsOverrides, total=False):
     batch_size: int
     internal_batch_size: int | None
     return_trace: bool
+    repeats: int
+    check: bool
     show_progress: bool
 
 

@@ -17,6 +17,7 @@ from captum_iba.text.encoding import EncodedText, per_token
 from captum_iba.text.layers import Block, token_activations_required
 from captum_iba.text.model_properties import model_name
 from captum_iba.text.result import TextAttribution, TextTrace, tokens_with_bits
+from captum_iba.text.statistics import GroupedStatistics
 
 NEUTRAL_STATISTICS = (
     "no statistics given: those of neutral texts in the package are used; estimate_statistics with texts like those to "
@@ -127,6 +128,28 @@ class ClassifierBottleneck:
                 )
                 on_text(i)
         return [results[i] for i in range(len(encoded))]
+
+    def repeated(self, repeats: int, settings: BottleneckSettings) -> list[ClassifierBottleneck]:
+        """This bottleneck, and others with the statistics of bootstrap samples of the texts, as far as groups are kept.
+
+        ValueError if neither these nor the noise vary.
+        """
+        statistics = self.statistics or ()
+        grouped = [item for item in statistics if isinstance(item, GroupedStatistics) and item.has_groups]
+        if repeats == 1 or settings.noise_around_input or not statistics or len(grouped) < len(statistics):
+            if repeats > 1 and not settings.n_samples:
+                raise ValueError(
+                    f"repeats is {repeats}, but nothing varies: n_samples is 0, and the statistics do not keep those "
+                    "of groups of texts; expected statistics from estimate_statistics, or n_samples of at least 1"
+                )
+            return [self] * repeats
+        others = []
+        for number in range(1, repeats):
+            # The same texts for all layers.
+            sampled = [layer_statistics.resampled(number) for layer_statistics in grouped]
+            others.append(ClassifierBottleneck(self.classifier, self.layers, sampled))
+            others[-1].source = self.source
+        return [self, *others]
 
     def _layer_name(self) -> str:
         if len(self.layers) == 1:

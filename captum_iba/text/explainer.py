@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 import torch
 
+from captum_iba._checks import check_flag, check_integer
 from captum_iba._warnings import warn_user
+from captum_iba.attr._model.guard import ModuleGuard
 from captum_iba.attr.feature_statistics import FeatureStatistics
 from captum_iba.attr.settings import BottleneckSettings, SettingsOverrides
 from captum_iba.text import statistics as layer_statistics
@@ -22,8 +25,9 @@ from captum_iba.text.arguments import (
 )
 from captum_iba.text.bottleneck import NEUTRAL_STATISTICS, ClassifierBottleneck
 from captum_iba.text.classifier import Classifier, load_classifier
+from captum_iba.text.deletion import check_by_deletion
 from captum_iba.text.layers import check_layers, find_layers, published_layer
-from captum_iba.text.result import TextAttribution
+from captum_iba.text.result import TextAttribution, mean_attribution
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -166,6 +170,8 @@ class TextExplainer:
         batch_size: int = 8,
         internal_batch_size: int | None = None,
         return_trace: bool = False,
+        repeats: int = 1,
+        check: bool = False,
         show_progress: bool = False,
         **overrides: Unpack[SettingsOverrides],
     ) -> TextAttribution | list[TextAttribution]:
@@ -185,6 +191,11 @@ class TextExplainer:
             internal_batch_size (int, optional): Largest number of rows (texts times noise samples) of a forward pass.
                 Default: no limit.
             return_trace (bool): Whether to keep the optimization step by step, in ``result.trace``. Default: False.
+            repeats (int): Number of explanations whose mean is the result, each with other noise (``seed + 1`` and so
+                on) and with the statistics of a bootstrap sample of the texts that they were estimated from. Their
+                spread says how sure the answer is. Default: 1.
+            check (bool): Whether to delete the leading, the least and random words, and to keep the probabilities in
+                ``result.check``. Default: False.
             show_progress (bool): Whether to show a progress bar, over batches or the steps of a single one.
                 Default: False.
             **overrides: Fields of :class:`captum_iba.attr.BottleneckSettings` that override the preset's.
@@ -203,25 +214,38 @@ class TextExplainer:
             >>> explainer.explain("A wonderful film.", granularity="word", beta=5.0).word_bits
         """
         first, second = check_texts(texts, pairs)
+        check_integer("repeats", repeats, at_least=1)
+        check_flag("check", check)
         name, granularity, settings = resolve_text_settings(preset, overrides)
         targets = targets_per_text(target, len(first), self.classifier.labels)
         encoded = self.classifier.encode(first, second)
         if not settings.noise_around_input:
             self._find_statistics(pairs is not None, show_progress)
             self._check_statistics()
-        bottleneck = self._bottleneck_of(preset)
-        results = bottleneck.explain(
-            encoded,
-            targets,
-            settings,
-            preset=name,
-            granularity=granularity,
-            seed=seed,
-            batch_size=batch_size,
-            internal_batch_size=internal_batch_size,
-            return_trace=return_trace,
-            show_progress=show_progress,
-        )
+        bottlenecks = self._bottleneck_of(preset).repeated(repeats, settings)
+        of_repeats = [
+            bottleneck.explain(
+                encoded,
+                targets,
+                settings,
+                preset=name,
+                granularity=granularity,
+                seed=seed + number,
+                batch_size=batch_size,
+                internal_batch_size=internal_batch_size,
+                return_trace=return_trace and not number,
+                show_progress=show_progress,
+            )
+            for number, bottleneck in enumerate(bottlenecks)
+        ]
+        results = [mean_attribution(of_text) for of_text in zip(*of_repeats, strict=True)]
+        if check:
+            with ModuleGuard(self.classifier.model), self.classifier.with_padding_token():
+                rows = max(batch_size, 2 * batch_size if internal_batch_size is None else internal_batch_size)
+                results = [
+                    replace(result, check=check_by_deletion(self.classifier, text, result, rows))
+                    for text, result in zip(encoded, results, strict=True)
+                ]
         return results[0] if isinstance(texts, str) else results
 
     def _bottleneck_of(self, preset: str | BottleneckSettings) -> ClassifierBottleneck:

@@ -20,7 +20,7 @@ import torch
 
 from captum_iba._files import write_text
 from captum_iba.text.encoding import EncodedText, join_words, scores_per_word
-from captum_iba.visualization.pieces import HARDLY_ANYTHING, ranked_words
+from captum_iba.visualization.pieces import HARDLY_ANYTHING, notes, ranked_words
 from captum_iba.visualization.terminal import printable
 
 if TYPE_CHECKING:
@@ -87,6 +87,27 @@ class TextTrace:
 
 
 @dataclass(frozen=True)
+class DeletionCheck:
+    """Target probability of a text without some of its words: the degradation test of one attribution.
+
+    Attributes:
+        n_words (int): Number of words that are deleted, one in nine, at least one.
+        probability (float): With all words.
+        without_leading (float): Without the words with the most bits.
+        without_least (float): Without the words with the fewest bits.
+        without_random (float): Without random words, the mean of ``n_random`` draws.
+        n_random (int): Number of these draws.
+    """
+
+    n_words: int
+    probability: float
+    without_leading: float
+    without_least: float
+    without_random: float
+    n_random: int
+
+
+@dataclass(frozen=True)
 class TextAttribution:
     """The attribution of one text, or pair of texts.
 
@@ -109,6 +130,8 @@ class TextAttribution:
             stops before it reaches 0.
         model (str): Name of the model, without a path.
         trace (TextTrace or None): The optimization step by step, with ``return_trace``.
+        repeats (tuple of tuple of float): With ``repeats``, bits per token of each repeat; the bits are their mean.
+        check (DeletionCheck or None): With ``check``, the target probability without the leading words.
 
     Examples::
 
@@ -138,14 +161,13 @@ class TextAttribution:
     unneeded_bits: float = 0.0
     model: str = ""
     trace: TextTrace | None = None
+    repeats: tuple[tuple[float, ...], ...] = ()
+    check: DeletionCheck | None = None
 
     @cached_property
     def words(self) -> tuple[Word, ...]:
         """The words in order, without special tokens."""
-        tokens = self.tokens
-        spans = [(token.start, token.end) for token in tokens]
-        words = join_words([token.word for token in tokens], spans, [token.sequence for token in tokens])
-        bits = scores_per_word(words, [token.bits for token in tokens])
+        bits = scores_per_word(self._joined, [token.bits for token in self.tokens])
         return tuple(
             Word(
                 ((self.pair or "") if word.sequence else self.text)[word.start : word.end],
@@ -154,8 +176,15 @@ class TextAttribution:
                 word.end,
                 word.sequence,
             )
-            for word, word_bits in zip(words, bits, strict=True)
+            for word, word_bits in zip(self._joined, bits, strict=True)
         )
+
+    @cached_property
+    def _joined(self) -> Any:
+        """The tokens of each word."""
+        tokens = self.tokens
+        spans = [(token.start, token.end) for token in tokens]
+        return join_words([token.word for token in tokens], spans, [token.sequence for token in tokens])
 
     @property
     def bits(self) -> npt.NDArray[np.float64]:
@@ -173,10 +202,27 @@ class TextAttribution:
 
         Bits grow with the width of the layer; these fractions can be compared between models.
         """
+        return self._shares(self.word_bits)
+
+    def _shares(self, word_bits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         n_tokens = Counter(token.word for token in self.tokens if token.word is not None)
         floors = self.unneeded_bits * np.array([n_tokens[number] for number in range(len(self.words))])
-        above = np.nan_to_num(self.word_bits - floors, nan=0.0, posinf=0.0, neginf=0.0).clip(0)
+        above = np.nan_to_num(word_bits - floors, nan=0.0, posinf=0.0, neginf=0.0).clip(0)
         return above / (above.sum() or 1.0)
+
+    @property
+    def repeated_shares(self) -> npt.NDArray[np.float64]:
+        """:attr:`word_shares` of each repeat, (R, W)."""
+        shares = [self._shares(np.array(scores_per_word(self._joined, bits))) for bits in self.repeats]
+        return np.array(shares).reshape(len(self.repeats), len(self.words))
+
+    @property
+    def word_spread(self) -> npt.NDArray[np.float64]:
+        """Standard deviation of :attr:`word_shares` over the repeats, (W,); NaN with less than two."""
+        if len(self.repeats) < 2:
+            return np.full(len(self.words), np.nan)
+        spread: npt.NDArray[np.float64] = self.repeated_shares.std(0, ddof=1)
+        return spread
 
     @property
     def total_bits(self) -> float:
@@ -202,11 +248,15 @@ class TextAttribution:
         widest = max((word.share for word in shown), default=0.0) if leading else 1.0
         for word in shown:
             bar = "█" * round(_BAR_WIDTH * word.share / widest) if leading else ""
+            spread = "" if math.isnan(word.spread) else f" ± {word.spread:5.1%}"
+            tied = " ≈" if word.tied else ""
             lines.append(
-                f"{word.share:6.1%} {word.bits:10,.2f} bits  {bar:<{_BAR_WIDTH}}  {printable(word.word)} ({word.place})"
+                f"{word.share:6.1%}{spread} {word.bits:10,.2f} bits  {bar:<{_BAR_WIDTH}}  "
+                f"{printable(word.word)} ({word.place}){tied}"
             )
         if others := [*leading, *rest][len(shown) :]:
             lines.append(f"{math.fsum(word.share for word in others):6.1%} in {len(others)} other words")
+        lines += map(printable, notes(self))
         lines.append(
             f"{self.layer_label} · {self.preset}, statistics of {self.statistics} · {self.total_bits:,.2f} bits"
         )
@@ -241,12 +291,16 @@ class TextAttribution:
             raise ValueError(f"content is {kind!r}, expected a dictionary with the format {_FORMAT!r}; explain again")
         known = {item.name for item in dataclasses.fields(cls)}
         try:
-            values = {name: content[name] for name in known}
+            # Files of earlier versions have neither repeats nor a check.
+            values = {name: content[name] for name in known if name in content or name not in ("repeats", "check")}
             values["tokens"] = tuple(Token(**{**t, "bits": _number(t["bits"])}) for t in content["tokens"])
             for name in ("target_probability", "predicted_probability"):
                 values[name] = _number(values[name])
             if values["trace"] is not None:
                 values["trace"] = TextTrace(**{k: tuple(map(_number, v)) for k, v in values["trace"].items()})
+            values["repeats"] = tuple(tuple(map(_number, row)) for row in content.get("repeats", ()))
+            if (check := content.get("check")) is not None:
+                values["check"] = DeletionCheck(**check)
             return cls(**values)
         except (KeyError, TypeError) as error:
             raise ValueError(f"content is not a whole attribution, {error} is missing or wrong") from error
@@ -321,6 +375,18 @@ def tokens_with_bits(encoded: EncodedText, bits: Sequence[float]) -> tuple[Token
         Token(token, token_bits, start, end, sequence, special, word)
         for token, token_bits, (start, end), sequence, special, word in zip(*columns, strict=False)
     )
+
+
+def mean_attribution(repeats: Sequence[TextAttribution]) -> TextAttribution:
+    """The first of several attributions of one text, with their mean bits, and those of each."""
+    if len(repeats) == 1:
+        return repeats[0]
+    bits = np.array([result.bits for result in repeats])
+    tokens = tuple(
+        dataclasses.replace(token, bits=float(mean))
+        for token, mean in zip(repeats[0].tokens, bits.mean(0), strict=True)
+    )
+    return dataclasses.replace(repeats[0], tokens=tokens, repeats=tuple(map(tuple, bits.tolist())))
 
 
 def finite(bits: float) -> float:

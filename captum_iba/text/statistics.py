@@ -37,7 +37,57 @@ _NOT_COMPUTED = frozenset(
 BATCH_SIZE = 32
 """Number of texts per pass while statistics are estimated."""
 
+N_GROUPS = 8
+"""Number of groups of texts whose own statistics are kept."""
+
 _SPECIAL = ("cls", "sep", "bos", "eos", "pad", "unk", "mask")
+
+
+class GroupedStatistics(FeatureStatistics):
+    """Statistics that keep those of groups of texts, too: a sample of groups stands for a sample of other texts."""
+
+    def __init__(self, layer: str | None = None, min_std: float = 0.01, feature_dim: int | None = None) -> None:
+        super().__init__(layer, min_std, feature_dim)
+        self.groups = [FeatureStatistics(layer, min_std, feature_dim) for _ in range(N_GROUPS)]
+
+    def update(self, features: Tensor, mask: Tensor | None = None) -> GroupedStatistics:
+        """Take one batch into account; its texts go to all groups in turn."""
+        # Groups begin elsewhere in every batch, since batches may have one text each.
+        shift = self._batches
+        super().update(features, mask)
+        for number, group in enumerate(self.groups):
+            rows = slice((number - shift) % N_GROUPS, None, N_GROUPS)
+            group.feature_dim = self.feature_dim
+            if len(features[rows]):
+                group.update(features[rows], None if mask is None else mask[rows])
+        return self
+
+    @property
+    def has_groups(self) -> bool:
+        """Whether any group has data; files of earlier versions have none."""
+        return any(group.count for group in self.groups)
+
+    def resampled(self, seed: int) -> FeatureStatistics:
+        """Statistics of as many groups, drawn with replacement: a bootstrap sample of the texts."""
+        groups = [group for group in self.groups if group.count]
+        sample = FeatureStatistics(self.layer, self.min_std, self.feature_dim)
+        sample.model, sample.at_input, sample.call = self.model, self.at_input, self.call
+        for number in torch.randint(len(groups), (len(groups),), generator=torch.Generator().manual_seed(seed)):
+            sample._combine(groups[number].count, *groups[number]._require())
+        return sample
+
+    def _further_tensors(self) -> dict[str, Tensor]:
+        groups = [group for group in self.groups if group.count]
+        if not groups:
+            return {}
+        means, squares = (torch.stack(column).cpu() for column in zip(*(g._require() for g in groups), strict=True))
+        counts = torch.tensor([group.count for group in groups])
+        return {"group_counts": counts, "group_means": means, "group_squares": squares}
+
+    def _restore(self, tensors: dict[str, Tensor]) -> None:
+        columns = (tensors.get(f"group_{name}", torch.zeros(0)) for name in ("counts", "means", "squares"))
+        for group, count, mean, squares in zip(self.groups, *columns, strict=False):
+            group._combine(int(count), mean, squares)
 
 
 def estimate(
@@ -55,7 +105,7 @@ def estimate(
         for batch in batches_by_length(lengths, batch_size, equal=classifier.padding_matters or not masked)
     ]
     with classifier.with_padding_token():
-        statistics: list[FeatureStatistics] = FeatureStatistics.estimate(
+        statistics: list[FeatureStatistics] = GroupedStatistics.estimate(
             classifier.model,
             [block.module for block in layers],
             batches,
@@ -129,7 +179,7 @@ def load(path: str | os.PathLike[str], layers: Sequence[Block]) -> tuple[Feature
     for file in files:
         if not file.is_file():
             raise FileNotFoundError(f"statistics is {file}, which does not exist, expected a file of statistics")
-    statistics = tuple(FeatureStatistics.load(file, layer=block.key) for file, block in zip(files, layers, strict=True))
+    statistics = tuple(GroupedStatistics.load(file, layer=block.key) for file, block in zip(files, layers, strict=True))
     if len(counts := {feature_statistics.count for feature_statistics in statistics}) > 1:
         raise ValueError(
             f"statistics is {os.fspath(path)!r}, whose files are of {min(counts)} to {max(counts)} positions, expected "

@@ -19,6 +19,7 @@ from captum_iba.visualization.pieces import (
     full_colour,
     is_scores,
     method_title,
+    notes,
     ranked_words,
     token_parts,
     visible,
@@ -59,7 +60,7 @@ def _environment(package: str) -> Environment:
         lstrip_blocks=True,
     )
     environment.filters.update(number=format_number, visible=visible, sortable=_sortable, colour_class=colour_class)
-    environment.globals.update(colour_rules=colour_rules)
+    environment.globals.update(colour_rules=colour_rules, notes=notes)
     return environment
 
 

@@ -8,6 +8,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from captum_iba.visualization.colour import Scale, colour_class
@@ -39,6 +40,12 @@ class DrawableBits(Protocol):
     def settings(self) -> Mapping[str, Any]: ...
     @property
     def word_shares(self) -> Any: ...
+    @property
+    def word_spread(self) -> Any: ...
+    @property
+    def repeated_shares(self) -> Any: ...
+    @property
+    def check(self) -> Any: ...
     @property
     def layer(self) -> str: ...
     @property
@@ -243,12 +250,18 @@ def _largest(drawn: Sequence[Part]) -> float:
 
 
 class RankedWord(NamedTuple):
-    """A word with its bits, its fraction of those above the floor, and where it stands in the text."""
+    """A word with its bits, its fraction of those above the floor, and where it stands in the text.
+
+    ``spread`` is the standard deviation of the fraction over repeats, NaN without; ``tied``, whether repeats differ in
+    the order of this word and the one before or after it.
+    """
 
     word: str
     place: str
     bits: float
     share: float
+    spread: float = math.nan
+    tied: bool = False
 
 
 def ranked_words(attribution: DrawableBits) -> tuple[list[RankedWord], list[RankedWord]]:
@@ -256,15 +269,17 @@ def ranked_words(attribution: DrawableBits) -> tuple[list[RankedWord], list[Rank
 
     Where the model needs hardly anything, no word is among the first.
     """
-    shares = attribution.word_shares
+    shares, spread, repeated = attribution.word_shares, attribution.word_spread, attribution.repeated_shares
     n_first = sum(not word.sequence for word in attribution.words)
     rows = []
     for i, word in enumerate(attribution.words):
         place = f"word {i + 1 - n_first * (word.sequence == 1)}"
         if attribution.pair is not None:
             place = f"{'second' if word.sequence else 'first'} text, {place}"
-        rows.append(RankedWord(visible(word.word), place, word.bits, float(shares[i])))
-    rows.sort(key=lambda row: (not math.isfinite(row.bits), -row.share, -row.bits))
+        rows.append(RankedWord(visible(word.word), place, word.bits, float(shares[i]), float(spread[i])))
+    order = sorted(range(len(rows)), key=lambda i: (not math.isfinite(rows[i].bits), -rows[i].share, -rows[i].bits))
+    same_order = [bool((repeated[:, i] > repeated[:, j]).all()) for i, j in pairwise(order)]
+    rows = [rows[i]._replace(tied=not all(same_order[max(0, rank - 1) : rank + 1])) for rank, i in enumerate(order)]
     if needs_hardly_anything(attribution):
         return [], rows
     count, covered = 0, 0.0
@@ -272,6 +287,26 @@ def ranked_words(attribution: DrawableBits) -> tuple[list[RankedWord], list[Rank
         covered += rows[count].share
         count += 1
     return rows[:count], rows[count:]
+
+
+def notes(attribution: DrawableBits) -> list[str]:
+    """Sentences on repeats, and on the check by deletion, as far as there are such."""
+    sentences = []
+    if n_repeats := len(attribution.repeated_shares):
+        ranked = sorted(range(len(attribution.words)), key=lambda i: -attribution.word_shares[i])
+        first = sum(int(shares.argmax()) == ranked[0] for shares in attribution.repeated_shares)
+        sentences.append(
+            f"{visible(attribution.words[ranked[0]].word)} leads in {first} of {n_repeats} repeats; ± is the standard "
+            "deviation over them, and ≈ a word whose order with its neighbour in the list differs between them."
+        )
+    if (check := attribution.check) is not None:
+        words = "word" if check.n_words == 1 else f"{check.n_words} words"
+        sentences.append(
+            f"Check: the probability of {attribution.target_label} is {check.probability:.1%}; without the leading "
+            f"{words} {check.without_leading:.1%}, without the least {check.without_least:.1%}, without "
+            f"{check.n_words} at random {check.without_random:.1%} (mean of {check.n_random})."
+        )
+    return sentences
 
 
 def needs_hardly_anything(attribution: Drawable) -> bool:

@@ -1,0 +1,94 @@
+"""Texts without some of their tokens: their probabilities, and the check of an attribution by deletion."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from captum_iba.text.classifier import Classifier
+from captum_iba.text.encoding import EncodedText
+from captum_iba.text.result import DeletionCheck, TextAttribution
+
+_N_RANDOM = 10
+
+
+def class_probabilities(classifier: Classifier, logits: Tensor) -> Tensor:
+    """Probabilities of the classes, (rows, C), precise enough to tell decisions apart that are nearly certain."""
+    # Apple's GPUs have no float64.
+    precise = logits.float() if logits.device.type == "mps" else logits.double()
+    return precise.sigmoid() if classifier.multi_label else precise.softmax(-1)
+
+
+def probabilities_of_texts(classifier: Classifier, texts: Sequence[EncodedText], batch_size: int) -> Tensor:
+    """Probabilities of the classes for texts of any length, (rows, C), float64, on the CPU.
+
+    They run sorted by length, so that little is padded. A text without any token, not even a special token, runs as a
+    padding token, because models need one.
+    """
+    texts = [text if len(text) else _padding_token_only(classifier, text) for text in texts]
+    probabilities = torch.empty(len(texts), len(classifier.labels), dtype=torch.float64)
+    with torch.no_grad():
+        for batch in classifier.batches([len(text) for text in texts], batch_size):
+            logits = classifier.logits(*classifier.tensors([texts[i] for i in batch]).values())
+            probabilities[batch] = class_probabilities(classifier, logits).double().cpu()
+    return probabilities
+
+
+def keep_words(encoded: EncodedText, words: Collection[int]) -> EncodedText:
+    """A text with the tokens of some words only, by number, and its special tokens.
+
+    Examples::
+
+        >>> (encoded,) = classifier.encode(["A wonderful film."], [None])
+        >>> keep_words(encoded, {1, 2}).tokens
+        ('[CLS]', 'wonderful', 'film', '[SEP]')
+    """
+    return keep_positions(encoded, [i for i, word in enumerate(encoded.words) if word is None or word in words])
+
+
+def keep_positions(encoded: EncodedText, positions: Sequence[int]) -> EncodedText:
+    """A text with the tokens at some positions only."""
+    return replace(
+        encoded,
+        inputs={name: tuple(row[i] for i in positions) for name, row in encoded.inputs.items()},
+        tokens=tuple(encoded.tokens[i] for i in positions),
+        spans=tuple(encoded.spans[i] for i in positions),
+        sequences=tuple(encoded.sequences[i] for i in positions),
+        special=tuple(encoded.special[i] for i in positions),
+        words=tuple(encoded.words[i] for i in positions),
+    )
+
+
+def check_by_deletion(
+    classifier: Classifier, encoded: EncodedText, attribution: TextAttribution, batch_size: int
+) -> DeletionCheck:
+    """Probabilities of the target without the leading, the least, and random words, as many: one in nine."""
+    n_words = len(attribution.words)
+    n_deleted = max(1, round(n_words / 9))
+    bits = np.nan_to_num(attribution.word_bits, nan=-1.0)
+    order = np.lexsort((-bits, -attribution.word_shares))
+    generator = np.random.default_rng(int(attribution.settings.get("seed", 0)) % 2**63)
+    deleted = [order[:0], order[:n_deleted], order[n_words - n_deleted :]]
+    deleted += [generator.permutation(n_words)[:n_deleted] for _ in range(_N_RANDOM)]
+    versions = [keep_words(encoded, set(range(n_words)) - set(words.tolist())) for words in deleted]
+    probabilities = probabilities_of_texts(classifier, versions, batch_size)[:, attribution.target].tolist()
+    whole, leading, least, *random = probabilities
+    return DeletionCheck(n_deleted, whole, leading, least, float(np.mean(random)), _N_RANDOM)
+
+
+def _padding_token_only(classifier: Classifier, encoded: EncodedText) -> EncodedText:
+    """A single padding token that the model attends to."""
+    values = {"input_ids": classifier.pad_id, "attention_mask": 1}
+    return replace(
+        encoded,
+        inputs={name: (values.get(name, 0),) for name in encoded.inputs},
+        tokens=("",),
+        spans=((0, 0),),
+        sequences=(None,),
+        special=(True,),
+        words=(None,),
+    )
