@@ -43,7 +43,9 @@ def embedded_statistics(layer: int) -> FeatureStatistics:
     path = embedded_model_path() / "statistics" / f"layer-{layer:02d}.safetensors"
     if not path.is_file():
         raise FileNotFoundError(f"the embedded model has no statistics of layer {layer}: {path} is missing.")
-    return FeatureStatistics.load(path)
+    from captum_iba.text.statistics import GroupedStatistics  # which needs transformers
+
+    return GroupedStatistics.load(path)
 
 
 def demo_texts() -> list[str]:

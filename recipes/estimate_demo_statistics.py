@@ -15,12 +15,9 @@ import json
 import random
 from pathlib import Path
 
-from captum_iba import FeatureStatistics
-from captum_iba.text import find_blocks
-from captum_iba.text.classifier import load_classifier
+from captum_iba.text import TextExplainer
 
 SEED = 0
-ROWS = 32
 
 
 def sample(path: Path, count: int) -> list[str]:
@@ -37,20 +34,12 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=256, help="tokens a review is cut at (default: 256)")
     given = parser.parse_args()
 
-    texts = sample(given.data / "train.jsonl.gz", given.examples)
-    model, tokenizer = load_classifier(given.model)
-    blocks = find_blocks(model)
-    order = sorted(texts, key=len)  # texts of like length need little padding
-    batches = (
-        dict(
-            tokenizer(order[i : i + ROWS], padding=True, truncation=True, max_length=given.length, return_tensors="pt")
-        )
-        for i in range(0, len(order), ROWS)
-    )
-    found = FeatureStatistics.estimate(model, [block.module for block in blocks], batches)
+    explainer = TextExplainer.from_pretrained(given.model, max_length=given.length)
+    found = explainer.estimate_statistics(sample(given.data / "train.jsonl.gz", given.examples))
     folder = given.model / "statistics"
     folder.mkdir(exist_ok=True)
-    for block, statistics in zip(blocks, found, strict=True):
+    for block, statistics in zip(explainer.layers, found, strict=True):
+        statistics.model = None  # the fingerprint would change with versions of transformers
         path = folder / f"layer-{block.index:02d}.safetensors"
         statistics.save(path)
         print(f"{path}: {statistics}")

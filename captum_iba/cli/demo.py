@@ -35,7 +35,7 @@ def demo(
         with one_thread(), progress_bar(quiet, MofNCompleteColumn()) as bar:
             task = bar.add_task("methods and layers", total=1 + len(_RIVALS) + len(statistics))
             explainer = TextExplainer(model, tokenizer, statistics=statistics)
-            results = explainer.explain(texts)
+            results = explainer.explain(texts, check=True)
             bar.advance(task)
             scores, layers = [], []
             for name in _RIVALS:

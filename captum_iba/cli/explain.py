@@ -38,6 +38,7 @@ from captum_iba.cli.common import (
 )
 
 if TYPE_CHECKING:
+    from captum_iba.methods import Scores
     from captum_iba.text import TextAttribution, TextExplainer
 
 
@@ -102,6 +103,16 @@ def explain(
         float | None, typer.Option(min=0, help="Weight of the complement loss.", show_default="the preset's")
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the noise.")] = 0,
+    repeats: Annotated[
+        int, typer.Option(min=1, help="Number of explanations whose mean and spread are shown: how sure is the answer?")
+    ] = 1,
+    check: Annotated[
+        bool, typer.Option(help="Delete the leading, the least and random words, and show the probabilities.")
+    ] = True,
+    methods: Annotated[
+        str | None,
+        typer.Option(help="Other methods to show beside the bottleneck, for example ig,lime,leave_one_out."),
+    ] = None,
     statistics: Annotated[
         Path | None, typer.Option(help="Statistics of the layer: a file, or a folder with one file per layer.")
     ] = None,
@@ -136,6 +147,7 @@ def explain(
         if texts and file is not None:
             raise typer.BadParameter("TEXT and --file: expected one of them, got both.")
         _check_paths(file, statistics, statistics_from, html, json_file, keep, model)
+        names = [] if methods is None else [name for name in methods.split(",") if name not in ("", "iba")]
         of_file = (text_column, pair_column)
         if statistics_from is not None and has_columns(str(statistics_from)) and not has_columns(file or "-"):
             of_file = (None, None)  # they are columns of the file for the statistics
@@ -147,7 +159,10 @@ def explain(
                 expected = f"expected one for each of the {len(first_texts)} texts, got {len(pair)}"
                 raise typer.BadParameter(f"--pair: {expected}.")
             from captum_iba.compare.parallel import explain_texts
+            from captum_iba.methods import find_method
 
+            for name in names:
+                find_method(name)
             where = find_executor(executor, address, workers)
             # Remote workers have devices of their own.
             explainer = _load(model, layer, statistics, None if where.remote else device, dtype)
@@ -168,10 +183,13 @@ def explain(
                 n_samples=samples,
                 complement=complement,
                 seed=seed,
+                repeats=repeats,
+                check=check,
                 batch_size=batch_size,
                 show_progress=not quiet and sys.stderr.isatty(),
             )
-        _deliver(results, html, json_file, quiet)
+        scores = _scores(names, explainer, results, seed, quiet)
+        _deliver(results, scores, html, json_file, quiet)
 
 
 def _check_options(
@@ -279,19 +297,55 @@ def _find_statistics(
         note("statistics: of neutral texts in the package; --statistics-from FILE estimates them from yours", quiet)
 
 
-def _deliver(results: list[TextAttribution], html: Path | None, json_file: Path | None, quiet: bool) -> None:
+def _scores(
+    names: Sequence[str], explainer: TextExplainer, results: Sequence[TextAttribution], seed: int, quiet: bool
+) -> list[list[Scores]]:
+    """For every text its scores by other methods, of the same class."""
+    from captum_iba.methods import attribute
+
+    texts = [result.text for result in results]
+    pairs = [result.pair for result in results if result.pair is not None] or None
+    targets = [result.target for result in results]
+    by_method = []
+    for name in names:
+        note(f"{name}: {len(texts)} text{'s' * (len(texts) > 1)}", quiet)
+        by_method.append(
+            attribute(name, explainer.classifier, texts, pairs, targets, statistics=explainer.statistics, seed=seed)
+        )
+    return [list(scores) for scores in zip(*by_method, strict=True)]
+
+
+def _leading_words(scores: Scores) -> str:
+    """One line: the words with the largest scores of a method, by magnitude, and these."""
+    from captum_iba.visualization.pieces import method_title, token_parts
+    from captum_iba.visualization.terminal import printable
+
+    leading = ", ".join(f"{printable(word)} {score}" for word, score in token_parts(scores).leading)
+    return f"{method_title(scores.method)}: {leading}"
+
+
+def _deliver(
+    results: list[TextAttribution],
+    scores: list[list[Scores]],
+    html: Path | None,
+    json_file: Path | None,
+    quiet: bool,
+) -> None:
     from captum_iba._files import write_text
     from captum_iba.visualization import terminal_text, token_page
 
     # Files first: who reads the output may close it before its end.
     content = None
     if json_file is not None:
-        content = json.dumps([result.to_dict() for result in results], ensure_ascii=False, allow_nan=False, indent=1)
+        entries = [result.to_dict() for result in results]
+        for entry, of_text in zip(entries, scores, strict=False):
+            entry["methods"] = {item.method: item.words.tolist() for item in of_text}
+        content = json.dumps(entries, ensure_ascii=False, allow_nan=False, indent=1)
     written = []
     if json_file is not None and str(json_file) != "-":
         written.append(write_text(json_file, f"{content}\n"))
     if html is not None:
-        written.append(write_text(html, token_page(results)))
+        written.append(write_text(html, token_page(results, methods=scores or None)))
     if str(json_file) == "-":
         typer.echo(content)
     else:
@@ -303,5 +357,7 @@ def _deliver(results: list[TextAttribution], html: Path | None, json_file: Path 
                 console.print(terminal_text(result))
             else:  # never wrapped, never coloured
                 typer.echo(str(result))
+            for item in scores[number] if scores else []:
+                typer.echo(_leading_words(item))
     for path in written:
         note(f"wrote {path}", quiet)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -124,7 +124,6 @@ class RemovableTokens:
 
     Attributes:
         ids (Tensor): Token ids, (1, N).
-        references (Tensor): Ids of the reference tokens, which replace them, (1, N).
         positions (Tensor): Positions in the text, (N,).
         words (Tensor): Number of each token's word, from 0, (1, N).
         columns_of_sequences (list of Tensor): Numbers, from 0 to N - 1, of the tokens of the text, and of its pair.
@@ -137,10 +136,14 @@ class RemovableTokens:
         self.positions = torch.tensor(encoded.removable, device=device).nonzero()[:, 0]
         self.words = torch.tensor([[word for word in encoded.words if word is not None]], device=device)
         self.ids = self._input_ids[:, self.positions]
-        self.references = torch.full_like(self.ids, reference_token(classifier))
         in_pair = torch.tensor([encoded.sequences[i] == 1 for i in self.positions], device=device)
         columns_of_both = (selected.nonzero()[:, 0] for selected in (~in_pair, in_pair))
         self.columns_of_sequences = [columns for columns in columns_of_both if len(columns)]
+
+    @cached_property
+    def references(self) -> Tensor:
+        """Ids of the reference tokens, which replace the others, (1, N)."""
+        return torch.full_like(self.ids, reference_token(self._classifier))
 
     def probability(self, rows: Tensor) -> Tensor:
         """Target probability, (rows,), of the text with other token ids, (rows, N)."""

@@ -80,14 +80,16 @@ class GroupedStatistics(FeatureStatistics):
         groups = [group for group in self.groups if group.count]
         if not groups:
             return {}
-        means, squares = (torch.stack(column).cpu() for column in zip(*(g._require() for g in groups), strict=True))
+        means, squares = (
+            torch.stack(column).cpu().float() for column in zip(*(g._require() for g in groups), strict=True)
+        )
         counts = torch.tensor([group.count for group in groups])
         return {"group_counts": counts, "group_means": means, "group_squares": squares}
 
     def _restore(self, tensors: dict[str, Tensor]) -> None:
         columns = (tensors.get(f"group_{name}", torch.zeros(0)) for name in ("counts", "means", "squares"))
         for group, count, mean, squares in zip(self.groups, *columns, strict=False):
-            group._combine(int(count), mean, squares)
+            group._combine(int(count), mean.double(), squares.double())
 
 
 def estimate(

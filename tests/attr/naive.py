@@ -80,8 +80,8 @@ def noise(shape, seed, step, draw):
 
 def bits(
     forward, layer, inputs, target, mean, std, *, bottleneck_mask=None, granularity="token", beta=10.0, n_steps=16,
-    n_samples=1, complement=1.0, learning_rate=1.0, momentum=0.5, antithetic=True, alternate=True, seed=0,
-    layer_call=-1, feature_dim=-1,
+    n_samples=0, complement=1.0, learning_rate=1.0, momentum=0.5, tail_average=0.5, antithetic=True, alternate=True,
+    seed=0, layer_call=-1, feature_dim=-1,
 ):  # fmt: skip
     """Bits of every element of the layer's feature, with cross-entropy of the logits as loss."""
     x, call = recorded(forward, layer, inputs, layer_call)
@@ -126,6 +126,7 @@ def bits(
         others = logits.masked_fill(F.one_hot(target, logits.shape[1]).bool(), -math.inf)
         return (logits.logsumexp(1) - others.logsumexp(1)).sum()  # -log(1 - p)
 
+    path = [a.detach().clone()]
     for step in range(n_steps):
         sides = {False: 1.0, True: complement} if complement else {False: 1.0}
         if complement and alternate:
@@ -136,4 +137,7 @@ def bits(
         mean_nats = nats().flatten(1).sum(1) / carries.flatten(1).sum(1).clamp_min(1)
         (a.grad,) = torch.autograd.grad(total + beta * mean_nats.sum(), a)
         adam.step()
+        path.append(a.detach().clone())
+    with torch.no_grad():
+        a.copy_(torch.stack(path[-max(1, round(tail_average * n_steps)) :]).mean(0))
     return nats().detach().clamp_min(0) / math.log(2)

@@ -219,9 +219,14 @@ def test_trace(iba):
 @pytest.mark.parametrize("preset", ["default", "paper", "as_released"])
 def test_seeds(iba, preset):
     ids, _ = planted(2)
-    first = iba.attribute(ids, target=1, preset=preset)
-    assert torch.equal(first, iba.attribute(ids, target=1, preset=preset))
-    assert not torch.equal(first, iba.attribute(ids, target=1, preset=preset, seed=1))
+    first = iba.attribute(ids, target=1, preset=preset, n_samples=1)
+    assert torch.equal(first, iba.attribute(ids, target=1, preset=preset, n_samples=1))
+    assert not torch.equal(first, iba.attribute(ids, target=1, preset=preset, n_samples=1, seed=1))
+
+
+def test_the_default_has_no_random_numbers(iba):
+    ids, _ = planted(2)
+    assert torch.equal(iba.attribute(ids, target=1), iba.attribute(ids, target=1, seed=1))
 
 
 @pytest.mark.parametrize("preset", ["default", "paper", "as_released"])

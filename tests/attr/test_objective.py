@@ -99,6 +99,34 @@ def test_noise_is_standard_normal_and_depends_on_its_key_alone():
         assert abs(float(torch.corrcoef(torch.stack([drawn.flatten(), other.flatten()]))[0, 1])) < 0.02
 
 
+def test_the_final_mask_is_the_mean_of_the_last_steps():
+    """Masks after each number of steps, one by one, averaged by hand; the trace ends with that mask."""
+    model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3))
+    x = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
+    statistics = FeatureStatistics.estimate(model, model[0], [torch.randn(1000, 4)])
+    iba = InformationBottleneckAttribution(model, model[0], statistics=statistics)
+
+    def logits_of(bits, standardized):
+        """Mask logits of single elements, by bisection: the information grows with them."""
+        low, high = torch.full_like(bits, -30), torch.full_like(bits, 30)
+        for _ in range(80):
+            middle = (low + high) / 2
+            below = information(middle, standardized.square()) / math.log(2) < bits
+            low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+        return low
+
+    settings = {"granularity": "feature", "n_steps": 6}
+    with torch.no_grad():
+        standardized = ((model[0](x) - statistics.mean) / statistics.std).double()
+    last = [iba.attribute(x, 1, **{**settings, "n_steps": n}, tail_average=0.0).double() for n in (4, 5, 6)]
+    mean = torch.stack([logits_of(bits, standardized) for bits in last]).mean(0)
+    bits, trace = iba.attribute(x, 1, **settings, tail_average=0.5, return_trace=True)
+    torch.testing.assert_close(
+        bits, (information(mean, standardized.square()) / math.log(2)).float(), rtol=1e-3, atol=1e-4
+    )
+    torch.testing.assert_close(trace.information[:, -1], bits.sum(1), rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("preset", ["default", "paper"])
 def test_an_average_element_that_is_not_needed_ends_with_the_unneeded_bits(preset):
     layer = nn.Identity()

@@ -28,6 +28,7 @@ def test_every_setting_is_validated_and_can_be_overridden():
         ("complement", "1"),
         ("learning_rate", 0),
         ("momentum", 1.0),
+        ("tail_average", 1.5),
         ("antithetic", 1),
         ("alternate", "yes"),
         ("noise_around_input", 0),
@@ -69,6 +70,12 @@ def test_masks_of_a_step():
     assert turns.masks_of_step(0) == [((0,), 2.0), ((1,), 0.0)]
     assert turns.masks_of_step(1) == [((1,), 2.0), ((0,), 0.0)]
     assert (turns.rows_per_sample, turns.alternates, resolve_settings(n_samples=0).samples_per_step) == (1, True, 1)
+
+
+def test_steps_that_are_averaged():
+    numbers = {(16, 0.5): 8, (16, 0.0): 1, (16, 1.0): 16, (1, 0.5): 1, (0, 1.0): 1}
+    for (n_steps, tail_average), expected in numbers.items():
+        assert resolve_settings(n_steps=n_steps, tail_average=tail_average).averaged_steps == expected
 
 
 def test_presets_as_dictionaries():

@@ -105,10 +105,37 @@ def test_the_size_of_a_pass_does_not_matter(classifier, statistics, name):
 
 @pytest.mark.parametrize("name", ["random", "lime", "gradient_shap", "captum_lime", "kernel_shap", "iba"])
 def test_the_seed_decides_what_is_random(classifier, statistics, name):
+    options = {"n_samples": 1} if name == "iba" else {}
     first, again, other = (
-        run(name, classifier, TEXTS[2], statistics=statistics, seed=seed)[0].tokens for seed in (5, 5, 6)
+        run(name, classifier, TEXTS[2], statistics=statistics, seed=seed, **options)[0].tokens for seed in (5, 5, 6)
     )
     assert np.array_equal(first, again) and not np.array_equal(first, other)
+
+
+def test_the_default_of_the_bottleneck_has_no_random_numbers(classifier, statistics):
+    first, other = (run("iba", classifier, TEXTS[2], statistics=statistics, seed=seed)[0].tokens for seed in (5, 6))
+    assert np.array_equal(first, other)
+
+
+@pytest.mark.parametrize("removal", ["delete", "mask"])
+def test_leave_one_out_runs_the_text_without_each_token(classifier, removal):
+    (encoded,) = classifier.encode(["the film was not good"], [None])
+    (ids,) = classifier.tensors([encoded])["input_ids"]
+
+    def probability(tokens):
+        with torch.no_grad():
+            return float(classifier.model(input_ids=tokens[None]).logits.double().softmax(-1)[0, 1])
+
+    def without(position):
+        if removal == "delete":
+            return torch.cat([ids[:position], ids[position + 1 :]])
+        return ids.index_fill(0, torch.tensor([position]), classifier.tokenizer.mask_token_id)
+
+    expected = [0.0 if s else probability(ids) - probability(without(i)) for i, s in enumerate(encoded.special)]
+    scores = attribute("leave_one_out", classifier, encoded.text, target=1, removal=removal)[0]
+    assert scores.tokens == pytest.approx(expected, abs=1e-6)
+    with pytest.raises(ValueError, match="removal is 'gone', expected one of delete, mask"):
+        attribute("leave_one_out", classifier, encoded.text, removal="gone")
 
 
 @EACH

@@ -280,13 +280,15 @@ def test_a_reference_token_that_is_the_padding_token_is_not_the_end_of_the_text(
         without = ids.clone()
         without[0, i] = 0
         expected.append(probability(ids) - probability(without))
-    assert attribute("leave_one_out", classifier, text, target=1)[0].tokens == pytest.approx(expected, abs=1e-5)
+    scores = attribute("leave_one_out", classifier, text, target=1, removal="mask")[0]
+    assert scores.tokens == pytest.approx(expected, abs=1e-5)
 
 
 def test_a_reference_token_that_ends_every_text_is_refused():
     classifier = Classifier(*decoder_with({}, 0, ends_text=True))
     with pytest.raises(ValueError, match="no unknown token, and its padding token ends every text"):
-        attribute("leave_one_out", classifier, "good film", target=1)
+        attribute("leave_one_out", classifier, "good film", target=1, removal="mask")
+    attribute("leave_one_out", classifier, "good film", target=1)  # which deletes, and needs no such token
 
 
 def test_another_activation_or_number_of_heads_is_another_model(bert, wordpiece):

@@ -1,0 +1,158 @@
+"""How sure an answer is: repeats with other noise and other texts for the statistics, and the check by deletion."""
+
+import json
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+from captum_iba.demo import embedded_model_path, embedded_statistics
+from captum_iba.text import TextAttribution, TextExplainer
+from captum_iba.text.deletion import keep_words
+from captum_iba.text.statistics import GroupedStatistics
+from captum_iba.visualization import token_map, token_page
+
+TEXTS = ["The film was not good", "a dull, unbelievable plot! don't like the plot", "good?"]
+TRAINING = ["the film was good", "a dull plot, not good", "unbelievable", "I don't like the plot", "good", "bad!"] * 5
+QUICK = {"n_steps": 3}
+
+
+@pytest.fixture
+def fitted(bert, wordpiece):
+    explainer = TextExplainer(bert, wordpiece)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # few positions
+        explainer.estimate_statistics(TRAINING)
+    return explainer
+
+
+@pytest.fixture(scope="module")
+def film_explainer():
+    statistics = [embedded_statistics(layer) for layer in range(1, 13)]
+    return TextExplainer.from_pretrained(embedded_model_path(), statistics=statistics)
+
+
+def test_groups_of_texts_add_up_to_all_texts(fitted):
+    for statistics in fitted.statistics:
+        groups = [group for group in statistics.groups if group.count]
+        assert len(groups) == 8 and sum(group.count for group in groups) == statistics.count
+        merged = groups[0]
+        for group in groups[1:]:
+            merged = merged.merge(group)
+        torch.testing.assert_close(merged.mean, statistics.mean)
+        torch.testing.assert_close(merged.std, statistics.std)
+
+
+def test_a_resampled_estimate_is_that_of_the_drawn_groups(fitted):
+    statistics = fitted.statistics[0]
+    drawn = torch.randint(8, (8,), generator=torch.Generator().manual_seed(3)).tolist()
+    expected = statistics.groups[drawn[0]]
+    for number in drawn[1:]:
+        expected = expected.merge(statistics.groups[number])
+    sample = statistics.resampled(3)
+    assert sample.count == expected.count and sample.layer == statistics.layer and sample.model == statistics.model
+    torch.testing.assert_close(sample.mean, expected.mean)
+    torch.testing.assert_close(sample.std, expected.std)
+
+
+def test_groups_are_saved(fitted, tmp_path):
+    results = fitted.explain(TEXTS, repeats=3, **QUICK)
+    fitted.save_statistics(tmp_path)
+    again = TextExplainer(fitted.classifier.model, fitted.classifier.tokenizer, statistics=tmp_path)
+    for one, other in zip(results, again.explain(TEXTS, repeats=3, **QUICK), strict=True):
+        assert np.allclose(one.repeats, other.repeats, rtol=1e-4, atol=1e-5)
+
+
+def test_the_first_repeat_is_the_result_without_repeats(fitted):
+    for n_samples in (0, 2):
+        once = fitted.explain(TEXTS, n_samples=n_samples, seed=4, **QUICK)
+        repeated = fitted.explain(TEXTS, n_samples=n_samples, seed=4, repeats=3, **QUICK)
+        for one, several in zip(once, repeated, strict=True):
+            assert one.repeats == () and np.isnan(one.word_spread).all()
+            assert np.array(several.repeats).shape == (3, len(one.tokens))
+            assert np.array_equal(several.repeats[0], one.bits)
+            assert np.allclose(several.bits, np.mean(several.repeats, 0))
+            assert not np.array_equal(several.repeats[0], several.repeats[1])
+            assert np.allclose(several.repeated_shares[0], one.word_shares)
+            assert np.allclose(several.word_spread, np.std(several.repeated_shares, 0, ddof=1))
+
+
+def test_repeats_leave_the_statistics_as_they_are(fitted):
+    before = fitted.statistics
+    fitted.explain(TEXTS[0], repeats=2, **QUICK)
+    assert fitted.statistics is before
+
+
+def test_noise_alone_varies_where_statistics_have_no_groups(fitted):
+    fitted.statistics = [statistics.resampled(0) for statistics in fitted.statistics]
+    result = fitted.explain(TEXTS[0], repeats=2, n_samples=1, seed=7, **QUICK)
+    for number in (0, 1):
+        alone = fitted.explain(TEXTS[0], n_samples=1, seed=7 + number, **QUICK)
+        assert np.array_equal(result.repeats[number], alone.bits)
+    with pytest.raises(ValueError, match="repeats is 2, but nothing varies: n_samples is 0"):
+        fitted.explain(TEXTS[0], repeats=2, **QUICK)
+
+
+@pytest.mark.parametrize("repeats", [0, 1.5, True, "5"])
+def test_a_wrong_number_of_repeats(fitted, repeats):
+    with pytest.raises(ValueError, match="repeats is .*, expected an integer of at least 1"):
+        fitted.explain(TEXTS[0], repeats=repeats)
+
+
+def test_words_whose_order_changes_are_marked(film_explainer):
+    result = film_explainer.explain("A dull plot, bad acting and a boring end.", repeats=4)
+    shares, order = result.repeated_shares, np.argsort(-result.word_shares)
+    lines = [line for line in str(result).splitlines() if "bits" in line and "(word" in line]
+    for rank, line in enumerate(lines):
+        word = order[rank]
+        neighbours = [order[i] for i in (rank - 1, rank + 1) if 0 <= i < len(order)]
+        signs = [np.sign(shares[:, word] - shares[:, other]) for other in neighbours]
+        assert line.endswith("≈") == any(len(set(sign)) > 1 for sign in signs)
+        assert f"± {100 * result.word_spread[word]:4.1f}%" in line
+    leads = sum(row.argmax() == order[0] for row in shares)
+    assert f"{result.words[order[0]].word} leads in {leads} of 4 repeats" in str(result)
+    for page in (token_map(result), token_page([result])):
+        assert f"leads in {leads} of 4 repeats" in page and "±" in page
+
+
+def test_the_check_runs_the_text_without_the_words(film_explainer):
+    text = "The music is lovely, but the plot is dull and the acting is painfully bad, and it has no end at all."
+    result = film_explainer.explain(text, check=True, beta=20.0)
+    assert film_explainer.explain(text, beta=20.0).check is None
+    classifier, check = film_explainer.classifier, result.check
+    (encoded,) = classifier.encode([text], [None])
+    order = sorted(range(len(result.words)), key=lambda i: (-result.word_shares[i], -result.word_bits[i]))
+    assert check.n_words == round(len(order) / 9) > 1
+
+    def probability(without):
+        kept = keep_words(encoded, set(range(len(order))) - set(without))
+        with torch.no_grad():
+            ids = torch.tensor([kept.inputs["input_ids"]])
+            return float(classifier.model(input_ids=ids).logits.double().softmax(-1)[0, result.target])
+
+    assert check.probability == pytest.approx(result.target_probability, abs=1e-5) == probability([])
+    assert check.without_leading == pytest.approx(probability(order[: check.n_words]), abs=1e-5)
+    assert check.without_least == pytest.approx(probability(order[-check.n_words :]), abs=1e-5)
+    assert check.without_leading < check.without_random < check.probability
+    sentence = f"without the leading {check.n_words} words {check.without_leading:.1%}"
+    assert sentence in str(result) and sentence in token_map(result) and sentence in token_page([result])
+
+
+def test_a_text_of_one_word_can_be_checked(film_explainer):
+    check = film_explainer.explain("Wonderful", check=True).check
+    assert check.n_words == 1 and check.without_leading == check.without_least == check.without_random
+
+
+def test_a_result_with_repeats_and_check_is_read_back(film_explainer, tmp_path):
+    result = film_explainer.explain("A dull plot.", repeats=2, check=True)
+    result.save(tmp_path / "result.json")
+    assert TextAttribution.load(tmp_path / "result.json") == result
+    content = result.to_dict()
+    del content["repeats"], content["check"]  # of an earlier version
+    old = TextAttribution.from_dict(json.loads(json.dumps(content)))
+    assert old.repeats == () and old.check is None
+
+
+def test_the_embedded_statistics_have_groups():
+    assert isinstance(embedded_statistics(1), GroupedStatistics) and embedded_statistics(1).has_groups
