@@ -1,0 +1,117 @@
+"""How stable methods are: does another seed, or do other texts for the statistics, name another leading word?
+
+    python -m benchmarks.stability --model DIR --data train.jsonl.gz --columns premise hypothesis --examples 40
+
+Each method explains the same texts with five seeds, the bottleneck also with the statistics of five disjoint draws of
+texts. Of every two results of a text three numbers are compared, and the table has their means: whether the word with
+the highest score is the same, the fraction of the three highest that both name, and Spearman's rank correlation of
+the words. A method without random numbers is 1 by construction, and runs once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import warnings
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.stats import spearmanr
+
+from benchmarks.degradation import read_texts
+from benchmarks.page import RESULTS, keep, machine
+from captum_iba.demo import embedded_model_path
+from captum_iba.methods import attribute, find_method
+from captum_iba.methods.task import FloatArray
+from captum_iba.text import TextExplainer
+
+SEEDS = DRAWS = 5
+METHODS: dict[str, tuple[str, dict[str, Any]]] = {
+    "iba": ("iba", {}),
+    "iba, one noise sample per step": ("iba", {"n_samples": 1}),
+    "ig": ("ig", {}),
+    "lime, 100 samples": ("lime", {"n_samples": 100}),
+    "gradient_shap": ("gradient_shap", {}),
+    "leave_one_out": ("leave_one_out", {}),
+    "random": ("random", {}),
+}
+RANDOM = ("iba, one noise sample per step", "lime, 100 samples", "gradient_shap", "random")
+
+
+def agreement(results: list[list[FloatArray]]) -> list[float]:
+    """Means over texts and pairs of results: same leading word, common ones of the first three, rank correlation."""
+    rows = []
+    for one, other in combinations(results, 2):
+        for a, b in zip(one, other, strict=True):
+            k = min(3, len(a))
+            common = len(set(np.argsort(-a)[:k]) & set(np.argsort(-b)[:k])) / k
+            # Of one word, or of words that all have one score, there is no order.
+            rho = spearmanr(a, b).statistic if len(a) > 1 and np.ptp(a) and np.ptp(b) else np.nan
+            rows.append([float(a.argmax() == b.argmax()), common, rho])
+    return [float(mean) for mean in np.nanmean(np.array(rows), 0)]
+
+
+def measure(
+    explainer: TextExplainer, texts: list[str], pairs: list[str] | None, draws: list[tuple[list[str], list[str] | None]]
+) -> dict[str, list[list[float] | None]]:
+    """For every method the agreement over seeds, and over the statistics of several draws of texts."""
+    statistics = []
+    for of_draw in draws:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # few positions
+            statistics.append(explainer.estimate_statistics(*of_draw))
+    found: dict[str, list[list[float] | None]] = {}
+    for title, (name, options) in METHODS.items():
+
+        def words(seed: int, number: int, name: str = name, options: dict[str, Any] = options) -> list[FloatArray]:
+            used = {"statistics": statistics[number]} if find_method(name).name == "iba" else {}
+            scores = attribute(name, explainer.classifier, texts, pairs, seed=seed, **used, **options)
+            return [item.words for item in scores]
+
+        over_seeds = agreement([words(seed, 0) for seed in range(SEEDS)]) if title in RANDOM else [1.0, 1.0, 1.0]
+        over_draws = agreement([words(0, number) for number in range(len(draws))]) if name == "iba" else None
+        found[title] = [over_seeds, over_draws]
+        print(title, found[title], flush=True)
+    return found
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Measure, print the table, and write it with the raw figures."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.stability", description=__doc__.split("\n")[0])
+    parser.add_argument("--model", help="folder of a classifier (default: the embedded one)")
+    parser.add_argument("--data", type=Path, required=True, help="JSON lines, gzipped or not")
+    parser.add_argument("--columns", nargs="+", default=["text"], help="of the text, and of the second text of a pair")
+    parser.add_argument("--examples", type=int, default=40)
+    parser.add_argument("--statistics", type=int, default=300, help="number of texts per draw")
+    parser.add_argument("--max-length", type=int, help="where texts are truncated, in tokens")
+    parser.add_argument("--out", type=Path, default=RESULTS / "stability", help="without suffix: .json and .md")
+    options = parser.parse_args(arguments)
+    explainer = TextExplainer.from_pretrained(options.model or embedded_model_path(), max_length=options.max_length)
+    count = options.examples + DRAWS * options.statistics
+    rows = list(zip(*read_texts(options.data, 4 * count, options.columns), strict=True))
+    random.Random(0).shuffle(rows)
+
+    def part(start: int, stop: int) -> tuple[list[str], list[str] | None]:
+        first, second = zip(*rows[start:stop], strict=True)
+        return list(first), None if None in second else list(second)
+
+    starts = range(options.examples, count, options.statistics)
+    draws = [part(start, start + options.statistics) for start in starts]
+    torch.set_num_threads(min(2, torch.get_num_threads()))
+    found = measure(explainer, *part(0, options.examples), draws)
+    lines = ["| method | over seeds | over the texts of the statistics |", "|---|---|---|"]
+    for title, values in found.items():
+        cells = ["–" if value is None else " / ".join(f"{number:.2f}" for number in value) for value in values]
+        lines.append(f"| {' | '.join([title, *cells])} |")
+    body = (
+        f"{options.examples} texts: same leading word / common ones of the first three / Spearman's rank correlation, "
+        f"over {SEEDS} seeds, and over {DRAWS} draws of {options.statistics} texts.\n\n" + "\n".join(lines)
+    )
+    keep(options.out, "stability", arguments, "Stability", machine(), body, agreement=found)
+
+
+if __name__ == "__main__":
+    main()
