@@ -184,7 +184,7 @@ def _statistics_source(
 
 @dataclass(frozen=True)
 class FinishedChunk:
-    """A chunk of examples that a run is through with.
+    """A finished chunk of one run.
 
     Attributes:
         run (str): Name of the run.

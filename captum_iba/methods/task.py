@@ -27,7 +27,7 @@ def no_statistics(block: Block) -> None:
 
 
 def no_progress(number: int) -> None:
-    """Nobody is told."""
+    """Does nothing; the default callback."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class AttributionTask:
         statistics (callable): Function of a block that returns its dataset statistics, or None without.
             Default: none of any block.
         on_text (callable): Function that a method may call with the number of a text that it has scored, from 0, for a
-            progress bar. Default: nobody is told.
+            progress bar. Default: none.
 
     Raises:
         ValueError: Another number of targets than of texts, or ``batch_size`` below 1.

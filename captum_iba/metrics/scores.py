@@ -49,7 +49,7 @@ class Metric:
 
 
 METRICS: dict[str, Metric] = {}
-"""The registry of metrics with one value per example, by name; tables take their columns from it."""
+"""The registry of metrics with one value per example, by name. Tables have those of ``compare.tables.COLUMNS``."""
 
 _ERASER = "ERASER, DeYoung et al. 2020, as its code computes it"
 _TO_HALF = NINTHS[:4]  # ERASER's fractions end at one half
