@@ -43,6 +43,7 @@ PAPER_METHODS: tuple[MethodEntry, ...] = (
 
 _METHOD = re.compile(r"[A-Za-z]\w*(:\w+)?")
 _ROW_NAME = re.compile(r"\w[\w .:@=,+-]*")
+_OLD_KEYS = {"preset": "method_set"}
 _KIND_NAMES = {str: "a string", int: "an integer", type(None): "nothing"}
 
 
@@ -59,7 +60,7 @@ class ComparisonConfig:
             seeds whose mean is the row) for those that are random, ``counting`` (``"removable"`` or
             ``"as_released"``), and the options of the method. A string holds names with commas between them.
             Default: ``["iba", "ig", "lime", "random"]``.
-        preset (str, optional): ``"paper"``, in place of ``methods``: the rows of the paper's table, fair and as
+        method_set (str, optional): ``"paper"``, in place of ``methods``: the rows of the paper's table, fair and as
             released. Default: None.
         layers (sequence, optional): Layers for ``iba``, which then runs once for each: a block number or module
             name, a list of them with one mask, or ``"all"`` for its default. Default: none.
@@ -96,7 +97,7 @@ class ComparisonConfig:
     data: str
     model: str | None = None
     methods: str | Sequence[MethodEntry] | None = None
-    preset: str | None = None
+    method_set: str | None = None
     layers: Sequence[LayerChoice] = ()
     betas: Sequence[float] = ()
     examples: int | None = None
@@ -127,7 +128,7 @@ class ComparisonConfig:
         for name in ("examples", "random_seeds", "chunk_size", "batch_size", "max_length"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise ValueError(f"{name} is {value}, expected at least 1.")
-        for name, choices in (("preset", ("paper",)), ("target", ("gold", "predicted"))):
+        for name, choices in (("method_set", ("paper",)), ("target", ("gold", "predicted"))):
             if (value := getattr(self, name)) not in (None, *choices):
                 raise ValueError(f"{name} is {value!r}, expected {' or '.join(choices)}.")
         if not isinstance(getattr(torch, self.dtype, None), torch.dtype):
@@ -139,7 +140,7 @@ class ComparisonConfig:
 
         Args:
             path (path): The file; relative paths in it are relative to the current folder.
-            **overrides: Fields that replace those of the file; ``methods`` and ``preset`` replace each other.
+            **overrides: Fields that replace those of the file; ``methods`` and ``method_set`` replace each other.
 
         Raises:
             ValueError: No such YAML file, or a key that is no field; and as the class.
@@ -151,12 +152,12 @@ class ComparisonConfig:
         names = [field.name for field in fields(cls)]
         if not isinstance(content, dict):
             raise ValueError(f"config: {path} holds {type(content).__name__}, expected keys among {', '.join(names)}.")
+        content = {_OLD_KEYS.get(key, key): _with_floats(value) for key, value in content.items()}
         for key in content:
             if key not in names:
                 raise ValueError(f"config: {path} has the key {key!r}, expected one of {', '.join(names)}.")
-        content = {key: _with_floats(value) for key, value in content.items()}
-        if overrides.keys() & {"methods", "preset"}:
-            content = {key: value for key, value in content.items() if key not in ("methods", "preset")}
+        if overrides.keys() & {"methods", "method_set"}:
+            content = {key: value for key, value in content.items() if key not in ("methods", "method_set")}
         content |= overrides
         if "data" not in content:
             raise ValueError(f"config: {path} does not name the data, expected a key data (or --data).")
@@ -183,9 +184,9 @@ class ComparisonConfig:
             ValueError: A method that cannot be read, that is unknown or there twice, or layers or betas without
                 ``iba``.
         """
-        if self.preset is not None and self.methods is not None:
-            raise ValueError("methods and preset are both given, expected one of them.")
-        entries: Sequence[Any] = PAPER_METHODS if self.preset else DEFAULT_METHODS
+        if self.method_set is not None and self.methods is not None:
+            raise ValueError("methods and method_set are both given, expected one of them.")
+        entries: Sequence[Any] = PAPER_METHODS if self.method_set else DEFAULT_METHODS
         if isinstance(self.methods, str):
             entries = [name.strip() for name in self.methods.split(",") if name.strip()]
         elif self.methods is not None:
@@ -361,7 +362,7 @@ def claim_folder(folder: Path, provenance: dict[str, Any], config: ComparisonCon
         asked = {**before, "methods": {**before["methods"], **rows}, "asked": list(rows)}
         if before["methods"].keys() - rows.keys():
             entries = [_entry(row, about) for row, about in asked["methods"].items()]
-            config = replace(config, methods=entries, preset=None, layers=(), betas=())
+            config = replace(config, methods=entries, method_set=None, layers=(), betas=())
     elif folder.exists() and (not folder.is_dir() or any(not path.name.startswith(".") for path in folder.iterdir())):
         raise ValueError(f"out: {folder} is not empty and holds no comparison; choose another folder.")
     folder.mkdir(parents=True, exist_ok=True)
