@@ -14,6 +14,7 @@ from urllib.parse import quote
 import torch
 import yaml
 
+from captum_iba._checks import check_integer
 from captum_iba._files import write_text
 from captum_iba.methods import find_method
 from captum_iba.metrics.degradation import COUNTINGS
@@ -272,18 +273,15 @@ def _runs(entry: Any, seed: int, random_seeds: int) -> list[MethodRun]:
             raise ValueError(f"methods: {key} of {method!r} is {value!r}, expected none: nothing is random in it.")
     if count is not None:
         seed = settings.pop("seed", seed)
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise ValueError(f"methods: seeds of {method!r} is {count!r}, expected an integer of at least 1.")
+        check_integer(f"methods: seeds of {method!r}", count, at_least=1)
     row = f"{method}@{','.join(f'{key}={_label(value)}' for key, value in settings.items())}".removesuffix("@")
     if name is not None:
         if not isinstance(name, str) or not _ROW_NAME.fullmatch(name):
             raise ValueError(f"methods: name of {method!r} is {name!r}, expected letters, digits and .:@=,+-_")
         row = name
     seed, layer = settings.pop("seed", seed), _layer(settings.pop("layer", None), method)
-    if isinstance(seed, bool) or not isinstance(seed, int):
-        raise ValueError(f"methods: seed of {method!r} is {seed!r}, expected an integer.")
-    if layer is not None and not registered.uses_layer:
-        raise ValueError(f"methods: layer of {method!r} is {layer!r}, expected none: the method looks at no layer.")
+    check_integer(f"methods: seed of {method!r}", seed)
+    registered.check_layer(layer)
     counting = settings.pop("counting", "as_released" if method.endswith("_as_released") else "removable")
     if counting not in COUNTINGS:
         raise ValueError(f"methods: counting of {method!r} is {counting!r}, expected {' or '.join(COUNTINGS)}.")

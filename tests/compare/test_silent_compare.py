@@ -344,8 +344,8 @@ def test_a_report_drawn_again_where_a_method_is_unknown_shows_the_same_words(tmp
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        ({"method": "ig", "layer": 3}, "layer of 'ig' is 3, expected none: the method looks at no layer"),
-        ({"method": "lime:abs", "layer": [1, 2]}, r"layer of 'lime:abs' is \(1, 2\), expected none"),
+        ({"method": "ig", "layer": 3}, "layer is 3, expected None: the method 'ig' looks at no layer"),
+        ({"method": "lime:abs", "layer": [1, 2]}, r"layer is \(1, 2\), expected None: the method 'lime:abs'"),
         ({"method": "ig", "seed": 0}, "seed of 'ig' is 0, expected none: nothing is random in it"),
         ({"method": "grad_cam", "seeds": 2}, "seeds of 'grad_cam' is 2, expected none"),
     ],
