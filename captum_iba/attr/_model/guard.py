@@ -19,7 +19,7 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.nn.parameter import is_lazy
 
-from captum_iba.attr.feature_dim import LeafOutput, leaf_after
+from captum_iba.attr.feature_dim import TensorLayout, leaf_after
 
 ONE_AT_A_TIME = threading.RLock()
 """Attributions run one at a time in a process, on different models too. The fast path of attention, the stance of
@@ -52,7 +52,7 @@ class ModuleGuard:
         self._guarded: dict[int, Module] = {}
         self._flagged: set[int] = set()
         self._states: list[_State] = []
-        self.last_leaf: LeafOutput | None = None
+        self.last_leaf: TensorLayout | None = None
         """Output of the last module that tells the feature dimension, while :meth:`watching` with ``leaves``."""
 
     def __enter__(self) -> ModuleGuard:

@@ -18,7 +18,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from captum_iba._checks import check_integer, per_layer
 from captum_iba.attr._model.guard import ModuleGuard
 from captum_iba.attr._model.nested import copy_tensor, map_tensors, split_activation, tensors_in
-from captum_iba.attr.feature_dim import Origin, known_dim
+from captum_iba.attr.feature_dim import Origin, dim_from_memory
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def layer_input_of(value: Any, guard: ModuleGuard) -> tuple[Tensor | None, int |
     """The activation at the input of a layer that begins to run, and the dimension of its features if it is known."""
     split = split_activation(value)
     layer_input = None if split is None else split[0]
-    return layer_input, known_dim(guard.last_leaf, layer_input)
+    return layer_input, dim_from_memory(guard.last_leaf, layer_input)
 
 
 @dataclass(eq=False)
