@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -414,10 +413,8 @@ def _run_to_points(
     The last call of a layer is known at the end of a pass only: the next batch may run it more often.
     """
     activations: dict[tuple[Module, int], tuple[Tensor, Origin]] = {}
-    runs: Counter[Module] = Counter()
 
     def visit(layer: Module, at_input: bool, call: int, value: Any, entered: Any) -> None:
-        runs[layer] += 1
         if any(point.layer is layer and (point.call < 0 or point.call == call) for point in points):
             activation, (layer_input, input_dim) = activation_of(value, layer)[0], entered
             origin = Origin.of(guard.last_leaf, layer, activation, layer_input, input_dim, at_input)
@@ -427,7 +424,7 @@ def _run_to_points(
             raise _LayersDone
 
     args, kwargs = ((), batch) if isinstance(batch, Mapping) else (batch, {})
-    with suppress(_LayersDone), hooked(points, visit, lambda value: layer_input_of(value, guard)):
+    with suppress(_LayersDone), hooked(points, visit, lambda value: layer_input_of(value, guard)) as runs:
         arguments = args if isinstance(args, (tuple, list)) else (args,)
         try:
             forward_func(*arguments, **kwargs)
@@ -439,8 +436,8 @@ def _run_to_points(
                 "a loader of inputs and labels pass (x for x, _ in loader)"
             ) from error
     for point in points:
-        point.require(runs[point.layer])
-    return [activations[point.layer, point.call % runs[point.layer]] for point in points]
+        point.require(runs[point.layer, point.at_input])
+    return [activations[point.layer, point.call % runs[point.layer, point.at_input]] for point in points]
 
 
 def require_same_place(

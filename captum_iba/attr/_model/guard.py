@@ -27,6 +27,16 @@ torch.compile and torch's default generator belong to the process: of two thread
 once, one would restore what the other changed."""
 
 
+def on_this_thread(function: Callable[..., Any], otherwise: Callable[..., Any] = lambda *_: None) -> Callable[..., Any]:
+    """A hook that calls ``function`` on the thread that made it, and ``otherwise`` on others."""
+    thread = threading.get_ident()
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        return (function if threading.get_ident() == thread else otherwise)(*args, **kwargs)
+
+    return called
+
+
 class ModuleGuard:
     """Puts modules into evaluation mode, without gradients to their parameters, and restores them.
 
@@ -88,22 +98,19 @@ class ModuleGuard:
     @contextmanager
     def watching(self, leaves: bool = False) -> Iterator[None]:
         """Guard every module that begins to run on this thread; with ``leaves``, follow :attr:`last_leaf`."""
-        thread = threading.get_ident()
 
         def begins(module: Module, args: Any) -> None:
-            if threading.get_ident() == thread:
-                _require_initialized(module)
-                self._guard(module)
+            _require_initialized(module)
+            self._guard(module)
 
         def finished(module: Module, args: Any, output: Any) -> None:
-            if threading.get_ident() == thread:
-                self.last_leaf = leaf_after(self.last_leaf, module, args, output)
+            self.last_leaf = leaf_after(self.last_leaf, module, args, output)
 
         self.last_leaf = None
         with ExitStack() as hooks:
-            hooks.callback(register_module_forward_pre_hook(begins).remove)
+            hooks.callback(register_module_forward_pre_hook(on_this_thread(begins)).remove)
             if leaves:
-                hooks.callback(register_module_forward_hook(finished).remove)
+                hooks.callback(register_module_forward_hook(on_this_thread(finished)).remove)
             yield
 
     def _keep_state(self, module: Module) -> None:
