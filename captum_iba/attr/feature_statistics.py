@@ -280,20 +280,17 @@ class FeatureStatistics:
         write_bytes(path, content)
 
     @classmethod
-    def load(
-        cls, path: str | os.PathLike[str], layer: str | None = None, n_features: int | None = None
-    ) -> FeatureStatistics:
+    def load(cls, path: str | os.PathLike[str], layer: str | None = None) -> FeatureStatistics:
         """Read what :meth:`save` wrote.
 
         Args:
 
             path (str or path): The file.
             layer (str, optional): The layer that it must be of.
-            n_features (int, optional): The width that it must have.
 
         Raises:
             FileNotFoundError: There is no such file.
-            ValueError: Not a file of statistics, or of another layer or width.
+            ValueError: Not a file of statistics, or of another layer.
         """
         from safetensors import SafetensorError, safe_open
 
@@ -313,8 +310,6 @@ class FeatureStatistics:
             raise ValueError(
                 f"path {os.fspath(path)!r} has statistics of layer {statistics.layer!r}, expected layer {layer!r}"
             )
-        if n_features is not None and len(mean) != n_features:
-            raise ValueError(f"path {os.fspath(path)!r} has statistics of {len(mean)} features, expected {n_features}")
         statistics.model = metadata.get("model")  # absent in files from before 1.0
         statistics.at_input = bool(int(metadata["at_input"])) if "at_input" in metadata else None
         statistics.call = int(metadata["call"]) if "call" in metadata else None
