@@ -94,7 +94,8 @@ class Method:
                 raise TypeError(f"method: {self.name!r} has no option {name!r}; {listed}.")
 
 
-_methods: dict[str, Method] = {}
+METHODS: dict[str, Method] = {}
+"""The registry, by name."""
 
 
 def register_method(
@@ -141,10 +142,10 @@ def register_method(
     """
     if not re.fullmatch(r"\w+", name, re.ASCII):
         raise ValueError(f"name is {name!r}, expected letters, digits and underscores")
-    if name in _methods:
+    if name in METHODS:
         raise ValueError(f"name is {name!r}, expected one that no method has")
-    _methods[name] = Method(name, function, signed, description, word_level, uses_layer, uses_seed, options)
-    return _methods[name]
+    METHODS[name] = Method(name, function, signed, description, word_level, uses_layer, uses_seed, options)
+    return METHODS[name]
 
 
 def method_names() -> list[str]:
@@ -155,7 +156,7 @@ def method_names() -> list[str]:
         >>> method_names()[:2]
         ['iba', 'iba_paper']
     """
-    return list(_methods)
+    return list(METHODS)
 
 
 def find_method(name: str) -> Method:
@@ -176,9 +177,9 @@ def find_method(name: str) -> Method:
         False
     """
     base, by_magnitude = name.removesuffix(_BY_MAGNITUDE), name.endswith(_BY_MAGNITUDE)
-    method = _methods.get(base)
+    method = METHODS.get(base)
     if method is None:
-        raise ValueError(f"method: there is no {base!r}; the methods are {', '.join(_methods)}.")
+        raise ValueError(f"method: there is no {base!r}; the methods are {', '.join(METHODS)}.")
     if not by_magnitude:
         return method
     if not method.signed:
