@@ -351,8 +351,8 @@ def _is_what_it_inherits(module: Module, ndim: int) -> bool:
 
 def _dims_in(layer: Module, ndim: int) -> set[int]:
     """The dimensions of the features by the types of the modules in a layer; those of unknown type do not count."""
-    found = (_features_at(module) for module in layer.modules() if _is_what_it_inherits(module, ndim))
-    return {at % ndim for at in found if at is not None}
+    known = [(module, at) for module in layer.modules() if (at := _features_at(module)) is not None]
+    return {at % ndim for module, at in known if _is_what_it_inherits(module, ndim)}
 
 
 def _from_type(module: Module, shape: Sequence[int], at_input: bool) -> int | None:
