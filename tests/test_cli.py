@@ -312,7 +312,7 @@ def test_compare_variants_of_iba():
         (["compare", "--out", "o"], 2, "--data"),
         (["compare", "--data", "good.jsonl"], 2, "--out"),
         (["compare", "--data", "good.jsonl", "--out", "o", "--examples", "0"], 2, "--examples"),
-        (["compare", "--data", "good.jsonl", "--out", "o", "--preset", "best"], 2, "best"),
+        (["compare", "--data", "good.jsonl", "--out", "o", "--method-set", "best"], 2, "best"),
         (["compare", "--data", "good.jsonl", "--out", "o", "--methods", "magic"], 1, "no 'magic'; the methods are iba"),
         (["compare", "--data", "good.jsonl", "--out", "o", "--methods", "iba@beta=1"], 1, "(--config) also a mapping"),
         (["compare", "--data", "good.jsonl", "--out", "o", "--methods", "iba", "--layer", "99"], 1, "from 1 to"),

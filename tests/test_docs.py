@@ -40,7 +40,7 @@ class ApproximateChecker(doctest.OutputChecker):
 
 @pytest.mark.parametrize("page", [page for page in TEXTS if ">>>" in page.read_text(encoding="utf-8")], ids=page_name)
 def test_examples_run(page, monkeypatch):
-    monkeypatch.setattr(registry, "_methods", dict(registry._methods))  # pages register methods of their own
+    monkeypatch.setattr(registry, "METHODS", dict(registry.METHODS))  # pages register methods of their own
     blocks = re.findall(r"^( *)```pycon\n(.*?)^\1```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
     examples = doctest.DocTestParser().get_doctest("\n".join(code for _, code in blocks), {}, page_name(page), None, 0)
     report: list[str] = []

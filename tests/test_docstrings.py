@@ -5,9 +5,12 @@ the figures and pages has at hand: ``result``, a :class:`captum_iba.text.TextAtt
 two layers; ``scores``, the same text by another method.
 """
 
+import dataclasses
 import doctest
 import importlib.util
+import inspect
 import pkgutil
+import re
 import sys
 
 import pytest
@@ -32,14 +35,39 @@ def is_skipped(name):
     return any(name == skipped or name.startswith(f"{skipped}.") for skipped in SKIPPED)
 
 
+def modules():
+    found = pkgutil.walk_packages(captum_iba.__path__, "captum_iba.")
+    return [importlib.import_module(module.name) for module in found if not module.name.endswith("__main__")]
+
+
 def examples():
     """All docstrings with examples, but those of modules that are skipped."""
-    tests = []
-    for module in pkgutil.walk_packages(captum_iba.__path__, "captum_iba."):
-        if not is_skipped(module.name) and not module.name.endswith("__main__"):
-            docstrings = doctest.DocTestFinder().find(importlib.import_module(module.name))
-            tests += [docstring for docstring in docstrings if docstring.examples]
-    return tests
+    finder = doctest.DocTestFinder()
+    found = [test for module in modules() if not is_skipped(module.__name__) for test in finder.find(module)]
+    return [test for test in found if test.examples]
+
+
+def names_under(heading, docstring):
+    """The names that a section of a docstring documents: a, b and c of "a, b (int):" and "c (tuple of (int, str)):"."""
+    _, _, section = inspect.cleandoc(docstring or "").partition(f"{heading}:\n")
+    lines = re.split(r"\n(?=\S)", section)[0].splitlines()
+    entries = [line[4:] for line in lines if re.match(r" {4}\w", line)]
+    while any("(" in entry for entry in entries):
+        entries = [re.sub(r" *\([^()]*(\)|$)", "", entry) for entry in entries]
+    return [name.strip() for entry in entries for name in entry.partition(":")[0].split(",")]
+
+
+def test_documented_fields_exist_and_all_attributes_are_documented():
+    wrong = []
+    for cls in {cls for module in modules() for cls in vars(module).values() if dataclasses.is_dataclass(cls)}:
+        if not cls.__module__.startswith("captum_iba.") or cls.__name__.startswith("_"):
+            continue
+        fields = {field.name for field in dataclasses.fields(cls) if not field.name.startswith("_")}
+        properties = {name for name, value in inspect.getmembers(cls) if isinstance(value, property)}
+        attributes, arguments = names_under("Attributes", cls.__doc__), names_under("Args", cls.__doc__)
+        wrong += [f"{cls.__name__} has no {name}" for name in {*attributes, *arguments} - fields - properties]
+        wrong += [f"{cls.__name__}: {name} is not documented" for name in fields - {*attributes} if attributes]
+    assert wrong == []
 
 
 @pytest.mark.parametrize("example", examples(), ids=lambda example: example.name)

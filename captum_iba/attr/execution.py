@@ -47,14 +47,14 @@ class BottleneckTrace(NamedTuple):
     """Course of the optimization, per example and step; entry ``k`` is after ``k`` updates of the mask.
 
     Args:
-        loss (Tensor): The objective: mean loss over the noise samples, plus ``beta`` times the mean information per
-            element in nats, plus ``complement`` times the complement loss, (B, n_steps + 1).
+        objective (Tensor): Mean loss over the noise samples, plus ``beta`` times the mean information per element in
+            nats, plus ``complement`` times the complement loss, (B, n_steps + 1).
         information (Tensor): Information that the mask lets through, in bits, (B, n_steps + 1).
         probability (Tensor): Target probability through the bottleneck, mean over the noise samples,
             (B, n_steps + 1). Minus the loss where the loss has no probability.
     """
 
-    loss: Tensor
+    objective: Tensor
     information: Tensor
     probability: Tensor
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -281,20 +280,17 @@ class FeatureStatistics:
         write_bytes(path, content)
 
     @classmethod
-    def load(
-        cls, path: str | os.PathLike[str], layer: str | None = None, n_features: int | None = None
-    ) -> FeatureStatistics:
+    def load(cls, path: str | os.PathLike[str], layer: str | None = None) -> FeatureStatistics:
         """Read what :meth:`save` wrote.
 
         Args:
 
             path (str or path): The file.
             layer (str, optional): The layer that it must be of.
-            n_features (int, optional): The width that it must have.
 
         Raises:
             FileNotFoundError: There is no such file.
-            ValueError: Not a file of statistics, or of another layer or width.
+            ValueError: Not a file of statistics, or of another layer.
         """
         from safetensors import SafetensorError, safe_open
 
@@ -315,8 +311,6 @@ class FeatureStatistics:
             raise ValueError(
                 f"path {os.fspath(path)!r} has statistics of layer {statistics.layer!r}, expected layer {layer!r}"
             )
-        if n_features is not None and len(mean) != n_features:
-            raise ValueError(f"path {os.fspath(path)!r} has statistics of {len(mean)} features, expected {n_features}")
         statistics.model = metadata.get("model")  # absent in files from before 1.0
         statistics.at_input = bool(int(metadata["at_input"])) if "at_input" in metadata else None
         statistics.call = int(metadata["call"]) if "call" in metadata else None
@@ -423,10 +417,8 @@ def _run_to_points(
     The last call of a layer is known at the end of a pass only: the next batch may run it more often.
     """
     activations: dict[tuple[Module, int], tuple[Tensor, Origin]] = {}
-    runs: Counter[Module] = Counter()
 
     def visit(layer: Module, at_input: bool, call: int, value: Any, entered: Any) -> None:
-        runs[layer] += 1
         if any(point.layer is layer and (point.call < 0 or point.call == call) for point in points):
             activation, (layer_input, input_dim) = activation_of(value, layer)[0], entered
             origin = Origin.of(guard.last_leaf, layer, activation, layer_input, input_dim, at_input)
@@ -436,7 +428,7 @@ def _run_to_points(
             raise _LayersDone
 
     args, kwargs = ((), batch) if isinstance(batch, Mapping) else (batch, {})
-    with suppress(_LayersDone), hooked(points, visit, lambda value: layer_input_of(value, guard)):
+    with suppress(_LayersDone), hooked(points, visit, lambda value: layer_input_of(value, guard)) as runs:
         arguments = args if isinstance(args, (tuple, list)) else (args,)
         try:
             forward_func(*arguments, **kwargs)
@@ -448,8 +440,8 @@ def _run_to_points(
                 "a loader of inputs and labels pass (x for x, _ in loader)"
             ) from error
     for point in points:
-        point.require(runs[point.layer])
-    return [activations[point.layer, point.call % runs[point.layer]] for point in points]
+        point.require(runs[point.layer, point.at_input])
+    return [activations[point.layer, point.call % runs[point.layer, point.at_input]] for point in points]
 
 
 def require_same_place(

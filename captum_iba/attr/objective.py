@@ -183,11 +183,10 @@ class MaskLayout:
         return first if bool(first.any()) else None
 
     def standard_noise(self, shape: torch.Size, key: tuple[int, ...], device: torch.device) -> Tensor:
-        """:func:`standard_noise` for an activation of ``shape`` without its rows, from the first maskable position on.
+        """:func:`standard_noise` for an activation of ``shape`` without its rows, from the first maskable position on,
+        so that padding on the left, as on the right, leaves the noise of a text as it is.
 
         It has one row for all examples, or one for each.
-
-        So padding on the left, as on the right, leaves the noise of a text as it is.
         """
         dim = self.feature_dim - 1
         noise = standard_noise((*shape[:dim], *shape[dim + 1 :], shape[dim]), key, device)

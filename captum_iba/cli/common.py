@@ -8,7 +8,7 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
 from enum import Enum
 from importlib.util import find_spec
 from io import StringIO
@@ -81,14 +81,9 @@ def find_executor(name: ExecutorName, address: str | None, workers: int | None) 
     return LocalExecutor()
 
 
-@contextmanager
-def quiet_workers(executor: Executor) -> Iterator[None]:
+def quiet_workers(executor: Executor) -> AbstractContextManager[Any]:
     """Without what Ray prints to standard output of a worker's death, amid the results; a warning says so, too."""
-    if executor.remote:
-        with redirect_stdout(StringIO()):
-            yield
-    else:
-        yield
+    return redirect_stdout(StringIO()) if executor.remote else nullcontext()
 
 
 def parse_layer(layer: str) -> list[int | str]:

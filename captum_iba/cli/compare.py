@@ -52,7 +52,7 @@ METHOD_NAMES = (
 )
 
 
-class MethodPreset(str, Enum):
+class MethodSet(str, Enum):
     """Methods that belong together."""
 
     paper = "paper"
@@ -91,9 +91,14 @@ def compare(
             show_default="iba,ig,lime,random",
         ),
     ] = None,
-    preset: Annotated[
-        MethodPreset | None,
-        typer.Option(help="The methods of the paper's table, fair and as released.", show_default=False),
+    method_set: Annotated[
+        MethodSet | None,
+        typer.Option(
+            "--method-set",
+            "--preset",
+            help="The methods of the paper's table, fair and as released.",
+            show_default=False,
+        ),
     ] = None,
     layer: Annotated[
         list[str] | None,

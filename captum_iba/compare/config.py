@@ -14,6 +14,7 @@ from urllib.parse import quote
 import torch
 import yaml
 
+from captum_iba._checks import check_integer
 from captum_iba._files import write_text
 from captum_iba.methods import find_method
 from captum_iba.metrics.degradation import COUNTINGS
@@ -43,6 +44,7 @@ PAPER_METHODS: tuple[MethodEntry, ...] = (
 
 _METHOD = re.compile(r"[A-Za-z]\w*(:\w+)?")
 _ROW_NAME = re.compile(r"\w[\w .:@=,+-]*")
+_OLD_KEYS = {"preset": "method_set"}
 _KIND_NAMES = {str: "a string", int: "an integer", type(None): "nothing"}
 
 
@@ -59,7 +61,7 @@ class ComparisonConfig:
             seeds whose mean is the row) for those that are random, ``counting`` (``"removable"`` or
             ``"as_released"``), and the options of the method. A string holds names with commas between them.
             Default: ``["iba", "ig", "lime", "random"]``.
-        preset (str, optional): ``"paper"``, in place of ``methods``: the rows of the paper's table, fair and as
+        method_set (str, optional): ``"paper"``, in place of ``methods``: the rows of the paper's table, fair and as
             released. Default: None.
         layers (sequence, optional): Layers for ``iba``, which then runs once for each: a block number or module
             name, a list of them with one mask, or ``"all"`` for its default. Default: none.
@@ -96,7 +98,7 @@ class ComparisonConfig:
     data: str
     model: str | None = None
     methods: str | Sequence[MethodEntry] | None = None
-    preset: str | None = None
+    method_set: str | None = None
     layers: Sequence[LayerChoice] = ()
     betas: Sequence[float] = ()
     examples: int | None = None
@@ -127,7 +129,7 @@ class ComparisonConfig:
         for name in ("examples", "random_seeds", "chunk_size", "batch_size", "max_length"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise ValueError(f"{name} is {value}, expected at least 1.")
-        for name, choices in (("preset", ("paper",)), ("target", ("gold", "predicted"))):
+        for name, choices in (("method_set", ("paper",)), ("target", ("gold", "predicted"))):
             if (value := getattr(self, name)) not in (None, *choices):
                 raise ValueError(f"{name} is {value!r}, expected {' or '.join(choices)}.")
         if not isinstance(getattr(torch, self.dtype, None), torch.dtype):
@@ -139,7 +141,7 @@ class ComparisonConfig:
 
         Args:
             path (path): The file; relative paths in it are relative to the current folder.
-            **overrides: Fields that replace those of the file; ``methods`` and ``preset`` replace each other.
+            **overrides: Fields that replace those of the file; ``methods`` and ``method_set`` replace each other.
 
         Raises:
             ValueError: No such YAML file, or a key that is no field; and as the class.
@@ -151,12 +153,12 @@ class ComparisonConfig:
         names = [field.name for field in fields(cls)]
         if not isinstance(content, dict):
             raise ValueError(f"config: {path} holds {type(content).__name__}, expected keys among {', '.join(names)}.")
+        content = {_OLD_KEYS.get(key, key): _with_floats(value) for key, value in content.items()}
         for key in content:
             if key not in names:
                 raise ValueError(f"config: {path} has the key {key!r}, expected one of {', '.join(names)}.")
-        content = {key: _with_floats(value) for key, value in content.items()}
-        if overrides.keys() & {"methods", "preset"}:
-            content = {key: value for key, value in content.items() if key not in ("methods", "preset")}
+        if overrides.keys() & {"methods", "method_set"}:
+            content = {key: value for key, value in content.items() if key not in ("methods", "method_set")}
         content |= overrides
         if "data" not in content:
             raise ValueError(f"config: {path} does not name the data, expected a key data (or --data).")
@@ -183,9 +185,9 @@ class ComparisonConfig:
             ValueError: A method that cannot be read, that is unknown or there twice, or layers or betas without
                 ``iba``.
         """
-        if self.preset is not None and self.methods is not None:
-            raise ValueError("methods and preset are both given, expected one of them.")
-        entries: Sequence[Any] = PAPER_METHODS if self.preset else DEFAULT_METHODS
+        if self.method_set is not None and self.methods is not None:
+            raise ValueError("methods and method_set are both given, expected one of them.")
+        entries: Sequence[Any] = PAPER_METHODS if self.method_set else DEFAULT_METHODS
         if isinstance(self.methods, str):
             entries = [name.strip() for name in self.methods.split(",") if name.strip()]
         elif self.methods is not None:
@@ -271,18 +273,15 @@ def _runs(entry: Any, seed: int, random_seeds: int) -> list[MethodRun]:
             raise ValueError(f"methods: {key} of {method!r} is {value!r}, expected none: nothing is random in it.")
     if count is not None:
         seed = settings.pop("seed", seed)
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise ValueError(f"methods: seeds of {method!r} is {count!r}, expected an integer of at least 1.")
+        check_integer(f"methods: seeds of {method!r}", count, at_least=1)
     row = f"{method}@{','.join(f'{key}={_label(value)}' for key, value in settings.items())}".removesuffix("@")
     if name is not None:
         if not isinstance(name, str) or not _ROW_NAME.fullmatch(name):
             raise ValueError(f"methods: name of {method!r} is {name!r}, expected letters, digits and .:@=,+-_")
         row = name
     seed, layer = settings.pop("seed", seed), _layer(settings.pop("layer", None), method)
-    if isinstance(seed, bool) or not isinstance(seed, int):
-        raise ValueError(f"methods: seed of {method!r} is {seed!r}, expected an integer.")
-    if layer is not None and not registered.uses_layer:
-        raise ValueError(f"methods: layer of {method!r} is {layer!r}, expected none: the method looks at no layer.")
+    check_integer(f"methods: seed of {method!r}", seed)
+    registered.check_layer(layer)
     counting = settings.pop("counting", "as_released" if method.endswith("_as_released") else "removable")
     if counting not in COUNTINGS:
         raise ValueError(f"methods: counting of {method!r} is {counting!r}, expected {' or '.join(COUNTINGS)}.")
@@ -361,7 +360,7 @@ def claim_folder(folder: Path, provenance: dict[str, Any], config: ComparisonCon
         asked = {**before, "methods": {**before["methods"], **rows}, "asked": list(rows)}
         if before["methods"].keys() - rows.keys():
             entries = [_entry(row, about) for row, about in asked["methods"].items()]
-            config = replace(config, methods=entries, preset=None, layers=(), betas=())
+            config = replace(config, methods=entries, method_set=None, layers=(), betas=())
     elif folder.exists() and (not folder.is_dir() or any(not path.name.startswith(".") for path in folder.iterdir())):
         raise ValueError(f"out: {folder} is not empty and holds no comparison; choose another folder.")
     folder.mkdir(parents=True, exist_ok=True)

@@ -28,8 +28,8 @@ from captum_iba._compat import progress
 from captum_iba._files import write_text
 from captum_iba._version import __version__
 from captum_iba._warnings import warn_user
-from captum_iba.attr.settings import preset_values
-from captum_iba.text.arguments import batches_by_length, check_texts, targets_per_text
+from captum_iba.attr.settings import PRESETS, preset_values
+from captum_iba.text.arguments import batches_by_length, check_texts, resolve_text_settings, targets_per_text
 from captum_iba.text.explainer import TextExplainer
 from captum_iba.text.result import TextAttribution
 from captum_iba.text.statistics import add_part
@@ -395,7 +395,9 @@ def explain_texts(
         )
         for batch in batches
     ]
-    if settings.get("preset") != "as_released":
+    preset = settings.get("preset", "default")
+    overrides: Any = {name: settings[name] for name in settings if hasattr(PRESETS["default"], name)}
+    if not resolve_text_settings(preset, overrides)[2].noise_around_input:
         explainer._find_statistics(pairs is not None, show_progress)  # once, and not by every worker
     kept = None if keep is None else _KeptBatches(Path(keep), explainer, device, settings)
     results: dict[int, TextAttribution] = {}

@@ -182,7 +182,7 @@ class Results:
 
     Attributes:
         folder (Path): Where it lies.
-        record (dict): Its provenance: all that its records depend on.
+        provenance (dict): All that its records depend on.
         texts (list of dict): Its examples, as :func:`read_texts` gives them.
         rows (tuple of Row): Its methods, in the order of the configuration.
         common (list of int): Row numbers of the examples that no method failed on (one that failed on all aside);

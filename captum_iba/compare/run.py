@@ -93,7 +93,18 @@ def prepare(
     comparison = Comparison(
         worker, data.examples, runs, out, config.chunk_size, executor or LocalExecutor(), config.device
     )
-    provenance = {
+    # Last, so that a mistake above leaves no folder behind.
+    resumed = claim_folder(out, _provenance(config, comparison, data, origin), config)
+    read = ", ".join(f"{what} in {name!r}" for what, name in asdict(data.columns).items() if name is not None)
+    note(f"columns: {read}; explained: the {target} class; statistics: {origin}")
+    note(f"{len(data.examples)} of {data.rows} examples, {len(runs)} runs{', going on' if resumed else ''}")
+    return comparison
+
+
+def _provenance(config: ComparisonConfig, comparison: Comparison, data: Data, statistics: str) -> dict[str, Any]:
+    """All that the records depend on; ``statistics`` says where those of the layers come from."""
+    classifier = comparison.classifier
+    return {
         "model": model_name(classifier.model) if config.model else "the embedded model",
         "model_fingerprint": classifier_fingerprint(classifier),
         "labels": classifier.labels,
@@ -106,13 +117,13 @@ def prepare(
         "rows": data.rows,
         "examples": len(data.examples),
         "data_fingerprint": fingerprint(data.examples),
-        "target": target,
-        "methods": _methods_provenance(runs),
+        "target": comparison.target,
+        "methods": _methods_provenance(comparison.runs),
         "seed": config.seed,
         "fractions": list(NINTHS),
         "chunk_size": config.chunk_size,
         "batch_size": config.batch_size,
-        "statistics": origin,
+        "statistics": statistics,
         "presets": preset_values(),
         "versions": library_versions(),
         "environment": {
@@ -121,12 +132,6 @@ def prepare(
             "threads": torch.get_num_threads(),
         },
     }
-    # Last, so that a mistake above leaves no folder behind.
-    resumed = claim_folder(out, provenance, config)
-    read = ", ".join(f"{what} in {name!r}" for what, name in asdict(data.columns).items() if name is not None)
-    note(f"columns: {read}; explained: the {target} class; statistics: {origin}")
-    note(f"{len(data.examples)} of {data.rows} examples, {len(runs)} runs{', going on' if resumed else ''}")
-    return comparison
 
 
 def _methods_provenance(runs: Sequence[MethodRun]) -> dict[str, dict[str, Any]]:
@@ -184,7 +189,7 @@ def _statistics_source(
 
 @dataclass(frozen=True)
 class FinishedChunk:
-    """A chunk of examples that a run is through with.
+    """A finished chunk of one run.
 
     Attributes:
         run (str): Name of the run.

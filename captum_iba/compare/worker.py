@@ -20,7 +20,8 @@ from captum_iba.compare.config import MethodRun
 from captum_iba.compare.data import Example
 from captum_iba.compare.parallel import one_line
 from captum_iba.compare.records import Record
-from captum_iba.methods import AttributionTask, Method, Scores, method_names, register_method, score
+from captum_iba.methods import AttributionTask, Method, Scores, score
+from captum_iba.methods.registry import METHODS
 from captum_iba.methods.task import no_progress
 from captum_iba.metrics import NINTHS, Degradation, Delete, degradation_both
 from captum_iba.text import statistics as layer_statistics
@@ -91,17 +92,7 @@ class ComparisonWorker:
         """There, methods that only the driver knows are registered."""
         vars(self).update(state)
         for method in self.methods:
-            if method.name not in method_names():
-                register_method(
-                    method.name,
-                    method.function,
-                    signed=method.signed,
-                    description=method.description,
-                    word_level=method.word_level,
-                    uses_layer=method.uses_layer,
-                    uses_seed=method.uses_seed,
-                    **method.options,
-                )
+            METHODS.setdefault(method.name, method)
 
     def move(self, device: str) -> None:
         """Move the model to a device."""

@@ -257,6 +257,7 @@ class EmbeddedTexts:
     """Texts as a function of their word embeddings, which have gradients where token ids have none.
 
     Attributes:
+        classifier, encoded: As of :class:`AttributionTask`.
         targets (Tensor): The class to explain of each text, (B,).
         inputs (tuple of Tensor): The model's inputs, ids first, (B, T) each.
         embeddings (Tensor): Word embeddings of the ids, (B, T, D).

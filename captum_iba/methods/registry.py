@@ -17,7 +17,7 @@ from captum_iba.attr._model.guard import ModuleGuard
 from captum_iba.attr.feature_statistics import FeatureStatistics
 from captum_iba.methods.task import AttributionTask, FloatArray, Scores, no_statistics, random_states_restored
 from captum_iba.text.arguments import check_texts, targets_per_text
-from captum_iba.text.classifier import Classifier
+from captum_iba.text.classifier import Classifier, predicted_classes
 from captum_iba.text.encoding import EncodedText, scores_per_word
 from captum_iba.text.layers import Block, find_layers
 from captum_iba.text.statistics import check_model, classifier_fingerprint, one_per_layer
@@ -94,7 +94,8 @@ class Method:
                 raise TypeError(f"method: {self.name!r} has no option {name!r}; {listed}.")
 
 
-_methods: dict[str, Method] = {}
+METHODS: dict[str, Method] = {}
+"""The registry, by name."""
 
 
 def register_method(
@@ -141,10 +142,10 @@ def register_method(
     """
     if not re.fullmatch(r"\w+", name, re.ASCII):
         raise ValueError(f"name is {name!r}, expected letters, digits and underscores")
-    if name in _methods:
+    if name in METHODS:
         raise ValueError(f"name is {name!r}, expected one that no method has")
-    _methods[name] = Method(name, function, signed, description, word_level, uses_layer, uses_seed, options)
-    return _methods[name]
+    METHODS[name] = Method(name, function, signed, description, word_level, uses_layer, uses_seed, options)
+    return METHODS[name]
 
 
 def method_names() -> list[str]:
@@ -155,7 +156,7 @@ def method_names() -> list[str]:
         >>> method_names()[:2]
         ['iba', 'iba_paper']
     """
-    return list(_methods)
+    return list(METHODS)
 
 
 def find_method(name: str) -> Method:
@@ -176,9 +177,9 @@ def find_method(name: str) -> Method:
         False
     """
     base, by_magnitude = name.removesuffix(_BY_MAGNITUDE), name.endswith(_BY_MAGNITUDE)
-    method = _methods.get(base)
+    method = METHODS.get(base)
     if method is None:
-        raise ValueError(f"method: there is no {base!r}; the methods are {', '.join(_methods)}.")
+        raise ValueError(f"method: there is no {base!r}; the methods are {', '.join(METHODS)}.")
     if not by_magnitude:
         return method
     if not method.signed:
@@ -251,10 +252,12 @@ def attribute(
     first, second = check_texts(texts, pairs)
     encoded = classifier.encode(first, second)
     targets = targets_per_text(target, len(first), classifier.labels)
+    unknown = [text for text, target in zip(encoded, targets, strict=True) if target is None]
+    predicted = iter(predicted_classes(classifier, unknown, batch_size))
     task = AttributionTask(
         classifier,
         encoded,
-        _with_predicted(classifier, encoded, targets, batch_size),
+        [next(predicted) if target is None else target for target in targets],
         seed,
         batch_size,
         layer,
@@ -292,7 +295,7 @@ def score(name: str, task: AttributionTask, **options: Any) -> list[Scores]:
         torch.inference_mode(False),
         torch.enable_grad(),
         ModuleGuard(classifier.model),
-        random_states_restored(classifier.device),
+        random_states_restored(),
         classifier.with_padding_token(),
     ):
         scores_of_texts = method(task, **options)
@@ -320,20 +323,6 @@ def _checked_scores(name: str, encoded: EncodedText, values: Any) -> FloatArray:
     if not np.isfinite(tokens).all():
         raise ValueError(f"method: {name!r} gave NaN or infinite scores for the text {encoded.text[:60]!r}.")
     return tokens
-
-
-def _with_predicted(
-    classifier: Classifier, encoded: Sequence[EncodedText], targets: Sequence[int | None], batch_size: int
-) -> list[int]:
-    """The targets, with the predicted class in place of None."""
-    classes = {i: target for i, target in enumerate(targets) if target is not None}
-    unknown = [i for i, target in enumerate(targets) if target is None]
-    with classifier.with_padding_token():
-        for batch in classifier.batches([len(encoded[i]) for i in unknown], batch_size):
-            rows = [unknown[i] for i in batch]
-            predicted = classifier.probabilities(classifier.tensors([encoded[i] for i in rows])).argmax(-1)
-            classes.update(zip(rows, predicted.tolist(), strict=True))
-    return [classes[i] for i in range(len(targets))]
 
 
 def _statistics_function(

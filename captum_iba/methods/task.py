@@ -27,7 +27,7 @@ def no_statistics(block: Block) -> None:
 
 
 def no_progress(number: int) -> None:
-    """Nobody is told."""
+    """Does nothing; the default callback."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class AttributionTask:
         statistics (callable): Function of a block that returns its dataset statistics, or None without.
             Default: none of any block.
         on_text (callable): Function that a method may call with the number of a text that it has scored, from 0, for a
-            progress bar. Default: nobody is told.
+            progress bar. Default: none.
 
     Raises:
         ValueError: Another number of targets than of texts, or ``batch_size`` below 1.
@@ -107,20 +107,18 @@ def seed_of_text(seed: int, encoded: EncodedText) -> int:
 
 
 @contextmanager
-def random_states_restored(device: torch.device) -> Iterator[None]:
-    """Context after which the global random states of Python, NumPy and torch, which Captum uses, are as before."""
+def random_states_restored() -> Iterator[None]:
+    """Context after which the global random states of Python and NumPy are as before; ModuleGuard restores torch's."""
     states = random.getstate(), np.random.get_state()
-    devices = [device.index or 0] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices):
-        try:
-            yield
-        finally:
-            random.setstate(states[0])
-            np.random.set_state(states[1])
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
 
 
 def seed_everything(seed: int) -> None:
-    """Seed the global random states, within :func:`random_states_restored`."""
+    """Seed all global random states, which Captum uses; :func:`score` restores them."""
     random.seed(seed)
     np.random.seed(seed)
     torch.manual_seed(seed)

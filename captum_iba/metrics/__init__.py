@@ -9,8 +9,8 @@ from captum_iba.metrics.layer_metrics import layer_infidelity, layer_sensitivity
 from captum_iba.metrics.perturbations import BaselineValue, Delete, MaskOut, Perturbation, ReplaceToken
 from captum_iba.metrics.removal import NINTHS
 from captum_iba.metrics.sanity_checks import (
-    Randomisation,
-    cascading_randomisation,
+    Randomization,
+    cascading_randomization,
     ground_truth_precision,
     rank_correlation,
 )
@@ -23,7 +23,7 @@ from captum_iba.metrics.scores import (
     decision_flip_rate,
     degraded_floor,
     log_odds,
-    normalised_curve,
+    normalized_curve,
     probability_drop,
     sufficiency,
 )
@@ -38,11 +38,11 @@ __all__ = [
     "MaskOut",
     "Metric",
     "Perturbation",
-    "Randomisation",
+    "Randomization",
     "ReplaceToken",
     "aopc",
     "area_between",
-    "cascading_randomisation",
+    "cascading_randomization",
     "comprehensiveness",
     "decision_flip_rate",
     "degradation",
@@ -53,7 +53,7 @@ __all__ = [
     "layer_sensitivity_max",
     "log_odds",
     "mean_over_seeds",
-    "normalised_curve",
+    "normalized_curve",
     "paired_bootstrap",
     "probability_drop",
     "rank_correlation",

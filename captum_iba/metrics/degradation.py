@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 import torch
 from torch import Tensor
 
-from captum_iba._checks import as_tensors, check_choice
+from captum_iba._checks import as_tensors, check_choice, check_integer
 from captum_iba._warnings import warn_user
 from captum_iba.metrics.perturbations import BaselineValue, Delete, MaskOut, Perturbation
 from captum_iba.metrics.removal import (
@@ -208,33 +208,46 @@ def _degrade(
     target: int | Sequence[int] | Tensor | None,
     additional_forward_args: Any,
     *,
+    max_examples_per_batch: int | None = None,
+    show_progress: bool = False,
+    **settings: Any,
+) -> list[Degradation]:
+    """One result per order."""
+    if max_examples_per_batch is not None:
+        check_integer("max_examples_per_batch", max_examples_per_batch, at_least=1, kind=Integral)
+    rows, row_of, removed, requested = _plan(
+        orders, forward_func, inputs, attributions, additional_forward_args, **settings
+    )
+    outputs = _probabilities_and_logits(rows.logits(max_examples_per_batch, show_progress))
+    probabilities, logits = (values[row_of] for values in outputs)
+    classes = _targets(target, logits[0, :, 0])[None, :, None, None].expand(*logits.shape[:-1], 1)
+    probability, logit = (values.gather(3, classes)[..., 0] for values in (probabilities, logits))
+    columns = zip(probability, logit, logits.argmax(-1), removed, strict=True)
+    return [Degradation(*tensors, requested) for tensors in columns]
+
+
+def _plan(
+    orders: Sequence[str],
+    forward_func: Callable[..., Tensor],
+    inputs: Tensor | tuple[Tensor, ...],
+    attributions: Tensor | tuple[Tensor, ...],
+    additional_forward_args: Any,
+    *,
     feature_mask: Tensor | None = None,
     removable_mask: Tensor | None = None,
     perturbation: Perturbation | None = None,
     fractions: Sequence[float] | None = None,
     counts: Sequence[int] | None = None,
     counting: str = "removable",
-    max_examples_per_batch: int | None = None,
-    show_progress: bool = False,
-) -> list[Degradation]:
-    """One result per order."""
+) -> tuple[_Rows, Tensor, Tensor, Tensor]:
+    """All rows, the number of the row of each step, (O, B, S + 1), and what the steps remove and were to remove."""
     tensors = _check_inputs(inputs)
     first, arguments = tensors[0], additional_forward_args
     if not isinstance(arguments, tuple):
         arguments = () if arguments is None else (arguments,)
     check_choice("counting", counting, COUNTINGS)
-    if max_examples_per_batch is not None and not max_examples_per_batch >= 1:
-        raise ValueError(f"max_examples_per_batch is {max_examples_per_batch!r}, expected at least 1")
-    if perturbation is None:
-        if not first.is_floating_point():
-            raise ValueError("perturbation is None, expected one for inputs of integers, for example Delete(pad_id)")
-        perturbation = BaselineValue()
-    if isinstance(perturbation, Delete) and first.ndim != 2:
-        raise ValueError(f"perturbation is Delete, expected inputs of the shape (B, T), got {tuple(first.shape)}")
-    if not callable(perturbation):
-        raise TypeError(
-            f"perturbation is {perturbation!r}, expected one of captum_iba.metrics.perturbations, or a function"
-        )
+    perturbation = _check_perturbation(perturbation, first)
+    requested = _requested(fractions, counts)
     scores = feature_scores(attributions[0] if isinstance(attributions, tuple) else attributions, first)
     removable = _removable(removable_mask, perturbation, tensors, arguments, scores.shape)
     padding = perturbation.padding(tensors, arguments, removable) if isinstance(perturbation, Delete) else None
@@ -244,15 +257,18 @@ def _degrade(
                 "counting is 'as_released', expected perturbation=Delete(...), no feature_mask and no counts"
             )
         ranked = [rank_as_released(scores, removable, ~padding, order) for order in orders]
-        lengths, total, checked = (~padding).sum(1), removable.sum(1), _check_fractions(fractions)
-        steps = torch.stack([counts_as_released(checked, lengths, available) for _, available in ranked])
+        lengths, total = (~padding).sum(1), removable.sum(1)
+        steps = torch.stack([counts_as_released(requested, lengths, available) for _, available in ranked])
     else:
         groups = torch.arange(scores.shape[1]).expand_as(scores)
         if feature_mask is not None:
             groups = expand_mask(feature_mask, "feature_mask", first)
         ranked = [rank_features(scores, groups, removable, order) for order in orders]
         total = ranked[0][1]
-        steps = _steps(fractions, counts, total).expand(len(orders), -1, -1)
+        if counts is None:
+            steps = counts_of_fractions(requested, total).expand(len(orders), -1, -1)
+        else:
+            steps = torch.tensor([0, *map(int, requested)]).minimum(total[:, None]).expand(len(orders), -1, -1)
     if bool((total == 0).any()):
         examples = (total == 0).nonzero().flatten().tolist()
         warn_user(f"inputs have no removable feature in examples {examples}: their curves are flat")
@@ -265,16 +281,8 @@ def _degrade(
     unique, row_of = torch.unique(keys.flatten(0, -2), dim=0, return_inverse=True)
     ranks = torch.stack([ranks for ranks, _ in ranked])
     rows = _Rows(forward_func, tensors, arguments, perturbation, padding, ranks, *unique.T)
-    outputs = _probabilities_and_logits(rows.logits(max_examples_per_batch, show_progress))
-    probabilities, logits = (values[row_of.view(steps.shape)] for values in outputs)
-    classes = _targets(target, logits[0, :, 0])[None, :, None, None].expand(*logits.shape[:-1], 1)
-    probability, logit = (values.gather(3, classes)[..., 0] for values in (probabilities, logits))
     removed = steps / total.clamp(min=1)[:, None]
-    requested = torch.tensor([0.0, *(_check_fractions(fractions) if counts is None else counts)])
-    return [
-        Degradation(*columns, requested.repeat(len(scores), 1))
-        for columns in zip(probability, logit, logits.argmax(-1), removed, strict=True)
-    ]
+    return rows, row_of.view(steps.shape), removed, torch.tensor([0.0, *requested]).repeat(len(scores), 1)
 
 
 def _probabilities_and_logits(logits: Tensor) -> tuple[Tensor, Tensor]:
@@ -417,22 +425,34 @@ def _removable(
     return torch.ones(shape, dtype=torch.bool)
 
 
-def _check_fractions(fractions: Sequence[float] | None) -> list[float]:
-    values = [float(fraction) for fraction in (NINTHS if fractions is None else fractions)]
-    if not values or sorted(values) != values or not all(0 <= fraction <= 1 for fraction in values):
-        raise ValueError(f"fractions is {values}, expected one or more from 0 to 1, in rising order")
-    return values
+def _check_perturbation(perturbation: Perturbation | None, inputs: Tensor) -> Perturbation:
+    """The perturbation, or that of floating-point inputs."""
+    if perturbation is None:
+        if not inputs.is_floating_point():
+            raise ValueError("perturbation is None, expected one for inputs of integers, for example Delete(pad_id)")
+        return BaselineValue()
+    if isinstance(perturbation, Delete) and inputs.ndim != 2:
+        raise ValueError(f"perturbation is Delete, expected inputs of the shape (B, T), got {tuple(inputs.shape)}")
+    if not callable(perturbation):
+        raise TypeError(
+            f"perturbation is {perturbation!r}, expected one of captum_iba.metrics.perturbations, or a function"
+        )
+    return perturbation
 
 
-def _steps(fractions: Sequence[float] | None, counts: Sequence[int] | None, available: Tensor) -> Tensor:
+def _requested(fractions: Sequence[float] | None, counts: Sequence[int] | None) -> list[float]:
+    """The fractions, or else the counts, of the steps."""
     if counts is None:
-        return counts_of_fractions(_check_fractions(fractions), available)
+        values = [float(fraction) for fraction in (NINTHS if fractions is None else fractions)]
+        if not values or sorted(values) != values or not all(0 <= fraction <= 1 for fraction in values):
+            raise ValueError(f"fractions is {values}, expected one or more from 0 to 1, in rising order")
+        return values
     if fractions is not None:
         raise ValueError("fractions and counts are both given, expected one of them")
-    values = list(counts)
-    if not values or not all(isinstance(n, Integral) for n in values) or sorted(values) != values or values[0] < 0:
-        raise ValueError(f"counts is {values}, expected one or more integers from 0, in rising order")
-    return torch.tensor([0, *values]).expand(len(available), -1).minimum(available[:, None])
+    numbers = list(counts)
+    if not numbers or not all(isinstance(n, Integral) for n in numbers) or sorted(numbers) != numbers or numbers[0] < 0:
+        raise ValueError(f"counts is {numbers}, expected one or more integers from 0, in rising order")
+    return [float(number) for number in numbers]
 
 
 def _targets(target: int | Sequence[int] | Tensor | None, logits: Tensor) -> Tensor:

@@ -147,31 +147,26 @@ def layer_infidelity(
 
     from captum_iba._compat import _format_additional_forward_args
     from captum_iba.attr._model.guard import ModuleGuard
-    from captum_iba.attr._model.hooks import HookPoint, activation_of, hooked
+    from captum_iba.attr._model.hooks import HookPoint, activation_of, hooked, record
     from captum_iba.attr._model.nested import select_examples, tensors_in
 
     tensors = inputs if isinstance(inputs, tuple) else (inputs,)
     forward_args = (*tensors, *(_format_additional_forward_args(additional_forward_args) or ()))
     rows = len(tensors[0])
     point = HookPoint(layer, at_input=attribute_to_layer_input)
-    captured: list[Tensor] = []
-
-    def capture(module: Module, at_input: bool, call: int, value: Any, layer_input: Any) -> None:
-        captured.append(activation_of(value, module)[0].clone())  # later operations may write into it
 
     def forward_from_layer(activations: Tensor, examples: Tensor) -> Tensor:
         def replace(module: Module, at_input: bool, call: int, value: Any, layer_input: Any) -> Any:
-            return activation_of(value, module)[1](activations.to(captured[0].dtype, copy=True))
+            return activation_of(value, module)[1](activations.to(activation.dtype, copy=True))
 
         with hooked([point], replace):
             return forward_func(*select_examples(forward_args, rows, examples))
 
     with ModuleGuard() as guard, guard.watching(), torch.no_grad():
-        with hooked([point], capture):
-            forward_func(*forward_args)
-        if len(captured) != 1:
-            raise ValueError(f"layer {type(layer).__name__} ran {len(captured)} times in a pass, expected once")
-        activation = captured[0]
+        (captured,) = record(lambda _: forward_func(*forward_args), [point], guard).captured
+        if captured.n_calls != 1:
+            raise ValueError(f"layer {type(layer).__name__} ran {captured.n_calls} times in a pass, expected once")
+        activation = captured.activation
         shapes = [tuple(tensor.shape) for tensor in tensors_in(attributions)]
         if tuple(activation.shape) not in shapes:
             raise ValueError(

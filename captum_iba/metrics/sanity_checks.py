@@ -14,33 +14,33 @@ from torch.nn import Module
 from captum_iba._bootstrap import scipy_stats
 
 
-class Randomisation(NamedTuple):
-    """Similarity of scores as layers are re-initialised one after the other.
+class Randomization(NamedTuple):
+    """Similarity of scores as layers are re-initialized one after the other.
 
     Args:
-        layers (tuple of str): Names of the L layers, in the order in which they were re-initialised.
+        layers (tuple of str): Names of the L layers, in the order in which they were re-initialized.
         correlation (Tensor): Rank correlation with the scores of the original model, (B, L), float64; column ``k``:
-            layers 0 to ``k`` re-initialised.
+            layers 0 to ``k`` re-initialized.
     """
 
     layers: tuple[str, ...]
     correlation: Tensor
 
 
-def cascading_randomisation(
+def cascading_randomization(
     model: Module,
     explain_func: Callable[[Module], Tensor],
     layers: Sequence[str] | None = None,
     mask: Tensor | None = None,
     seed: int = 0,
-) -> Randomisation:
+) -> Randomization:
     """
-    Re-initialise layers from the output down, and compare the magnitudes of the scores with the original ones.
+    Re-initialize layers from the output down, and compare the magnitudes of the scores with the original ones.
 
     Adebayo et al., "Sanity Checks for Saliency Maps", NeurIPS 2018: scores that stay similar do not depend on what the
     model learned. Lower correlation is better, about 0 once everything is random.
 
-    It works on a copy of the model, and the global random state stays as it is. Modules are re-initialised by
+    It works on a copy of the model, and the global random state stays as it is. Modules are re-initialized by
     their own ``reset_parameters``; parameters of other modules, and those that weights are computed from (pruning,
     ``weight_norm``, ``spectral_norm``), are sampled from a normal distribution with their own mean and standard
     deviation, a single number from one with mean 0 and itself (1 if it is 0) as deviation.
@@ -50,7 +50,7 @@ def cascading_randomisation(
         model (Module): Model.
         explain_func (Callable): Takes a model, returns its scores of the same B examples, (B, ...). It has to look up
                     layers in the model that it is called with.
-        layers (sequence of str, optional): Names of modules, as in ``named_modules``, the first to be re-initialised
+        layers (sequence of str, optional): Names of modules, as in ``named_modules``, the first to be re-initialized
                     first.
                     Default: None, every module with parameters of its own, the last registered first; the model
                     itself, ``""``, comes last
@@ -60,7 +60,7 @@ def cascading_randomisation(
                     Default: 0
 
     Returns:
-        *Randomisation*: **layers** and **correlation**.
+        *Randomization*: **layers** and **correlation**.
 
     Raises:
         ValueError: A layer that the model does not have, or no layers.
@@ -73,7 +73,7 @@ def cascading_randomisation(
         >>> def explain(model):
         ...     x = inputs.clone().requires_grad_()
         ...     return torch.autograd.grad(model(x)[:, 1].sum(), x)[0]
-        >>> result = cascading_randomisation(model, explain)
+        >>> result = cascading_randomization(model, explain)
         >>> result.layers, result.correlation.shape
         (('2', '0'), torch.Size([3, 2]))
     """
@@ -89,12 +89,12 @@ def cascading_randomisation(
             f"layers is {list(names)}, expected names of the model's modules, such as {with_parameters[-3:]}"
         )
     original = explain_func(model).detach().abs()
-    randomised = copy.deepcopy(model)
+    randomized = copy.deepcopy(model)
     columns = []
     for number, name in enumerate(names):
-        _reinitialise(randomised.get_submodule(name), seed + number)
-        columns.append(rank_correlation(explain_func(randomised).detach().abs(), original, mask))
-    return Randomisation(names, torch.stack(columns, 1))
+        _reinitialize(randomized.get_submodule(name), seed + number)
+        columns.append(rank_correlation(explain_func(randomized).detach().abs(), original, mask))
+    return Randomization(names, torch.stack(columns, 1))
 
 
 def rank_correlation(a: Tensor, b: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -178,7 +178,7 @@ def ground_truth_precision(attributions: Tensor, ground_truth: Tensor, removable
     return torch.stack(precisions)
 
 
-def _reinitialise(module: Module, seed: int) -> None:
+def _reinitialize(module: Module, seed: int) -> None:
     devices = {parameter.device.index for parameter in module.parameters() if parameter.device.type == "cuda"}
     with torch.random.fork_rng(devices=list(devices)), torch.no_grad():
         torch.manual_seed(seed)

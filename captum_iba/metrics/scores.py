@@ -49,7 +49,7 @@ class Metric:
 
 
 METRICS: dict[str, Metric] = {}
-"""The registry of metrics with one value per example, by name; tables take their columns from it."""
+"""The registry of metrics with one value per example, by name. Tables have those of ``compare.tables.COLUMNS``."""
 
 _ERASER = "ERASER, DeYoung et al. 2020, as its code computes it"
 _TO_HALF = NINTHS[:4]  # ERASER's fractions end at one half
@@ -316,7 +316,7 @@ def degraded_floor(results: Iterable[Degradation]) -> float:
         results (iterable of Degradation): One result per method, all of the same examples.
 
     Returns:
-        *float*: :math:`m` of :func:`normalised_curve`, the same for all methods.
+        *float*: :math:`m` of :func:`normalized_curve`, the same for all methods.
 
     Raises:
         ValueError: A result whose last fraction is below 1.
@@ -339,7 +339,7 @@ def degraded_floor(results: Iterable[Degradation]) -> float:
     return min(means)
 
 
-def normalised_curve(result: Degradation, floor: float) -> Tensor:
+def normalized_curve(result: Degradation, floor: float) -> Tensor:
     r"""
     Mean curve between the complete examples and the floor: :math:`d_k = (\bar p_k - m) / (o - m)`.
 
@@ -357,7 +357,7 @@ def normalised_curve(result: Degradation, floor: float) -> Tensor:
 
         >>> p = torch.tensor([[0.9, 0.6, 0.1]])
         >>> result = Degradation(p, p.logit(), torch.tensor([[1, 1, 0]]), torch.tensor([[0.0, 0.5, 1.0]]))
-        >>> normalised_curve(result, floor=0.1)
+        >>> normalized_curve(result, floor=0.1)
         tensor([1.0000, 0.6250, 0.0000])
     """
     mean = result.probability.mean(0)

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from captum_iba._checks import check_integer
 from captum_iba.attr.settings import PRESETS, BottleneckSettings, SettingsOverrides, resolve_settings
 
 GRANULARITIES = ("token", "word", "feature")
@@ -128,8 +129,7 @@ def batches_by_length(lengths: Sequence[int], batch_size: int, equal: bool = Fal
 
     With ``equal``, all texts of a batch have the same length.
     """
-    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-        raise ValueError(f"batch_size is {batch_size!r}, expected an integer of at least 1")
+    check_integer("batch_size", batch_size, at_least=1)
     # Longest first: if memory runs out, it does so at once.
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
     groups = [list(group) for _, group in groupby(order, key=lengths.__getitem__)] if equal else [order]

@@ -289,7 +289,7 @@ class Classifier:
         Decoders refuse batches, of noise samples too, without it. The attention of BigBird, which turns to full
         attention for good at the first short text, is restored, too.
         """
-        with ONE_AT_A_TIME, self._configured_padding(self.pad_id):
+        with self._configured_padding(self.pad_id):
             attention = [(m, m.attention_type) for m in self.model.modules() if hasattr(m, "set_attention_type")]
             try:
                 yield

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from captum_iba.attr._model.guard import on_this_thread
 from captum_iba.attr._model.nested import split_activation
 from captum_iba.text.classifier import Classifier
 
@@ -209,13 +209,10 @@ def check_layers(classifier: Classifier, blocks: Sequence[Block]) -> None:
     if (inputs := classifier.short_text()) is None:
         return
     names = {block.module: block.name for block in blocks}
-    thread = threading.get_ident()
     ran: set[nn.Module] = set()
     decoders: list[nn.Module] = []
 
     def record(module: nn.Module, *_: Any) -> None:
-        if threading.get_ident() != thread:
-            return
         if module in names and not ran.isdisjoint(decoders):
             raise ValueError(
                 f"layer {names[module]} gives activations of the decoder, where the row of each token is that of the "
@@ -227,9 +224,9 @@ def check_layers(classifier: Classifier, blocks: Sequence[Block]) -> None:
         decoders = [m for name, m in classifier.model.named_modules() if name.rpartition(".")[2] == "decoder"]
     with classifier.with_padding_token(), ExitStack() as hooks:
         for module in decoders:
-            hooks.callback(module.register_forward_pre_hook(record).remove)
+            hooks.callback(module.register_forward_pre_hook(on_this_thread(record)).remove)
         for module in names:
-            hooks.callback(module.register_forward_hook(record).remove)
+            hooks.callback(module.register_forward_hook(on_this_thread(record)).remove)
         with token_activations_required(blocks, inputs["input_ids"].shape):
             classifier.probabilities(inputs)
     for module in names.keys() - ran:
@@ -243,11 +240,8 @@ def token_activations_required(blocks: Sequence[Block], shape: torch.Size) -> It
     ``shape`` is that of the token ids, (B, T).
     """
     names = {block.module: block.name for block in blocks}
-    thread = threading.get_ident()
 
     def check(layer: nn.Module, args: Any, output: Any) -> None:
-        if threading.get_ident() != thread:
-            return
         activation = None if (split := split_activation(output)) is None else split[0]
         if activation is not None and activation.ndim == 3 and activation.shape[:2] == shape:
             return
@@ -265,5 +259,5 @@ def token_activations_required(blocks: Sequence[Block], shape: torch.Size) -> It
 
     with ExitStack() as hooks:
         for module in names:
-            hooks.callback(module.register_forward_hook(check).remove)
+            hooks.callback(module.register_forward_hook(on_this_thread(check)).remove)
         yield

@@ -110,7 +110,7 @@ def test_alone_together_and_split(iba):
     for size in (1, 3, 8):
         split = iba.attribute(x, target=1, complement=1.0, internal_batch_size=size)
         torch.testing.assert_close(together, split, rtol=1e-4, atol=1e-4)
-    assert trace.loss.shape == (5, resolve_settings().n_steps + 1) and bool(trace.loss.isfinite().all())
+    assert trace.objective.shape == (5, resolve_settings().n_steps + 1) and bool(trace.objective.isfinite().all())
 
 
 def test_rows_of_a_pass(iba):
@@ -133,7 +133,7 @@ def test_the_trace_is_of_what_is_minimised(iba):
     _, trace = iba.attribute(x, target=1, n_steps=0, complement=2.0, return_trace=True)
     assert torch.equal(plain.probability, trace.probability)
     assert torch.equal(plain.information, trace.information)
-    extra = (trace.loss - plain.loss) / 2
+    extra = (trace.objective - plain.objective) / 2
     # What an open mask holds back is noise, which speaks for class 1 now and then.
     assert bool((extra > 0).all()) and bool((extra < 1).all())
 

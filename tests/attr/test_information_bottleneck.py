@@ -148,7 +148,7 @@ def test_one_step_by_hand(iba, reader, statistics, complement, antithetic, alter
         **settings,
     )
     torch.testing.assert_close(bits, information(alpha, squares).detach() / NATS_PER_BIT, rtol=1e-4, atol=1e-5)
-    assert float(trace.loss[0, 0]) == pytest.approx(loss.item(), rel=1e-5)
+    assert float(trace.objective[0, 0]) == pytest.approx(loss.item(), rel=1e-5)
     assert float(trace.information[0, 0]) == pytest.approx(kl.item() * LENGTH * WIDTH / NATS_PER_BIT, rel=1e-5)
     assert float(trace.probability[0, 0]) == pytest.approx(sum(math.exp(-one.item()) for one in losses) / 3, rel=1e-5)
 
@@ -202,7 +202,7 @@ def test_a_trace_changes_nothing_where_steps_take_turns(iba):
     assert torch.equal(bits, iba.attribute(ids, target=1, n_steps=5))
     # Both sides are in every entry, though each step moves the mask by one.
     _, both = iba.attribute(ids, target=1, n_steps=5, alternate=False, return_trace=True)
-    torch.testing.assert_close(trace.loss[:, 0], both.loss[:, 0])
+    torch.testing.assert_close(trace.objective[:, 0], both.objective[:, 0])
     torch.testing.assert_close(trace.probability[:, 0], both.probability[:, 0])
 
 
@@ -325,7 +325,7 @@ def test_layers_one_by_one_or_with_one_mask():
         alone = InformationBottleneckAttribution(net, layer, statistics=known).attribute(x, target=1)
         torch.testing.assert_close(one, alone)
     shared, trace = iba.attribute(x, target=1, share_mask=True, return_trace=True, n_steps=20)
-    assert shared.shape == (2, 5, 6) and trace.loss.shape == (2, 21)
+    assert shared.shape == (2, 5, 6) and trace.objective.shape == (2, 21)
     assert not torch.allclose(shared, both[0])
     # Whichever way they are named, the layer that runs first counts the information.
     turned = InformationBottleneckAttribution(net, layers[::-1], statistics=statistics[::-1])

@@ -436,6 +436,11 @@ def test_masks_that_are_added_to_scores_are_refused(mask):
     assert statistics.count == 4
 
 
+def test_a_scripted_module_in_a_layer_tells_nothing():
+    model = nn.Sequential(nn.Sequential(nn.Linear(3, 4), torch.jit.script(nn.ReLU())))
+    assert estimated(model, model[0], drawn(9, 5, 3), attribute_to_layer_input=True)[0].feature_dim == -1
+
+
 def test_three_dimensions_settle_where_the_features_are():
     statistics = FeatureStatistics().update(drawn(2, 3))
     assert statistics.feature_dim is None

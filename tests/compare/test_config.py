@@ -70,7 +70,7 @@ def test_versions_count_and_the_machine_does_not():
 
 
 def test_a_mistake_leaves_no_folder_behind(config_of, tmp_path):
-    for changes in ({"methods": "nonsense"}, {"label_column": "nowhere"}, {"preset": "paper"}, {"target": "best"}):
+    for changes in ({"methods": "nonsense"}, {"label_column": "nowhere"}, {"method_set": "paper"}, {"target": "best"}):
         with pytest.raises(ValueError, match="nonsense|nowhere|both given|is 'best'"):
             prepare(config_of(**changes), tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -191,7 +191,7 @@ def test_settings_behind_a_name_count(config_of, tmp_path):
 
 
 def test_the_rows_of_the_paper():
-    found = ComparisonConfig("data", preset="paper").runs()
+    found = ComparisonConfig("data", method_set="paper").runs()
     assert {run.counting for run in found if run.row in ("iba", "iba_paper", "ig", "lime", "random")} == {"removable"}
     released = ["iba_as_released", "ig_as_released", "lime_as_released", "random@counting=as_released"]
     assert list(dict.fromkeys(run.row for run in found if run.counting == "as_released")) == released
@@ -225,8 +225,8 @@ def test_the_rows_of_the_paper():
         (["iba"], {"betas": ["much"]}, "betas has 'much', expected numbers"),
         (["iba"], {"layers": 3}, "layers is 3, expected a list"),
         (["random"], {"random_seeds": 0}, "random_seeds is 0, expected at least 1"),
-        (["ig"], {"preset": "paper"}, "methods and preset are both given"),
-        (["ig"], {"preset": "best"}, "preset is 'best', expected paper"),
+        (["ig"], {"method_set": "paper"}, "methods and method_set are both given"),
+        (["ig"], {"method_set": "best"}, "method_set is 'best', expected paper"),
         (["ig"], {"examples": "many"}, "examples is 'many', expected an integer or nothing"),
         (["ig"], {"batch_size": True}, "batch_size is True, expected an integer"),
         (["ig"], {"dtype": "nn"}, "dtype is 'nn', expected the name of a type of torch"),
@@ -266,8 +266,10 @@ def test_a_file_says_all_that_the_class_can(tmp_path):
     path.write_text(config.to_yaml(), "utf-8")
     assert ComparisonConfig.from_yaml(path).runs() == config.runs()
     assert ComparisonConfig.from_yaml(path) == config
-    paper = ComparisonConfig.from_yaml(path, preset="paper", layers=[], betas=[])
+    paper = ComparisonConfig.from_yaml(path, method_set="paper", layers=[], betas=[])
     assert paper.methods is None and len(paper.runs()) == 17
+    path.write_text("data: other.csv\npreset: paper", "utf-8")  # its name before 1.0
+    assert ComparisonConfig.from_yaml(path).method_set == "paper"
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import os
 import pickle
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from captum_iba import cli
+from captum_iba.attr.settings import PRESETS
 from captum_iba.compare import parallel, prepare
 from captum_iba.compare.parallel import ExecutorError, LocalExecutor, RayExecutor, explain_texts
 from captum_iba.compare.worker import LayerStatistics
@@ -199,8 +201,18 @@ def test_a_chunk_that_nobody_survives(cluster, config_of, tmp_path, own_method, 
 
 def test_what_a_worker_raises_is_raised_here(cluster, model_folder):
     explainer = TextExplainer(*load_classifier(model_folder))
-    with pytest.raises(ValueError, match="^preset is .best., expected one of"):
-        explain_texts(RayExecutor(workers=1), explainer, ["a film"], preset="best")
+    with pytest.raises(ValueError, match="^seed is .best., expected an integer"):
+        explain_texts(RayExecutor(workers=1), explainer, ["a film"], seed="best")
+
+
+def test_settings_without_statistics_gather_none(model_folder, monkeypatch):
+    explainer = TextExplainer(*load_classifier(model_folder), layer=1)
+    monkeypatch.setattr(TextExplainer, "use_neutral_statistics", lambda *_: pytest.fail("statistics were gathered"))
+    expected = explain_texts(LocalExecutor(), explainer, ["a film"], preset="paper", noise_around_input=True)
+    found = explain_texts(
+        LocalExecutor(), explainer, ["a film"], preset=replace(PRESETS["paper"], noise_around_input=True)
+    )
+    assert_agree([one.to_dict() for one in found], [one.to_dict() | {"preset": "custom"} for one in expected])
 
 
 @pytest.mark.filterwarnings("ignore:no statistics given")

@@ -41,7 +41,7 @@ def own_method():
 
     yield add
     for name in added:
-        del registry._methods[name]
+        del registry.METHODS[name]
 
 
 def by_length(task):

@@ -139,7 +139,7 @@ def test_a_method_that_gives_no_numbers_is_one_that_failed(tmp_path, config_of):
         for _ in prepare(config_of(methods="broken,random", random_seeds=1), tmp_path).run():
             pass
     finally:
-        registry._methods.pop("broken")
+        registry.METHODS.pop("broken")
     row = read_results(tmp_path).rows[0]
     assert row.failed > 0 and "'broken' gave NaN or infinite scores for the text 'the" in row.error
 
@@ -283,7 +283,7 @@ def test_records_of_the_old_code_of_a_method_are_not_mixed_with_those_of_the_new
     config = config_of(methods="mine")
 
     def begin(function, **settings):
-        registry._methods.pop("mine", None)
+        registry.METHODS.pop("mine", None)
         register_method("mine", function, signed=True, description="Mine.", **settings)
         steps = prepare(config, tmp_path).run()
         next(steps)
@@ -302,7 +302,7 @@ def test_records_of_the_old_code_of_a_method_are_not_mixed_with_those_of_the_new
         with pytest.raises(ValueError, match=r"methods\.mine\.word_level"):
             begin(by_position(1.0), word_level=True)
     finally:
-        registry._methods.pop("mine", None)
+        registry.METHODS.pop("mine", None)
 
 
 def test_the_digest_of_a_method_sees_what_its_function_uses(monkeypatch):
@@ -335,7 +335,7 @@ def test_a_report_drawn_again_where_a_method_is_unknown_shows_the_same_words(tmp
             pass
         write_report(tmp_path)
     finally:
-        registry._methods.pop("mine")
+        registry.METHODS.pop("mine")
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     write_report(tmp_path)
     assert (tmp_path / "report.html").read_text(encoding="utf-8") == page
@@ -344,8 +344,8 @@ def test_a_report_drawn_again_where_a_method_is_unknown_shows_the_same_words(tmp
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        ({"method": "ig", "layer": 3}, "layer of 'ig' is 3, expected none: the method looks at no layer"),
-        ({"method": "lime:abs", "layer": [1, 2]}, r"layer of 'lime:abs' is \(1, 2\), expected none"),
+        ({"method": "ig", "layer": 3}, "layer is 3, expected None: the method 'ig' looks at no layer"),
+        ({"method": "lime:abs", "layer": [1, 2]}, r"layer is \(1, 2\), expected None: the method 'lime:abs'"),
         ({"method": "ig", "seed": 0}, "seed of 'ig' is 0, expected none: nothing is random in it"),
         ({"method": "grad_cam", "seeds": 2}, "seeds of 'grad_cam' is 2, expected none"),
     ],

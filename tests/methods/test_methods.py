@@ -290,7 +290,7 @@ def test_an_unknown_method_lists_the_methods(classifier, name):
 
 @pytest.fixture
 def own(monkeypatch):
-    monkeypatch.setattr(registry_module, "_methods", dict(registry_module._methods))
+    monkeypatch.setattr(registry_module, "METHODS", dict(registry_module.METHODS))
 
 
 def test_an_own_method(own, classifier):

@@ -358,7 +358,9 @@ def test_bad_target(target):
     [
         ({"order": "best"}, "order is 'best', expected one of morf, lerf"),
         ({"counting": "all"}, "counting is 'all', expected one of removable, as_released"),
-        ({"max_examples_per_batch": 0}, "max_examples_per_batch is 0, expected at least 1"),
+        ({"max_examples_per_batch": 0}, "max_examples_per_batch is 0, expected an integer of at least 1"),
+        ({"max_examples_per_batch": 2.5}, "max_examples_per_batch is 2.5, expected an integer"),
+        ({"max_examples_per_batch": True}, "max_examples_per_batch is True, expected an integer"),
         ({"fractions": []}, "fractions is"),
         ({"fractions": [0.5, 0.1]}, "fractions is .* in rising order"),
         ({"fractions": [1.5]}, "fractions is"),

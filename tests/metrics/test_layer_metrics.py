@@ -167,7 +167,7 @@ def test_infidelity_errors():
         ValueError, match=r"attributions has the shape \[\(3, 3\)\], expected that of the layer, \(3, 4\)"
     ):
         layer_infidelity(model, model.layer, halve, X, torch.zeros(3, 3), target=1)
-    with pytest.raises(ValueError, match="layer Linear ran 0 times"):
+    with pytest.raises(ValueError, match="layer Linear did not run in this forward pass"):
         layer_infidelity(model, nn.Linear(1, 1), halve, X, torch.zeros(3, 4), target=1)
 
 

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from torch import nn
 
-from captum_iba.metrics import cascading_randomisation, ground_truth_precision, rank_correlation
+from captum_iba.metrics import cascading_randomization, ground_truth_precision, rank_correlation
 
 
 class Attention(nn.Module):
@@ -37,7 +37,7 @@ def gradient(model):
 
 
 def test_layers_from_the_output_down(model):
-    result = cascading_randomisation(model, gradient)
+    result = cascading_randomization(model, gradient)
     assert result.layers == ("3", "1", "0")
     assert result.correlation.shape == (5, 3)
     assert (result.correlation < 0.99).all()
@@ -47,13 +47,13 @@ def test_it_cascades_and_leaves_the_model_alone(model):
     before = {name: value.clone() for name, value in model.state_dict().items()}
     seen = []
 
-    def explain(randomised):
-        state = randomised.state_dict()
+    def explain(randomized):
+        state = randomized.state_dict()
         seen.append([name for name in before if not torch.equal(before[name], state[name])])
-        return gradient(randomised)
+        return gradient(randomized)
 
     state = torch.get_rng_state()
-    cascading_randomisation(model, explain, ["3", "0"])
+    cascading_randomization(model, explain, ["3", "0"])
     last = ["3.weight", "3.bias"]
     assert seen == [[], last, ["0.scale", *last]]
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
@@ -61,18 +61,25 @@ def test_it_cascades_and_leaves_the_model_alone(model):
 
 
 def test_scores_that_ignore_the_model_stay_similar(model):
-    result = cascading_randomisation(model, lambda model: X)
+    result = cascading_randomization(model, lambda model: X)
     torch.testing.assert_close(result.correlation, torch.ones(5, 3, dtype=torch.float64))
 
 
 def test_only_magnitudes_count(model):
     signs = iter([1, -1, 1, -1])
-    result = cascading_randomisation(model, lambda model: X * next(signs))
+    result = cascading_randomization(model, lambda model: X * next(signs))
     torch.testing.assert_close(result.correlation, torch.ones(5, 3, dtype=torch.float64))
 
 
+def test_scores_that_the_mask_leaves_out_do_not_count(model):
+    mask = torch.arange(6).expand(5, 6) > 1
+    result = cascading_randomization(model, lambda scored: gradient(scored).where(mask, 9.0), mask=mask)
+    only_the_others = cascading_randomization(model, lambda scored: gradient(scored)[:, 2:])
+    torch.testing.assert_close(result.correlation, only_the_others.correlation)
+
+
 def test_seed(model):
-    runs = [cascading_randomisation(model, gradient, seed=seed).correlation for seed in (0, 0, 1)]
+    runs = [cascading_randomization(model, gradient, seed=seed).correlation for seed in (0, 0, 1)]
     assert torch.equal(runs[0], runs[1])
     assert not torch.equal(runs[0], runs[2])
 
@@ -80,7 +87,7 @@ def test_seed(model):
 @pytest.mark.parametrize("layers", [[], ["head"]])
 def test_unknown_layers(model, layers):
     with pytest.raises(ValueError, match=r"layers is .* such as \['0', '1', '3'\]"):
-        cascading_randomisation(model, gradient, layers)
+        cascading_randomization(model, gradient, layers)
 
 
 @given(st.lists(st.tuples(st.integers(-3, 3), st.integers(-3, 3)), min_size=3, max_size=9))

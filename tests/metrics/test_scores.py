@@ -14,7 +14,7 @@ from captum_iba.metrics import (
     decision_flip_rate,
     degraded_floor,
     log_odds,
-    normalised_curve,
+    normalized_curve,
     probability_drop,
     sufficiency,
 )
@@ -87,17 +87,17 @@ def test_decision_flip_rate():
     close(decision_flip_rate(MORF, 1.0, HALVES), [1.0, 0.0])
 
 
-def test_normalised_curve_is_of_means_with_one_floor():
+def test_normalized_curve_is_of_means_with_one_floor():
     other = made([[0.9, 0.7, 0.0], [0.6, 0.6, 0.2]])
     floor = degraded_floor([MORF, other])
     assert floor == pytest.approx(0.1)
     # Means of MORF: 0.75, 0.55, 0.3; the floor is the other method's.
-    close(normalised_curve(MORF, floor), [1.0, 0.45 / 0.65, 0.2 / 0.65])
-    close(normalised_curve(other, floor), [1.0, 0.55 / 0.65, 0.0])
+    close(normalized_curve(MORF, floor), [1.0, 0.45 / 0.65, 0.2 / 0.65])
+    close(normalized_curve(other, floor), [1.0, 0.55 / 0.65, 0.0])
 
 
-def test_normalised_curve_without_a_span_is_nan():
-    assert normalised_curve(made([[0.5, 0.5]]), 0.5).isnan().all()
+def test_normalized_curve_without_a_span_is_nan():
+    assert normalized_curve(made([[0.5, 0.5]]), 0.5).isnan().all()
 
 
 def naive_aopc(curves):

@@ -12,7 +12,7 @@ from captum_iba.metrics import (
     Delete,
     MaskOut,
     area_between,
-    cascading_randomisation,
+    cascading_randomization,
     comprehensiveness,
     decision_flip_rate,
     degradation,
@@ -195,12 +195,12 @@ def test_a_cascade_randomises_single_numbers_and_the_parameters_of_the_model_its
         seen.append((model.weights.detach().clone(), model.scale.value.item(), model.gate.value.item()))
         return model.weights.detach().expand(2, -1)
 
-    result = cascading_randomisation(model, explain)
+    result = cascading_randomization(model, explain)
     assert result.layers == ("gate", "scale", "")
     assert result.correlation[0, :2].tolist() == pytest.approx([1, 1]) and abs(result.correlation[0, 2]) < 0.9
     assert torch.equal(seen[2][0], seen[0][0]) and not torch.equal(seen[3][0], seen[0][0])
     assert seen[1][2] != 0 and seen[2][1] != 5
-    assert cascading_randomisation(model, explain, layers=["scale"]).layers == ("scale",)
+    assert cascading_randomization(model, explain, layers=["scale"]).layers == ("scale",)
 
 
 def test_masks_of_the_other_sign_are_refused():
@@ -284,7 +284,7 @@ def test_a_cascade_randomises_what_weights_are_computed_from(computed):
 
     with torch.no_grad():
         model(inputs)
-        cascading_randomisation(model, explain)
+        cascading_randomization(model, explain)
     first, last = (outputs - outputs[:1] for outputs in seen)  # without the bias
     assert not torch.allclose(first, last)
 

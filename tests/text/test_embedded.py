@@ -62,4 +62,4 @@ def test_the_recipe_of_the_statistics(tmp_path, monkeypatch):
     runpy.run_path(recipe, run_name="__main__")
     files = sorted((model / "statistics").iterdir())
     assert [file.name for file in files] == [f"layer-{layer:02d}.safetensors" for layer in range(1, 13)]
-    assert FeatureStatistics.load(files[8], layer="bert.encoder.layer.8", n_features=128).count > 30
+    assert FeatureStatistics.load(files[8], layer="bert.encoder.layer.8").count > 30

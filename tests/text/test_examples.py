@@ -48,7 +48,7 @@ def names():
 def test_the_examples_run(names, name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CAPTUM_IBA_CACHE", str(tmp_path))
-    monkeypatch.setattr(registry, "_methods", dict(registry._methods))
+    monkeypatch.setattr(registry, "METHODS", dict(registry.METHODS))
     module = importlib.import_module(name)
     runner = doctest.DocTestRunner(WhereGiven(), verbose=False, optionflags=doctest.ELLIPSIS)
     for examples in doctest.DocTestFinder().find(module, globs={**names, **vars(module)}):

@@ -311,7 +311,7 @@ def test_scores_that_are_no_numbers_are_refused(bert, wordpiece, value):
         with pytest.raises(ValueError, match="'broken' gave NaN or infinite scores for the text 'good film'"):
             attribute("broken", Classifier(bert, wordpiece), "good film")
     finally:
-        registry._methods.pop("broken")
+        registry.METHODS.pop("broken")
 
 
 def test_several_quantities_are_no_classes(model, wordpiece):

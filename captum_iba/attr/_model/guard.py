@@ -19,12 +19,22 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.nn.parameter import is_lazy
 
-from captum_iba.attr.feature_dim import LeafOutput, leaf_after
+from captum_iba.attr.feature_dim import TensorLayout, leaf_after
 
 ONE_AT_A_TIME = threading.RLock()
 """Attributions run one at a time in a process, on different models too. The fast path of attention, the stance of
 torch.compile and torch's default generator belong to the process: of two threads that change and restore them at
 once, one would restore what the other changed."""
+
+
+def on_this_thread(function: Callable[..., Any], otherwise: Callable[..., Any] = lambda *_: None) -> Callable[..., Any]:
+    """A hook that calls ``function`` on the thread that made it, and ``otherwise`` on others."""
+    thread = threading.get_ident()
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        return (function if threading.get_ident() == thread else otherwise)(*args, **kwargs)
+
+    return called
 
 
 class ModuleGuard:
@@ -52,7 +62,7 @@ class ModuleGuard:
         self._guarded: dict[int, Module] = {}
         self._flagged: set[int] = set()
         self._states: list[_State] = []
-        self.last_leaf: LeafOutput | None = None
+        self.last_leaf: TensorLayout | None = None
         """Output of the last module that tells the feature dimension, while :meth:`watching` with ``leaves``."""
 
     def __enter__(self) -> ModuleGuard:
@@ -88,22 +98,19 @@ class ModuleGuard:
     @contextmanager
     def watching(self, leaves: bool = False) -> Iterator[None]:
         """Guard every module that begins to run on this thread; with ``leaves``, follow :attr:`last_leaf`."""
-        thread = threading.get_ident()
 
         def begins(module: Module, args: Any) -> None:
-            if threading.get_ident() == thread:
-                _require_initialized(module)
-                self._guard(module)
+            _require_initialized(module)
+            self._guard(module)
 
         def finished(module: Module, args: Any, output: Any) -> None:
-            if threading.get_ident() == thread:
-                self.last_leaf = leaf_after(self.last_leaf, module, args, output)
+            self.last_leaf = leaf_after(self.last_leaf, module, args, output)
 
         self.last_leaf = None
         with ExitStack() as hooks:
-            hooks.callback(register_module_forward_pre_hook(begins).remove)
+            hooks.callback(register_module_forward_pre_hook(on_this_thread(begins)).remove)
             if leaves:
-                hooks.callback(register_module_forward_hook(finished).remove)
+                hooks.callback(register_module_forward_hook(on_this_thread(finished)).remove)
             yield
 
     def _keep_state(self, module: Module) -> None:

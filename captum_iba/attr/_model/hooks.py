@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -16,9 +15,9 @@ from torch.nn import Module
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from captum_iba._checks import check_integer, per_layer
-from captum_iba.attr._model.guard import ModuleGuard
+from captum_iba.attr._model.guard import ModuleGuard, on_this_thread
 from captum_iba.attr._model.nested import copy_tensor, map_tensors, split_activation, tensors_in
-from captum_iba.attr.feature_dim import Origin, known_dim
+from captum_iba.attr.feature_dim import Origin, dim_from_memory
 
 
 @dataclass(frozen=True)
@@ -70,14 +69,13 @@ Visit = Callable[[Module, bool, int, Any, Any], Any]
 @contextmanager
 def hooked(
     points: Sequence[HookPoint], visit: Visit, entering: Callable[[Any], Any] = lambda value: value
-) -> Iterator[None]:
+) -> Iterator[Counter[tuple[Module, bool]]]:
     """Let ``visit`` see and replace the inputs or outputs of layers, for one forward pass on this thread.
 
     An output is replaced where ``forward`` returns and an input before any other hook of the layer runs. So other
     hooks, those by which transformers collects hidden states among them, see what the model sees. ``entering`` takes
-    ``(args, kwargs)`` of a layer before it runs.
+    ``(args, kwargs)`` of a layer before it runs. The context gives the number of calls so far, by layer and side.
     """
-    thread = threading.get_ident()
     calls: Counter[tuple[Module, bool]] = Counter()
 
     def visited(layer: Module, at_input: bool, value: Any, entered: Any) -> Any:
@@ -86,30 +84,27 @@ def hooked(
         return visit(layer, at_input, call, value, entered)
 
     def before(layer: Module, args: Any, kwargs: Any) -> Any:
-        if threading.get_ident() != thread:
-            return None
         return visited(layer, True, (args, kwargs), entering((args, kwargs)))
 
     def returning(layer: Module) -> Callable[..., Any]:
         forward = layer.forward
 
         def visited_forward(*args: Any, **kwargs: Any) -> Any:
-            if threading.get_ident() != thread:
-                return forward(*args, **kwargs)
             entered = entering((args, kwargs))
             output = forward(*args, **kwargs)
             replacement = visited(layer, False, output, entered)
             return output if replacement is None else replacement
 
-        return visited_forward
+        return on_this_thread(visited_forward, forward)
 
+    hook = on_this_thread(before)
     with ExitStack() as undo:
         for layer, at_input in dict.fromkeys((point.layer, point.at_input) for point in points):
             if at_input:
-                undo.callback(layer.register_forward_pre_hook(before, prepend=True, with_kwargs=True).remove)
+                undo.callback(layer.register_forward_pre_hook(hook, prepend=True, with_kwargs=True).remove)
             else:
                 replace_forward(layer, returning(layer), undo)
-        yield
+        yield calls
 
 
 def replace_forward(module: Module, forward: Callable[..., Any], undo: ExitStack) -> None:
@@ -140,7 +135,7 @@ def layer_input_of(value: Any, guard: ModuleGuard) -> tuple[Tensor | None, int |
     """The activation at the input of a layer that begins to run, and the dimension of its features if it is known."""
     split = split_activation(value)
     layer_input = None if split is None else split[0]
-    return layer_input, known_dim(guard.last_leaf, layer_input)
+    return layer_input, dim_from_memory(guard.last_leaf, layer_input)
 
 
 @dataclass(eq=False)
@@ -185,20 +180,10 @@ class CallTrace:
     @contextmanager
     def following(self) -> Iterator[None]:
         """Follow the calls of this thread."""
-        thread = threading.get_ident()
-
-        def begins(module: Module, args: Any) -> None:
-            if threading.get_ident() == thread:
-                self._begin(module, args)
-
-        def ends(module: Module, args: Any, output: Any) -> None:
-            if threading.get_ident() == thread:
-                self._end(module, output)
-
         with ExitStack() as undo:
-            undo.callback(register_module_forward_pre_hook(begins).remove)
+            undo.callback(register_module_forward_pre_hook(on_this_thread(self._begin)).remove)
             # always_call: a model may catch an error of one of its modules and go on.
-            undo.callback(register_module_forward_hook(ends, always_call=True).remove)
+            undo.callback(register_module_forward_hook(on_this_thread(self._end), always_call=True).remove)
             yield
 
     def returned(self, module: Module, output: Any) -> None:
@@ -230,7 +215,7 @@ class CallTrace:
         inputs = tensors_in(args)
         self._inputs[call] = inputs, _versions(*inputs)
 
-    def _end(self, module: Module, output: Any) -> None:
+    def _end(self, module: Module, args: Any, output: Any) -> None:
         while len(self._open) > 1:
             call = self._open.pop()
             if call.module is module:
@@ -329,7 +314,6 @@ def _observe(
     forward: Callable[[int], Tensor], points: Sequence[HookPoint], guard: ModuleGuard, keep_copies: bool
 ) -> tuple[Tensor, list[CapturedActivation]]:
     trace = CallTrace(keep_copies)
-    n_calls: Counter[tuple[Module, bool]] = Counter()
     # In the order in which they are passed. For a call counted from the last, as many as may still be it.
     candidates: list[deque[tuple[int, CapturedActivation]]] = [
         deque(maxlen=-point.call if point.call < 0 else 1) for point in points
@@ -342,7 +326,6 @@ def _observe(
         return layer_input, dim, kept, _versions(layer_input)
 
     def visit(layer: Module, at_input: bool, call: int, value: Any, entered: Any) -> None:
-        n_calls[layer, at_input] += 1
         if not at_input:
             trace.returned(layer, value)
         for number, point in enumerate(points):
@@ -364,7 +347,7 @@ def _observe(
                 )
                 candidates[number].append((sum(n_calls.values()), captured))
 
-    with guard.watching(leaves=True), hooked(points, visit, entering), trace.following():
+    with guard.watching(leaves=True), hooked(points, visit, entering) as n_calls, trace.following():
         output = forward(1)
     if not isinstance(output, Tensor):
         raise TypeError(

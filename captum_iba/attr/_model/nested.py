@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, MutableMapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -92,35 +93,24 @@ def split_activation(value: Any) -> tuple[Tensor, Callable[[Tensor], Any]] | Non
 def _split(value: Any) -> tuple[Tensor, Callable[[Tensor], Any]] | None:
     if isinstance(value, Tensor):
         return (value, lambda new: new) if value.is_floating_point() else None
+    keys: list[Any] = []
     if isinstance(value, (tuple, list)):
-        for index, item in enumerate(value):
-            if (split := _split(item)) is not None:
-                return split[0], _replace_item(value, index, split[1])
-    if isinstance(value, Mapping):
+        keys = [*range(len(value))]
+    elif isinstance(value, Mapping):
         names = ("hidden_states", "last_hidden_state")
-        named = [key for key in names if isinstance(value.get(key), Tensor)]
-        for key in [*named, *value]:
-            if (split := _split(value[key])) is not None:
-                return split[0], _replace_key(value, key, split[1])
+        keys = [*(name for name in names if isinstance(value.get(name), Tensor)), *value]
+    for key in keys:
+        if (split := _split(value[key])) is not None:
+            return split[0], partial(_with_item, value, key, split[1])
     return None
 
 
-def _replace_item(
-    value: tuple[Any, ...] | list[Any], index: int, inner: Callable[[Tensor], Any]
-) -> Callable[[Tensor], Any]:
-    def replace(new: Tensor) -> Any:
-        items = list(value)
-        items[index] = inner(new)
-        return items if isinstance(value, list) else _like(value, items)
-
-    return replace
-
-
-def _replace_key(value: Mapping[str, Any], key: str, inner: Callable[[Tensor], Any]) -> Callable[[Tensor], Any]:
-    def replace(new: Tensor) -> Any:
+def _with_item(value: Any, key: Any, inner: Callable[[Tensor], Any], new: Tensor) -> Any:
+    if isinstance(value, Mapping):
         return with_values(value, {key: inner(new)})
-
-    return replace
+    items = list(value)
+    items[key] = inner(new)
+    return items if isinstance(value, list) else _like(value, items)
 
 
 def _like(value: tuple[Any, ...], items: list[Any]) -> Any:

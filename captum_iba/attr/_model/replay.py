@@ -7,7 +7,6 @@ page "Replay" of the documentation has the idea, the traps, and the models that 
 
 from __future__ import annotations
 
-import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from captum_iba.attr._model.guard import ModuleGuard
+from captum_iba.attr._model.guard import ModuleGuard, on_this_thread
 from captum_iba.attr._model.hooks import HookPoint, Prefix, RecordedPass, activation_of, hooked, replace_forward
 from captum_iba.attr._model.nested import at_least_float32, copy_tensor, map_tensors, tensors_in, tile
 
@@ -239,18 +238,16 @@ class _CachedPrefix:
                 del self._tiled[number]
 
     def _replaying(self, module: Module) -> Callable[..., Any]:
-        forward, numbers, thread = module.forward, self._of_module[module], threading.get_ident()
+        forward, numbers = module.forward, self._of_module[module]
 
         def replayed(*args: Any, **kwargs: Any) -> Any:
-            if threading.get_ident() != thread:
-                return forward(*args, **kwargs)
             position = self._next[module]
             self._next[module] += 1
             if position < len(numbers) and self._calls[numbers[position]].finished:
                 return self._output(numbers[position], tensors_in(args))
             return forward(*args, **kwargs)
 
-        return replayed
+        return on_this_thread(replayed, forward)
 
     def _output(self, number: int, inputs: list[Tensor]) -> Any:
         """The recorded output of a call; what the call wrote in place into its inputs is written into these, too."""
