@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -388,7 +388,6 @@ def cached_statistics(
 def explain_layers(
     explainers: Iterable[TextExplainer],
     texts: Sequence[str],
-    on_layer: Callable[[], None] | None = None,
     **options: Unpack[ExplainOptions],
 ) -> list[list[tuple[TextAttribution, TextAttribution]]]:
     """Explain texts at several layers, each before and after the optimization of the mask.
@@ -396,7 +395,6 @@ def explain_layers(
     Args:
         explainers (iterable of TextExplainer): One per layer, in order.
         texts (sequence of str): The texts.
-        on_layer (callable or None): Function that is called after each layer. Default: None.
         **options: Options of :meth:`TextExplainer.explain`, except ``n_steps``.
 
     Returns:
@@ -418,6 +416,4 @@ def explain_layers(
         results = zip(explainer.explain(texts, **initial), explainer.explain(texts, **options), strict=True)
         for row, pair in zip(rows, results, strict=True):
             row.append(pair)
-        if on_layer is not None:
-            on_layer()
     return rows

@@ -56,32 +56,32 @@ class Band(NamedTuple):
     high: list[float]
 
 
-def degradation_bands(curves: Mapping[str, DrawableCurve], normalised: bool = False) -> dict[str, Band]:
+def degradation_bands(curves: Mapping[str, DrawableCurve], normalized: bool = False) -> dict[str, Band]:
     """Means over the examples at every step with 95 % bootstrap intervals, as :func:`plot_degradation` draws them.
 
-    With ``normalised``, 1 is the mean of the complete texts of the first curve and 0 the lowest mean of fully degraded
-    ones among all, held fixed for the intervals. ValueError if these leave nothing to normalise by, or for wrong ones.
+    With ``normalized``, 1 is the mean of the complete texts of the first curve and 0 the lowest mean of fully degraded
+    ones among all, held fixed for the intervals. ValueError if these leave nothing to normalize by, or for wrong ones.
     """
     if not curves:
         raise ValueError("curves is empty, expected at least one curve")
     probabilities = {name: _probabilities(name, curve) for name, curve in curves.items()}
     floor = min(float(values[:, -1].mean()) for values in probabilities.values())
     span = float(next(iter(probabilities.values()))[:, 0].mean()) - floor
-    if normalised and span <= 0:
+    if normalized and span <= 0:
         raise ValueError(
-            f"normalised is True, but the mean of the complete texts is {floor + span:.3g} and the floor {floor:.3g}, "
-            "expected a decrease; draw these curves with normalised=False"
+            f"normalized is True, but the mean of the complete texts is {floor + span:.3g} and the floor {floor:.3g}, "
+            "expected a decrease; draw these curves with normalized=False"
         )
     bands = {}
     for name, values in probabilities.items():
         intervals = torch.tensor([_interval(step) for step in values.T], dtype=torch.float64)
-        scaled = (intervals - floor) / span if normalised else intervals
+        scaled = (intervals - floor) / span if normalized else intervals
         bands[name] = Band(_fractions(curves[name]), *scaled.T.tolist())
     return bands
 
 
 def plot_degradation(
-    curves: Mapping[str, DrawableCurve], ax: Axes | None = None, normalised: bool = False
+    curves: Mapping[str, DrawableCurve], ax: Axes | None = None, normalized: bool = False
 ) -> tuple[Figure | SubFigure, Axes]:
     """Degradation curves: mean target probability as features are removed, with 95 % intervals.
 
@@ -92,25 +92,25 @@ def plot_degradation(
         curves (mapping of str to Degradation or Tensor): Per name the result of :func:`captum_iba.metrics.degradation`,
             drawn at the mean removed fraction, or probabilities (B, S + 1) at evenly spaced fractions.
         ax (matplotlib Axes, optional): Axes to draw on. Default: None, a new figure.
-        normalised (bool): Whether 1 is the mean of the complete texts and 0 the lowest mean of fully degraded ones, as
+        normalized (bool): Whether 1 is the mean of the complete texts and 0 the lowest mean of fully degraded ones, as
             in the figures of Jiang et al. (2020). Default: False.
 
     Returns:
         tuple: Figure and axes.
 
     Raises:
-        ValueError: No curves; curves of a wrong shape or not finite; or, if ``normalised``, complete texts that are no
+        ValueError: No curves; curves of a wrong shape or not finite; or, if ``normalized``, complete texts that are no
             more probable than degraded ones.
         ModuleNotFoundError: matplotlib or scipy is missing.
 
     Examples::
 
         >>> iba, ig = torch.tensor([[0.9, 0.2, 0.1], [0.8, 0.3, 0.1]]), torch.tensor([[0.9, 0.5, 0.1], [0.8, 0.4, 0.1]])
-        >>> fig, ax = plot_degradation({"iba": iba, "ig": ig}, normalised=True)
+        >>> fig, ax = plot_degradation({"iba": iba, "ig": ig}, normalized=True)
         >>> ax.get_ylabel()
-        'normalised probability'
+        'normalized probability'
     """
-    bands = degradation_bands(curves, normalised)
+    bands = degradation_bands(curves, normalized)
     per_row = 2
     is_new = ax is None
     figure, ax = axes_on(ax, 4.8, 3.3 + 0.2 * -(-len(bands) // per_row))
@@ -122,7 +122,7 @@ def plot_degradation(
     ax.set_xlim(0, max(band.x[-1] for band in bands.values()))
     ax.axhline(0, color="#888888", linewidth=0.8)
     ax.set_xlabel("fraction of the features removed")
-    ax.set_ylabel("normalised probability" if normalised else "mean probability")
+    ax.set_ylabel("normalized probability" if normalized else "mean probability")
     plain_axes(ax)
     _legend(figure, ax, is_new, min(per_row, len(bands)))
     return figure, ax

@@ -145,13 +145,13 @@ def test_degradation_is_means_and_intervals():
     assert {low, high} <= set(band[band[:, 0] == 0][:, 1])
 
 
-def test_normalised_curves_run_from_1_to_0():
-    _, ax = plot_degradation({"a": curve(0.08), "b": curve(0.03)}, normalised=True)
+def test_normalized_curves_run_from_1_to_0():
+    _, ax = plot_degradation({"a": curve(0.08), "b": curve(0.03)}, normalized=True)
     a, b = (line.get_ydata() for line in ax.get_lines()[:2])
     np.testing.assert_allclose(a, [1 - k / 9 for k in range(10)])
     np.testing.assert_allclose(b, [1 - 0.03 * k / 0.72 for k in range(10)])
-    with pytest.raises(ValueError, match="normalised"):
-        plot_degradation({"a": curve(-0.01)}, normalised=True)
+    with pytest.raises(ValueError, match="normalized"):
+        plot_degradation({"a": curve(-0.01)}, normalized=True)
 
 
 @pytest.mark.parametrize("wrong", [torch.zeros(3), torch.zeros(0, 4), torch.full((2, 3), math.nan)])
