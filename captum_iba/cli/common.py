@@ -124,8 +124,24 @@ def read_texts(source: str, text_column: str | None, pair_column: str | None) ->
         if (lacking := missing_text(columns, dict(zip(names, values, strict=True)))) is not None:
             where = row_name(table, number)
             raise ValueError(f"{source}: {where} has {lacking}; leave the row out, or write an empty text.")
-    pairs = None if columns.pair is None else [str(value) for value in table[columns.pair]]
-    return [str(value) for value in table[columns.text]], pairs
+    first, pairs = (
+        None if name is None else [_text_of(value, source, table, number) for number, value in enumerate(table[name])]
+        for name in (columns.text, columns.pair)
+    )
+    return first or [], pairs
+
+
+def _text_of(value: Any, source: str, table: Any, number: int) -> str:
+    """A string, number or truth value as a text; ValueError names the row of anything else."""
+    from captum_iba.compare.data import row_name
+
+    if isinstance(value, (str, int, float)):
+        return str(value)
+    kind = "an object" if isinstance(value, dict) else "a list" if isinstance(value, list) else type(value).__name__
+    raise ValueError(
+        f"{source}: {row_name(table, number)} has {kind} in place of a text; expected a text or a number (of pandas: "
+        'to_json(orient="records", lines=True)).'
+    )
 
 
 def require_extra() -> None:

@@ -352,6 +352,15 @@ def claim_folder(folder: Path, provenance: dict[str, Any], config: ComparisonCon
             for row in rows
             if (there := spelled.get(folder_name(row).casefold(), row)) != row
         ]
+        run_rows = {
+            folder_name(run).casefold(): row for row, about in before["methods"].items() for run in about["runs"]
+        }
+        different += [
+            f"methods: {run} was a run of {there}, is one of {row}"
+            for row, about in rows.items()
+            for run in about["runs"]
+            if (there := run_rows.get(folder_name(run).casefold(), row)) != row and there.casefold() != row.casefold()
+        ]
         if different:
             raise ValueError(
                 f"out: {folder} holds a comparison with other settings: {'; '.join(different)}. "

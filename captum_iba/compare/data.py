@@ -164,9 +164,18 @@ class _GoldLabels:
         self.names = getattr(table.features[column], "names", None)
         # No list, which is no label.
         values = table.unique(column) if hasattr(table.features[column], "dtype") else []
+        every = [value for value in values if value not in (None, "")]
         # Datasets mark a row without a label by -1.
-        values = [value for value in values if value not in (None, "", -1, "-1")]
+        values = [value for value in every if value not in (-1, "-1")]
         self.by_name = all(self._named(name) is not None for name in self.names or map(str, values))
+        numbers = [self._numbered(value) for value in values]
+        highest = max((number for number in numbers if number is not None), default=len(labels))
+        if not self.by_name and self.names is None and len(values) < len(every) and highest + 2 <= len(labels):
+            raise ValueError(
+                f"data: the column {column!r} has the labels -1 to {highest}, and the model the classes 0 to "
+                f"{len(labels) - 1}: either -1 marks rows without a label, or the labels count from -1; leave the "
+                "rows out, or count classes from 0."
+            )
         # All of them, also outside the sample: labels 1 to N, say, look like those of a model that counts from 0,
         # as long as N is not among them.
         for value in values:
@@ -234,7 +243,7 @@ def _example(table: Any, columns: Columns, number: int, gold_labels: _GoldLabels
 def missing_text(columns: Columns, row: Mapping[str, Any]) -> str | None:
     """Which text a row lacks, in words; an empty text is none that it lacks."""
     for name in (columns.text, columns.pair):
-        if name is not None and row[name] is None:
+        if name is not None and (row[name] is None or row[name] != row[name]):  # NaN is no text either
             return f"no text in the column {name!r}"
     return None
 

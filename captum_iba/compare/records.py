@@ -213,9 +213,14 @@ def read_results(folder: Path) -> Results:
     if not (folder / TEXTS).is_file():
         raise ValueError(f"{folder}: the comparison has not begun; run the command that made it once more.")
     texts = read_texts(folder / TEXTS)
-    all_records = {run: _read_run(folder, run) for about in every.values() for run in about["runs"]}
+    asked = provenance.get("asked", every)
+    all_records = {
+        run: _read_run(folder, run, damaged_is_missing=row not in asked)
+        for row, about in every.items()
+        for run in about["runs"]
+    }
     finished = {row: all(len(all_records[run]) == len(texts) for run in every[row]["runs"]) for row in every}
-    methods = {row: every[row] for row in every if finished[row] or row in provenance.get("asked", every)}
+    methods = {row: every[row] for row in every if finished[row] or row in asked}
     records = {run: all_records[run] for about in methods.values() for run in about["runs"]}
     missing = sum(len(texts) - len(run_records) for run_records in records.values())
     if missing:
@@ -261,10 +266,17 @@ def _record_files(folder: Path, run: str) -> list[Path]:
     return sorted((folder / "records" / folder_name(run)).glob("*.parquet"))
 
 
-def _read_run(folder: Path, run: str) -> dict[int, Record]:
+def _read_run(folder: Path, run: str, damaged_is_missing: bool = False) -> dict[int, Record]:
     columns = [name for name in _RECORD.names if name.startswith(("morf_", "lerf_"))]
     columns += ["fraction", "seconds", "error"]
-    return {record.example: record for path in _record_files(folder, run) for record in read_records(path, columns)}
+    records: dict[int, Record] = {}
+    for path in _record_files(folder, run):
+        try:
+            records |= {record.example: record for record in read_records(path, columns)}
+        except ValueError:
+            if not damaged_is_missing:
+                raise
+    return records
 
 
 def _errors(numbers: Sequence[int], runs: Sequence[dict[int, Record]]) -> dict[int, str]:

@@ -149,7 +149,9 @@ class RemovableTokens:
         """Target probability, (rows,), of the text with other token ids, (rows, N)."""
         ids = self._input_ids.repeat(len(rows), 1)
         ids[:, self.positions] = rows
-        with torch.no_grad():
+        # The first pass of a text that is short for BigBird makes layers anew, with random weights.
+        devices = [ids.device] if ids.device.type == "cuda" else []
+        with torch.no_grad(), torch.random.fork_rng(devices):
             logits = self._classifier.logits(ids, *(other.expand(len(rows), -1) for other in self._others))
         return class_probabilities(self._classifier, logits)[:, self._target]
 

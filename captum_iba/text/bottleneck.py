@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import torch
 
@@ -104,6 +104,9 @@ class ClassifierBottleneck:
                 bits = next((tensor for tensor in bits if tensor.shape[:2] == input_ids.shape), bits[0])
             bits_per_token = bits.cpu().double().sum(-1).tolist()
             for row, i in enumerate(batch):
+                n_mask_values = sum(maskable[row]) * (bits.shape[-1] if granularity == "feature" else 1)
+                if granularity == "word":
+                    n_mask_values = len(encoded[i].word_spans)
                 results[i] = TextAttribution(
                     text=encoded[i].text,
                     pair=encoded[i].pair,
@@ -123,7 +126,8 @@ class ClassifierBottleneck:
                     settings={**result_settings, "seed": int(seed)},
                     tokens_truncated=encoded[i].tokens_truncated,
                     model=model_name(classifier.model),
-                    unneeded_bits=_unneeded_bits(settings, sum(maskable[row]), bits.shape[-1]),
+                    unneeded_bits=_unneeded_bits(settings, n_mask_values, bits.shape[-1]),
+                    open_bits=_unneeded_bits(replace(settings, n_steps=0), n_mask_values, bits.shape[-1]),
                     trace=None if trace is None else TextTrace(*(tuple(values[row].tolist()) for values in trace)),
                 )
                 on_text(i)
@@ -164,9 +168,8 @@ class ClassifierBottleneck:
         )
 
 
-def _unneeded_bits(settings: BottleneckSettings, n_tokens: int, n_features: int) -> float:
+def _unneeded_bits(settings: BottleneckSettings, n_mask_values: int, n_features: int) -> float:
     """Bits per token that is not needed; 0 for the published noise, many of whose deviations away activations are."""
     if settings.noise_around_input:
         return 0.0
-    n_mask_values = n_tokens * n_features if settings.granularity == "feature" else n_tokens
     return unneeded_bits(settings, n_mask_values) * n_features

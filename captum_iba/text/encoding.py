@@ -169,18 +169,19 @@ def encode(tokenizer: Any, text: str, pair: str | None, max_length: int, names: 
     starts: dict[int | None, set[int]] = {sequence: set() for sequence in sources}
     for sequence, (start, _) in zip(full.sequence_ids(0), full["offset_mapping"], strict=True):
         starts[sequence].add(start)
-    spans = tuple(
+    spans = [
         _without_space(
             sources[sequence], start, _with_marks(sources[sequence], start, end, starts[sequence]), word in shared
         )
         for sequence, (start, end), word in zip(sequences, offsets, words, strict=True)
-    )
+    ]
+    _show_blank_words(spans, words, sequences, sources)
     return EncodedText(
         text=text,
         pair=pair,
         inputs={name: tuple(truncated[name]) for name in names if name in truncated},
         tokens=tuple(tokenizer.convert_ids_to_tokens(ids)),
-        spans=spans,
+        spans=tuple(spans),
         sequences=sequences,
         special=special,
         words=words,
@@ -218,6 +219,22 @@ def _without_space(source: str, start: int, end: int, joined: bool) -> tuple[int
     if not piece.strip():
         return (end, end) if joined else (start, end)
     return start + len(piece) - len(piece.lstrip()), end - len(piece) + len(piece.rstrip())
+
+
+def _show_blank_words(
+    spans: list[tuple[int, int]],
+    words: Sequence[int | None],
+    sequences: Sequence[int | None],
+    sources: dict[int | None, str],
+) -> None:
+    """Give words of white space only, whose spans are empty, the white space between the token before and their end."""
+    for word in join_words(words, spans, sequences):
+        if word.start == word.end:
+            first, source = word.positions[0], sources[word.sequence]
+            ends = [spans[i][1] for i in range(first) if sequences[i] == word.sequence]
+            start = max([len(source[: word.end].rstrip()), *ends])
+            if start < word.end:
+                spans[first] = (start, word.end)
 
 
 def _number_words(

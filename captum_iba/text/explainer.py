@@ -53,7 +53,7 @@ class TextExplainer:
 
     Raises:
         ValueError: Not a classifier of two or more classes, a slow tokenizer, no padding token, no such
-            layer, or statistics of another layer or model.
+            layer, layers in another order than they run in, or statistics of another layer or model.
 
     Examples::
 
@@ -111,7 +111,7 @@ class TextExplainer:
             layer_statistics.check_model(per_layer or (), fingerprint or self.fingerprint(), self.classifier.name)
             self._change_mark: Any = layer_statistics.change_mark(self.classifier.model)
         self._statistics = per_layer
-        self._neutral_pairs: bool | None = None
+        self._neutral_pairs = layer_statistics.neutral_pairs(per_layer)
         self._bottleneck = self._published_bottleneck = ClassifierBottleneck(self.classifier, self.layers, per_layer)
         if self._all_blocks:
             number = published_layer(len(self.layers))
@@ -119,6 +119,8 @@ class TextExplainer:
             self._published_bottleneck = ClassifierBottleneck(
                 self.classifier, self.layers[part], None if per_layer is None else per_layer[part]
             )
+        if self._neutral_pairs is not None:
+            self._bottleneck.source = self._published_bottleneck.source = "neutral texts"
 
     @classmethod
     def from_pretrained(
@@ -290,8 +292,6 @@ class TextExplainer:
         """
         statistics = layer_statistics.neutral(self.classifier, self.layers, pairs, show_progress)
         self.use_statistics(statistics, statistics[0].model)
-        self._neutral_pairs = pairs
-        self._bottleneck.source = self._published_bottleneck.source = "neutral texts"
         return statistics
 
     def estimate_statistics(
@@ -377,6 +377,8 @@ def cached_statistics(
 
         >>> path, was_cached = cached_statistics(explainer, training_texts)
     """
+    if isinstance(texts, str):
+        raise TypeError("texts is one string, expected several texts")
     check_texts(texts, pairs)
     statistics, path, was_cached = layer_statistics.cached(
         explainer.classifier, explainer.layers, texts, pairs, folder, show_progress

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -204,21 +205,21 @@ def check_layers(classifier: Classifier, blocks: Sequence[Block]) -> None:
     """Raise ValueError if a layer of a classifier does not give one row per token, which is tried with a short text.
 
     Neither does one that never runs, nor the decoder of an encoder-decoder, whose row of a token is that of the one
-    before.
+    before. Several must be in the order in which they run.
     """
     if (inputs := classifier.short_text()) is None:
         return
     names = {block.module: block.name for block in blocks}
-    ran: set[nn.Module] = set()
+    ran: list[nn.Module] = []
     decoders: list[nn.Module] = []
 
     def record(module: nn.Module, *_: Any) -> None:
-        if module in names and not ran.isdisjoint(decoders):
+        if module in names and not set(ran).isdisjoint(decoders):
             raise ValueError(
                 f"layer {names[module]} gives activations of the decoder, where the row of each token is that of the "
                 "one before; expected a layer of the encoder, such as a block by its number"
             )
-        ran.add(module)
+        ran.append(module)
 
     if getattr(classifier.model.config, "is_encoder_decoder", False):
         decoders = [m for name, m in classifier.model.named_modules() if name.rpartition(".")[2] == "decoder"]
@@ -229,8 +230,17 @@ def check_layers(classifier: Classifier, blocks: Sequence[Block]) -> None:
             hooks.callback(module.register_forward_hook(on_this_thread(record)).remove)
         with token_activations_required(blocks, inputs["input_ids"].shape):
             classifier.probabilities(inputs)
-    for module in names.keys() - ran:
+    for module in names.keys() - set(ran):
         raise ValueError(f"layer {names[module]} is never called, expected a module that runs in every pass")
+    calls = [[at for at, module in enumerate(ran) if module is block.module] for block in blocks]
+    for (before, at), (after, then) in pairwise(
+        (block.key, of_module[block.call]) for block, of_module in zip(blocks, calls, strict=True)
+    ):
+        if at > then:
+            raise ValueError(
+                f"layer has {before} before {after}, which runs first, expected layers in the order in which they run: "
+                "information is measured at the first"
+            )
 
 
 @contextmanager

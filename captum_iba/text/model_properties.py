@@ -71,6 +71,11 @@ def class_labels(model: Any) -> list[str]:
             "loss='binary_cross_entropy', else with a loss of your own."
         )
     names = getattr(config, "id2label", None) or {}
+    if strange := [key for key in names if key not in range(count)]:
+        raise ValueError(
+            f"model: config.id2label of {type(model).__name__} has the key {strange[0]!r}, expected the numbers of its "
+            f"{count} outputs, 0 to {count - 1}; set config.id2label"
+        )
     return [str(names.get(i, f"LABEL_{i}")) for i in range(count)]
 
 

@@ -20,7 +20,7 @@ import torch
 
 from captum_iba._files import write_text
 from captum_iba.text.encoding import EncodedText, join_words, scores_per_word
-from captum_iba.visualization.pieces import HARDLY_ANYTHING, notes, ranked_words
+from captum_iba.visualization.pieces import HARDLY_ANYTHING, needs_hardly_anything, notes, ranked_words
 from captum_iba.visualization.terminal import printable
 
 if TYPE_CHECKING:
@@ -128,6 +128,7 @@ class TextAttribution:
         tokens_truncated (int): Number of tokens beyond ``max_length``, which the model did not see.
         unneeded_bits (float): Bits that an average token ends with if the prediction does not need it: the optimization
             stops before it reaches 0.
+        open_bits (float): Bits of an average token before the optimization; 0 where that is not known.
         model (str): Name of the model, without a path.
         trace (TextTrace or None): The optimization step by step, with ``return_trace``.
         repeats (tuple of tuple of float): With ``repeats``, bits per token of each repeat; the bits are their mean.
@@ -163,6 +164,7 @@ class TextAttribution:
     trace: TextTrace | None = None
     repeats: tuple[tuple[float, ...], ...] = ()
     check: DeletionCheck | None = None
+    open_bits: float = 0.0
 
     @cached_property
     def words(self) -> tuple[Word, ...]:
@@ -242,7 +244,7 @@ class TextAttribution:
         lines.append(self.headline())
         lines.append(printable(self.text) + ("" if self.pair is None else f" | {printable(self.pair)}"))
         leading, rest = ranked_words(self)
-        if not leading:
+        if needs_hardly_anything(self):
             lines.append(HARDLY_ANYTHING)
         shown = (leading or rest)[:_PRINTED_WORDS]
         widest = max((word.share for word in shown), default=0.0) if leading else 1.0
@@ -291,8 +293,8 @@ class TextAttribution:
             raise ValueError(f"content is {kind!r}, expected a dictionary with the format {_FORMAT!r}; explain again")
         known = {item.name for item in dataclasses.fields(cls)}
         try:
-            # Files of earlier versions have neither repeats nor a check.
-            values = {name: content[name] for name in known if name in content or name not in ("repeats", "check")}
+            newer = ("repeats", "check", "open_bits")  # not in files of earlier versions
+            values = {name: content[name] for name in known if name in content or name not in newer}
             values["tokens"] = tuple(Token(**{**t, "bits": _number(t["bits"])}) for t in content["tokens"])
             for name in ("target_probability", "predicted_probability"):
                 values[name] = _number(values[name])

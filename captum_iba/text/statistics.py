@@ -49,6 +49,8 @@ class GroupedStatistics(FeatureStatistics):
     def __init__(self, layer: str | None = None, min_std: float = 0.01, feature_dim: int | None = None) -> None:
         super().__init__(layer, min_std, feature_dim)
         self.groups = [FeatureStatistics(layer, min_std, feature_dim) for _ in range(N_GROUPS)]
+        self.neutral_pairs: bool | None = None
+        """Whether the texts are neutral ones in pairs (True) or alone (False); None for other texts."""
 
     def update(self, features: Tensor, mask: Tensor | None = None) -> GroupedStatistics:
         """Take one batch into account; its texts go to all groups in turn."""
@@ -77,16 +79,18 @@ class GroupedStatistics(FeatureStatistics):
         return sample
 
     def _further_tensors(self) -> dict[str, Tensor]:
+        neutral = {} if self.neutral_pairs is None else {"neutral_pairs": torch.tensor(self.neutral_pairs)}
         groups = [group for group in self.groups if group.count]
         if not groups:
-            return {}
-        means, squares = (
-            torch.stack(column).cpu().float() for column in zip(*(g._require() for g in groups), strict=True)
-        )
+            return neutral
+        data = zip(*(group._require() for group in groups), strict=True)
+        means, squares = (torch.stack(tensors).cpu().float() for tensors in data)
         counts = torch.tensor([group.count for group in groups])
-        return {"group_counts": counts, "group_means": means, "group_squares": squares}
+        return {"group_counts": counts, "group_means": means, "group_squares": squares, **neutral}
 
     def _restore(self, tensors: dict[str, Tensor]) -> None:
+        if "neutral_pairs" in tensors:
+            self.neutral_pairs = bool(tensors["neutral_pairs"])
         columns = (tensors.get(f"group_{name}", torch.zeros(0)) for name in ("counts", "means", "squares"))
         for group, count, mean, squares in zip(self.groups, *columns, strict=False):
             group._combine(int(count), mean.double(), squares.double())
@@ -266,10 +270,20 @@ def neutral(
     """Statistics of layers over :func:`neutral_texts`, from the cache if they are there."""
     texts, pairs = neutral_texts(paired)
     try:
-        return cached(classifier, layers, texts, pairs, show_progress=show_progress)[0]
+        statistics = cached(classifier, layers, texts, pairs, show_progress=show_progress)[0]
     except OSError:  # a cache that cannot be written
         with TemporaryDirectory() as folder:
-            return cached(classifier, layers, texts, pairs, folder, show_progress)[0]
+            statistics = cached(classifier, layers, texts, pairs, folder, show_progress)[0]
+    for feature_statistics in statistics:
+        if isinstance(feature_statistics, GroupedStatistics):
+            feature_statistics.neutral_pairs = paired
+    return statistics
+
+
+def neutral_pairs(statistics: Sequence[FeatureStatistics] | None) -> bool | None:
+    """Whether statistics are of neutral texts in pairs or alone; None for those of others."""
+    kinds = {getattr(feature_statistics, "neutral_pairs", None) for feature_statistics in statistics or ()}
+    return kinds.pop() if len(kinds) == 1 else None
 
 
 def classifier_fingerprint(classifier: Classifier) -> str:

@@ -16,6 +16,7 @@ from captum_iba.visualization.figures import axes_on, plain_axes
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure, SubFigure
+    from matplotlib.lines import Line2D
 
 # Okabe and Ito's colours, told apart by colour-blind eyes too; without their yellow, which is too pale for a line.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#777777")
@@ -114,8 +115,7 @@ def plot_degradation(
     per_row = 2
     is_new = ax is None
     figure, ax = axes_on(ax, 4.8, 3.3 + 0.2 * -(-len(bands) // per_row))
-    for number, (name, band) in enumerate(bands.items()):
-        _draw_band(ax, band, name, number)
+    lines = {name: _draw_band(ax, band, name, number) for number, (name, band) in enumerate(bands.items())}
     steps = len(next(iter(bands.values())).x) - 1
     if steps == 9:
         ax.set_xticks([k / 9 for k in range(10)], ["0", *(f"{k}/9" for k in range(1, 9)), "1"])
@@ -124,7 +124,7 @@ def plot_degradation(
     ax.set_xlabel("fraction of the features removed")
     ax.set_ylabel("normalized probability" if normalized else "mean probability")
     plain_axes(ax)
-    _legend(figure, ax, is_new, min(per_row, len(bands)))
+    _legend(figure, ax, is_new, min(per_row, len(bands)), lines)
     return figure, ax
 
 
@@ -172,10 +172,12 @@ def plot_sweep(
     figure, ax = axes_on(ax, 4.8, 3.3 + 0.2 * len(references))
     means, lows, highs = (list(ends) for ends in zip(*intervals, strict=True))
     _draw_band(ax, Band([float(setting) for setting in settings], means, lows, highs), "", 0)
+    lines = {}
     for number, (name, (mean, low, high)) in enumerate(references.items(), 1):
         colour = COLOURS[number % len(COLOURS)]
         ax.axhspan(low, high, color=colour, alpha=0.1, linewidth=0)
-        ax.axhline(mean, color=colour, linestyle=_LINES[1 + (number - 1) % 3], linewidth=1.4, label=name)
+        style = _LINES[1 + (number - 1) % 3]
+        lines[name] = ax.axhline(mean, color=colour, linestyle=style, linewidth=1.4, label=name)
     if log:
         ax.set_xscale("log")
     if len(settings) <= _MOST_TICKS and (log or all(float(setting).is_integer() for setting in settings)):
@@ -185,7 +187,7 @@ def plot_sweep(
     ax.set_ylabel(ylabel, parse_math=False)
     plain_axes(ax)
     if references:
-        _legend(figure, ax, is_new, 2)
+        _legend(figure, ax, is_new, 2, lines)
     return figure, ax
 
 
@@ -252,10 +254,10 @@ def plot_trace(trace: DrawableTrace, ax: Axes | None = None) -> tuple[Figure | S
     return figure, ax
 
 
-def _draw_band(ax: Axes, band: Band, label: str, number: int) -> None:
+def _draw_band(ax: Axes, band: Band, label: str, number: int) -> Line2D:
     colour = COLOURS[number % len(COLOURS)]
     ax.fill_between(band.x, band.low, band.high, color=colour, alpha=0.12, linewidth=0)
-    ax.plot(
+    (line,) = ax.plot(
         band.x,
         band.mean,
         color=colour,
@@ -266,13 +268,20 @@ def _draw_band(ax: Axes, band: Band, label: str, number: int) -> None:
         clip_on=False,
         label=label,
     )
+    return line
 
 
-def _legend(figure: Any, ax: Axes, is_new: bool, columns: int) -> None:
-    """Below the axes in a new figure; inside the axes of a caller's figure, which is not ours to arrange."""
-    legend = (
-        figure.legend(loc="outside lower center", ncols=columns, frameon=False) if is_new else ax.legend(frameon=False)
-    )
+def _legend(figure: Any, ax: Axes, is_new: bool, columns: int, lines: Mapping[str, Line2D]) -> None:
+    """Below the axes in a new figure; inside the axes of a caller's figure, which is not ours to arrange.
+
+    Named ``lines`` are in it whatever their names, and what else the axes have by matplotlib's own rule.
+    """
+    others = [pair for pair in zip(*ax.get_legend_handles_labels(), strict=True) if pair[0] not in lines.values()]
+    handles, names = zip(*others, *((line, name) for name, line in lines.items()), strict=True)
+    if is_new:
+        legend = figure.legend(handles, names, loc="outside lower center", ncols=columns, frameon=False)
+    else:
+        legend = ax.legend(handles, names, frameon=False)
     for text in legend.get_texts():
         text.set_parse_math(False)
 

@@ -37,6 +37,8 @@ class DrawableBits(Protocol):
     @property
     def unneeded_bits(self) -> float: ...
     @property
+    def open_bits(self) -> float: ...
+    @property
     def settings(self) -> Mapping[str, Any]: ...
     @property
     def word_shares(self) -> Any: ...
@@ -80,6 +82,7 @@ class DrawableScores(Protocol):
 
 HARDLY_ANYTHING = "The model needs hardly anything of this text."
 _FLOORS = 10
+_PARTS = 4  # ten floors that are more than a quarter of an open token are no small number of bits
 _COVERED = 0.8
 _LEADING = 3
 
@@ -161,11 +164,17 @@ def parts(attribution: Drawable, floor: float | None = None) -> Iterator[Part]:
         return Part(visible(text), kind, value, max(0.0, value - n * (floor or 0.0)) if has_floor else value)
 
     ends = {0: 0, 1: 0}
+
+    def gap(sequence: int, start: int) -> list[Part]:
+        text = ((source.pair or "") if sequence else source.text)[ends[sequence] : start]
+        # What is truncated at the end of a text is not drawn either.
+        unread = not ends[sequence] and source.tokens_truncated and text.strip()
+        return [Part("… " if unread else text, "gap")] if text else []
+
     for name, bits, special, number, (first, last), of_text in tokens:
         if special:
             if of_text is not None:  # written in the text
-                if gap := ((source.pair or "") if of_text else source.text)[ends[of_text] : first]:
-                    yield Part(gap, "gap")
+                yield from gap(of_text, first)
                 ends[of_text] = max(last, ends[of_text])
             yield part(name, "special", bits, 1)
         # The first token of a word draws it; tokens without a word, spaces for example, are part of a gap.
@@ -175,8 +184,7 @@ def parts(attribution: Drawable, floor: float | None = None) -> Iterator[Part]:
         text = (source.pair or "") if sequence else source.text
         if sequence == 1 and ends[1] == 0:
             yield Part("", "break")
-        if gap := text[ends[sequence] : start]:
-            yield Part(gap, "gap")
+        yield from gap(sequence, start)
         start = max(start, ends[sequence])  # no character is drawn twice
         ends[sequence] = max(end, ends[sequence])
         yield part(text[start:end], "word", value, n_tokens[number])
@@ -239,10 +247,15 @@ def scale_of(attribution: Drawable) -> Scale:
 def full_colour(attributions: Sequence[DrawableBits], floor: float | None = None) -> float:
     """Bits above the floor of full colour: the most of a word or special token, and at least ten floors, or 1 bit.
 
-    Less than that is next to nothing: without it a text in which no word matters would be all dark.
+    Less than that is next to nothing: without it a text in which no word matters would be all dark. Ten floors may be
+    more than a token holds, where the optimization is short; then a token that stays open is enough.
     """
-    least = max(item.unneeded_bits if floor is None else floor for item in attributions)
-    return max(1.0, _FLOORS * least, *(_largest(tuple(parts(item, floor))) for item in attributions))
+    floors = [item.unneeded_bits if floor is None else floor for item in attributions]
+    least = (
+        min(_FLOORS * bits, item.open_bits - bits) if item.open_bits else _FLOORS * bits
+        for item, bits in zip(attributions, floors, strict=True)
+    )
+    return max(1.0, *least, *(_largest(tuple(parts(item, floor))) for item in attributions))
 
 
 def _largest(drawn: Sequence[Part]) -> float:
@@ -271,9 +284,18 @@ def ranked_words(attribution: DrawableBits) -> tuple[list[RankedWord], list[Rank
     """
     shares, spread, repeated = attribution.word_shares, attribution.word_spread, attribution.repeated_shares
     n_first = sum(not word.sequence for word in attribution.words)
+    sources = (attribution.text, attribution.pair or "")
+    # Of words that are truncated before the others, the number is not known.
+    truncated_before = [
+        bool(attribution.tokens_truncated and starts and sources[sequence][: min(starts)].strip())
+        for sequence in (0, 1)
+        for starts in [[word.start for word in attribution.words if (word.sequence or 0) == sequence]]
+    ]
     rows = []
     for i, word in enumerate(attribution.words):
         place = f"word {i + 1 - n_first * (word.sequence == 1)}"
+        if truncated_before[word.sequence or 0]:
+            place += " of those read"
         if attribution.pair is not None:
             place = f"{'second' if word.sequence else 'first'} text, {place}"
         rows.append(RankedWord(visible(word.word), place, word.bits, float(shares[i]), float(spread[i])))
@@ -310,7 +332,12 @@ def notes(attribution: DrawableBits) -> list[str]:
 
 
 def needs_hardly_anything(attribution: Drawable) -> bool:
-    """Whether no word or token is far above the floor."""
+    """Whether no word or token is far above the floor.
+
+    That is not known where the floor itself is a large part of an open token: the optimization has not closed the mask.
+    """
+    if not is_scores(attribution) and 0 < attribution.open_bits < _PARTS * _FLOORS * attribution.unneeded_bits:
+        return False
     return _largest(tuple(parts(attribution))) < scale_of(attribution).maximum
 
 
@@ -337,4 +364,4 @@ def format_number(value: float, style: str = "bits") -> str:
 
 def visible(word: str) -> str:
     """A word; one of white space only, which would be drawn as nothing, is spelled by symbols."""
-    return word.replace("\n", "↵").replace("\t", "⇥").replace(" ", "␣") if not word.strip() else word
+    return word if word.strip() else "".join({"\n": "↵", "\t": "⇥"}.get(character, "␣") for character in word)

@@ -152,3 +152,72 @@ def test_a_mask_of_another_sequence_is_seen_beside_an_attention_mask_of_ones():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         FeatureStatistics.estimate(model, model.encoder.block[0], [batch])
+
+
+class TwoTexts(nn.Module):
+    """Two encoders, one for each text."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Embedding(50, 8), nn.Embedding(50, 8)
+        self.mix, self.head = nn.Linear(8, 8), nn.Linear(8, 3)
+
+    def forward(self, input_ids, attention_mask, passage_ids, passage_mask):
+        texts = ((self.first(input_ids), attention_mask), (self.mix(self.second(passage_ids)), passage_mask))
+        return self.head(sum((values * mask[..., None]).sum(1) for values, mask in texts))
+
+
+def padded(lengths, n_positions=20):
+    return (torch.arange(n_positions) < torch.as_tensor(lengths)[:, None]).long()
+
+
+@pytest.mark.parametrize("as_tuple", [False, True])
+@pytest.mark.parametrize("kind", ["shorter", "whole", "additive"])
+def test_the_mask_of_one_text_does_not_serve_the_layers_of_another(as_tuple, kind):
+    torch.manual_seed(0)
+    ids = torch.randint(1, 50, (2, 100, 20))
+    first, second = padded(torch.randint(3, 9, (100,))), padded(torch.randint(9, 21, (100,)))
+    second = {"shorter": second, "whole": torch.ones_like(second), "additive": (second - 1) * 1e4}[kind]
+    batch = {"input_ids": ids[0], "attention_mask": first, "passage_ids": ids[1], "passage_mask": second}
+    model = TwoTexts()
+    with pytest.warns(UserWarning, match="'passage_mask' and the attention mask seem to mark padding of two texts"):
+        statistics = FeatureStatistics.estimate(model, model.mix, [tuple(batch.values()) if as_tuple else batch])
+    assert statistics.count == 2000
+    named = FeatureStatistics.estimate(model, model.mix, [batch], mask_func=lambda batch: batch["passage_mask"] > -1)
+    assert named.count == (2000 if kind != "additive" else int((second == 0).sum()))
+
+
+@pytest.mark.parametrize("other", ["same", "inverse", "special"])
+def test_a_second_mask_of_the_same_text_changes_nothing(other):
+    torch.manual_seed(0)
+    first = padded(torch.randint(3, 21, (100,)))
+    special = torch.zeros_like(first)
+    special[:, 0] = special[:, 2] = 1
+    second = {"same": first.bool(), "inverse": first == 0, "special": special}[other]
+    ids = torch.randint(1, 50, (100, 20))
+    batch = {"input_ids": ids, "attention_mask": first, "passage_ids": ids, "passage_mask": second}
+    model = TwoTexts()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert FeatureStatistics.estimate(model, model.mix, [batch]).count == int(first.sum())
+
+
+def test_padding_does_not_count_in_rows_of_all_examples():
+    torch.manual_seed(0)
+
+    class Flat(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding, self.layer = nn.Embedding(50, 8), nn.Linear(8, 4)
+
+        def forward(self, input_ids, attention_mask):
+            rows = self.layer(self.embedding(input_ids).flatten(0, 1))
+            return (rows.unflatten(0, input_ids.shape) * attention_mask[..., None]).sum(1)
+
+    model, mask = Flat(), padded(torch.randint(3, 21, (100,)))
+    ids = torch.randint(1, 50, (100, 20))
+    statistics = FeatureStatistics.estimate(model, model.layer, [{"input_ids": ids, "attention_mask": mask}])
+    with torch.no_grad():
+        rows = model.layer(model.embedding(ids))[mask.bool()]
+    assert statistics.count == int(mask.sum())
+    torch.testing.assert_close(statistics.mean, rows.mean(0))

@@ -374,3 +374,58 @@ def test_statistics_of_a_whole_file_are_a_sample_of_it(tmp_path, model_folder):
     config = ComparisonConfig(str(path), str(model_folder), ["random"])
     _, texts, _ = _statistics_source(config, load_data(str(path), LABELS, others=500))
     assert len(texts) == 500 and 150 < sum(text.text == "good film" for text in texts) < 350
+
+
+@pytest.mark.parametrize("value", [["good", "film"], {"0": "good"}])
+def test_lists_and_objects_are_no_texts_for_explain(tmp_path, value):
+    """pandas writes a table as one object of objects; explained were their Python spellings."""
+    path = write_lines(tmp_path / "data.jsonl", [{"text": "good"}, {"text": value}])
+    with pytest.raises(ValueError, match=r'line 2 has an? (list|object) in place of a text.*orient="records", lines=T'):
+        read_texts(str(path), None, None)
+    pairs = write_lines(tmp_path / "pairs.jsonl", [{"text": "good", "text_pair": value}])
+    with pytest.raises(ValueError, match="line 1 has an? (list|object) in place of a text"):
+        read_texts(str(pairs), None, None)
+
+
+def test_a_number_that_is_none_is_a_missing_text(tmp_path):
+    path = write(tmp_path / "data.jsonl", '{"text": 1.5}\n{"text": true}\n{"text": NaN}\n')
+    with pytest.raises(ValueError, match="line 3 has no text in the column 'text'; leave the row out"):
+        read_texts(str(path), None, None)
+    write(path, '{"text": 1.5}\n{"text": true}\n')
+    assert read_texts(str(path), None, None) == (["1.5", "True"], None)
+
+
+@pytest.mark.parametrize("added", ["base@seed=0", "BASE@seed=1"])
+def test_a_method_that_is_added_does_not_take_the_records_of_another(tmp_path, config_of, added):
+    list(prepare(config_of(methods=[{"method": "random", "name": "base", "seeds": 2}]), tmp_path).run())
+    with pytest.raises(ValueError, match=f"{added} was a run of base, is one of {added}"):
+        prepare(config_of(methods=[{"method": "saliency", "name": added}]), tmp_path)
+    list(prepare(config_of(methods=[{"method": "saliency", "name": "other"}]), tmp_path).run())
+    assert [row.name for row in read_results(tmp_path).rows] == ["base", "other"]
+
+
+@pytest.mark.parametrize("spelled", [int, str])
+def test_labels_that_count_from_minus_1_are_refused_whatever_is_sampled(tmp_path, spelled):
+    rows = [{"text": "good", "label": spelled(label)} for label in [0, 1] * 20 + [-1]]
+    path = write_lines(tmp_path / "data.jsonl", rows)
+    for seed in range(3):
+        with pytest.raises(ValueError, match="the column 'label' has the labels -1 to 1, and the model the classes 0"):
+            load_data(str(path), LABELS, examples=2, seed=seed)
+    rows.append({"text": "bad", "label": spelled(2)})  # then -1 is no class
+    write_lines(path, rows)
+    assert [example.gold in (0, 1, 2) for example in load_data(str(path), LABELS, examples=2, seed=1).examples]
+    named = write_classes(tmp_path / "named.parquet", LABELS, [0, 1, 0, 1, -1])
+    assert load_data(str(named), LABELS, examples=1, seed=1).examples[0].gold in (0, 1)
+
+
+def test_damaged_records_of_a_method_that_was_not_asked_for_leave_it_out(tmp_path, config_of):
+    list(prepare(config_of(methods=["leave_one_out"]), tmp_path).run())
+    list(prepare(config_of(methods=["saliency"]), tmp_path).run())
+    chunk = sorted((tmp_path / "records" / "leave_one_out").iterdir())[0]
+    content = chunk.read_bytes()
+    chunk.write_bytes(content[: len(content) // 2])
+    results = read_results(tmp_path)
+    assert [row.name for row in results.rows] == ["saliency"] and results.left_out == ("leave_one_out",)
+    chunk.rename(tmp_path / "records" / "saliency" / chunk.name)
+    with pytest.raises(ValueError, match="is not a parquet file that can be read"):
+        read_results(tmp_path)

@@ -301,3 +301,19 @@ def test_bands_of_probabilities_are_at_evenly_spaced_fractions():
     bands = degradation_bands({"iba": torch.tensor([[0.9, 0.5, 0.1], [0.9, 0.7, 0.3]])})
     assert bands["iba"].x == [0.0, 0.5, 1.0]
     assert bands["iba"].mean == pytest.approx([0.9, 0.6, 0.2])
+
+
+@pytest.mark.parametrize("own_axes", [True, False])
+def test_a_curve_whose_name_begins_with_an_underscore_is_in_the_legend(own_axes):
+    from matplotlib.figure import Figure
+
+    ax = Figure().subplots() if own_axes else None
+    if own_axes:
+        ax.plot([0, 1], [0, 1], label="there before")
+    curves = {name: torch.tensor([[0.9, 0.5, 0.1], [0.8, 0.4, 0.1]]) for name in ("_mine", "ig", "$x_1$")}
+    figure, ax = plot_degradation(curves, ax)
+    legend = ax.get_legend() if own_axes else figure.legends[0]
+    names = [text.get_text() for text in legend.get_texts()]
+    assert names == (["there before"] if own_axes else []) + ["_mine", "ig", "$x_1$"]
+    figure, _ = plot_sweep({1: [0.1, 0.3], 2: [0.4, 0.5]}, "layer", reference={"_mine": [0.2, 0.3]})
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["_mine"]

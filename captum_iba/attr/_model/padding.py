@@ -53,6 +53,14 @@ class Padding:
         if bool((mask != 0).all()):
             self._look_for_masks(named, activations)  # of another sequence
             return all_count
+        if (other := _mask_of_another_text(named, mask)) is not None:
+            self._warn(
+                "texts",
+                f"batches: {other!r} and the attention mask seem to mark padding of two texts; which one a layer reads "
+                "is not known, and padding is counted as data. Pass mask_func, which returns the mask of the layer's "
+                "text, 1 for tokens and 0 for padding.",
+            )
+            return all_count
         same_shape = [activation.ndim >= 3 and activation.shape[:2] == mask.shape for activation in activations]
         if any(same and number not in self._have_positions for number, same in enumerate(same_shape)):
             self._try_shorter(batch, mask, same_shape, activations, rerun)
@@ -63,6 +71,8 @@ class Padding:
     def _mask_of(self, number: int, mask: Tensor, activation: Tensor, same_shape: bool) -> Tensor | None:
         if same_shape and self._have_positions.get(number, True):
             return mask
+        if activation.ndim == 2 and mask.shape[1] > 1 and len(activation) == mask.numel():
+            return mask.reshape(-1)  # rows of all examples, one after the other
         if activation.ndim >= 3:  # what has no positions, as a pooler, has no padding either
             self._warn(
                 f"positions {number}",
@@ -206,6 +216,21 @@ def _attention_masks(named: Sequence[tuple[str, Any]]) -> list[Tensor]:
     return next(iter(masks.values()), [])
 
 
+def _mask_of_another_text(named: Sequence[tuple[str, Any]], mask: Tensor) -> str | None:
+    """Name of a mask of the same shape, but with other padding, or none; those of decoders are known by their names."""
+    for name, value in named:
+        if name in _NO_MASK or name.startswith(_OTHER_SEQUENCES):
+            continue
+        if not isinstance(value, Tensor) or value.shape != mask.shape:
+            continue
+        value = _without_additive(name, value)
+        is_mask = _marks_padding(name, value) or (_is_called_mask(name) and bool((value == value[0, 0]).all()))
+        ones, marked = value != 0, mask != 0
+        if is_mask and not (ones.equal(marked) or ones.equal(~marked)):
+            return name
+    return None
+
+
 def _is_of_lengths(name: str, value: Any) -> bool:
     """Whether the value is called lengths, with one number per example, and they differ."""
     if not _LENGTHS.search(name):
@@ -234,13 +259,17 @@ def _is_called_mask(name: str) -> bool:
 
 def _marks_padding(name: str, value: Tensor) -> bool:
     """Whether a (B, T) tensor is 1 for the tokens of each row and 0 for padding on one side of them."""
-    called_mask = _is_called_mask(name)
-    if called_mask and value.is_floating_point() and bool((value <= _ADDITIVE_MASK_THRESHOLD).any()):
-        value = (value > _ADDITIVE_MASK_THRESHOLD).long()  # an additive mask
+    called_mask, value = _is_called_mask(name), _without_additive(name, value)
     if (value.is_floating_point() and not called_mask) or not bool(((value == 0) | (value == 1)).all()):
         return False
     # A mask may be true for padding, too; anything else would be token types.
     return _is_one_side(value.bool()) or (called_mask and _is_one_side(value == 0))
+
+
+def _without_additive(name: str, value: Tensor) -> Tensor:
+    """An additive mask as one of 1 and 0; other values as they are."""
+    additive = _is_called_mask(name) and value.is_floating_point() and bool((value <= _ADDITIVE_MASK_THRESHOLD).any())
+    return (value > _ADDITIVE_MASK_THRESHOLD).long() if additive else value
 
 
 def _is_one_side(ones: Tensor) -> bool:
