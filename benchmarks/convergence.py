@@ -25,7 +25,7 @@ from captum_iba.demo import embedded_model_path
 from captum_iba.methods.task import FloatArray
 from captum_iba.text import TextExplainer
 
-_LONG = {"n_steps": 50, "n_samples": 100, "alternate": False, "seed": 100}
+_LONG = {"n_steps": 50, "n_samples": 100, "alternate": False, "tail_average": 0.0, "seed": 100}
 _DEFAULT = resolve_settings()
 REFERENCES = {
     "three times as far": _LONG,
@@ -33,9 +33,9 @@ REFERENCES = {
 }
 CHEAP: dict[str, dict[str, Any]] = {
     "default": {},
-    "another seed": {"seed": 1},
-    "independent draws": {"antithetic": False},
-    "no draws, the mean of the noise": {"n_samples": 0},
+    "the last step alone": {"tail_average": 0.0},
+    "one draw a step": {"n_samples": 1},
+    "one draw a step, another seed": {"n_samples": 1, "seed": 1},
     "two pairs of draws a step": {"n_samples": 4},
     "both sides in every step": {"alternate": False},
     "12 steps": {"n_steps": 12},

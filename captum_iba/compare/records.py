@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -166,7 +167,8 @@ class Row:
     """A row of the tables, with an outcome per seed; none where the method failed on every example.
 
     ``about`` is what the provenance says of it (``method``, ``counting``, ``runs``, whether it is ``signed`` or
-    ``word_level``); ``error`` is what went wrong with the first of the examples that failed.
+    ``word_level``); ``error`` is what went wrong with the first of the examples that failed. ``same_leading`` is how
+    often two seeds give the highest score to the same token, a fraction of the examples; None for a single seed.
     """
 
     name: str
@@ -174,6 +176,7 @@ class Row:
     outcomes: tuple[Outcome, ...]
     failed: int
     error: str | None
+    same_leading: float | None = None
 
 
 @dataclass(frozen=True)
@@ -242,6 +245,7 @@ def read_results(folder: Path) -> Results:
             tuple(_outcome([records[run][i] for i in common]) for run in about["runs"]) if row in usable else (),
             len(errors[row]),
             next(iter(errors[row].values()), None),
+            _same_leading(folder, about["runs"], common) if row in usable else None,
         )
         for row, about in methods.items()
     )
@@ -260,6 +264,14 @@ def read_scores(folder: Path, run: str, examples: Sequence[int]) -> dict[int, li
         for record in read_records(path, ["scores"])
         if record.example in numbers and record.scores is not None
     }
+
+
+def _same_leading(folder: Path, runs: Sequence[str], common: Sequence[int]) -> float | None:
+    leading = []
+    for run in runs if len(runs) > 1 else ():
+        scores = read_scores(folder, run, common)
+        leading.append([int(np.argmax(scores[number])) for number in common])
+    return float(np.mean([np.equal(*pair) for pair in combinations(leading, 2)])) if leading else None
 
 
 def _record_files(folder: Path, run: str) -> list[Path]:

@@ -181,9 +181,13 @@ def notes(table: Table, results: Results) -> list[str]:
             f"Counted as in the published code (special tokens count, the last-ranked token stays), so not quite "
             f"comparable with the rest: {', '.join(released)}."
         )
-    several = [f"{row.name} ({len(row.outcomes)})" for row in results.rows if len(row.outcomes) > 1]
+    several = [
+        f"{row.name} ({len(row.outcomes)} seeds) in {row.same_leading:.0%}"
+        for row in results.rows
+        if row.same_leading is not None
+    ]
     if several:
-        lines.append(f"Mean over several seeds: {', '.join(several)}.")
+        lines.append(f"Means over seeds. Two seeds have the same leading token: {', '.join(several)} of the examples.")
     for row, failed in _failures(results):
         consequence = f"which count for {'no method' if row.outcomes else 'this method only'}"
         lines.append(f"{failed}, {consequence}; the first error: {row.error}")

@@ -1,5 +1,6 @@
 import csv
 import io
+import itertools
 
 import numpy as np
 import pytest
@@ -75,6 +76,19 @@ def test_accuracy_targets_and_seeds(finished, results):
     assert results.accuracy == np.mean([record.morf_decision[0] == record.gold for record in records])
     assert results.targets == {record.example: record.gold for record in records}
     assert [len(row.outcomes) for row in results.rows] == [1, 1, 1, 3]
+    assert [row.same_leading for row in results.rows[:3]] == [None] * 3
+    leading = [
+        {
+            record.example: int(np.argmax(record.scores))
+            for path in (finished / "records" / f"random@seed={seed}").glob("*.parquet")
+            for record in read_records(path)
+        }
+        for seed in range(3)
+    ]
+    same = [one[number] == other[number] for one, other in itertools.combinations(leading, 2) for number in one]
+    assert len(same) == 36 and results.rows[3].same_leading == pytest.approx(np.mean(same))
+    expected = f"the same leading token: random (3 seeds) in {np.mean(same):.0%} of the examples"
+    assert expected in (finished / "table.md").read_text(encoding="utf-8")
 
 
 def made(rows, target="gold", released=()):
