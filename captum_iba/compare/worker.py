@@ -256,7 +256,7 @@ class LayerStatistics:
 
         def estimate(layer: str | None) -> tuple[FeatureStatistics, ...]:
             layers = find_layers(self._classifier.model, layer)
-            return layer_statistics.estimate(self._classifier, layers, self._encoded(), self._batch_size, False)
+            return layer_statistics.estimate(self._classifier, layers, self._encoded(), self._batch_size, False, False)
 
         return self._get(block, estimate)
 
@@ -280,7 +280,7 @@ class LayerStatistics:
         layers = find_layers(self._classifier.model, layer)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "batches: the statistics of layer")  # they are few, for a part
-            estimated = layer_statistics.estimate(self._classifier, layers, encoded, len(encoded), False)
+            estimated = layer_statistics.estimate(self._classifier, layers, encoded, len(encoded), False, False)
         with TemporaryDirectory() as folder:  # files are of no device
             path = Path(folder) / "part"
             return tuple(_through_file(path, statistics) for statistics in estimated)

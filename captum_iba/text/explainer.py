@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -216,6 +217,7 @@ class TextExplainer:
             >>> explainer.explain("A wonderful film.", granularity="word", beta=5.0).word_bits
         """
         first, second = check_texts(texts, pairs)
+        check_integer("seed", seed, kind=Integral)
         check_integer("repeats", repeats, at_least=1)
         check_flag("check", check)
         name, granularity, settings = resolve_text_settings(preset, overrides)

@@ -102,8 +102,12 @@ def estimate(
     encoded: Sequence[EncodedText],
     batch_size: int,
     show_progress: bool,
+    grouped: bool = True,
 ) -> tuple[FeatureStatistics, ...]:
-    """Estimate the statistics of layers over texts, all in the same passes; padding does not count."""
+    """Estimate the statistics of layers over texts, all in the same passes; padding does not count.
+
+    ``grouped`` keeps those of groups of texts, too.
+    """
     lengths, masked = [len(item) for item in encoded], "attention_mask" in encoded[0].inputs
     batches = [
         classifier.tensors([encoded[i] for i in batch], whole_windows=True)
@@ -111,7 +115,7 @@ def estimate(
         for batch in batches_by_length(lengths, batch_size, equal=classifier.padding_matters or not masked)
     ]
     with classifier.with_padding_token():
-        statistics: list[FeatureStatistics] = GroupedStatistics.estimate(
+        statistics: list[FeatureStatistics] = (GroupedStatistics if grouped else FeatureStatistics).estimate(
             classifier.model,
             [block.module for block in layers],
             batches,
