@@ -228,7 +228,7 @@ def cache_path(
         fingerprint,
         *(block.key for block in layers),
         str(classifier.max_length),
-        f"{len(layers)} layers, {len(texts)} texts, {'no' if pairs is None else len(pairs)} pairs",
+        f"{len(layers)} layers, {N_GROUPS} groups, {len(texts)} texts, {'no' if pairs is None else len(pairs)} pairs",
         *texts,
         *(pairs or ()),
     ):

@@ -318,8 +318,8 @@ def notes(attribution: DrawableBits) -> list[str]:
         ranked = sorted(range(len(attribution.words)), key=lambda i: -attribution.word_shares[i])
         first = sum(int(shares.argmax()) == ranked[0] for shares in attribution.repeated_shares)
         sentences.append(
-            f"{visible(attribution.words[ranked[0]].word)} leads in {first} of {n_repeats} repeats; ± is the standard "
-            "deviation over them, and ≈ a word whose order with its neighbour in the list differs between them."
+            f"{visible(attribution.words[ranked[0]].word)} leads in {first} of {n_repeats} repeats (±: standard "
+            "deviation over them; ≈: the order with a neighbour in the list differs between them)."
         )
     if (check := attribution.check) is not None:
         words = "word" if check.n_words == 1 else f"{check.n_words} words"

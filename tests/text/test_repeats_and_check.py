@@ -12,6 +12,7 @@ from captum_iba.text import TextAttribution, TextExplainer
 from captum_iba.text.deletion import keep_words
 from captum_iba.text.statistics import GroupedStatistics
 from captum_iba.visualization import token_map, token_page
+from captum_iba.visualization.pieces import ranked_words
 
 TEXTS = ["The film was not good", "a dull, unbelievable plot! don't like the plot", "good?"]
 TRAINING = ["the film was good", "a dull plot, not good", "unbelievable", "I don't like the plot", "good", "bad!"] * 5
@@ -123,7 +124,7 @@ def test_the_check_runs_the_text_without_the_words(film_explainer):
     classifier, check = film_explainer.classifier, result.check
     (encoded,) = classifier.encode([text], [None])
     order = sorted(range(len(result.words)), key=lambda i: (-result.word_shares[i], -result.word_bits[i]))
-    assert check.n_words == round(len(order) / 9) > 1
+    assert check.n_words == len(ranked_words(result)[0]) > 1
 
     def probability(without):
         kept = keep_words(encoded, set(range(len(order))) - set(without))
@@ -137,6 +138,18 @@ def test_the_check_runs_the_text_without_the_words(film_explainer):
     assert check.without_leading < check.without_random < check.probability
     sentence = f"without the leading {check.n_words} words {check.without_leading:.1%}"
     assert sentence in str(result) and sentence in token_map(result) and sentence in token_page([result])
+
+
+def test_a_text_that_is_not_needed_is_checked_by_a_ninth_of_its_words(film_explainer):
+    result = film_explainer.explain(
+        "A warm, beautifully acted little film. I laughed, I cried, and it was fun.", check=True
+    )
+    assert ranked_words(result)[0] == [] and result.check.n_words == round(len(result.words) / 9) == 2
+
+
+def test_at_most_half_of_the_words_are_deleted(film_explainer):
+    result = film_explainer.explain("a bad disaster", check=True, beta=0.1)
+    assert len(ranked_words(result)[0]) > result.check.n_words == 1
 
 
 def test_a_text_of_one_word_can_be_checked(film_explainer):
