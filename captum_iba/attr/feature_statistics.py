@@ -276,7 +276,7 @@ class FeatureStatistics:
             **({} if self.at_input is None else {"at_input": str(int(self.at_input))}),
             **({} if self.call is None else {"call": str(self.call)}),
         }
-        content = save({"mean": mean.cpu(), "squares": squares.cpu(), **self._further_tensors()}, metadata=metadata)
+        content = save({"mean": mean.cpu(), "squares": squares.cpu(), **self.further_tensors()}, metadata=metadata)
         write_bytes(path, content)
 
     @classmethod
@@ -318,7 +318,7 @@ class FeatureStatistics:
         statistics._restore(tensors)
         return statistics
 
-    def _further_tensors(self) -> dict[str, Tensor]:
+    def further_tensors(self) -> dict[str, Tensor]:
         """What a subclass saves, too."""
         return {}
 

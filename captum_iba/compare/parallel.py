@@ -453,7 +453,7 @@ class _KeptBatches:
         for part in parts:
             add_part(self._digest, part)
         for statistics in bottleneck.statistics or ():
-            for tensor in (statistics.mean, statistics.std):
+            for tensor in (statistics.mean, statistics.std, *statistics.further_tensors().values()):
                 self._digest.update(tensor.cpu().contiguous().numpy().tobytes())
 
     def read(self, *batch: Any) -> list[TextAttribution] | None:

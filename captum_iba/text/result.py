@@ -131,7 +131,7 @@ class TextAttribution:
             stops before it reaches 0.
         open_bits (float): Bits of an average token before the optimization; 0 where that is not known.
         model (str): Name of the model, without a path.
-        trace (TextTrace or None): The optimization step by step, with ``return_trace``.
+        trace (TextTrace or None): The optimization step by step, with ``return_trace``; of the first repeat.
         repeats (tuple of tuple of float): With ``repeats``, bits per token of each repeat; the bits are their mean.
         check (DeletionCheck or None): With ``check``, the target probability without the leading words.
 

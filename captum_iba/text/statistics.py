@@ -78,7 +78,8 @@ class GroupedStatistics(FeatureStatistics):
             sample._combine(groups[number].count, *groups[number]._require())
         return sample
 
-    def _further_tensors(self) -> dict[str, Tensor]:
+    def further_tensors(self) -> dict[str, Tensor]:
+        """The statistics of the groups, and whether they are of neutral texts."""
         neutral = {} if self.neutral_pairs is None else {"neutral_pairs": torch.tensor(self.neutral_pairs)}
         groups = [group for group in self.groups if group.count]
         if not groups:

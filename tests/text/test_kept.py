@@ -109,3 +109,14 @@ def test_from_the_command_line(batches, tmp_path):
     refused = CliRunner().invoke(cli.app, [*command, "--keep", str(tmp_path / "file")])
     words = " ".join(refused.stderr.replace("│", " ").split())  # the box is broken where the path ends
     assert refused.exit_code == 2 and "is a file" in words
+
+
+def test_results_of_repeats_with_other_groups_of_texts_are_not_used(explainer, tmp_path, monkeypatch):
+    """The same texts in another order: the same mean and standard deviation, other groups."""
+    texts = ["the film was good", "a dull plot, not good", "unbelievable", "I like the plot", "good", "bad!"] * 4
+    kept = {}
+    for name, order in (("first", texts), ("again", texts), ("other", texts[1:] + texts[:1])):
+        explainer.estimate_statistics(order)
+        explain_texts(LocalExecutor(), explainer, ["the film was good"], keep=tmp_path, repeats=2, n_steps=2)
+        kept[name] = len(list(tmp_path.glob("*.json")))
+    assert kept == {"first": 1, "again": 1, "other": 2}
