@@ -66,8 +66,8 @@ class GroupedStatistics(FeatureStatistics):
 
     @property
     def has_groups(self) -> bool:
-        """Whether any group has data; files of earlier versions have none."""
-        return any(group.count for group in self.groups)
+        """Whether several groups have data: one text is in one group, and files of earlier versions have none."""
+        return sum(group.count > 0 for group in self.groups) > 1
 
     def resampled(self, seed: int) -> FeatureStatistics:
         """Statistics of as many groups, drawn with replacement: a bootstrap sample of the texts."""

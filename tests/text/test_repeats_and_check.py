@@ -95,6 +95,15 @@ def test_noise_alone_varies_where_statistics_have_no_groups(fitted):
         fitted.explain(TEXTS[0], repeats=2, **QUICK)
 
 
+def test_statistics_of_one_text_do_not_vary(bert, wordpiece):
+    explainer = TextExplainer(bert, wordpiece)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # few positions
+        explainer.estimate_statistics(["the film was good, the plot was not dull"])
+    with pytest.raises(ValueError, match="repeats is 2, but nothing varies"):
+        explainer.explain(TEXTS[0], repeats=2, **QUICK)
+
+
 @pytest.mark.parametrize("repeats", [0, 1.5, True, "5"])
 def test_a_wrong_number_of_repeats(fitted, repeats):
     with pytest.raises(ValueError, match="repeats is .*, expected an integer of at least 1"):
