@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, Literal, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
@@ -86,7 +86,7 @@ class Execution:
     seed: int
     internal_batch_size: int | None
     replay: bool
-    return_trace: bool
+    return_trace: bool | Literal["final"]
     complement_required: bool
     warn_once: Callable[[str, str], None]
     on_rows: Callable[[int], object]
@@ -97,7 +97,7 @@ class Execution:
     @property
     def n_rows(self) -> int:
         """Rows that go through the model for one bottleneck, noise samples times examples."""
-        return (self.settings.n_steps + self.return_trace) * self.settings.samples_per_step * self.inputs.rows
+        return (self.settings.n_steps + bool(self.return_trace)) * self.settings.samples_per_step * self.inputs.rows
 
     def attributions(self, bottlenecks: Sequence[Sequence[int]]) -> list[tuple[Any, BottleneckTrace | None]]:
         """Attribution and trace of every bottleneck (at one hook point, or shared by several)."""

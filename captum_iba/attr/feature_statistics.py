@@ -17,6 +17,7 @@ from captum_iba._files import write_bytes
 from captum_iba._warnings import warn_user
 from captum_iba.attr._model.guard import ModuleGuard
 from captum_iba.attr._model.hooks import HookPoint, activation_of, hook_points, hooked, layer_input_of
+from captum_iba.attr._model.nested import copy_tensor, map_tensors
 from captum_iba.attr._model.padding import Padding
 from captum_iba.attr.feature_dim import Origin, infer_feature_dim, resolve_feature_dim
 
@@ -427,7 +428,9 @@ def _run_to_points(
         if all((point.layer, point.call) in activations for point in points):
             raise _LayersDone
 
-    args, kwargs = ((), batch) if isinstance(batch, Mapping) else (batch, {})
+    # A model may write into its inputs.
+    copied = map_tensors(copy_tensor, batch)
+    args, kwargs = ((), copied) if isinstance(copied, Mapping) else (copied, {})
     with suppress(_LayersDone), hooked(points, visit, lambda value: layer_input_of(value, guard)) as runs:
         arguments = args if isinstance(args, (tuple, list)) else (args,)
         try:
@@ -487,5 +490,5 @@ def _name_of(forward_func: Callable[..., Any], layer: Module) -> str | None:
     if isinstance(forward_func, Module):
         for name, module in forward_func.named_modules():
             if module is layer:
-                return str(name)
+                return str(name) or None  # the model itself has no name, as in files
     return None

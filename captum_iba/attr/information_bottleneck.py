@@ -6,7 +6,7 @@ import functools
 import sys
 from collections.abc import Callable, Sequence
 from numbers import Integral
-from typing import TYPE_CHECKING, Any, ParamSpec
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec
 
 import torch
 from torch import Tensor
@@ -112,7 +112,7 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
         loss: str | LossFunction | None = None,
         seed: int = 0,
         replay: bool = True,
-        return_trace: bool = False,
+        return_trace: bool | Literal["final"] = False,
         show_progress: bool = False,
         preset: str | BottleneckSettings = "default",
         **overrides: Unpack[SettingsOverrides],
@@ -170,8 +170,9 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
             replay (bool, optional): Run only what comes after the layer, where that gives the same output. Where it
                         does not, every forward pass is a full one, and a warning says so once.
                         Default: True
-            return_trace (bool, optional): Also return a :class:`BottleneckTrace`, for one more forward pass, and where
-                        steps ``alternate`` for one more per step. The attributions are the same.
+            return_trace (bool or str, optional): Also return a :class:`BottleneckTrace`, for one more forward pass, and
+                        where steps ``alternate`` for one more per step. ``"final"`` keeps its last entry alone, for one
+                        more forward pass, and without the complement loss. The attributions are the same.
                         Default: False
             show_progress (bool, optional): Show a progress bar over the forward passes.
                         Default: False
@@ -223,6 +224,8 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
                 '(preset="as_released"): the input would be the mean of its own noise'
             )
         check_integer("seed", seed, kind=Integral)
+        if return_trace not in (True, False, "final"):
+            raise ValueError(f"return_trace is {return_trace!r}, expected True, False or 'final'")
         if internal_batch_size is not None:
             check_integer("internal_batch_size", internal_batch_size, at_least=1, kind=Integral)
         points = hook_points(self._layers, layer_call, attribute_to_layer_input)

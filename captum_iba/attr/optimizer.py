@@ -2,14 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
 
-from captum_iba.attr.losses import target_probability
-from captum_iba.attr.objective import NATS_PER_BIT, Objective, information
+from captum_iba.attr.losses import LossFunction, target_probability
+from captum_iba.attr.objective import NATS_PER_BIT, Information, MaskLayout, information
 from captum_iba.attr.settings import INITIAL_MASK_LOGIT, BottleneckSettings
+
+
+class MaskObjective(Protocol):
+    """Loss and information of the masks of a few examples.
+
+    Of a layer's mask it is an :class:`~captum_iba.attr.objective.Objective`.
+    """
+
+    @property
+    def activation(self) -> Tensor:
+        """What the mask is for, (B, ...)."""
+
+    @property
+    def layout(self) -> MaskLayout:
+        """Which elements share a mask value."""
+
+    @property
+    def information(self) -> Information:
+        """Information that a mask lets through."""
+
+    @property
+    def settings(self) -> BottleneckSettings:
+        """Settings of the optimization."""
+
+    @property
+    def loss(self) -> str | LossFunction:
+        """The loss, which says whether there is a target probability."""
+
+    def losses(self, alpha: Tensor, step: int, samples: range, masks: Sequence[int], /) -> Tensor:
+        """Losses of some noise samples of a step, (masks, samples, B)."""
 
 
 class NoGradientError(ValueError):
@@ -17,9 +48,9 @@ class NoGradientError(ValueError):
 
 
 def optimize_mask(
-    objective: Objective,
+    objective: MaskObjective,
     samples_per_pass: int,
-    return_trace: bool,
+    return_trace: bool | Literal["final"],
     on_pass: Callable[[int], object],
 ) -> tuple[Tensor, list[tuple[Tensor, Tensor, Tensor]]]:
     """Adam on the mask logits, from an open mask, with new noise in every step.
@@ -29,8 +60,8 @@ def optimize_mask(
 
     Args:
         samples_per_pass (int): Number of noise samples that go through the model together.
-        return_trace (bool): Whether the history is needed. Then masks without weight in a step are evaluated too, and
-            the final mask in one more pass.
+        return_trace (bool or "final"): Whether the history is needed. Then masks without weight in a step are evaluated
+            too, and the final mask in one more pass. "final" is that pass alone, without the complement.
         on_pass (Callable): Called with the number of noise samples after every forward pass that counts.
 
     Returns:
@@ -49,15 +80,18 @@ def optimize_mask(
     passes = [range(i, min(i + samples_per_pass, n_samples)) for i in range(0, n_samples, samples_per_pass)]
     history = []
     average = torch.zeros_like(alpha)
-    for step in range(settings.n_steps + return_trace):
+    for step in range(settings.n_steps + bool(return_trace)):
         updates = step < settings.n_steps
+        traced = return_trace is True or (return_trace == "final" and not updates)
         gradient = torch.zeros_like(alpha)
         loss = torch.zeros(len(objective.activation), dtype=dtype, device=alpha.device)
         probability = torch.zeros_like(loss)
         noise_step = step // 2 if settings.alternates else step  # a step and its complement have the same noise
         evaluations = [(masks, weight if updates else 0.0) for masks, weight in settings.masks_of_step(step)]
-        if not return_trace:
+        if not traced:
             evaluations = [(masks, weight) for masks, weight in evaluations if weight]
+        elif return_trace == "final":
+            evaluations = [((0,), 0.0)]
         for number, (masks, weight) in enumerate(evaluations):
             for samples in passes:
                 with torch.set_grad_enabled(weight > 0):
@@ -89,7 +123,7 @@ def optimize_mask(
                 f"{float(objective.activation.abs().max()):.2g}; expected statistics of such activations, or a "
                 "bottleneck_mask that leaves out the elements that mark padding"
             )
-        if return_trace:
+        if traced:
             history.append((loss + settings.beta * mean, mean * objective.information.n_elements, probability))
         if updates:
             alpha.grad = gradient

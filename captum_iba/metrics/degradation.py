@@ -105,13 +105,15 @@ def degradation(
         forward_func (Callable): Model, or any function of inputs and additional arguments, that returns logits
                     (rows, C), C > 1. It runs in evaluation mode, without gradients, and is left as it was.
         inputs (Tensor or tuple of Tensor): Token ids (B, T), embeddings (B, T, D), images (B, C, H, W) or tables
-                    (B, F). Of a tuple, features are removed from the first tensor.
+                    (B, F). Of a tuple, features are removed from the first tensor; :class:`Delete` says of the
+                    others which follow.
         attributions (Tensor or tuple of Tensor): Scores (B, T); (B, T, D), summed over D; for images (B, H, W) or
                     (B, C, H, W), summed over C. Of a tuple, the first tensor.
         target (int, list of int or Tensor, optional): Class, one for all examples or one per example.
                     Default: None, the most probable class of the complete example
         additional_forward_args (Any, optional): Additional arguments of ``forward_func``, one or a tuple. Tensors in
-                    them whose first dimension is B are selected together with the examples.
+                    them whose first dimension is B are selected together with the examples; with ValueError where
+                    this is chance, and one is for all examples.
                     Default: None
         order (str, optional): ``"morf"``, highest score first, or ``"lerf"``, lowest first.
                     Default: "morf"
@@ -147,7 +149,8 @@ def degradation(
 
     Raises:
         TypeError: Inputs or outputs that are not tensors.
-        ValueError: A shape, fraction, count, order or counting out of range; the message names it.
+        ValueError: A shape, fraction, count, order or counting out of range, or an argument that has B rows by chance;
+            the message names it.
         AssertionError: A target that the output does not have.
 
     Examples::
@@ -358,12 +361,16 @@ class _Rows:
         """Logits of all rows, (R, C), at least float32, on the CPU."""
         from captum_iba._compat import progress
         from captum_iba.attr._model.guard import ModuleGuard
+        from captum_iba.attr._model.inputs import require_own_rows
 
         passes = self.passes(limit)
         results: list[Tensor] = []
-        with ModuleGuard() as guard, guard.watching(), torch.no_grad():
+        with ModuleGuard(self.forward_func) as guard, guard.watching(), torch.no_grad():
+            require_own_rows(self.forward_func, self.inputs, self.arguments, guard)
+            guard.restore_state()
             for part in progress(passes, desc="degradation", total=len(passes)) if show_progress else passes:
                 output = self.forward_func(*self.forward_args(part))
+                guard.restore_state()  # no pass depends on those before it
                 if not isinstance(output, Tensor):
                     raise TypeError(f"forward_func returns a {type(output).__name__}, expected a tensor of logits")
                 if output.ndim != 2 or len(output) != len(part) or output.shape[1] < 2:

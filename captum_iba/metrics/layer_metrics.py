@@ -148,7 +148,8 @@ def layer_infidelity(
     from captum_iba._compat import _format_additional_forward_args
     from captum_iba.attr._model.guard import ModuleGuard
     from captum_iba.attr._model.hooks import HookPoint, activation_of, hooked, record
-    from captum_iba.attr._model.nested import select_examples, tensors_in
+    from captum_iba.attr._model.inputs import require_own_rows
+    from captum_iba.attr._model.nested import copy_tensor, map_tensors, select_examples, tensors_in
 
     tensors = inputs if isinstance(inputs, tuple) else (inputs,)
     forward_args = (*tensors, *(_format_additional_forward_args(additional_forward_args) or ()))
@@ -160,10 +161,15 @@ def layer_infidelity(
             return activation_of(value, module)[1](activations.to(activation.dtype, copy=True))
 
         with hooked([point], replace):
-            return forward_func(*select_examples(forward_args, rows, examples))
+            output = forward_func(*select_examples(forward_args, rows, examples))
+        guard.restore_state()
+        return output
 
-    with ModuleGuard() as guard, guard.watching(), torch.no_grad():
-        (captured,) = record(lambda _: forward_func(*forward_args), [point], guard).captured
+    with ModuleGuard(forward_func) as guard, guard.watching(), torch.no_grad():
+        require_own_rows(forward_func, tensors, forward_args[len(tensors) :], guard)
+        guard.restore_state()
+        # Every pass gets copies: a model may write into its inputs.
+        (captured,) = record(lambda _: forward_func(*map_tensors(copy_tensor, forward_args)), [point], guard).captured
         if captured.n_calls != 1:
             raise ValueError(f"layer {type(layer).__name__} ran {captured.n_calls} times in a pass, expected once")
         activation = captured.activation

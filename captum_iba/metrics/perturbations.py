@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+_MOST_SEGMENTS = 4  # XLNet's segment ids
 Tensors = tuple[Tensor, ...]
 Arguments = tuple[Any, ...]
 
@@ -31,7 +32,9 @@ class Delete:
 
     Aligned are all tensors of inputs and additional arguments, also inside tuples, lists and dictionaries, that have
     the shape (rows, T, ...): attention mask, segment ids, position ids. Position ids so keep their
-    numbers, and a model that counts positions itself sees none missing.
+    numbers, and a model that counts positions itself sees none missing. Other integers (rows, T) among the inputs are
+    refused, since they may be a second text: padded to another length, it stays as it is. What belongs to the
+    tokens of the first text is passed as an additional argument.
 
     An argument that depends on the number of tokens otherwise (lengths for ``pack_padded_sequence``, masks of the shape
     (rows, 1, 1, T), position ids (T,)) cannot follow: let ``forward_func`` make it from the ids or the attention mask.
@@ -83,6 +86,13 @@ class Delete:
         Raises:
             ValueError: An argument that deletion cannot follow, or a mask whose 0 does not mark padding.
         """
+        for number, tensor in enumerate(inputs[1:], 1):
+            if _aligned(tensor, removable.shape) and _may_be_text(tensor, inputs[0] != self.pad_id):
+                raise ValueError(
+                    f"Delete: inputs[{number}] has the shape of inputs[0], {tuple(tensor.shape)}, and may be a second "
+                    "text, whose tokens would be deleted too; expected one that is padded to another length. What "
+                    "belongs to the tokens of inputs[0] belongs into additional_forward_args"
+                )
         padding = ~removable & (inputs[0] == self.pad_id).to(removable.device)
         others: list[Tensor] = []
 
@@ -255,6 +265,18 @@ def _aligned(tensor: Tensor, shape: torch.Size) -> bool:
             f"{(rows, length)} (what has nothing to do with positions belongs into forward_func)"
         )
     return aligned
+
+
+def _may_be_text(tensor: Tensor, tokens: Tensor) -> bool:
+    """Whether a tensor (rows, T) may hold token ids: integers, but no attention mask, segment ids or position ids.
+
+    ``tokens`` is False at padding, (rows, T).
+    """
+    if tensor.ndim != 2 or tensor.dtype == torch.bool or tensor.is_floating_point():
+        return False
+    is_mask = bool(((tensor >= 0) & (tensor <= _MOST_SEGMENTS)).all())
+    neighbours = tokens[:, 1:] & tokens[:, :-1]
+    return not (is_mask or bool(((tensor.diff(dim=1) == 1) | ~neighbours.to(tensor.device)).all()))
 
 
 def _map_tensors(function: Callable[[Tensor], Any], value: Any) -> Any:

@@ -436,3 +436,23 @@ def test_not_a_number_is_named(statistics):
     assert bool(bits.isfinite().all())
     with pytest.raises(ValueError, match="the layer holds NaN or infinity in example 1"):
         ignores.attribute(ids, target=1, additional_forward_args=mask)
+
+
+@pytest.mark.parametrize("settings", [{}, {"n_samples": 2}, {"preset": "paper", "n_samples": 2}, {"n_steps": 0}])
+def test_the_final_trace_is_the_last_entry_of_the_whole(settings):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+    statistics = FeatureStatistics.estimate(model, model[0], [torch.randn(64, 4)])
+    attribution = InformationBottleneckAttribution(model, model[0], statistics=statistics)
+    inputs = torch.randn(5, 4)
+    bits, whole = attribution.attribute(inputs, target=1, return_trace=True, **settings)
+    same, final = attribution.attribute(inputs, target=1, return_trace="final", **settings)
+    assert torch.allclose(bits, same) and final.probability.shape == (5, 1)
+    assert torch.allclose(final.probability[:, 0], whole.probability[:, -1], atol=1e-6)
+    assert torch.allclose(final.information[:, 0], whole.information[:, -1])
+
+
+def test_a_wrong_trace():
+    model = torch.nn.Linear(4, 3)
+    with pytest.raises(ValueError, match="return_trace is 'last', expected True, False or 'final'"):
+        InformationBottleneckAttribution(model, model).attribute(torch.ones(1, 4), target=0, return_trace="last")

@@ -664,3 +664,27 @@ def test_masks_of_any_sign_are_warned_of_and_labels_are_another_sequence():
     with pytest.warns(UserWarning, match="which of them are padding is not known, and all count"):
         encoder, decoder = FeatureStatistics.estimate(net, [net.encoder, net.decoder], [batch])
     assert (encoder.count, decoder.count) == (int(kept.sum()), 600)
+
+
+def test_a_layer_that_is_written_into_behind_it_is_replayed():
+    """The trial of the replay got what the full pass had written into."""
+
+    class Residual(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.norm, self.head = nn.Conv2d(3, 6, 1), nn.BatchNorm2d(6), nn.Linear(6, 4)
+
+        def forward(self, images):
+            identity = self.first(images)
+            out = self.norm(identity.relu())
+            out += identity
+            return self.head(out.mean((2, 3)))
+
+    torch.manual_seed(0)
+    model, images = Residual().eval(), torch.randn(2, 3, 4, 4)
+    statistics = FeatureStatistics.estimate(model, model.norm, [torch.randn(8, 3, 4, 4)])
+    attribution = InformationBottleneckAttribution(model, model.norm, statistics=statistics)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        bits = attribution.attribute(images, target=1)
+    assert torch.allclose(bits, attribution.attribute(images, target=1, replay=False), atol=1e-4)

@@ -6,11 +6,13 @@ import transformers
 from captum.attr import LayerGradientXActivation
 from torch.nn.utils import prune, spectral_norm, weight_norm
 
+from captum_iba import FeatureStatistics
 from captum_iba.metrics import (
     BaselineValue,
     Degradation,
     Delete,
     MaskOut,
+    ReplaceToken,
     area_between,
     cascading_randomization,
     comprehensiveness,
@@ -18,6 +20,7 @@ from captum_iba.metrics import (
     degradation,
     degraded_floor,
     ground_truth_precision,
+    layer_infidelity,
     layer_sensitivity_max,
     log_odds,
     paired_bootstrap,
@@ -25,6 +28,7 @@ from captum_iba.metrics import (
     sufficiency,
 )
 from captum_iba.metrics.removal import counts_of_fractions
+from tests.metrics.bag import bag
 from tests.text.conftest import build
 
 
@@ -378,3 +382,160 @@ def test_fractions_of_single_features_are_counts(n):
     counts = [1, 2, 3, 5, n // 2, n]
     assert counts_of_fractions([count / n for count in counts], torch.tensor([n]))[0].tolist()[1:] == counts
     assert counts_of_fractions([1e-9], torch.tensor([n]))[0].tolist() == [0, 1]
+
+
+def by_position(ids, positions):
+    """Logits of two classes; position ids of the shape (T,) are the same for all examples."""
+    total = (ids * (1 + positions[..., : ids.shape[1]])).sum(1).float() / 10
+    return torch.stack([torch.zeros_like(total), total], 1)
+
+
+def zero_shot(x, classes):
+    return x @ classes.T
+
+
+@pytest.mark.parametrize(
+    ("forward", "inputs", "argument", "perturbation"),
+    [
+        (by_position, torch.tensor([[4, 5, 6], [7, 8, 9], [2, 3, 4]]), torch.arange(3), ReplaceToken(0)),
+        (zero_shot, torch.eye(3, 6) + 0.1, torch.rand(3, 6, generator=torch.Generator().manual_seed(0)), None),
+        (zero_shot, torch.eye(3, 3) + 0.1, torch.rand(3, 3, generator=torch.Generator().manual_seed(0)), None),
+        (lambda x, weights: x[:, :3] * weights, torch.eye(3, 6) + 0.1, torch.tensor([1.0, 5.0, 3.0]), None),
+        (lambda x, of: x[:, :3] * of["class"], torch.eye(3, 6), {"class": torch.tensor([1.0, 5.0, 3.0])}, None),
+    ],
+)
+def test_arguments_with_as_many_rows_as_examples_by_chance_are_refused(forward, inputs, argument, perturbation):
+    options = {"perturbation": perturbation, "counts": [1]}
+    with pytest.raises(ValueError, match=r"additional_forward_args holds a tensor of the shape \(3,.* by chance"):
+        degradation(forward, inputs, inputs, 1, argument, **options)
+    # Of other sizes it is the same for all.
+    result = degradation(forward, inputs[:2], inputs[:2], 1, argument, **options)
+    assert result.logit[:, 0].tolist() == pytest.approx(forward(inputs[:2], argument)[:, 1].tolist())
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_arguments_of_the_examples_are_selected_with_them(dtype):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 2)).to(dtype)
+    inputs, scale = torch.randn(6, 6, dtype=dtype), torch.rand(6, dtype=dtype)
+    result = degradation(lambda x, scale: model(x * scale[:, None]), inputs, inputs.float(), 1, scale)
+    with torch.no_grad():
+        expected = model.eval()(inputs * scale[:, None])[:, 1].float()
+    assert result.logit[:, 0].tolist() == pytest.approx(expected.tolist(), abs=1e-5 if dtype == torch.float32 else 0.05)
+
+
+def test_rows_that_depend_on_each_other_are_warned_of():
+    x, scale = torch.rand(4, 6), torch.ones(4)
+    with pytest.warns(UserWarning, match="changes with the other rows of a pass"):
+        degradation(lambda x, scale: (x - x.mean(0)) * scale[:, None], x, x, 1, scale)
+
+
+def test_a_second_text_does_not_lose_the_positions_of_the_first():
+    def similar(ids, other):
+        total = (ids.sum(1) - other.sum(1)).float() / 10
+        return torch.stack([torch.zeros_like(total), total], 1)
+
+    first, second = torch.tensor([[5, 6, 7], [8, 9, 0]]), torch.tensor([[15, 11, 12], [13, 18, 0]])
+    longer = torch.cat([second, torch.zeros(2, 1, dtype=torch.int64)], 1)
+    options = {"removable_mask": first > 0, "perturbation": Delete(0), "counts": [1, 3]}
+    with pytest.raises(ValueError, match=r"Delete: inputs\[1\] has the shape of inputs\[0\], \(2, 3\), and may be"):
+        degradation(similar, (first, second), first, 1, **options)
+    left = degradation(similar, (first, longer), first, 1, **options).logit
+    assert torch.allclose(left, torch.tensor([[-2.0, -2.7, -3.8], [-1.4, -2.3, -3.1]]))
+    degradation(similar, first, first, 1, second, **options)  # an argument that belongs to the tokens
+    mask, positions = (first > 0).long(), torch.tensor([[2, 3, 4], [2, 3, 1]])
+    for tensor in (mask, mask.float(), positions, positions[:1]):
+        degradation(lambda ids, other: bag(ids, other != 0), (first, tensor), first, 1, **options)
+
+
+def test_layer_infidelity_refuses_an_argument_with_as_many_rows_as_examples_by_chance():
+    """Label embeddings of as many labels as there are examples were selected with these."""
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(4, 4)
+
+    def forward(inputs, labels):
+        return layer(inputs) @ labels.T
+
+    def halve(activations):
+        return activations / 2, activations / 2
+
+    inputs, labels = torch.randn(3, 4), torch.randn(3, 4)
+    for rows in (2, 3):
+        arguments = (forward, layer, halve, inputs[:rows], torch.ones(rows, 4), None, labels, 1)
+        if rows == 2:
+            assert layer_infidelity(*arguments).shape == (2,)
+        else:
+            with pytest.raises(ValueError, match=r"shape \(3, 4\)"):
+                layer_infidelity(*arguments)
+
+
+class InPlace(torch.nn.Module):
+    """Normalizes its input in place, has an in-place ReLU, and counts its passes."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm = torch.nn.Conv2d(3, 6, 3, padding=1), torch.nn.BatchNorm2d(6)
+        self.relu, self.head = torch.nn.ReLU(inplace=True), torch.nn.Linear(6, 4)
+        self.passes = 0
+
+    def forward(self, images):
+        self.passes += 1
+        hidden = self.relu(self.norm(self.conv(images.sub_(0.5).div_(0.25))))
+        return self.head(hidden.mean((2, 3)))
+
+
+def test_layer_infidelity_with_a_model_that_writes_into_its_inputs():
+    torch.manual_seed(1)
+    model, images, attributions = InPlace().eval(), torch.rand(4, 3, 6, 6), torch.randn(4, 6, 6, 6)
+    before = images.clone()
+
+    def shrink(activations):
+        return activations * 0.3, activations * 0.7
+
+    with torch.no_grad():
+        activation = model.norm(model.conv((before - 0.5) / 0.25))
+        output, changed = (
+            model.head(a.relu().mean((2, 3)))[range(4), range(4)] for a in (activation, activation * 0.7)
+        )
+        expected = ((activation * 0.3 * attributions).flatten(1).sum(1) - (output - changed)).square()
+    for _ in range(2):
+        options = {"target": [0, 1, 2, 3], "n_perturb_samples": 1}
+        result = layer_infidelity(model, model.norm, shrink, images, attributions, **options)
+        assert torch.allclose(result, expected, rtol=1e-4)
+        assert torch.equal(images, before) and model.passes == 0
+
+
+def test_statistics_leave_the_batches_as_they_are():
+    torch.manual_seed(1)
+    model, images = InPlace().eval(), torch.rand(16, 3, 6, 6)
+    before = images.clone()
+    statistics = [FeatureStatistics.estimate(model, model.conv, images.split(8)) for _ in range(2)]
+    assert torch.equal(images, before) and torch.equal(statistics[0].mean, statistics[1].mean)
+
+
+def test_degradation_leaves_a_model_with_a_state_as_it_was():
+    class Streaming(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear, self.level = torch.nn.Linear(4, 3), 1.0
+
+        def forward(self, inputs):
+            output = self.linear(inputs) * self.level
+            self.level *= 2
+            return output
+
+    torch.manual_seed(0)
+    model, inputs = Streaming(), torch.randn(4, 4)
+    results = [
+        degradation(model, inputs, inputs, 1, counts=[2, 4], max_examples_per_batch=size).logit for size in (None, 4, 1)
+    ]
+    assert model.level == 1.0
+    assert all(torch.allclose(results[0], result, atol=1e-5) for result in results)
+
+
+def test_statistics_of_the_whole_model_merge_after_they_were_saved(tmp_path):
+    model = torch.nn.Linear(4, 3)
+    statistics = FeatureStatistics.estimate(model, model, [torch.randn(8, 4)])
+    statistics.save(tmp_path / "statistics")
+    assert statistics.merge(FeatureStatistics.load(tmp_path / "statistics")).count == 16

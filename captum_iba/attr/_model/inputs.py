@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from captum_iba._checks import as_tensors
 from captum_iba._compat import TargetType, _format_additional_forward_args
-from captum_iba.attr._model.nested import map_tensors, tensors_in, tile
+from captum_iba._warnings import warn_user
+from captum_iba.attr._model.nested import copy_tensor, map_tensors, tensors_in, tile
+from captum_iba.attr._model.replay import largest_difference, relative_tolerance
+
+if TYPE_CHECKING:
+    from captum_iba.attr._model.guard import ModuleGuard
 
 
 @dataclass(frozen=True)
@@ -83,6 +88,61 @@ def outside_inference_mode(value: Any) -> Any:
     """Tensors made in inference mode cannot be kept for a backward pass; copies can."""
     with torch.inference_mode(False):
         return map_tensors(lambda tensor: tensor.clone() if tensor.is_inference() else tensor, value)
+
+
+def require_own_rows(
+    forward_func: Callable[..., Tensor], inputs: tuple[Tensor, ...], arguments: tuple[Any, ...], guard: ModuleGuard
+) -> None:
+    """ValueError where an argument has as many rows as there are examples by chance, and is one for all of them.
+
+    Then the output for half of the examples, in reverse order and with their rows alone, differs from that for all as
+    they were given, and does not if the argument stays whole. Nothing runs where the sizes tell that all is of the
+    examples.
+    """
+    first, rows = inputs[0], len(inputs[0])
+    # A value for each example and position belongs to them, unless these are as many, or there are no positions.
+    has_positions = not (first.is_floating_point() and first.ndim == 2) and rows != first.shape[1]
+    suspects = [
+        tensor
+        for tensor in tensors_in(arguments)
+        if rows > 1 and tensor.shape[:1] == (rows,) and not (has_positions and tensor.shape[:2] == first.shape[:2])
+    ]
+    if not suspects:
+        return
+    try:
+        whole = forward_func(*map_tensors(copy_tensor, (*inputs, *arguments)))
+        known = (~whole.isnan().flatten(1).any(1)).nonzero().flatten()
+        examples = known.flip(0)[: (len(known) + 1) // 2].cpu()
+        tolerance = 10 * max(relative_tolerance(guard), 2 * torch.finfo(whole.dtype).eps)
+    except Exception:  # no memory for all rows at once, or an output that the caller refuses
+        return
+    if len(whole) != rows or not len(examples):
+        return
+
+    def differs(*shared: Tensor) -> bool:
+        def of_examples(tensor: Tensor) -> Tensor:
+            own = tensor.shape[:1] == (rows,) and not any(tensor is other for other in shared)
+            return tensor.index_select(0, examples.to(tensor.device)) if own else copy_tensor(tensor)
+
+        try:
+            part = forward_func(*map_tensors(of_examples, (*inputs, *arguments)))
+            return not largest_difference(part, whole[examples]) <= tolerance
+        except Exception:  # shapes that the model does not expect
+            return True
+
+    if not differs():
+        return
+    for shared in (*((tensor,) for tensor in suspects), suspects):
+        if not differs(*shared):
+            raise ValueError(
+                f"additional_forward_args holds a tensor of the shape {tuple(shared[0].shape)}, with a row for each of "
+                f"{rows} examples by chance: the output of forward_func shows that it is the same for all. Expected "
+                "tensors of the examples; let forward_func hold what is the same for all"
+            )
+    warn_user(
+        "the output of forward_func for an example changes with the other rows of a pass, or by chance; expected rows "
+        "that do not depend on each other, and additional_forward_args with one entry per example"
+    )
 
 
 def _refuse_caches(arguments: Any) -> None:

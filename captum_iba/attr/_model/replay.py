@@ -161,7 +161,7 @@ class ForwardPasses:
                 return activation
             if self._cached is None:
                 self.coupled = largest_difference(activation, torch.cat([first.activation, first.activation]))
-            return activations
+            return activations.clone()  # what follows the layer may write into it
 
         try:
             expected = self.run(2, replaced)
