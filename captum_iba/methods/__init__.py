@@ -11,6 +11,7 @@ To add a method, write a function and call :func:`register_method`. :mod:`captum
 
 from functools import partial
 
+from captum_iba.methods.attention import attention_rollout
 from captum_iba.methods.gradient_methods import (
     conductance,
     grad_cam,
@@ -24,6 +25,7 @@ from captum_iba.methods.iba import information_bottleneck
 from captum_iba.methods.lime import lime, lime_as_released
 from captum_iba.methods.perturbation_methods import captum_lime, kernel_shap, leave_one_out, occlusion
 from captum_iba.methods.registry import Method, attribute, find_method, method_names, register_method, score
+from captum_iba.methods.relevance import attn_lrp
 from captum_iba.methods.task import AttributionTask, Scores, random_baseline
 
 __all__ = [
@@ -79,7 +81,7 @@ _without_layer(
 )
 _without_layer_or_seed("leave_one_out", leave_one_out, signed=True, description="Each token deleted.")
 _without_layer_or_seed(
-    "occlusion", occlusion, signed=True, description="Neighbouring tokens replaced by [MASK] together."
+    "occlusion", occlusion, signed=True, description="Neighboring tokens replaced by [MASK] together."
 )
 register_method(
     "conductance", conductance, signed=True, uses_seed=False, description="Integrated gradients through a layer."
@@ -90,6 +92,15 @@ register_method(
     signed=True,
     uses_seed=False,
     description="A layer's activations weighted by their mean gradient.",
+)
+_without_layer_or_seed(
+    "attention_rollout",
+    attention_rollout,
+    signed=False,
+    description="Attention weights multiplied through all blocks.",
+)
+_without_layer_or_seed(
+    "attn_lrp", attn_lrp, signed=True, description="Layer-wise relevance propagation with rules for attention."
 )
 _without_layer_or_seed(
     "ig_as_released", ig_as_released, signed=True, description="IG as in the paper's code: class 0, 10 steps."

@@ -69,7 +69,7 @@ def integrated_gradients(
             .sum(-1)
         )
 
-    return _scores_at_embeddings(task, n_steps, attribute)
+    return scores_at_embeddings(task, n_steps, attribute)
 
 
 def gradient_x_activation(task: AttributionTask) -> list[FloatArray]:
@@ -82,7 +82,7 @@ def gradient_x_activation(task: AttributionTask) -> list[FloatArray]:
     def attribute(texts: EmbeddedTexts) -> Any:
         return InputXGradient(texts.forward).attribute(texts.leaves(), **texts.arguments).sum(-1)
 
-    return _scores_at_embeddings(task, 1, attribute)
+    return scores_at_embeddings(task, 1, attribute)
 
 
 def saliency(task: AttributionTask) -> list[FloatArray]:
@@ -91,7 +91,7 @@ def saliency(task: AttributionTask) -> list[FloatArray]:
     def attribute(texts: EmbeddedTexts) -> Any:
         return Saliency(texts.forward).attribute(texts.leaves(), **texts.arguments).norm(dim=-1)
 
-    return _scores_at_embeddings(task, 1, attribute)
+    return scores_at_embeddings(task, 1, attribute)
 
 
 def gradient_shap(task: AttributionTask, n_samples: int = 50) -> list[FloatArray]:
@@ -171,7 +171,7 @@ def conductance(
             .sum(1)
         )
 
-    return _scores_at_embeddings(task, n_steps + 1, attribute)
+    return scores_at_embeddings(task, n_steps + 1, attribute)
 
 
 def grad_cam(task: AttributionTask, layer: int | str | None = None) -> list[FloatArray]:
@@ -192,7 +192,7 @@ def grad_cam(task: AttributionTask, layer: int | str | None = None) -> list[Floa
         lengths = torch.tensor([len(encoded) for encoded in texts.encoded], device=scores.device)
         return scores[:, 0] * scores.shape[-1] / lengths[:, None]
 
-    return _scores_at_embeddings(task, 1, attribute)
+    return scores_at_embeddings(task, 1, attribute)
 
 
 def _block(task: AttributionTask, layer: int | str | None) -> Block:
@@ -384,12 +384,18 @@ def _offsets_of_ids(args: Any, ids: Tensor, pad_id: int) -> tuple[int, int] | No
     return None
 
 
-def _scores_at_embeddings(
+def scores_at_embeddings(
     task: AttributionTask, rows_per_text: int, attribute: Callable[[EmbeddedTexts], Any]
 ) -> list[FloatArray]:
-    """Scores of all texts, in batches.
+    """Scores of all texts by a function of their word embeddings, in batches.
 
-    ``attribute`` gives the scores of the tokens of some texts, (B, T); one text takes ``rows_per_text`` rows of a pass.
+    Args:
+        task (AttributionTask): The texts.
+        rows_per_text (int): Number of rows of a pass that one text takes.
+        attribute (callable): Takes some of the texts, and returns the scores of their tokens, (B, T).
+
+    Returns:
+        list of array: Scores, (T,), one array per text.
     """
     scores: dict[int, FloatArray] = {}
     size = max(1, task.batch_size // rows_per_text)

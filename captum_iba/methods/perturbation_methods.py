@@ -52,10 +52,10 @@ def leave_one_out(task: AttributionTask, removal: str = "delete") -> list[FloatA
 
 
 def occlusion(task: AttributionTask, window: int = 3) -> list[FloatArray]:
-    """Decrease in the target probability with neighbouring tokens replaced by [MASK] (Captum's Occlusion).
+    """Decrease in the target probability with neighboring tokens replaced by [MASK] (Captum's Occlusion).
 
     Args:
-        window (int): Number of neighbouring tokens of one text (of a pair, one of both) that are replaced together; a
+        window (int): Number of neighboring tokens of one text (of a pair, one of both) that are replaced together; a
             token's score is the mean over the windows that contain it. Default: 3.
     """
     check_integer("window", window, at_least=1)

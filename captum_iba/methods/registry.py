@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import inspect
 import re
@@ -179,7 +180,9 @@ def find_method(name: str) -> Method:
     base, by_magnitude = name.removesuffix(_BY_MAGNITUDE), name.endswith(_BY_MAGNITUDE)
     method = METHODS.get(base)
     if method is None:
-        raise ValueError(f"method: there is no {base!r}; the methods are {', '.join(METHODS)}.")
+        close = difflib.get_close_matches(base.lower(), METHODS, 1)
+        meant = f" (did you mean {close[0]!r}?)" if close else ""
+        raise ValueError(f"method: there is no {base!r}{meant}; the methods are {', '.join(METHODS)}.")
     if not by_magnitude:
         return method
     if not method.signed:

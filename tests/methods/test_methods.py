@@ -29,7 +29,7 @@ FEW = {
 BUILT_IN = [
     *("iba", "iba_paper", "iba_as_released", "random", "lime", "ig", "gradient_x_activation", "gradient_shap"),
     *("saliency", "captum_lime", "kernel_shap", "leave_one_out", "occlusion", "conductance", "grad_cam"),
-    *("ig_as_released", "lime_as_released"),
+    *("attention_rollout", "attn_lrp", "ig_as_released", "lime_as_released"),
 ]
 EACH = pytest.mark.parametrize("name", BUILT_IN)
 
@@ -142,7 +142,7 @@ def test_leave_one_out_runs_the_text_without_each_token(classifier, removal):
 def test_targets_are_respected(classifier, statistics, name):
     one, other = (run(name, classifier, TEXTS[2], target=target, statistics=statistics)[0] for target in (0, 1))
     assert (one.target, other.target) == (0, 1)
-    blind = name in ("random", "ig_as_released", "lime_as_released")
+    blind = name in ("random", "attention_rollout", "ig_as_released", "lime_as_released")
     assert np.array_equal(one.tokens, other.tokens) == blind
 
 
@@ -168,7 +168,7 @@ def test_model_and_global_randomness_stay_as_they_were(bert, wordpiece, statisti
     assert states[2] == random.getstate()
 
 
-@pytest.mark.parametrize("name", ["ig", "lime", "grad_cam", "iba"])
+@pytest.mark.parametrize("name", ["ig", "lime", "grad_cam", "iba", "attention_rollout", "attn_lrp"])
 def test_works_without_gradients_and_in_inference_mode(classifier, statistics, name):
     expected = run(name, classifier, TEXTS[0], statistics=statistics)[0].tokens
     for mode in (torch.no_grad, torch.inference_mode):

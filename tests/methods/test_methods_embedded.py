@@ -9,7 +9,10 @@ from captum_iba.text import Classifier
 from captum_iba.text.classifier import load_classifier
 
 TEXT = "We went to see this film on a Friday evening, and it was terrible."
-SENSIBLE = ["iba", "lime", "ig", "gradient_shap", "captum_lime", "kernel_shap", "leave_one_out", "conductance"]
+SENSIBLE = [
+    *("iba", "lime", "ig", "gradient_shap", "captum_lime", "kernel_shap", "leave_one_out", "conductance"),
+    *("attention_rollout", "attn_lrp"),
+]
 
 
 @pytest.fixture(scope="module")
