@@ -10,6 +10,7 @@
 from captum_iba.text.classifier import Classifier, load_classifier
 from captum_iba.text.encoding import EncodedText
 from captum_iba.text.explainer import TextExplainer, cached_statistics, explain_layers
+from captum_iba.text.generation import LLMInformationBottleneckAttribution
 from captum_iba.text.layers import Block, default_layer, find_blocks, find_layer, find_layers
 from captum_iba.text.result import TextAttribution, TextTrace, Token, Word
 from captum_iba.text.statistics import cache_folder
@@ -18,6 +19,7 @@ __all__ = [
     "Block",
     "Classifier",
     "EncodedText",
+    "LLMInformationBottleneckAttribution",
     "TextAttribution",
     "TextExplainer",
     "TextTrace",

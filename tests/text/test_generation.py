@@ -1,0 +1,239 @@
+"""Generated text: which parts of a prompt its response needs."""
+
+import copy
+import math
+
+import pytest
+import torch
+import transformers
+from captum.attr import LLMAttributionResult, TextTemplateInput, TextTokenInput
+from torch.nn import functional as F
+
+from captum_iba.attr.objective import information
+from captum_iba.text.generation import GENERATION, LLMInformationBottleneckAttribution, _read_prompt
+
+SIZE = {
+    "vocab_size": 110,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "initializer_range": 0.3,
+    "bos_token_id": 2,
+    "eos_token_id": 3,
+    "pad_token_id": 0,
+}
+WINDOW = {**SIZE, "head_dim": 8, "sliding_window": 3}
+WITHOUT_GROUPS = {key: value for key, value in SIZE.items() if key != "num_key_value_heads"}
+GPT2 = {"vocab_size": 110, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "initializer_range": 0.3}
+OPT = {"vocab_size": 110, "hidden_size": 32, "ffn_dim": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+FAMILIES = {
+    "llama": lambda: transformers.LlamaConfig(**SIZE),
+    "qwen3": lambda: transformers.Qwen3Config(**SIZE, head_dim=8),
+    "mistral": lambda: transformers.MistralConfig(**{**SIZE, "sliding_window": 3}),
+    "gemma2": lambda: transformers.Gemma2Config(**WINDOW),
+    "gemma3": lambda: transformers.Gemma3TextConfig(**WINDOW),
+    "gpt2": lambda: transformers.GPT2Config(**GPT2, bos_token_id=2, eos_token_id=3),
+    "neox": lambda: transformers.GPTNeoXConfig(**WITHOUT_GROUPS),
+    "phi3": lambda: transformers.Phi3Config(**SIZE),
+    "opt": lambda: transformers.OPTConfig(**OPT, max_position_embeddings=64, word_embed_proj_dim=32),
+    "gpt_oss": lambda: transformers.GptOssConfig(**WINDOW, num_local_experts=2, num_experts_per_tok=1),
+}
+PROMPT = "the film was not good"
+RESPONSE = "a bad film"
+QUICK = {"n_steps": 4}
+
+
+def language_model(family="llama"):
+    torch.manual_seed(0)
+    return transformers.AutoModelForCausalLM.from_config(FAMILIES[family]()).eval()
+
+
+@pytest.fixture(scope="module")
+def llama():
+    return language_model()
+
+
+@pytest.fixture
+def attribution(llama, wordpiece):
+    return LLMInformationBottleneckAttribution(llama, wordpiece)
+
+
+def naive_bits(model, ids, response, weights):
+    """The same bottleneck for a Llama in a page: its own attention, one row, float64, no shared code but the bits."""
+    model = copy.deepcopy(model).double()
+    tokens, n = torch.tensor([*ids, *response]), len(ids)
+    embedded = model.model.embed_tokens(tokens).detach()
+    weight = model.model.embed_tokens.weight.detach()
+    mean, std = weight.mean(0), weight.std(0).clamp_min(1e-6)
+    squares = ((embedded[:n] - mean) / std).square().sum(1)
+    alpha = torch.full((n,), 5.0, dtype=torch.float64, requires_grad=True)
+    adam = torch.optim.Adam([alpha], lr=1.0, betas=(0.5, 0.999))
+    size, later = len(tokens), []
+    causal = torch.full((size, size), -math.inf, dtype=torch.float64).triu(1)
+    own = torch.eye(size, dtype=torch.bool)
+    rotary = model.model.rotary_emb(embedded.unsqueeze(0), torch.arange(size).unsqueeze(0))
+
+    def log_probabilities(logits_of_mask):
+        lam = torch.cat([logits_of_mask.sigmoid(), torch.ones(size - n)]).unsqueeze(1)
+        bias = torch.cat([F.logsigmoid(logits_of_mask), torch.zeros(size - n)]).expand(size, -1)
+        mask = causal + torch.where(own, 0.0, bias)
+        hidden = (lam * embedded + (1 - lam) * mean).unsqueeze(0)
+        for layer in model.model.layers:
+            hidden = layer(hidden, attention_mask=mask[None, None], position_embeddings=rotary)
+        logits = model.lm_head(model.model.norm(hidden))[0, n - 1 : -1].log_softmax(-1)
+        return logits[torch.arange(len(response)), torch.tensor(response)]
+
+    with torch.enable_grad():
+        for step in range(4):
+            loss = -(weights * log_probabilities(-alpha if step % 2 else alpha)).sum()
+            loss = 2 * (-torch.log(-torch.expm1(-loss)) if step % 2 else loss)
+            per_element = information(alpha, squares, float(embedded.shape[1]))
+            (loss + GENERATION.beta * per_element.sum() / (n * embedded.shape[1])).backward()
+            adam.step(), adam.zero_grad()
+            later.append(alpha.detach().clone())
+    final = torch.stack(later[2:]).mean(0)
+    return information(final, squares, float(embedded.shape[1])) / math.log(2)
+
+
+def test_bits_are_those_of_a_naive_bottleneck(llama, wordpiece, attribution):
+    ids, response = (wordpiece(text, add_special_tokens=False)["input_ids"] for text in (PROMPT, RESPONSE))
+    eager = copy.deepcopy(llama)
+    eager.set_attn_implementation("eager")
+    result = attribution.attribute(TextTokenInput(PROMPT, Plain(wordpiece)), target=RESPONSE, per_token=True, **QUICK)
+    weights = torch.cat([torch.full((1, len(response)), 1 / len(response)), torch.eye(len(response))]).double()
+    for row, bits in zip(weights, [result.seq_attr, *result.token_attr], strict=True):
+        assert torch.allclose(bits.double(), naive_bits(eager, ids, response, row), rtol=2e-3, atol=2e-3)
+
+
+class Plain:
+    """A tokenizer that adds no special tokens."""
+
+    def __init__(self, tokenizer):
+        self.tokenizer = tokenizer
+
+    def encode(self, text, **options):
+        return self.tokenizer.encode(text, add_special_tokens=False, **options)
+
+    def __getattr__(self, name):
+        return getattr(self.tokenizer, name)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_families_of_decoders(wordpiece, family):
+    model = language_model(family)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    implementation = model.config._attn_implementation
+    attribution = LLMInformationBottleneckAttribution(model, wordpiece)
+    result = attribution.attribute(PROMPT, RESPONSE, per_token=True, **QUICK)
+    assert isinstance(result, LLMAttributionResult)
+    assert result.token_attr.shape == (len(result.output_tokens), len(result.input_tokens)) == (3, 5)
+    ids = wordpiece(PROMPT)["input_ids"] + wordpiece(RESPONSE, add_special_tokens=False)["input_ids"]
+    with torch.no_grad():
+        own = model(torch.tensor([ids])).logits[0, -4:-1].softmax(-1)[range(3), ids[-3:]]
+    assert torch.allclose(result.output_probs, own, atol=1e-4)
+    # Rows of a batch are explanations of their own.
+    for rows in (1, 2):
+        one = attribution.attribute(PROMPT, RESPONSE, per_token=True, internal_batch_size=rows, **QUICK)
+        assert torch.allclose(one.token_attr, result.token_attr, rtol=1e-3, atol=1e-2)
+    assert model.config._attn_implementation == implementation and not model.training
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_a_token_by_itself_is_the_row_of_the_matrix(attribution):
+    """The first token does not depend on what follows it."""
+    whole = attribution.attribute(PROMPT, RESPONSE, per_token=True, **QUICK)
+    alone = attribution.attribute(PROMPT, RESPONSE.split()[0], **QUICK)
+    assert torch.allclose(alone.seq_attr, whole.token_attr[0], rtol=1e-4, atol=1e-3)
+
+
+def test_tokens_that_cannot_reach_the_response_have_the_same_bits(llama, wordpiece):
+    """Attention that carries nothing leaves the last token alone, which gives the response; the others are unneeded."""
+    model = copy.deepcopy(llama)
+    with torch.no_grad():
+        for layer in model.model.layers:
+            layer.self_attn.o_proj.weight.zero_()
+    text = TextTokenInput(PROMPT, Plain(wordpiece))
+    bits = LLMInformationBottleneckAttribution(model, wordpiece).attribute(text, RESPONSE.split()[0]).seq_attr
+    assert bits[:-1].max() - bits[:-1].min() < 0.01 * bits[:-1].max()
+    assert abs(bits[-1] - bits[0]) > 0.1 * bits[0]
+
+
+def test_a_template_has_its_values_and_their_groups(attribution):
+    inputs = TextTemplateInput("the {a} was {b} , {c} !", {"a": "film", "b": "not good", "c": "dull"})
+    result = attribution.attribute(inputs, RESPONSE, **QUICK)
+    assert result.input_tokens == ["film", "not good", "dull"] and result.seq_attr.shape == (3,)
+    grouped = TextTemplateInput("the {} was {} , {} !", ["film", "not good", "dull"], mask=[0, 1, 0])
+    result = attribution.attribute(grouped, RESPONSE, **QUICK)
+    assert result.input_tokens == ["film dull", "not good"] and result.seq_attr.shape == (2,)
+    assert set(result.seq_attr_dict) == {"film dull", "not good"}
+    with pytest.raises(ValueError, match="has the value 'film' twice"):
+        attribution.attribute(TextTemplateInput("the {a} , {a}", {"a": "film"}), RESPONSE)
+
+
+def test_skipped_tokens_and_templates_of_chats_have_no_bottleneck(attribution, wordpiece):
+    skipped = TextTokenInput(PROMPT, wordpiece, skip_tokens=[wordpiece.cls_token_id, wordpiece.sep_token_id])
+    assert attribution.attribute(skipped, RESPONSE, **QUICK).input_tokens == PROMPT.split()
+    tokenizer = copy.deepcopy(wordpiece)
+    tokenizer.chat_template = "{% for m in messages %}a {{ m['content'] | trim }} !{% endfor %}the plot :"
+    chat = [{"role": "system", "content": "dull"}, {"role": "user", "content": " the film was good "}]
+    result = LLMInformationBottleneckAttribution(attribution.model, tokenizer).attribute(chat, RESPONSE, **QUICK)
+    assert result.input_tokens == ["the", "film", "was", "good"]
+    # A content that the template has before, too.
+    chat = LLMInformationBottleneckAttribution(attribution.model, tokenizer)
+    assert chat.attribute([{"role": "user", "content": "a"}], RESPONSE, **QUICK).input_tokens == ["a"]
+    read = _read_prompt([{"role": "user", "content": "a"}], tokenizer)
+    assert read.parts == [-1, 0, *[-1] * (len(read.ids) - 2)]
+
+
+def test_without_a_target_the_model_generates_it(attribution):
+    result = attribution.attribute(PROMPT, gen_args={"max_new_tokens": 4, "do_sample": False}, **QUICK)
+    ids = attribution.tokenizer(PROMPT, return_tensors="pt")["input_ids"]
+    generated = attribution.model.generate(ids, max_new_tokens=4, do_sample=False)[0, ids.shape[1] :]
+    assert result.output_tokens == [attribution.tokenizer.decode([number]) for number in generated.tolist()]
+
+
+def test_captums_plots_take_the_result(attribution):
+    result = attribution.attribute(PROMPT, RESPONSE, per_token=True, **QUICK)
+    figure, _ = result.plot_seq_attr(show=False)
+    assert figure.axes
+    figure, _ = result.plot_token_attr(show=False)
+    assert figure.axes
+
+
+def test_bad_input(attribution, wordpiece, bert):
+    long = " ".join(["film"] * 70)
+    cases = [
+        ((PROMPT, ""), ValueError, "without any token, expected a response"),
+        ((PROMPT, [5, 4000]), ValueError, "target has the token id 4000, expected ids from 0 to 109"),
+        ((PROMPT, {}), TypeError, "target is a dict, expected a string, token ids or None"),
+        ((long, RESPONSE), ValueError, r"have 7\d tokens, expected at most 64"),
+        (("", RESPONSE), ValueError, "inp has no token to attribute to"),
+        ((7, RESPONSE), TypeError, "inp is a int, expected TextTokenInput"),
+    ]
+    for arguments, kind, message in cases:
+        with pytest.raises(kind, match=message):
+            attribution.attribute(*arguments, **QUICK)
+    with pytest.raises(ValueError, match="n_samples is 1"):
+        attribution.attribute(PROMPT, RESPONSE, n_samples=1)
+    with pytest.raises(TypeError, match="'steps' is not a setting"):
+        attribution.attribute(PROMPT, RESPONSE, steps=1)
+    with pytest.raises(ValueError, match="gen_args is given, and target, too"):
+        attribution.attribute(PROMPT, RESPONSE, gen_args={})
+    with pytest.raises(ValueError, match="has no language-model head"):
+        LLMInformationBottleneckAttribution(bert, wordpiece)
+
+
+def test_models_that_read_past_their_attention_are_refused(wordpiece):
+    mamba = transformers.MambaConfig(vocab_size=110, hidden_size=32, num_hidden_layers=2)
+    model = transformers.MambaForCausalLM(mamba).eval()
+    with pytest.raises(ValueError, match="reads positions of the prompt past its attention"):
+        LLMInformationBottleneckAttribution(model, wordpiece).attribute(PROMPT, RESPONSE)
+    bloom = transformers.BloomConfig(vocab_size=110, hidden_size=32, n_layer=2, n_head=4)
+    with pytest.raises(ValueError, match="BloomForCausalLM does not go by the interface"):
+        LLMInformationBottleneckAttribution(transformers.BloomForCausalLM(bloom), wordpiece)
+    encoder_decoder = transformers.BartConfig(d_model=32, encoder_layers=1, decoder_layers=1, vocab_size=110)
+    with pytest.raises(ValueError, match="is an encoder-decoder, expected a decoder"):
+        LLMInformationBottleneckAttribution(transformers.BartForConditionalGeneration(encoder_decoder), wordpiece)
