@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from difflib import get_close_matches
 from itertools import groupby
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from captum_iba._checks import check_integer
 from captum_iba.attr.settings import PRESETS, BottleneckSettings, SettingsOverrides, resolve_settings
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 GRANULARITIES = ("token", "word", "feature")
 """Elements of a text that can share a mask value."""
@@ -28,7 +34,7 @@ def check_texts(texts: Any, pairs: Any = None) -> tuple[list[str], list[str | No
     if pairs is None:
         for i, text in enumerate(first):
             if not text.strip():
-                raise ValueError(f"texts[{i}] is empty, expected some text")
+                raise ValueError(f"texts[{i}] {blank_text(text)}, expected some text")
         return first, [None] * len(first)
     if isinstance(texts, str) != isinstance(pairs, str):
         raise TypeError(
@@ -39,7 +45,8 @@ def check_texts(texts: Any, pairs: Any = None) -> tuple[list[str], list[str | No
         raise ValueError(f"pairs has {len(second)} entries, expected one for each of the {len(first)} texts")
     for i, (text, pair) in enumerate(zip(first, second, strict=True)):
         if not (text.strip() or pair.strip()):
-            raise ValueError(f"texts[{i}] and pairs[{i}] are empty, expected some text in one of them")
+            what = "only white space" if text or pair else "empty"
+            raise ValueError(f"texts[{i}] and pairs[{i}] are {what}, expected some text in one of them")
     return first, list(second)
 
 
@@ -55,7 +62,21 @@ def _strings(values: Any, name: str) -> list[str]:
         if not isinstance(value, str):
             hint = "; the second texts of pairs go into pairs" if isinstance(value, (tuple, list)) else ""
             raise TypeError(f"{name}[{i}] is a {type(value).__name__}, expected a string{hint}")
+        if (broken := broken_text(value)) is not None:
+            raise ValueError(f"{name}[{i}] {broken}")
     return strings
+
+
+def blank_text(text: str) -> str:
+    """What a text without anything to read is, in words."""
+    return "is only white space" if text else "is empty"
+
+
+def broken_text(text: str) -> str | None:
+    """What makes a string no text, in words: half of a surrogate pair has no place in UTF-8, and tokenizers fail."""
+    if not text.isascii() and (found := _SURROGATE.search(text)) is not None:
+        return f"has half of a surrogate pair, {found[0]!r}, as character {found.start()}, expected Unicode text"
+    return None
 
 
 def find_target(target: Any, labels: Sequence[str]) -> int:
@@ -106,6 +127,23 @@ class ExplainOptions(SettingsOverrides, total=False):
     show_progress: bool
 
 
+def check_keywords(keywords: Mapping[str, Any]) -> None:
+    """TypeError for a keyword that :meth:`TextExplainer.explain` does not take: all that it takes, and the closest."""
+    known = ["texts", "pairs", "target", *ExplainOptions.__annotations__, *SettingsOverrides.__annotations__]
+    known = list(dict.fromkeys(known))
+    settings = {field.name for field in fields(BottleneckSettings)}
+    for name in keywords:
+        if name in ("method", "methods"):
+            raise TypeError(
+                f"{name!r} is no argument of explain, which runs the information bottleneck; expected "
+                "captum_iba.methods.attribute(name, explainer.classifier, texts) for other methods"
+            )
+        if name not in known and name not in settings:
+            close = get_close_matches(name, known, n=1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            raise TypeError(f"{name!r} is no argument of explain, expected one of {', '.join(known)}{hint}")
+
+
 def resolve_text_settings(
     preset: str | BottleneckSettings, overrides: SettingsOverrides
 ) -> tuple[str, str, BottleneckSettings]:
@@ -134,3 +172,20 @@ def batches_by_length(lengths: Sequence[int], batch_size: int, equal: bool = Fal
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
     groups = [list(group) for _, group in groupby(order, key=lengths.__getitem__)] if equal else [order]
     return [group[start : start + batch_size] for group in groups for start in range(0, len(group), batch_size)]
+
+
+def check_device(device: str | torch.device | None, name: str = "device") -> None:
+    """ValueError that says which devices there are, unless torch has this one here; ``name`` is the argument's."""
+    there = ["cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))]
+    there += ["mps"] * torch.backends.mps.is_available()
+    given = "cpu" if device is None else str(device)
+    kind, _, number = given.partition(":")
+    known = [one.partition(":")[0] for one in there]
+    if kind in ("cpu", "cuda", "mps"):
+        if kind in known and (not number or kind != "cuda" or given in there):
+            return
+        raise ValueError(f"{name} is {given}, which torch does not find here, expected one of {', '.join(there)}.")
+    try:
+        torch.device(given)
+    except RuntimeError as error:
+        raise ValueError(f"{name} is {given}, which is no device, expected one of {', '.join(there)}.") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from typing import Literal
 
 import torch
 
@@ -22,6 +23,13 @@ from captum_iba.text.statistics import GroupedStatistics
 NEUTRAL_STATISTICS = (
     "no statistics given: those of neutral texts in the package are used; estimate_statistics with texts like those to "
     "be explained improves on them"
+)
+
+
+MASK_LOST_PREDICTION = (
+    "the final mask of a text closes too much: through it the target has less than half of its probability "
+    "(result.masked_probability), and bits may be too few; raise n_steps, lower beta, or estimate statistics from "
+    "texts like yours"
 )
 
 
@@ -53,7 +61,7 @@ class ClassifierBottleneck:
         seed: int = 0,
         batch_size: int = 8,
         internal_batch_size: int | None = None,
-        return_trace: bool = False,
+        return_trace: bool | Literal["final"] = False,
         show_progress: bool = False,
         on_text: Callable[[int], None] = lambda number: None,
     ) -> list[TextAttribution]:
@@ -100,6 +108,7 @@ class ClassifierBottleneck:
                     preset=settings,
                 )
             bits, trace = attribution if return_trace else (attribution, None)
+            every = return_trace is True
             if isinstance(bits, tuple):  # the block has further outputs, in T5 its position bias
                 bits = next((tensor for tensor in bits if tensor.shape[:2] == input_ids.shape), bits[0])
             bits_per_token = bits.cpu().double().sum(-1).tolist()
@@ -128,7 +137,8 @@ class ClassifierBottleneck:
                     model=model_name(classifier.model),
                     unneeded_bits=_unneeded_bits(settings, n_mask_values, bits.shape[-1]),
                     open_bits=_unneeded_bits(replace(settings, n_steps=0), n_mask_values, bits.shape[-1]),
-                    trace=None if trace is None else TextTrace(*(tuple(values[row].tolist()) for values in trace)),
+                    trace=TextTrace(*(tuple(values[row].tolist()) for values in trace)) if every and trace else None,
+                    masked_probability=None if trace is None else float(trace.probability[row, -1]),
                 )
                 on_text(i)
         return [results[i] for i in range(len(encoded))]

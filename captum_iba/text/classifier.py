@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from captum_iba._warnings import warn_user
 from captum_iba.attr._model.guard import ONE_AT_A_TIME, ModuleGuard
 from captum_iba.attr.losses import are_probabilities
-from captum_iba.text.arguments import batches_by_length
+from captum_iba.text.arguments import batches_by_length, check_device
 from captum_iba.text.encoding import EncodedText, check_tokenizer, encode, pad
 from captum_iba.text.model_properties import (
     accelerate_hooks,
@@ -62,6 +62,7 @@ class Classifier:
             tried with short texts. Then :meth:`logits` are their logarithms.
         padding_matters (bool): Whether padding changes the output for a text, which is tried with a short text (XLNet
             and others without an attention mask, or that ignore it). Then only texts of equal length share a pass.
+            Padding to more tokens is tried when it is needed, by :meth:`padding_matters_up_to`.
         ends_in_padding (bool): Whether the tokenizer ends texts in the token that the configuration calls padding.
         method_state (dict): Objects that methods keep between the chunks of a dataset; not pickled.
 
@@ -89,6 +90,7 @@ class Classifier:
         self.method_state: dict[Any, Any] = {}
         self.gives_probabilities = False
         self.ends_in_padding = self._last_token_is_padding()
+        self._unchanged_up_to = 0
         self.padding_matters = self._check_outputs()
         if self.gives_probabilities:
             warn_user(
@@ -168,9 +170,26 @@ class Classifier:
     def batches(self, lengths: Sequence[int], batch_size: int) -> list[list[int]]:
         """Indices of texts that share a pass, as :func:`captum_iba.text.arguments.batches_by_length`.
 
-        If :attr:`padding_matters`, only texts of equal length share one.
+        Where padding to the longest of them matters, only texts of equal length share one.
         """
-        return batches_by_length(lengths, batch_size, self.padding_matters)
+        equal = len(set(lengths)) > 1 and self.padding_matters_up_to(max(lengths))
+        return batches_by_length(lengths, batch_size, equal)
+
+    def padding_matters_up_to(self, length: int) -> bool:
+        """Whether padding to so many tokens changes the output for texts of 16, 32, ... tokens.
+
+        Some models compute otherwise from a length on: BigBird turns to block-sparse attention, and rotary embeddings
+        of ``longrope`` to their long factors. The largest length without a change is remembered.
+        """
+        if self.padding_matters or length <= self._unchanged_up_to or self.short_text() is None:
+            return self.padding_matters
+        longer = " ".join(_TRIAL_TEXTS) + " "
+        for size in (2**power for power in range(4, 31) if 2**power < length):
+            text = encode(self.tokenizer, longer * size, None, size, self.input_names)
+            if len(text) and self._changed_by_padding(length - len(text), text):
+                return True
+        self._unchanged_up_to = length
+        return False
 
     def _short_encoded(self, text: str = _TRIAL_TEXTS[0]) -> EncodedText:
         return encode(self.tokenizer, text, None, count_positions(self.model), self.input_names)
@@ -197,10 +216,10 @@ class Classifier:
         trials = (self._guarded_logits(self.tensors([text], whole_windows=True)) for text in encoded)
         return all(are_probabilities(output) for output in trials) and not self.multi_label
 
-    def _changed_by_padding(self, count: int) -> bool:
-        encoded = self._short_encoded()
+    def _changed_by_padding(self, count: int, encoded: EncodedText | None = None) -> bool:
+        encoded = self._short_encoded() if encoded is None else encoded
         inputs = self.tensors([encoded])
-        count = min(count, count_positions(self.model) - len(encoded))
+        count = max(0, min(count, count_positions(self.model) - len(encoded)))
         padded = {name: F.pad(tensor, (0, count), value=0) for name, tensor in inputs.items()}
         padded["input_ids"][:, len(encoded) :] = self.pad_id
         unpadded_logits = self._guarded_logits(inputs)
@@ -236,6 +255,7 @@ class Classifier:
             if (unused_id := self._unused_padding_id(inputs)) is not None:
                 inputs["input_ids"] = input_ids.masked_fill(inputs["attention_mask"] == 0, unused_id)
                 stack.enter_context(self._configured_padding(unused_id))
+            stack.enter_context(self._same_attention())
             output = self.model(**inputs)
         logits = getattr(output, "logits", None)
         expected = (len(input_ids), len(self.labels))
@@ -286,16 +306,21 @@ class Classifier:
     def with_padding_token(self) -> Iterator[None]:
         """Context in which the model's configuration names the padding token, for one thread at a time.
 
-        Decoders refuse batches, of noise samples too, without it. The attention of BigBird, which turns to full
-        attention for good at the first short text, is restored, too.
+        Decoders refuse batches, of noise samples too, without it.
         """
-        with self._configured_padding(self.pad_id):
-            attention = [(m, m.attention_type) for m in self.model.modules() if hasattr(m, "set_attention_type")]
-            try:
-                yield
-            finally:
-                for module, attention_type in attention:
-                    module.set_attention_type(attention_type)
+        with self._configured_padding(self.pad_id), self._same_attention():
+            yield
+
+    @contextmanager
+    def _same_attention(self) -> Iterator[None]:
+        """Context after which BigBird, which turns to full attention for good at the first short text, has its own."""
+        modules = self.model.modules() if hasattr(self.model.config, "attention_type") else ()
+        attention = [(module, module.attention_type) for module in modules if hasattr(module, "set_attention_type")]
+        try:
+            yield
+        finally:
+            for module, attention_type in attention:
+                module.set_attention_type(attention_type)
 
     @contextmanager
     def _configured_padding(self, pad_id: int) -> Iterator[None]:
@@ -335,12 +360,18 @@ def load_classifier(
         tuple: The model, in evaluation mode, and the tokenizer.
 
     Raises:
-        ValueError: The checkpoint lacks weights of a classifier, its head for example, or has no tokenizer.
+        ValueError: The checkpoint lacks weights of a classifier, its head for example, or has no tokenizer; or torch
+            does not find the device.
         OSError: There is no such folder or name.
     """
+    check_device(device)
     name = os.fspath(name_or_path)
     if name.startswith((".", "/", "~")) and not Path(name).is_dir():
         raise FileNotFoundError(f"model: there is no folder {name}.")
+    if Path(name).is_dir() and not any(
+        (Path(name) / file).is_file() for file in ("config.json", "adapter_config.json")
+    ):
+        raise FileNotFoundError(f"model: there is no config.json in {name}, expected a folder of save_pretrained.")
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
     try:
@@ -351,6 +382,8 @@ def load_classifier(
             raise ValueError(
                 f"model: {damaged} is damaged or not whole ({error}); save or download it again"
             ) from error
+        if isinstance(error, OSError) and name not in str(error):
+            raise OSError(f"model is {name}, which cannot be loaded: {error}") from error
         raise
     # transformers only logs a warning, and gives such a model random weights.
     if missing := sorted(loading["missing_keys"]):

@@ -20,15 +20,17 @@ from captum_iba.text import statistics as layer_statistics
 from captum_iba.text.arguments import (
     PUBLISHED_PRESETS,
     ExplainOptions,
+    check_keywords,
     check_texts,
     resolve_text_settings,
     targets_per_text,
 )
-from captum_iba.text.bottleneck import NEUTRAL_STATISTICS, ClassifierBottleneck
+from captum_iba.text.bottleneck import MASK_LOST_PREDICTION, NEUTRAL_STATISTICS, ClassifierBottleneck
 from captum_iba.text.classifier import Classifier, load_classifier
 from captum_iba.text.deletion import check_by_deletion
 from captum_iba.text.layers import check_layers, find_layers, published_layer
 from captum_iba.text.result import TextAttribution, mean_attribution
+from captum_iba.visualization.pieces import NEUTRAL_TEXTS, lost_prediction
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -81,6 +83,12 @@ class TextExplainer:
         else:
             self.statistics = statistics
 
+    def __repr__(self) -> str:
+        first, last = self.layers[0].key, self.layers[-1].key
+        layers = first if len(self.layers) == 1 else f"{len(self.layers)} layers, {first} to {last}"
+        origin = "None" if self._statistics is None else f"{self._statistics[0].count:,} positions"
+        return f"TextExplainer(model={self.classifier.name!r}, layer={layers}, statistics={origin})"
+
     @property
     def statistics(self) -> tuple[FeatureStatistics, ...] | None:
         """Dataset statistics of each layer, which give the noise its mean and standard deviation; None without."""
@@ -121,7 +129,7 @@ class TextExplainer:
                 self.classifier, self.layers[part], None if per_layer is None else per_layer[part]
             )
         if self._neutral_pairs is not None:
-            self._bottleneck.source = self._published_bottleneck.source = "neutral texts"
+            self._bottleneck.source = self._published_bottleneck.source = NEUTRAL_TEXTS
 
     @classmethod
     def from_pretrained(
@@ -196,9 +204,10 @@ class TextExplainer:
             return_trace (bool): Whether to keep the optimization step by step, in ``result.trace``. Default: False.
             repeats (int): Number of explanations whose mean is the result, each with other noise (``seed + 1`` and so
                 on) and with the statistics of a bootstrap sample of the texts that they were estimated from. Their
-                spread says how sure the answer is. Default: 1.
-            check (bool): Whether to delete the leading, the least and random words, and to keep the probabilities in
-                ``result.check``. Default: False.
+                spread measures the effect of this sampling and of the noise. Statistics of other texts can change the
+                result by more, above all in place of the neutral texts. Default: 1.
+            check (bool): Whether to delete the words with the most bits, with the fewest, and random words, and to keep
+                the probabilities in ``result.check``. Default: False.
             show_progress (bool): Whether to show a progress bar, over batches or the steps of a single one.
                 Default: False.
             **overrides: Fields of :class:`captum_iba.attr.BottleneckSettings` that override the preset's.
@@ -216,6 +225,7 @@ class TextExplainer:
 
             >>> explainer.explain("A wonderful film.", granularity="word", beta=5.0).word_bits
         """
+        check_keywords(overrides)
         first, second = check_texts(texts, pairs)
         check_integer("seed", seed, kind=Integral)
         check_integer("repeats", repeats, at_least=1)
@@ -237,12 +247,15 @@ class TextExplainer:
                 seed=seed + number,
                 batch_size=batch_size,
                 internal_batch_size=internal_batch_size,
-                return_trace=return_trace and not number,
+                # The probability through the final mask says whether the bits can be trusted.
+                return_trace=not number and (return_trace or "final"),
                 show_progress=show_progress,
             )
             for number, bottleneck in enumerate(bottlenecks)
         ]
         results = [mean_attribution(of_text) for of_text in zip(*of_repeats, strict=True)]
+        if any(map(lost_prediction, results)):
+            warn_user(MASK_LOST_PREDICTION)
         if check:
             with ModuleGuard(self.classifier.model), self.classifier.with_padding_token():
                 rows = max(batch_size, 2 * batch_size if internal_batch_size is None else internal_batch_size)

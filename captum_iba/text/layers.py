@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -9,11 +10,17 @@ from itertools import pairwise
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from captum_iba._warnings import warn_user
 from captum_iba.attr._model.guard import on_this_thread
+from captum_iba.attr._model.hooks import HookPoint, hooked
 from captum_iba.attr._model.nested import split_activation
+from captum_iba.attr.objective import standard_noise
 from captum_iba.text.classifier import Classifier
+
+# Difference of probabilities by which a model shows that it reads tokens past its layers.
+_READ_PAST = 1e-3
 
 
 @dataclass(frozen=True)
@@ -63,9 +70,9 @@ def published_layer(depth: int) -> int:
 def find_blocks(model: nn.Module) -> tuple[Block, ...]:
     """The transformer blocks of a model of ``transformers``, in the order in which they run.
 
-    They are the items of the longest list of modules of one class that is not itself inside such a list. For an
-    encoder-decoder model (T5, BART) they are those of the encoder. If a model runs one module for many blocks (ALBERT),
-    each of its calls is a block.
+    They are the items of the list of modules of one class with the most parameters that is not itself inside such a
+    list. For an encoder-decoder model (T5, BART) they are those of the encoder. If a model runs one module for many
+    blocks (ALBERT), each of its calls is a block.
 
     Args:
         model (nn.Module): A model with a ``config``.
@@ -95,7 +102,8 @@ def find_blocks(model: nn.Module) -> tuple[Block, ...]:
             f"model: {type(model).__name__} has no list of transformer blocks to count; "
             "name the layer by its module's name instead."
         )
-    name, blocks = max(module_lists.items(), key=lambda item: len(item[1]))
+    # By parameters: a model may have more heads, one per label, than blocks.
+    name, blocks = max(module_lists.items(), key=lambda item: (_n_parameters(item[1]), len(item[1])))
     # XLM has its attentions, feed-forward networks and normalizations in lists of their own: no module is a block.
     parent = name.rpartition(".")[0]
     beside = [key for key in module_lists if key.rpartition(".")[0] == parent and len(module_lists[key]) == len(blocks)]
@@ -107,17 +115,28 @@ def find_blocks(model: nn.Module) -> tuple[Block, ...]:
     groups = getattr(config, "num_hidden_groups", None)
     if groups == len(blocks):
         return _shared_blocks(name, blocks, int(getattr(config, "num_hidden_layers", groups)))
-    return tuple(Block(f"{name}.{i}", i + 1, module, 0, f"{name}.{i}") for i, module in enumerate(blocks))
+    first = {module: i for i, module in reversed([*enumerate(blocks)])}
+    return _numbered(name, blocks, [first[module] for module in blocks])
+
+
+def _n_parameters(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
 
 
 def _shared_blocks(name: str, groups: nn.ModuleList, depth: int) -> tuple[Block, ...]:
-    calls = [0] * len(groups)
+    # ALBERT's own formula.
+    return _numbered(name, groups, [int(i / (depth / len(groups))) for i in range(depth)], shared=True)
+
+
+def _numbered(name: str, modules: nn.ModuleList, order: Sequence[int], shared: bool = False) -> tuple[Block, ...]:
+    """A block for each call of modules of a list; the key has the call's number where a module runs several times."""
+    calls: Counter[int] = Counter()
     blocks = []
-    for i in range(depth):
-        group = int(i / (depth / len(groups)))  # ALBERT's own formula
-        key = f"{name}.{group}#{calls[group]}"
-        blocks.append(Block(f"{name}.{group}", i + 1, groups[group], calls[group], key))
-        calls[group] += 1
+    for number, i in enumerate(order, 1):
+        several = shared or order.count(i) > 1
+        key = f"{name}.{i}#{calls[i]}" if several else f"{name}.{i}"
+        blocks.append(Block(f"{name}.{i}", number, modules[i], calls[i], key))
+        calls[i] += 1
     return tuple(blocks)
 
 
@@ -205,7 +224,7 @@ def check_layers(classifier: Classifier, blocks: Sequence[Block]) -> None:
     """Raise ValueError if a layer of a classifier does not give one row per token, which is tried with a short text.
 
     Neither does one that never runs, nor the decoder of an encoder-decoder, whose row of a token is that of the one
-    before. Several must be in the order in which they run.
+    before. Several must be in the order in which they run. Warn if the model reads tokens past the layers.
     """
     if (inputs := classifier.short_text()) is None:
         return
@@ -241,6 +260,45 @@ def check_layers(classifier: Classifier, blocks: Sequence[Block]) -> None:
                 f"layer has {before} before {after}, which runs first, expected layers in the order in which they run: "
                 "information is measured at the first"
             )
+    if _reads_past(classifier, blocks, inputs):
+        warn_user(
+            f"layer: {type(classifier.model).__name__} reads the tokens past {blocks[0].name}"
+            + (f" to {blocks[-1].name}" if len(blocks) > 1 else "")
+            + ": its output for other tokens is another where all that these layers give is replaced (in T5 and BART "
+            "the decoder reads them, too); bits are of what passes the layers alone, and the check by deletion and "
+            "methods leave_one_out and lime are of all"
+        )
+
+
+def _reads_past(classifier: Classifier, blocks: Sequence[Block], inputs: dict[str, Tensor]) -> bool:
+    """Whether the output depends on the tokens where the activations of layers are the same for all."""
+    special = torch.tensor([sorted(set(classifier.tokenizer.all_special_ids))], device=classifier.device)
+    ids = inputs["input_ids"]
+    free = [number for number in range(len(classifier.tokenizer)) if number not in set(special[0].tolist())][:2]
+    is_word = ~torch.isin(ids, special)
+    if len(free) < 2 or not bool(is_word.any()):
+        return False
+    points = [HookPoint(block.module, block.call) for block in blocks]
+    n_calls: Counter[nn.Module] = Counter()
+
+    def close(layer: nn.Module, at_input: bool, call: int, value: Any, _: Any) -> Any:
+        calls = {point.call % n_calls[layer] for point in points if point.layer is layer} if n_calls[layer] else set()
+        if call not in calls or (split := split_activation(value)) is None:
+            return None
+        activation, put = split
+        noise = standard_noise(tuple(activation.shape[1:]), (call,), activation.device)
+        return put(noise.to(activation.dtype).expand_as(activation))
+
+    with classifier.with_padding_token():
+        with hooked(points, lambda *_: None) as calls:
+            classifier.probabilities(inputs)
+        n_calls.update({layer: count for (layer, _), count in calls.items()})
+        outputs = []
+        for number in free:
+            with hooked(points, close):
+                others = {**inputs, "input_ids": torch.where(is_word, number, ids)}
+                outputs.append(classifier.probabilities(others))
+    return bool((outputs[0] - outputs[1]).abs().max() > _READ_PAST)
 
 
 @contextmanager

@@ -20,7 +20,8 @@ import torch
 
 from captum_iba._files import write_text
 from captum_iba.text.encoding import EncodedText, join_words, scores_per_word
-from captum_iba.visualization.pieces import HARDLY_ANYTHING, needs_hardly_anything, notes, ranked_words
+from captum_iba.visualization.pieces import counted, ranked_words, remark
+from captum_iba.visualization.sentences import notes, percentage_note
 from captum_iba.visualization.terminal import printable
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 _FORMAT = "captum_iba.TextAttribution/3"
 _PRINTED_WORDS = 20
 _BAR_WIDTH = 24
+_REPR_WIDTH = 60
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,8 @@ class Token:
         start, end (int): Its characters in the original text, [start, end).
         sequence (int or None): 0 for a token of the text, 1 of the pair, None if the tokenizer added it.
         special (bool): Whether it is a special token.
-        word (int or None): Number of its word in :attr:`TextAttribution.words`; None for special tokens.
+        word (int or None): Index of its word in :attr:`TextAttribution.words`, from 0; None for special tokens. What is
+            printed or drawn counts words from 1.
     """
 
     token: str
@@ -91,7 +94,7 @@ class DeletionCheck:
     """Target probability of a text without some of its words: the degradation test of one attribution.
 
     Attributes:
-        n_words (int): Number of words that are deleted: those with 80 % of the bits, at most half of all words; one in
+        n_words (int): Number of words that are deleted: those with 80% of the bits, at most half of all words; one in
             nine where the model needs hardly anything.
         probability (float): With all words.
         without_leading (float): Without the words with the most bits.
@@ -112,7 +115,7 @@ class DeletionCheck:
 class TextAttribution:
     """The attribution of one text, or pair of texts.
 
-    ``print`` shows the words that hold 80 % of the bits; a notebook shows the whole text in colour.
+    ``print`` shows the words that hold 80% of the bits; a notebook shows the whole text in color.
 
     Attributes:
         text (str): The text that was explained.
@@ -134,6 +137,8 @@ class TextAttribution:
         trace (TextTrace or None): The optimization step by step, with ``return_trace``; of the first repeat.
         repeats (tuple of tuple of float): With ``repeats``, bits per token of each repeat; the bits are their mean.
         check (DeletionCheck or None): With ``check``, the target probability without the leading words.
+        masked_probability (float or None): Target probability through the final mask, of the first repeat; None in
+            results of method ``iba`` and of earlier versions.
 
     Examples::
 
@@ -166,6 +171,7 @@ class TextAttribution:
     repeats: tuple[tuple[float, ...], ...] = ()
     check: DeletionCheck | None = None
     open_bits: float = 0.0
+    masked_probability: float | None = None
 
     @cached_property
     def words(self) -> tuple[Word, ...]:
@@ -237,6 +243,15 @@ class TextAttribution:
         """Description of the layer, for example ``"layer 9 (bert.encoder.layer.8)"``."""
         return self.layer if self.layer_index is None else f"layer {self.layer_index} ({self.layer})"
 
+    def __repr__(self) -> str:
+        parts = [f"text={_shortened(self.text)!r}"]
+        if self.pair is not None:
+            parts.append(f"pair={_shortened(self.pair)!r}")
+        parts.append(f"target={self.target} ({self.target_label} {self.target_probability:.3f})")
+        if leading := ranked_words(self)[0]:
+            parts.append(f"leading={leading[0].word!r} ({leading[0].share:.1%})")
+        return f"TextAttribution({', '.join(parts)})"
+
     def __str__(self) -> str:
         lines = []
         if self.tokens_truncated:
@@ -245,8 +260,8 @@ class TextAttribution:
         lines.append(self.headline())
         lines.append(printable(self.text) + ("" if self.pair is None else f" | {printable(self.pair)}"))
         leading, rest = ranked_words(self)
-        if needs_hardly_anything(self):
-            lines.append(HARDLY_ANYTHING)
+        if sentence := remark(self):
+            lines.append(sentence)
         shown = (leading or rest)[:_PRINTED_WORDS]
         widest = max((word.share for word in shown), default=0.0) if leading else 1.0
         for word in shown:
@@ -258,8 +273,8 @@ class TextAttribution:
                 f"{printable(word.word)} ({word.place}){tied}"
             )
         if others := [*leading, *rest][len(shown) :]:
-            lines.append(f"{math.fsum(word.share for word in others):6.1%} in {len(others)} other words")
-        lines += map(printable, notes(self))
+            lines.append(f"{math.fsum(word.share for word in others):6.1%} in {counted(others, other=True)}")
+        lines += filter(None, [percentage_note(self), *map(printable, notes(self, len(shown)))])
         lines.append(
             f"{self.layer_label} · {self.preset}, statistics of {self.statistics} · {self.total_bits:,.2f} bits"
         )
@@ -289,12 +304,17 @@ class TextAttribution:
         Raises:
             ValueError: The content is not such a dictionary.
         """
-        if not isinstance(content, Mapping) or content.get("format") != _FORMAT:
-            kind = content.get("format") if isinstance(content, Mapping) else type(content).__name__
-            raise ValueError(f"content is {kind!r}, expected a dictionary with the format {_FORMAT!r}; explain again")
+        if not isinstance(content, Mapping):
+            several = "; from_dict reads each entry of a list" if isinstance(content, list) else ""
+            raise ValueError(f"content is a {type(content).__name__}, expected a dictionary of to_dict{several}")
+        if "format" not in content:
+            raise ValueError("content is a dictionary without the key 'format', expected one of to_dict")
+        if (found := content["format"]) != _FORMAT:
+            again = "; explain again" if str(found).startswith(_FORMAT.partition("/")[0]) else ""
+            raise ValueError(f"content has the format {found!r}, expected {_FORMAT!r}{again}")
         known = {item.name for item in dataclasses.fields(cls)}
         try:
-            newer = ("repeats", "check", "open_bits")  # not in files of earlier versions
+            newer = ("repeats", "check", "open_bits", "masked_probability")  # not in files of earlier versions
             values = {name: content[name] for name in known if name in content or name not in newer}
             values["tokens"] = tuple(Token(**{**t, "bits": _number(t["bits"])}) for t in content["tokens"])
             for name in ("target_probability", "predicted_probability"):
@@ -365,7 +385,7 @@ class TextAttribution:
         return token_map(self)
 
     def save_html(self, path: str | os.PathLike[str]) -> Path:
-        """Write a self-contained page with the coloured text and its words; returns its path."""
+        """Write a self-contained page with the colored text and its words; returns its path."""
         from captum_iba.visualization import token_page
 
         return write_text(path, token_page([self]))
@@ -395,6 +415,10 @@ def mean_attribution(repeats: Sequence[TextAttribution]) -> TextAttribution:
 def finite(bits: float) -> float:
     """The value itself, or 0 if it is NaN or infinite."""
     return bits if math.isfinite(bits) else 0.0
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _REPR_WIDTH else text[: _REPR_WIDTH - 1] + "…"
 
 
 def _json_safe(value: Any) -> Any:

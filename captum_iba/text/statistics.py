@@ -113,7 +113,9 @@ def estimate(
     batches = [
         classifier.tensors([encoded[i] for i in batch], whole_windows=True)
         # Without a mask, texts of one length share a pass, so that nothing is padded.
-        for batch in batches_by_length(lengths, batch_size, equal=classifier.padding_matters or not masked)
+        for batch in (
+            classifier.batches(lengths, batch_size) if masked else batches_by_length(lengths, batch_size, equal=True)
+        )
     ]
     with classifier.with_padding_token():
         statistics: list[FeatureStatistics] = (GroupedStatistics if grouped else FeatureStatistics).estimate(

@@ -85,8 +85,26 @@ def test_settings_are_passed_on_as_they_are(explainer):
     assert explainer.explain(TEXTS[0], preset=settings, granularity="word").granularity == "word"
     with pytest.raises(ValueError, match="granularity is 'channel', expected one of token, word, feature"):
         explainer.explain(TEXTS[0], preset=BottleneckSettings("channel", beta=1.0, n_steps=1, n_samples=1))
-    with pytest.raises(TypeError, match="'betas' is not a setting"):
-        explainer.explain(TEXTS[0], betas=1.0)
+    expected = "no argument of explain, expected one of texts, pairs, target, .*repeats, check, .*; did you mean"
+    for wrong, meant in (("betas", "beta"), ("repeat", "repeats"), ("targets", "target")):
+        with pytest.raises(TypeError, match=rf"'{wrong}' is {expected} {meant}\?"):
+            explainer.explain(TEXTS[0], **{wrong: 1})
+    with pytest.raises(TypeError, match=r"'methods' is no argument of explain, .*captum_iba\.methods\.attribute\("):
+        explainer.explain(TEXTS[0], methods=["lime"])
+
+
+def test_the_repr_names_model_layers_and_statistics(bert, wordpiece):
+    explainer = TextExplainer(bert, wordpiece)
+    assert repr(explainer) == (
+        f"TextExplainer(model={explainer.classifier.name!r}, layer={len(explainer.layers)} layers, "
+        f"{explainer.layers[0].key} to {explainer.layers[-1].key}, statistics=None)"
+    )
+    explainer = TextExplainer(bert, wordpiece, 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # few positions
+        explainer.estimate_statistics(TEXTS)
+    n_positions = explainer.statistics[0].count
+    assert repr(explainer).endswith(f"layer={explainer.layers[0].key}, statistics={n_positions:,} positions)")
 
 
 def test_words_share_a_mask_value(explainer):
@@ -136,7 +154,7 @@ def test_a_target_of_another_type_is_an_error(explainer, target):
     ("texts", "pairs", "error", "says"),
     [
         ("", None, ValueError, r"texts\[0\] is empty"),
-        (["good", " \n"], None, ValueError, r"texts\[1\] is empty"),
+        (["good", " \n"], None, ValueError, r"texts\[1\] is only white space"),
         ([], None, ValueError, "at least one"),
         (["good", "[SEP][CLS]"], None, ValueError, r"texts\[1\] is .*nothing to attribute"),
         ("\u200b", None, ValueError, "nothing to attribute"),
@@ -189,7 +207,7 @@ def test_a_pair_may_lack_one_half(explainer):
     first, second = explainer.explain(["", "the film"], ["the plot", " "], **QUICK)
     assert [word.word for word in first.words] == ["the", "plot"]
     assert [word.word for word in second.words] == ["the", "film"]
-    with pytest.raises(ValueError, match=r"texts\[0\] and pairs\[0\] are empty"):
+    with pytest.raises(ValueError, match=r"texts\[0\] and pairs\[0\] are only white space"):
         explainer.explain("", " ")
 
 

@@ -1,7 +1,9 @@
 """How sure an answer is: repeats with other noise and other texts for the statistics, and the check by deletion."""
 
+import dataclasses
 import json
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ import torch
 from captum_iba.demo import embedded_model_path, embedded_statistics
 from captum_iba.text import TextAttribution, TextExplainer
 from captum_iba.text.deletion import keep_words
+from captum_iba.text.result import DeletionCheck
 from captum_iba.text.statistics import GroupedStatistics
 from captum_iba.visualization import token_map, token_page
 from captum_iba.visualization.pieces import ranked_words
@@ -121,9 +124,29 @@ def test_words_whose_order_changes_are_marked(film_explainer):
         assert line.endswith("≈") == any(len(set(sign)) > 1 for sign in signs)
         assert f"± {100 * result.word_spread[word]:4.1f}%" in line
     leads = sum(row.argmax() == order[0] for row in shares)
-    assert f"{result.words[order[0]].word} leads in {leads} of 4 repeats" in str(result)
+    assert f'"{result.words[order[0]].word}" leads in {leads} of 4 repeats' in str(result)
     for page in (token_map(result), token_page([result])):
         assert f"leads in {leads} of 4 repeats" in page and "±" in page
+
+
+def with_repeats(result, bits, *repeats):
+    """The result with these bits of the words in the mean and in each repeat, and a floor of 0.1 bits."""
+
+    def of_tokens(values):
+        return tuple(0.1 if token.word is None else values[token.word] for token in result.tokens)
+
+    tokens = tuple(replace(token, bits=b) for token, b in zip(result.tokens, of_tokens(bits), strict=True))
+    repeated = tuple(map(of_tokens, repeats))
+    return replace(result, tokens=tokens, repeats=repeated, unneeded_bits=0.1)
+
+
+def test_no_word_leads_a_repeat_without_bits_above_the_floor(fitted):
+    result = fitted.explain("good film bad", **QUICK)
+    assert [len(result.words), len(result.tokens)] == [3, 5]
+    none, last = (0.01, 0.05, 0.02), (0.01, 0.05, 0.9)
+    assert "no word leads in 4 of 4 repeats" in str(with_repeats(result, none, *[none] * 4))
+    assert '"bad" leads in 2 of 4 repeats, no word in 2 (' in str(with_repeats(result, last, none, last, none, last))
+    assert "no word leads in 1 of 2 repeats" in str(with_repeats(result, none, none, last))
 
 
 def test_the_check_runs_the_text_without_the_words(film_explainer):
@@ -145,7 +168,10 @@ def test_the_check_runs_the_text_without_the_words(film_explainer):
     assert check.without_leading == pytest.approx(probability(order[: check.n_words]), abs=1e-5)
     assert check.without_least == pytest.approx(probability(order[-check.n_words :]), abs=1e-5)
     assert check.without_leading < check.without_random < check.probability
-    sentence = f"without the leading {check.n_words} words {check.without_leading:.1%}"
+    sentence = (
+        f"Check: without the leading {check.n_words} words the probability of negative falls "
+        f"({check.probability:.1%} to {check.without_leading:.1%}); without {check.n_words} random words it is"
+    )
     assert sentence in str(result) and sentence in token_map(result) and sentence in token_page([result])
 
 
@@ -174,6 +200,48 @@ def test_a_result_with_repeats_and_check_is_read_back(film_explainer, tmp_path):
     del content["repeats"], content["check"]  # of an earlier version
     old = TextAttribution.from_dict(json.loads(json.dumps(content)))
     assert old.repeats == () and old.check is None
+
+
+def test_repeats_on_neutral_texts_show_no_spread(film_explainer):
+    result = film_explainer.explain("A dull plot.", repeats=2)
+    neutral = dataclasses.replace(result, statistics="neutral texts of 2,000 positions")
+    says = "No ± is shown: the statistics are those of neutral texts"
+    for one, expected in ((result, False), (neutral, True), (dataclasses.replace(neutral, repeats=()), False)):
+        for shown in (str(one), token_map(one), token_page([one])):
+            assert (says in shown) == expected and ("leads in" in shown) == bool(one.repeats)
+            assert ("±" in shown.replace(says, "")) == (one is result)
+
+
+def checked(result, *numbers):
+    return str(replace(result, check=DeletionCheck(*numbers, 10)))
+
+
+def test_the_check_begins_with_what_the_leading_words_change(film_explainer):
+    result = film_explainer.explain("The plot is dull and the acting is bad.")
+    n = len(ranked_words(result)[0])
+    said = checked(result, n, 0.9, 0.1, 0.95, 0.8)
+    assert "the probability of negative falls (90.0% to 10.0%); without" in said and "no more than" not in said
+    assert "the probability of negative hardly changes (90.0% to 89.5%)" in checked(result, n, 0.9, 0.895, 0.9, 0.9)
+    said = checked(result, n, 0.9, 0.95, 0.9, 0.8)
+    assert "rises (90.0% to 95.0%)" in said and "lowers it no more than deleting random word" in said
+    assert f"leading 31 words ({n} of them listed) the" in checked(result, 31, 0.9, 0.1, 0.95, 0.8)
+
+
+def test_the_place_of_a_word_does_not_count_punctuation(film_explainer):
+    result = film_explainer.explain('"A" dreadful, boring $5 film.')
+    places = {word.word: word.place for words in ranked_words(result) for word in words}
+    assert [places[word] for word in ("A", "dreadful", "boring", "film")] == [f"word {i}" for i in (1, 2, 3, 6)]
+    assert places[","] == "after word 2" and places["."] == "after word 6" and places["$"] == "word 4"
+    assert "before word 1" in {word.place for words in ranked_words(result) for word in words}
+    assert [word.word for word in result.words].index("boring") == 5
+    rest = [word.word for word in ranked_words(result)[1] if word.word.isalnum() or word.word == "$"]
+    assert f"in {len(rest)} other words and punctuation" in str(result)
+    assert f"{len(rest)} other words and punctuation</summary>" in token_page([result])
+
+
+def test_a_text_of_punctuation_alone_has_places(film_explainer):
+    words = [word for row in ranked_words(film_explainer.explain("! ?")) for word in row]
+    assert {word.word: word.place for word in words} == {"!": "word 1", "?": "word 2"}
 
 
 def test_the_embedded_statistics_have_groups():

@@ -70,7 +70,7 @@ def test_prints_the_decision_and_the_words_with_most_bits_first():
     lines = str(attribution(model="films", bits=(5.0, 20.0, 1.0))).splitlines()
     assert lines[:2] == ["<good> 0.900 · films", "so <b>good</b>"]
     assert lines[2].split() == ["80.8%", "21.00", "bits", "█" * 24, "<b>good</b>", "(word", "2)"]
-    assert lines[3].split() == ["19.2%", "in", "1", "other", "words"]
+    assert lines[3].split() == ["19.2%", "in", "1", "other", "word"]
     assert lines[4].startswith("layer 3 (encoder.2) · default, statistics of a dataset") and "26.00 bits" in lines[4]
 
 
@@ -103,16 +103,33 @@ def test_json_has_no_nan():
 
 
 def test_a_result_of_an_older_format_is_refused_with_the_way_out():
-    with pytest.raises(ValueError, match=r"content is 'captum_iba.TextAttribution/1', expected .*/3'; explain again"):
+    with pytest.raises(ValueError, match=r"the format 'captum_iba.TextAttribution/1', expected .*/3'; explain again"):
         TextAttribution.from_dict({"format": "captum_iba.TextAttribution/1"})
 
 
-@pytest.mark.parametrize("content", ["[]", "{", '{"format": "other"}', '{"format": "captum_iba.TextAttribution/3"}'])
-def test_loading_something_else_is_an_error(tmp_path, content):
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("[]", "content is a list, expected a dictionary of to_dict; from_dict reads each entry of a list"),
+        ("{", "not a saved attribution"),
+        ('{"model_type": "bert"}', "content is a dictionary without the key 'format', expected one of to_dict"),
+        ('{"format": "other"}', "content has the format 'other', expected 'captum_iba.TextAttribution/3'"),
+        ('{"format": "captum_iba.TextAttribution/3"}', "not a whole attribution"),
+    ],
+)
+def test_loading_something_else_is_an_error(tmp_path, content, says):
     path = tmp_path / "other.json"
     path.write_text(content)
-    with pytest.raises(ValueError, match="not a saved attribution"):
+    with pytest.raises(ValueError, match="other.json, which is not a saved attribution") as error:
         TextAttribution.load(path)
+    assert says in str(error.value) and "explain again" not in str(error.value)
+
+
+def test_the_repr_is_one_short_line():
+    long = repr(attribution(text="so <b>good</b>" + " and so on" * 99))
+    assert long.startswith("TextAttribution(text='so <b>good</b> and so on") and "…'" in long and len(long) < 200
+    assert "target=1 (<good> 0.900), leading='<b>good</b>' (" in long
+    assert "pair='second'" in repr(attribution(pair="second"))
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):

@@ -1,0 +1,173 @@
+"""Models that compute otherwise from a length on, read tokens past their blocks, or lose the prediction in the mask."""
+
+import copy
+import dataclasses
+import warnings
+
+import pytest
+import torch
+import transformers
+from transformers.modeling_outputs import SequenceClassifierOutput
+
+from captum_iba.demo import embedded_model_path
+from captum_iba.text import TextExplainer
+from captum_iba.text.bottleneck import MASK_LOST_PREDICTION
+from captum_iba.text.layers import find_blocks
+from captum_iba.visualization import token_map
+from captum_iba.visualization.pieces import HARDLY_ANYTHING, lost_prediction
+from tests.visualization.examples import attribution
+
+from .conftest import build
+
+SMALL = {"vocab_size": 400, "num_labels": 3, "pad_token_id": 0, "initializer_range": 0.4}
+FOUR = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+SHORT = "the film was good and the plot was not bad , the film was good"
+LONG = f"{SHORT} . " * 6
+QUICK = {"n_steps": 4, "target": 0}
+
+
+def rotary_of_two_factors():
+    scaling = {"rope_type": "longrope", "short_factor": [1.0] * 4, "long_factor": [4.0, 3.0, 2.0, 1.5]}
+    return transformers.Phi3Config(
+        original_max_position_embeddings=32,
+        max_position_embeddings=512,
+        rope_parameters={**scaling, "rope_theta": 10000.0},
+        num_key_value_heads=4,
+        **FOUR,
+        **SMALL,
+    )
+
+
+MODELS = {
+    "big_bird": lambda: transformers.BigBirdConfig(block_size=4, num_random_blocks=1, **FOUR, **SMALL),
+    "phi3": rotary_of_two_factors,
+}
+
+
+@pytest.mark.parametrize("family", MODELS)
+def test_a_text_beside_a_longer_one_is_computed_as_alone(wordpiece, family):
+    model = build(MODELS[family]())
+    explainer = TextExplainer(model, wordpiece)
+    explainer.estimate_statistics([SHORT] * 40)
+    with torch.no_grad():
+        inputs = wordpiece(SHORT, return_tensors="pt")
+        # A short text turns BigBird to full attention for good.
+        own = copy.deepcopy(model)(inputs["input_ids"], attention_mask=inputs["attention_mask"])
+        expected = float(own.logits.softmax(-1)[0, 0])
+    alone = explainer.explain(SHORT, check=True, **QUICK)
+    beside, long = explainer.explain([SHORT, LONG], check=True, **QUICK)
+    assert alone.target_probability == pytest.approx(expected, abs=1e-5)
+    assert beside.target_probability == pytest.approx(expected, abs=1e-5)
+    assert beside.bits == pytest.approx(alone.bits, rel=1e-4, abs=1e-4)
+    one_by_one = explainer.explain(LONG, check=True, batch_size=1, internal_batch_size=1, **QUICK)
+    for name in ("without_leading", "without_least", "without_random"):
+        assert getattr(long.check, name) == pytest.approx(getattr(one_by_one.check, name), abs=1e-4)
+    assert not explainer.classifier.padding_matters and explainer.classifier.padding_matters_up_to(len(long.tokens))
+
+
+def test_statistics_are_of_texts_as_they_are_alone(wordpiece):
+    explainer = TextExplainer(build(MODELS["phi3"]()), wordpiece)
+    expected = explainer.estimate_statistics([SHORT, LONG], batch_size=1)
+    for one, other in zip(expected, explainer.estimate_statistics([SHORT, LONG]), strict=True):
+        assert torch.allclose(one.mean, other.mean, atol=1e-5)
+
+
+class LabelScorers(transformers.BertPreTrainedModel):
+    """One scorer per label, more of them than blocks."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.bert = transformers.BertModel(config)
+        self.heads = torch.nn.ModuleList(
+            torch.nn.Sequential(torch.nn.Linear(32, 4), torch.nn.Linear(4, 1)) for _ in range(6)
+        )
+        self.post_init()
+
+    def forward(self, input_ids, attention_mask=None, token_type_ids=None):
+        hidden = self.bert(input_ids, attention_mask, token_type_ids).last_hidden_state
+        return SequenceClassifierOutput(logits=torch.cat([head(hidden).mean(1) for head in self.heads], -1))
+
+
+def test_heads_are_no_blocks_even_if_there_are_more_of_them():
+    model = LabelScorers(transformers.BertConfig(num_labels=6, vocab_size=400, **FOUR))
+    assert [block.name for block in find_blocks(model)] == ["bert.encoder.layer.0", "bert.encoder.layer.1"]
+
+
+def test_a_module_that_is_several_blocks_has_one_call_for_each(bert, wordpiece):
+    model = copy.deepcopy(bert)
+    layers = model.bert.encoder.layer
+    layers[len(layers) - 1] = layers[0]
+    blocks = find_blocks(model)
+    assert [block.call for block in blocks if block.module is layers[0]] == [0, 1]
+    assert len({block.key for block in blocks}) == len(blocks)
+    explainer = TextExplainer(model, wordpiece)
+    explainer.estimate_statistics([SHORT, LONG])
+    assert explainer.explain(SHORT, **QUICK).total_bits > 0
+
+
+# A decoder that gets the token ids reads them past bottlenecks in the encoder.
+def test_a_decoder_that_reads_the_tokens_is_warned_of(wordpiece):
+    config = transformers.BartConfig(
+        d_model=32,
+        encoder_layers=2,
+        decoder_layers=2,
+        encoder_attention_heads=2,
+        decoder_attention_heads=2,
+        encoder_ffn_dim=32,
+        decoder_ffn_dim=32,
+        max_position_embeddings=64,
+        eos_token_id=wordpiece.sep_token_id,
+        bos_token_id=wordpiece.cls_token_id,
+        decoder_start_token_id=wordpiece.sep_token_id,
+        forced_eos_token_id=None,
+        init_std=0.4,
+        **{key: value for key, value in SMALL.items() if key != "initializer_range"},
+    )
+    with pytest.warns(UserWarning, match="BartForSequenceClassification reads the tokens past model.encoder.layers.0"):
+        TextExplainer(build(config), wordpiece)
+
+
+@pytest.mark.parametrize("layer", [None, 1, 2, "bert.embeddings"])
+def test_a_model_that_reads_the_tokens_by_its_layers_only_is_not_warned_of(bert, wordpiece, layer):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        TextExplainer(bert, wordpiece, layer)
+
+
+def test_a_layer_with_a_residual_connection_past_it_is_warned_of(bert, wordpiece):
+    with pytest.warns(UserWarning, match="reads the tokens past bert.encoder.layer.0.attention.self"):
+        TextExplainer(bert, wordpiece, "bert.encoder.layer.0.attention.self")
+
+
+FEW = {"bits": [2.0, 3.0], "unneeded_bits": 1.0, "open_bits": 100.0}
+
+
+def test_a_mask_that_has_lost_the_prediction_does_not_say_that_hardly_anything_is_needed():
+    result = attribution("a b", **FEW)
+    lost = dataclasses.replace(result, target_probability=0.9, masked_probability=0.2)
+    assert lost_prediction(lost) and "The mask closes too much" in str(lost)
+    assert HARDLY_ANYTHING[:-1] not in str(lost) + token_map(lost)
+    kept = dataclasses.replace(result, target_probability=0.9, masked_probability=0.85)
+    assert f"{HARDLY_ANYTHING[:-1]}: through the mask" in str(kept) and "85.0%" in str(kept)
+    partly = dataclasses.replace(result, target_probability=0.9, masked_probability=0.46)
+    assert HARDLY_ANYTHING[:-1] not in str(partly) and "Hardly any bits pass the mask: through the mask" in str(partly)
+    # With many bits, too.
+    many = dataclasses.replace(lost, unneeded_bits=0.01)
+    assert lost_prediction(many) and "The mask closes too much" in str(many)
+
+
+def test_a_prediction_that_the_mask_loses_is_warned_of():
+    """The mask closes for any text with such a beta, so that a good film and a bad one have the same prediction."""
+    explainer = TextExplainer.from_pretrained(embedded_model_path(), "bert.embeddings")
+    texts = ["A wonderful, touching film.", "A dull plot, bad acting and a boring end."]
+    explainer.estimate_statistics(texts * 10)
+    closed = {"beta": 1e6, "complement": 0.0, "n_steps": 60}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        results = explainer.explain(texts, **closed)
+    traced = explainer.explain(texts, return_trace=True, **closed)
+    assert any(map(lost_prediction, results))
+    assert MASK_LOST_PREDICTION in [str(warning.message) for warning in caught]
+    for result, other in zip(results, traced, strict=True):
+        assert result.masked_probability == pytest.approx(other.trace.probability[-1], abs=1e-5)
+        assert other.masked_probability == pytest.approx(other.trace.probability[-1])
