@@ -14,7 +14,9 @@ from typer.testing import CliRunner
 
 from captum_iba import __version__, cli
 from captum_iba.demo import embedded_model_path
-from captum_iba.text import TextAttribution
+from captum_iba.methods import attribute
+from captum_iba.text import Classifier, TextAttribution
+from captum_iba.text.classifier import load_classifier
 from tests.text.conftest import bert, wordpiece  # noqa: F401
 
 ROOT = Path(__file__).parents[1]
@@ -96,6 +98,9 @@ def test_statistics_are_estimated_once_and_found_again(tmp_path):
     assert f"statistics of reviews.txt estimated and kept at {tmp_path / 'cache'}" in first.stderr
     assert "statistics of reviews.txt found at" in second.stderr
     assert first.stdout == second.stdout
+    lines = first.stderr.splitlines()
+    assert lines[0] == "captum-iba: loading the embedded model"
+    assert lines[1].startswith("captum-iba: estimating statistics from 2 texts")
     (file,) = (tmp_path / "cache").iterdir()
     assert run("explain", *QUICK, "-q", "--statistics", file, GOOD).stdout == first.stdout
 
@@ -117,6 +122,7 @@ def test_texts_and_statistics_of_a_table():
     read = run("explain", *QUICK, *model, "--file", "reviews.csv", "--json", "b.json")
     assert read.exit_code == 0, read.output
     found = json.loads(Path("b.json").read_text("utf-8"))
+    assert [entry.pop("id") for entry in found] == ["1", "2"]
     Path("lines.txt").write_text("".join(row["text"] + "\n" for row in REVIEWS), encoding="utf-8")
     model[-1] = "lines.txt"
     run("explain", *QUICK, *model, GOOD, DULL, "--json", "c.json")
@@ -143,6 +149,49 @@ def test_several_layers_in_either_spelling():
         assert done.exit_code == 0, done.output
         found[layers] = done.stdout
     assert len(set(found.values())) == 1 and "3 layers with one mask" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        (["--layer", "13"], "layer is 13, expected a block from 1 to 12"),
+        (["--target", "negativ"], "0 (negative), 1 (pos"),
+    ],
+)
+def test_layer_and_target_are_checked_before_the_weights_are_loaded(asked, says, monkeypatch):
+    monkeypatch.setattr("captum_iba.text.TextExplainer.from_pretrained", lambda *_, **__: pytest.fail("loaded"))
+    done = run("explain", *asked, GOOD)
+    assert done.exit_code == 1 and says in done.stderr
+
+
+def test_a_text_may_be_called_false_after_a_double_dash():
+    done = run("explain", *QUICK, "--no-check", "--", "false")
+    assert done.exit_code == 0 and "\nfalse\n" in done.stdout, done.output
+
+
+def test_all_layers_can_be_asked_for():
+    done, default = (run("explain", "--steps", "2", *layer, GOOD) for layer in (["--layer", "all"], []))
+    assert done.exit_code == 0 and done.stdout == default.stdout and "12 layers with one mask" in done.stdout
+
+
+def test_another_bottleneck_uses_the_layer_that_is_asked_for():
+    done = run("explain", "--steps", "2", "--layer", "1", "--methods", "iba_paper", "--json", "out.json", GOOD)
+    assert done.exit_code == 0, done.output
+    assert len(json.loads(Path("out.json").read_text("utf-8"))[0]["methods"]["iba_paper"]) == 7
+
+
+def test_labels_and_ids_of_a_table_are_kept():
+    Path("r.csv").write_text(f'ID,text,label\na,"{GOOD}",pos\nb,"{DULL}",\n', encoding="utf-8")
+    done = run("explain", *QUICK, "--file", "r.csv", "--json", "out.json", "--html", "out.html")
+    assert done.exit_code == 0, done.output
+    entries = json.loads(Path("out.json").read_text("utf-8"))
+    assert [(entry["id"], entry["label"]) for entry in entries] == [("a", "pos"), ("b", "")]
+    assert [TextAttribution.from_dict(entry).text for entry in entries] == [GOOD, DULL]
+    page = Path("out.html").read_text("utf-8")
+    assert ">gold label</button>" in page and 'data-head="gold label" data-value="pos"' in page
+    done = run("explain", *QUICK, "--html", "out.html", "--json", "out.json", GOOD, DULL)
+    assert "gold label" not in Path("out.html").read_text("utf-8")
+    assert "label" not in json.loads(Path("out.json").read_text("utf-8"))[0]
 
 
 def test_no_command_shows_the_help(capsys):
@@ -181,7 +230,19 @@ def test_no_command_shows_the_help(capsys):
         (["explain", "--target", "great", GOOD], 1, "0 (negative), 1 (positive)"),
         (["explain", "--target", "7", GOOD], 1, "target is 7, expected 0 to 1"),
         (["explain", "--target=--1", GOOD], 1, "--1"),
-        (["explain", " "], 1, "texts[0] is empty"),
+        (["explain", " "], 1, "texts[0] is only white space"),
+        (["explain", GOOD, "--check", "false"], 2, "--check takes no value, got false; expected --check or --no-check"),
+        (["explain", "--quiet", "True", GOOD], 2, "--quiet takes no value, got True; expected --quiet or -q alone"),
+        (
+            ["explain", "--methods", "ig,lim", GOOD],
+            2,
+            "--methods: there is no 'lim' (did you mean 'lime'?); the methods",
+        ),
+        (["explain", "--methods", "iba_as_released", "--layer", "1,2", GOOD], 2, "--methods: iba_as_released has one"),
+        (["explain", "--model", "my/classifier", GOOD], 1, "--model is my/classifier, which cannot be loaded: "),
+        (["explain", "--device", "cuda:99", GOOD], 1, "--device is cuda:99, which torch does not find here, expected"),
+        (["explain", "--file", "gap.csv"], 1, "gap.csv: the text of line 4 is empty; leave the row out."),
+        (["explain", "--file", "half.jsonl"], 1, "half.jsonl: the text of line 2 has half of a surrogate pair"),
         (["explain", "[SEP]"], 1, "nothing to attribute"),
         (["explain", "--model", "./nowhere", GOOD], 1, "no folder ./nowhere"),
         (["explain", "--file", "nowhere.txt"], 1, "nowhere.txt"),
@@ -200,6 +261,8 @@ def test_no_command_shows_the_help(capsys):
 def test_errors_are_one_line(arguments, code, says, capsys, monkeypatch):
     monkeypatch.setattr("sys.stdin", open(os.devnull))  # noqa: SIM115
     Path("x.txt").write_text(GOOD, "utf-8")
+    Path("gap.csv").write_text(f'id,text\n1,"{GOOD}"\n2,"{DULL}"\n3,\n', "utf-8")
+    Path("half.jsonl").write_text('{"text": "good"}\n{"text": "bad \\ud83d"}\n', "utf-8")
     with pytest.raises(SystemExit) as left:
         cli.main(arguments)
     lines = capsys.readouterr().err.strip().splitlines()
@@ -235,17 +298,32 @@ def test_a_file_that_is_no_text():
     assert done.exit_code == 1 and "not a UTF-8 text file" in done.stderr
 
 
+def test_other_methods_look_at_the_layer_that_is_asked_for():
+    """--layer was the bottleneck's alone, and nothing said so."""
+    classifier = Classifier(*load_classifier(embedded_model_path()))
+    asked = ["explain", GOOD, "--steps", "1", "--no-check", "--methods", "conductance,saliency", "--json", "-"]
+    for layers, own in (("1", 1), ("1,2", None)):
+        done = run(*asked, "--layer", layers)
+        scores = attribute("conductance", classifier, GOOD, layer=own)[0].words
+        assert json.loads(done.stdout)[0]["methods"]["conductance"] == pytest.approx(scores.tolist())
+        said = "at its default layer: it takes one, and --layer names several" if own is None else "at layer 1"
+        assert f"conductance: 1 text, {said}" in done.stderr and "saliency: 1 text\n" in done.stderr
+
+
 def test_version_and_help():
     assert run("--version").stdout == f"captum-iba {__version__}\n"
     assert "--statistics-from" in run("explain", "--help").stdout
-    assert "--statistics-from" in run("compare", "--help").stdout
+    of_compare = " ".join(run("compare", "--help").stdout.replace("│", " ").split())
+    assert "--statistics-from" in of_compare and "lime 1000 forward passes" in of_compare
     assert all(command in run("--help").stdout for command in ("explain", "compare", "report", "demo"))
 
 
 def test_demo_answers_first_and_folds_the_layers():
     done = run("demo")
     assert done.exit_code == 0, done.output
-    path = Path(done.stdout.split()[-1])
+    first, _, report = done.stdout.rpartition("\n\n")
+    assert first.startswith("negative 0.") and "boring" in first and "Check: " in first
+    path = Path(report.split()[-1])
     assert path == Path("captum-iba-demo.html").resolve()
     page = path.read_text(encoding="utf-8")
     assert page.count("<section>") == 5 and page.count('class="method m') == 5 * 3 and page.count("<dt ") == 5 * 12
@@ -398,6 +476,7 @@ def test_as_a_process(tmp_path):
 @pytest.mark.skipif(sys.platform == "win32", reason="no such signals")
 def test_ctrl_c(tmp_path):
     process = start("-m", "captum_iba", "explain", "--steps", "100000", GOOD, folder=tmp_path)
+    assert "loading" in process.stderr.readline()
     assert "statistics" in process.stderr.readline()  # now it is at work
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=400)

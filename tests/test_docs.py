@@ -103,11 +103,11 @@ FEWER = {"iba": {"n_steps": 10, "n_samples": 4}} | {
     name: {"n_samples": 100} for name in ("lime", "captum_lime", "kernel_shap")
 }
 ROWS = {
-    "iba": (47, 40),
-    "iba_paper": (107, 100),
+    "iba": (50, 40),
+    "iba_paper": (110, 100),
     "iba_as_released": (96, 90),
     "random": (0, 0),
-    "lime": (93, 0),
+    "lime": (95, 0),
     "ig": (50, 50),
     "gradient_x_activation": (1, 1),
     "gradient_shap": (50, 50),
@@ -116,8 +116,10 @@ ROWS = {
     "kernel_shap": (100, 0),
     "leave_one_out": (22, 0),
     "occlusion": (20, 0),
-    "conductance": (53, 52),
+    "conductance": (56, 52),
     "grad_cam": (1, 1),
+    "attention_rollout": (1, 1),
+    "attn_lrp": (1, 1),
     "ig_as_released": (10, 10),
     "lime_as_released": (100, 0),
 }

@@ -57,9 +57,13 @@ def names_under(heading, docstring):
     return [name.strip() for entry in entries for name in entry.partition(":")[0].split(",")]
 
 
+def is_dataclass_type(value):
+    return isinstance(value, type) and dataclasses.is_dataclass(value)
+
+
 def test_documented_fields_exist_and_all_attributes_are_documented():
     wrong = []
-    for cls in {cls for module in modules() for cls in vars(module).values() if dataclasses.is_dataclass(cls)}:
+    for cls in {cls for module in modules() for cls in vars(module).values() if is_dataclass_type(cls)}:
         if not cls.__module__.startswith("captum_iba.") or cls.__name__.startswith("_"):
             continue
         fields = {field.name for field in dataclasses.fields(cls) if not field.name.startswith("_")}

@@ -21,13 +21,14 @@ except ModuleNotFoundError as missing:
         'run: pip install "captum-iba[text]"'
     )
 
-from captum_iba.cli.common import print_error
+from captum_iba.cli.common import CommandWithTexts, print_error
 from captum_iba.cli.compare import compare, report
 from captum_iba.cli.demo import demo
 from captum_iba.cli.explain import explain
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
-for _command in (explain, compare, report, demo):
+app.command(cls=CommandWithTexts)(explain)
+for _command in (compare, report, demo):
     app.command()(_command)
 
 

@@ -12,20 +12,24 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, redi
 from enum import Enum
 from importlib.util import find_spec
 from io import StringIO
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
+from typer.core import TyperCommand
 
 if TYPE_CHECKING:
     from captum_iba.compare.parallel import Executor
+    from captum_iba.text import TextAttribution
 
 # The endings of captum_iba.compare.data, which is not there without its extra; a test compares them.
 _TABLE = re.compile(r"\.(jsonl?|ndjson|[ct]sv|parquet)(\.(gz|bz2|xz))?$", re.IGNORECASE)
 _INTEGER = re.compile(r"-?\d+")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
+_TRUTH_VALUES = ("true", "false", "yes", "no", "on", "off", "0", "1")
 
 
 class Precision(str, Enum):
@@ -69,6 +73,26 @@ WorkersOption = Annotated[
 ]
 
 
+class CommandWithTexts(TyperCommand):
+    """A command that refuses ``--check false``, where "false" would be one more text."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the command line; BadParameter for a flag with a truth value after it."""
+        flags = {name: item for item in self.params if getattr(item, "is_flag", False) for name in _names(item)}
+        options = args[: args.index("--")] if "--" in args else args
+        for name, value in pairwise(options):
+            if name in flags and value.casefold() in _TRUTH_VALUES:
+                expected = " or ".join(_names(flags[name]))
+                raise typer.BadParameter(
+                    f"{name} takes no value, got {value}; expected {expected} alone (texts can follow --)."
+                )
+        return super().parse_args(ctx, args)
+
+
+def _names(option: Any) -> list[str]:
+    return [*option.opts, *option.secondary_opts]
+
+
 def find_executor(name: ExecutorName, address: str | None, workers: int | None) -> Executor:
     """The executor that the options name; BadParameter for an option of Ray with the local executor."""
     from captum_iba.compare.parallel import LocalExecutor, RayExecutor
@@ -109,13 +133,28 @@ def has_columns(source: str) -> bool:
     return _TABLE.search(source) is not None
 
 
+class FileOfTexts(NamedTuple):
+    """Texts, and of a table the second texts, gold labels and ids, as far as there are such columns."""
+
+    first: list[str]
+    second: list[str] | None = None
+    labels: list[str] | None = None
+    ids: list[str] | None = None
+
+
 def read_texts(source: str, text_column: str | None, pair_column: str | None) -> tuple[list[str], list[str] | None]:
-    """The texts of a file, and their second texts: columns of a table, else the lines that are not blank."""
+    """The texts of a file, and their second texts, as :func:`read_columns` reads them."""
+    return read_columns(source, text_column, pair_column)[:2]
+
+
+def read_columns(source: str, text_column: str | None, pair_column: str | None) -> FileOfTexts:
+    """The texts of a file: columns of a table, else the lines that are not blank; ValueError names the line."""
     if not has_columns(source):
         if text_column is not None or pair_column is not None:
             raise ValueError(f"{source} is read line by line and has no columns; expected CSV, JSON lines or parquet.")
-        return read_lines(source), None
+        return FileOfTexts(read_lines(source))
     from captum_iba.compare.data import find_columns, missing_text, open_table, row_name
+    from captum_iba.text.arguments import blank_text, broken_text
 
     table, _ = open_table(source)
     columns = find_columns(table.column_names, text_column, pair_column)
@@ -128,7 +167,16 @@ def read_texts(source: str, text_column: str | None, pair_column: str | None) ->
         None if name is None else [_text_of(value, source, table, number) for number, value in enumerate(table[name])]
         for name in (columns.text, columns.pair)
     )
-    return first or [], pairs
+    for number, row in enumerate(zip(first or [], *([] if pairs is None else [pairs]), strict=True)):
+        problems = [] if any(text.strip() for text in row) else [blank_text("".join(row))]
+        if problems := [*problems, *filter(None, map(broken_text, row))]:
+            raise ValueError(f"{source}: the text of {row_name(table, number)} {problems[0]}; leave the row out.")
+    identifier = next((name for name in table.column_names if name.casefold() == "id" and name not in names), None)
+    labels, ids = (
+        None if name is None or name in names else ["" if value is None else str(value) for value in table[name]]
+        for name in (columns.label, identifier)
+    )
+    return FileOfTexts(first or [], pairs, labels, ids)
 
 
 def _text_of(value: Any, source: str, table: Any, number: int) -> str:
@@ -163,6 +211,28 @@ def check_model(model: str | None) -> None:
     """FileNotFoundError for a folder that is not there; another name may be one on the hub."""
     if model is not None and model.startswith((".", "/", "~")) and not Path(model).is_dir():
         raise FileNotFoundError(f"--model: there is no folder {model}, expected one of a classifier, or a hub name.")
+
+
+@contextmanager
+def named_model(model: str | None) -> Iterator[None]:
+    """Where a model cannot be loaded, the error names the option."""
+    try:
+        yield
+    except OSError as error:
+        if model is None or not str(error).startswith(f"model is {model},"):
+            raise
+        raise OSError(f"--{error}") from error
+
+
+def print_result(result: TextAttribution) -> None:
+    """Print a result: colored on a terminal, else plain lines that are never wrapped."""
+    from captum_iba.visualization import terminal_text
+
+    console = Console(highlight=False)
+    if console.is_terminal:
+        console.print(terminal_text(result))
+    else:
+        typer.echo(str(result))
 
 
 def check_output(option: str, path: Path | None) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.progress import MofNCompleteColumn
 
-from captum_iba.cli.common import check_output, loading, note, one_thread, plain_errors, progress_bar
+from captum_iba.cli.common import check_output, loading, note, one_thread, plain_errors, print_result, progress_bar
 
 _RIVALS = ("ig", "lime", "leave_one_out")
 
@@ -32,6 +32,7 @@ def demo(
             model, tokenizer = load_classifier(embedded_model_path())
         statistics = [embedded_statistics(layer) for layer in range(1, model.config.num_hidden_layers + 1)]
         texts = demo_texts()
+        note(f"explaining {len(texts)} reviews", quiet)
         with one_thread(), progress_bar(quiet, MofNCompleteColumn()) as bar:
             task = bar.add_task("methods and layers", total=1 + len(_RIVALS) + len(statistics))
             explainer = TextExplainer(model, tokenizer, statistics=statistics)
@@ -51,4 +52,7 @@ def demo(
             methods=list(zip(*scores, strict=True)),
             layers=list(zip(*layers, strict=True)),
         )
+        if not quiet:
+            print_result(results[0])
+            typer.echo()
         typer.echo(f"{'' if quiet else 'The report is at '}{write_text(out, page)}")

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from captum_iba.cli.common import (
     AddressOption,
     DeviceOption,
     ExecutorName,
     ExecutorOption,
+    FileOfTexts,
     ModelOption,
     Precision,
     PrecisionOption,
@@ -29,11 +29,14 @@ from captum_iba.cli.common import (
     find_executor,
     has_columns,
     loading,
+    named_model,
     note,
     number_or_name,
     parse_layer,
     plain_errors,
+    print_result,
     quiet_workers,
+    read_columns,
     read_texts,
 )
 
@@ -78,7 +81,8 @@ def explain(
     layer: Annotated[
         str | None,
         typer.Option(
-            help="Layer of the mask: a block from 1, or a module's name; 1,2,3 or 1..3 for several with one mask.",
+            help="Layer of the mask: a block from 1, or a module's name; 1,2,3 or 1..3 for several with one mask; all "
+            "for the default.",
             show_default="all blocks; of the published presets the one at 3/4 of the depth",
         ),
     ] = None,
@@ -104,10 +108,18 @@ def explain(
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the noise.")] = 0,
     repeats: Annotated[
-        int, typer.Option(min=1, help="Number of explanations whose mean and spread are shown: how sure is the answer?")
+        int,
+        typer.Option(
+            min=1,
+            help="Number of explanations with resampled noise and statistics. Their mean is shown, and their spread "
+            "unless the statistics are those of neutral texts.",
+        ),
     ] = 1,
     check: Annotated[
-        bool, typer.Option(help="Delete the leading, the least and random words, and show the probabilities.")
+        bool,
+        typer.Option(
+            help="Delete the words with the most bits, with the fewest, and random words, and show the probabilities."
+        ),
     ] = True,
     methods: Annotated[
         str | None,
@@ -120,9 +132,13 @@ def explain(
         Path | None,
         typer.Option(help="File with texts, as for --file, to estimate the statistics from; kept in a cache."),
     ] = None,
-    html: Annotated[Path | None, typer.Option(help="File for a page with the coloured texts.")] = None,
+    html: Annotated[Path | None, typer.Option(help="File for a page with the colored texts.")] = None,
     json_file: Annotated[
-        Path | None, typer.Option("--json", help="File for a JSON list of results; - is standard output.")
+        Path | None,
+        typer.Option(
+            "--json",
+            help="File for a JSON list of results, with the columns id and label of a table; - is standard output.",
+        ),
     ] = None,
     keep: Annotated[
         Path | None,
@@ -136,7 +152,7 @@ def explain(
     workers: WorkersOption = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only results and errors.")] = False,
 ) -> None:
-    """Explain texts: the words in colour, and how many bits the classifier needs of each."""
+    """Explain texts: the words in color, and how many bits the classifier needs of each."""
 
     def interrupted() -> str:
         kept = keep is not None and any(keep.glob("*.json"))
@@ -152,20 +168,24 @@ def explain(
         if statistics_from is not None and has_columns(str(statistics_from)) and not has_columns(file or "-"):
             of_file = (None, None)  # they are columns of the file for the statistics
         with loading():
-            first_texts, second_texts = _texts(texts, file, *of_file)
+            read = _texts(texts, file, *of_file)
+            first_texts, second_texts = read.first, read.second
             if pair and second_texts:
                 raise typer.BadParameter("--pair: the second texts are in the file already.")
             if pair and len(pair) != len(first_texts):
                 expected = f"expected one for each of the {len(first_texts)} texts, got {len(pair)}"
                 raise typer.BadParameter(f"--pair: {expected}.")
             from captum_iba.compare.parallel import explain_texts
-            from captum_iba.methods import find_method
+            from captum_iba.text.arguments import check_device
 
-            for name in names:
-                find_method(name)
+            layers = None if layer in (None, "all") else parse_layer(layer)
+            _check_methods(names, layers)
             where = find_executor(executor, address, workers)
-            # Remote workers have devices of their own.
-            explainer = _load(model, layer, statistics, None if where.remote else device, dtype)
+            if not where.remote:  # remote workers have devices of their own
+                check_device(device, "--device")
+            _check_configuration(model, layers, target)
+            note(f"loading {model or 'the embedded model'}", quiet)
+            explainer = _load(model, layers, statistics, None if where.remote else device, dtype)
         if statistics is None and preset is not BottleneckPreset.as_released:
             _find_statistics(explainer, model, statistics_from, (text_column, pair_column), quiet)
         attribute: Callable[..., list[TextAttribution]] = explainer.explain
@@ -188,8 +208,8 @@ def explain(
                 batch_size=batch_size,
                 show_progress=not quiet and sys.stderr.isatty(),
             )
-        scores = _scores(names, explainer, results, seed, quiet)
-        _deliver(results, scores, html, json_file, quiet)
+        scores = _scores(names, layers, explainer, results, seed, quiet)
+        _deliver(results, scores, read, html, json_file, quiet)
 
 
 def _check_options(
@@ -239,33 +259,75 @@ def _check_paths(
 
 def _texts(
     arguments: list[str] | None, file: str | None, text_column: str | None, pair_column: str | None
-) -> tuple[list[str], list[str] | None]:
+) -> FileOfTexts:
     if arguments:
-        return arguments, None
+        return FileOfTexts(arguments)
     if file is None and sys.stdin.isatty():
         raise typer.BadParameter("no text: expected TEXT, --file, or texts on standard input.")
     source = "-" if file is None else file
-    texts, pairs = read_texts(source, text_column, pair_column)
-    if not texts:
+    read = read_columns(source, text_column, pair_column)
+    if not read.first:
         raise typer.BadParameter(f"no text in {'standard input' if source == '-' else source}.")
-    return texts, pairs
+    return read
+
+
+def _check_methods(names: Sequence[str], layers: list[int | str] | None) -> None:
+    """Refuse methods that do not exist, or cannot use the layers, before anything is loaded."""
+    from captum_iba.methods import find_method
+
+    for name in names:
+        try:
+            find_method(name)
+        except ValueError as error:
+            raise typer.BadParameter(f"--methods: {str(error).removeprefix('method: ')}") from error
+        if name == "iba_as_released" and layers is not None and len(layers) > 1:
+            raise typer.BadParameter(f"--methods: {name} has one layer, --layer names {len(layers)}.")
+
+
+def _check_configuration(model: str | None, layers: list[int | str] | None, target: str | None) -> None:
+    """Refuse a layer or target that the model's configuration does not have, before its weights are loaded."""
+    numbers = [layer for layer in layers or [] if isinstance(layer, int)]
+    if not numbers and target is None:
+        return
+    from transformers import AutoConfig
+
+    from captum_iba.demo import embedded_model_path
+    from captum_iba.text.arguments import find_target
+
+    try:
+        config = AutoConfig.from_pretrained(embedded_model_path() if model is None else model)
+    except Exception:  # loading the model says what is wrong
+        return
+    labels = [str(label) for _, label in sorted(config.id2label.items())]
+    if target is not None and sorted(config.id2label) == list(range(len(labels))) and len(labels) > 1:
+        find_target(_target(target, labels), labels)
+    depth = getattr(config, "num_hidden_layers", None)
+    if isinstance(depth, int) and not config.is_encoder_decoder:
+        for number in numbers:
+            if not 1 <= number <= depth:
+                raise ValueError(f"layer is {number}, expected a block from 1 to {depth}.")
 
 
 def _load(
-    model: str | None, layer: str | None, statistics: Path | None, device: str | None, dtype: Precision | None
+    model: str | None,
+    layers: list[int | str] | None,
+    statistics: Path | None,
+    device: str | None,
+    dtype: Precision | None,
 ) -> TextExplainer:
     import torch
 
     from captum_iba.demo import embedded_model_path
     from captum_iba.text import TextExplainer
 
-    return TextExplainer.from_pretrained(
-        embedded_model_path() if model is None else model,
-        layer=None if layer is None else parse_layer(layer),
-        statistics=statistics,
-        device=device,
-        dtype=getattr(torch, (dtype or Precision.float32).value),
-    )
+    with named_model(model):
+        return TextExplainer.from_pretrained(
+            embedded_model_path() if model is None else model,
+            layer=layers,
+            statistics=statistics,
+            device=device,
+            dtype=getattr(torch, (dtype or Precision.float32).value),
+        )
 
 
 def _target(target: str | None, labels: Sequence[str]) -> int | str | None:
@@ -286,6 +348,10 @@ def _find_statistics(
     if source is not None:
         # The columns are those of --file, if this file has columns at all.
         texts, pairs = read_texts(str(source), *(columns if has_columns(str(source)) else (None, None)))
+        note(
+            f"estimating statistics from {len(texts)} text{'s' * (len(texts) != 1)}, unless they are in the cache",
+            quiet,
+        )
         path, was_cached = cached_statistics(
             explainer, texts, pairs=pairs, show_progress=not quiet and sys.stderr.isatty()
         )
@@ -298,9 +364,14 @@ def _find_statistics(
 
 
 def _scores(
-    names: Sequence[str], explainer: TextExplainer, results: Sequence[TextAttribution], seed: int, quiet: bool
+    names: Sequence[str],
+    layers: Sequence[int | str] | None,
+    explainer: TextExplainer,
+    results: Sequence[TextAttribution],
+    seed: int,
+    quiet: bool,
 ) -> list[list[Scores]]:
-    """For every text its scores by other methods, of the same class."""
+    """For every text its scores by other methods, of the same class; at the layer asked for, if they look at one."""
     from captum_iba.methods import attribute
 
     texts = [result.text for result in results]
@@ -308,11 +379,34 @@ def _scores(
     targets = [result.target for result in results]
     by_method = []
     for name in names:
-        note(f"{name}: {len(texts)} text{'s' * (len(texts) > 1)}", quiet)
+        own, said = _layer_of_method(name, layers)
+        note(f"{name}: {len(texts)} text{'s' * (len(texts) > 1)}{said}", quiet)
         by_method.append(
-            attribute(name, explainer.classifier, texts, pairs, targets, statistics=explainer.statistics, seed=seed)
+            attribute(
+                name,
+                explainer.classifier,
+                texts,
+                pairs,
+                targets,
+                layer=own,
+                statistics=explainer.statistics,
+                seed=seed,
+            )
         )
     return [list(scores) for scores in zip(*by_method, strict=True)]
+
+
+def _layer_of_method(
+    name: str, layers: Sequence[int | str] | None
+) -> tuple[int | str | Sequence[int | str] | None, str]:
+    """The layer of ``--layer`` for a method that looks at one, and what a note says of it; only iba takes several."""
+    from captum_iba.methods import find_method
+
+    if layers is None or not find_method(name).uses_layer:
+        return None, ""
+    if len(layers) > 1 and not name.startswith("iba"):
+        return None, ", at its default layer: it takes one, and --layer names several"
+    return layers[0] if len(layers) == 1 else layers, f", at layer {', '.join(map(str, layers))}"
 
 
 def _leading_words(scores: Scores) -> str:
@@ -327,12 +421,13 @@ def _leading_words(scores: Scores) -> str:
 def _deliver(
     results: list[TextAttribution],
     scores: list[list[Scores]],
+    read: FileOfTexts,
     html: Path | None,
     json_file: Path | None,
     quiet: bool,
 ) -> None:
     from captum_iba._files import write_text
-    from captum_iba.visualization import terminal_text, token_page
+    from captum_iba.visualization import token_page
 
     # Files first: who reads the output may close it before its end.
     content = None
@@ -340,23 +435,22 @@ def _deliver(
         entries = [result.to_dict() for result in results]
         for entry, of_text in zip(entries, scores, strict=False):
             entry["methods"] = {item.method: item.words.tolist() for item in of_text}
+        for key, column in (("label", read.labels), ("id", read.ids)):
+            for entry, value in zip(entries, column or [], strict=False):
+                entry[key] = value
         content = json.dumps(entries, ensure_ascii=False, allow_nan=False, indent=1)
     written = []
     if json_file is not None and str(json_file) != "-":
         written.append(write_text(json_file, f"{content}\n"))
     if html is not None:
-        written.append(write_text(html, token_page(results, methods=scores or None)))
+        written.append(write_text(html, token_page(results, methods=scores or None, gold_labels=read.labels)))
     if str(json_file) == "-":
         typer.echo(content)
     else:
-        console = Console(highlight=False)
         for number, result in enumerate(results):
             if number:
                 typer.echo()
-            if console.is_terminal:
-                console.print(terminal_text(result))
-            else:  # never wrapped, never coloured
-                typer.echo(str(result))
+            print_result(result)
             for item in scores[number] if scores else []:
                 typer.echo(_leading_words(item))
     for path in written:

@@ -10,7 +10,7 @@ import random
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +64,8 @@ class Example:
 class Data:
     """The split of a dataset that is used, its number of rows, and the sample, in the order of the rows.
 
-    ``others`` are rows outside the sample, without their labels, for the statistics of a layer.
+    ``others`` are rows outside the sample, without their labels, for the statistics of a layer. ``unread`` says why a
+    column that has a name for labels is not read.
     """
 
     split: str | None
@@ -72,6 +73,7 @@ class Data:
     rows: int
     examples: tuple[Example, ...]
     others: tuple[Example, ...]
+    unread: str | None = None
 
 
 def load_data(
@@ -86,11 +88,13 @@ def load_data(
     examples: int | None = None,
     others: int = 0,
     seed: int = 0,
+    labels_required: bool = True,
 ) -> Data:
     """Read a dataset and take a random sample of it: the same for the same arguments, on every machine.
 
     ``labels`` are the model's, in the order of its outputs; None leaves gold labels unread. Columns that are not
-    named are found by well-known names, a pair only if its text is looked for, too.
+    named are found by well-known names, a pair only if its text is looked for, too. Where labels are not required,
+    rows without one have None, and a column with others than the model's is only read if it is named.
     """
     if examples is not None and examples < 1:
         raise ValueError(f"examples: expected at least 1, got {examples}.")
@@ -104,13 +108,23 @@ def load_data(
     order = list(range(len(table)))
     random.Random(seed).shuffle(order)
     count = len(order) if examples is None else min(examples, len(order))
-    gold_labels = None if labels is None or columns.label is None else _GoldLabels(table, columns.label, labels)
+    sample, rest = sorted(order[:count]), sorted(order[count : count + others])
+    gold: dict[int, int | None] = {}
+    unread = None
+    if labels is not None and columns.label is not None:
+        try:
+            gold = _GoldLabels(table, columns.label, labels).of_rows(sample, labels_required)
+        except ValueError as error:
+            if labels_required or label_column is not None:
+                raise
+            columns, unread = replace(columns, label=None), str(error)
     return Data(
         split,
         columns,
         len(table),
-        tuple(_example(table, columns, number, gold_labels) for number in sorted(order[:count])),
-        tuple(_example(table, columns, number, None) for number in sorted(order[count : count + others])),
+        tuple(_example(table, columns, number, gold.get(number)) for number in sample),
+        tuple(_example(table, columns, number, None) for number in rest),
+        unread,
     )
 
 
@@ -182,10 +196,23 @@ class _GoldLabels:
             if self._problem(value) is not None:
                 self(value, list(table[column]).index(value))
 
+    def of_rows(self, rows: Sequence[int], required: bool) -> dict[int, int | None]:
+        """The class of each row; None where it has no label, which is an error if labels are required."""
+        values = [self.table[row][self.column] for row in rows]
+        lacking = [
+            value in (None, "") or (value in (-1, "-1") and self._problem(value) is not None) for value in values
+        ]
+        if required and any(lacking):
+            first = lacking.index(True)
+            more = f", nor do {sum(lacking) - 1} others of {len(rows)} rows" if sum(lacking) > 1 else ""
+            raise ValueError(
+                f"data: {row_name(self.table, rows[first])} has no label in the column {self.column!r} (it holds "
+                f"{values[first]!r}){more}; leave them out, or explain the predicted class (--target predicted)."
+            )
+        items = zip(rows, values, lacking, strict=True)
+        return {row: None if without else self(value, row) for row, value, without in items}
+
     def __call__(self, value: Any, row: int) -> int:
-        if value in (None, ""):
-            where = row_name(self.table, row)
-            raise ValueError(f"data: {where} has no label in the column {self.column!r} (it holds {value!r}).")
         if (problem := self._problem(value)) is not None:
             raise ValueError(f"data: {row_name(self.table, row)} has the label {value!r} {problem}.")
         named = self._named(self._spelled(value))
@@ -230,9 +257,8 @@ class _GoldLabels:
         return value if whole and 0 <= value < len(self.labels) else None
 
 
-def _example(table: Any, columns: Columns, number: int, gold_labels: _GoldLabels | None) -> Example:
+def _example(table: Any, columns: Columns, number: int, gold: int | None) -> Example:
     row = table[number]
-    gold = None if gold_labels is None else gold_labels(row[gold_labels.column], number)
     lacking = missing_text(columns, row)
     # Recorded as an example that failed.
     error = None if lacking is None else f"ValueError: the row has {lacking}"

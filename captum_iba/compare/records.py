@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
 from pathlib import Path
@@ -168,7 +168,8 @@ class Row:
 
     ``about`` is what the provenance says of it (``method``, ``counting``, ``runs``, whether it is ``signed`` or
     ``word_level``); ``error`` is what went wrong with the first of the examples that failed. ``same_leading`` is how
-    often two seeds give the highest score to the same token, a fraction of the examples; None for a single seed.
+    often two seeds give the highest score to the same token, special ones aside, a fraction of the examples;
+    None for a single seed.
     """
 
     name: str
@@ -238,6 +239,7 @@ def read_results(folder: Path) -> Results:
     if not usable or not common:
         first = next(error for failed in errors.values() for error in failed.values())
         raise ValueError(f"{folder}: no example is left that all methods could do; the first error was: {first}")
+    words = {text["example"]: text["words"] for text in texts if text["example"] in set(common)}
     rows = tuple(
         Row(
             row,
@@ -245,7 +247,7 @@ def read_results(folder: Path) -> Results:
             tuple(_outcome([records[run][i] for i in common]) for run in about["runs"]) if row in usable else (),
             len(errors[row]),
             next(iter(errors[row].values()), None),
-            _same_leading(folder, about["runs"], common) if row in usable else None,
+            _same_leading(folder, about["runs"], words) if row in usable else None,
         )
         for row, about in methods.items()
     )
@@ -266,11 +268,13 @@ def read_scores(folder: Path, run: str, examples: Sequence[int]) -> dict[int, li
     }
 
 
-def _same_leading(folder: Path, runs: Sequence[str], common: Sequence[int]) -> float | None:
+def _same_leading(folder: Path, runs: Sequence[str], words: Mapping[int, Sequence[int | None]]) -> float | None:
+    """How often two runs lead with the same token, of those with a word: special tokens are never removed."""
     leading = []
     for run in runs if len(runs) > 1 else ():
-        scores = read_scores(folder, run, common)
-        leading.append([int(np.argmax(scores[number])) for number in common])
+        scores = read_scores(folder, run, list(words))
+        ranked = [np.where([word is None for word in words[number]], -np.inf, scores[number]) for number in words]
+        leading.append([int(np.argmax(values)) for values in ranked])
     return float(np.mean([np.equal(*pair) for pair in combinations(leading, 2)])) if leading else None
 
 

@@ -19,7 +19,9 @@ from captum_iba.compare.tables import (
     COLUMNS,
     MARKS,
     Table,
+    best,
     describe,
+    doubtful_labels,
     failures,
     findings,
     make_table,
@@ -45,7 +47,8 @@ class Summary:
 
     Attributes:
         files (list of Path): All that was written, the page last.
-        lines (list of str): One sentence per metric with its finding, then truncated texts and failures.
+        lines (list of str): One sentence per metric with its finding, then truncated texts, doubtful
+            labels and failures.
     """
 
     files: list[Path]
@@ -72,7 +75,7 @@ def write_report(folder: Path) -> Summary:
     files += [save_figure(drawing, folder / f"curves.{kind}") for kind in ("svg", "png")]
     files.append(write_text(folder / "report.html", _page(results, table, svg(drawing))))
     lines = [f"{title}: {finding}" for title, finding in findings(table, results)]
-    lines += truncations(results) + failures(results)
+    lines += truncations(results) + doubtful_labels(results) + failures(results)
     if results.left_out:
         lines.append(f"Not finished, and left out: {', '.join(results.left_out)}; compare with them again to go on.")
     return Summary(files, lines)
@@ -105,10 +108,11 @@ def _page(results: Results, table: Table, drawing: str) -> str:
         breakable=_breakable,
         title="Which words decide? Methods compared",
         description=describe(results),
-        findings=findings(table, results),
+        findings=findings(table, results, numbers=False),
         failures=failures(results),
         columns=COLUMNS,
         table=table,
+        best=best(table, results),
         marks=MARKS,
         say=say,
         notes=notes(table, results),

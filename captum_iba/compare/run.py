@@ -80,7 +80,10 @@ def prepare(
         examples=config.examples,
         others=STATISTICS_TEXTS,
         seed=config.seed,
+        labels_required=config.target != "predicted",
     )
+    if data.unread is not None:
+        note(f"labels are not read: {data.unread.removeprefix('data: ')}")
     target = config.target or ("predicted" if data.columns.label is None else "gold")
     if target == "gold" and data.columns.label is None:
         raise ValueError("target is gold, expected predicted for data without labels.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,9 @@ from captum_iba.metrics import METRICS, Interval, mean_over_seeds, paired_bootst
 
 FEWEST = 20
 """Of fewer examples an interval by bootstrap is too narrow to tell methods apart."""
+
+_FEWEST_LABELS = 30
+_AGREEMENT = 0.2  # of the model with the labels, beyond chance, which is slight at most
 
 MARKS = {"better": "▲", "worse": "▼", "": ""}
 _TEX_MARKS = {"better": r"$^{+}$", "worse": r"$^{-}$", "": ""}
@@ -154,11 +158,31 @@ def say(value: float) -> str:
 def markdown(table: Table, results: Results) -> str:
     """The table for a reader, with what its columns mean."""
     lines = [["method", *map(str, COLUMNS)], ["---", *["---:"] * len(COLUMNS)]]
+    first = best(table, results)
     for name, cells in table.rows.items():
-        shown = [f"{cell} {MARKS[cell.mark]}".rstrip() for cell in cells] or ["failed"] * len(COLUMNS)
-        lines.append([f"**{name}**" if name == table.reference else name, *shown])
+        shown = [
+            f"{f'**{cell}**' if name in names else cell} {MARKS[cell.mark]}".rstrip()
+            for cell, names in zip(cells, first, strict=bool(cells))
+        ]
+        lines.append([name, *(shown or ["failed"] * len(COLUMNS))])
     listed = [f"- {note}" for note in notes(table, results)]
     return "\n".join([*(f"| {' | '.join(cells)} |" for cells in lines), "", *listed, ""])
+
+
+def best(table: Table, results: Results) -> list[set[str]]:
+    """For each column the methods with the best mean, which are bold; none for time, or with few examples.
+
+    Those that are counted as in the published code are no competitors of the others.
+    """
+    rows = _fair(table, results)
+    names: list[set[str]] = []
+    for index, column in enumerate(COLUMNS):
+        means = {
+            name: cells[index].interval.mean * (1 if column.higher_is_better else -1) for name, cells in rows.items()
+        }
+        contest = column.per_example and table.examples >= FEWEST and len(set(means.values())) > 1
+        names.append({name for name, mean in means.items() if contest and mean == max(means.values())})
+    return names
 
 
 def notes(table: Table, results: Results) -> list[str]:
@@ -174,20 +198,20 @@ def notes(table: Table, results: Results) -> list[str]:
             if table.examples >= FEWEST
             else f"{table.examples} examples are too few to tell methods apart: nothing is marked."
         )
-    lines += truncations(results)
+    if table.examples >= FEWEST:
+        lines.append("Bold: the best mean of a column.")
+    lines += truncations(results) + doubtful_labels(results)
     lines += [f"{column}: {column.meaning}" for column in COLUMNS]
     if released := _counted_as_released(results):
         lines.append(
             f"Counted as in the published code (special tokens count, the last-ranked token stays), so not quite "
             f"comparable with the rest: {', '.join(released)}."
         )
-    several = [
-        f"{row.name} ({len(row.outcomes)} seeds) in {row.same_leading:.0%}"
-        for row in results.rows
-        if row.same_leading is not None
-    ]
-    if several:
-        lines.append(f"Means over seeds. Two seeds have the same leading token: {', '.join(several)} of the examples.")
+    if several := [row for row in results.rows if row.same_leading is not None]:
+        lines.append(f"Means over seeds: {', '.join(f'{row.name} ({len(row.outcomes)} seeds)' for row in several)}.")
+    # The scores of random agree by chance only.
+    if same := [f"{row.name} {row.same_leading:.0%}" for row in several if row.about["method"] != "random"]:
+        lines.append(f"Examples in which two seeds have the same leading token: {', '.join(same)}.")
     for row, failed in _failures(results):
         consequence = f"which count for {'no method' if row.outcomes else 'this method only'}"
         lines.append(f"{failed}, {consequence}; the first error: {row.error}")
@@ -246,15 +270,28 @@ def describe(results: Results) -> str:
     )
 
 
-def findings(table: Table, results: Results) -> list[tuple[str, str]]:
+def findings(table: Table, results: Results, numbers: bool = True) -> list[tuple[str, str]]:
     """For each metric its title and a sentence on which methods the reference is better than, and which not.
 
-    That is where the interval of the paired difference excludes 0.
+    That is where the interval of the paired difference excludes 0. With few examples, all values instead. Without
+    ``numbers``, beside a table that has them, only what follows from them.
     """
+    rows = _fair(table, results)
+    too_few = table.examples < FEWEST and len(rows) > 1
+    few = [("Examples", f"{table.examples}, too few to tell methods apart.")] if too_few else []
+    said = [
+        (column.title if column.per_example else "seconds per example", _finding(column, index, rows, table, numbers))
+        for index, column in enumerate(COLUMNS)
+        if numbers or (column.per_example and table.examples >= FEWEST and len(rows) > 1)
+    ]
+    return said + few
+
+
+def _fair(table: Table, results: Results) -> dict[str, list[Cell]]:
+    """The rows that are counted alike: those counted as in the published code only if there are no others."""
     released = _counted_as_released(results)
-    fair = {name: cells for name, cells in table.rows.items() if cells and name not in released}
-    rows = fair or {name: cells for name, cells in table.rows.items() if cells}
-    return [(column.title, _finding(column, index, rows, table)) for index, column in enumerate(COLUMNS)]
+    rows = {name: cells for name, cells in table.rows.items() if cells}
+    return {name: cells for name, cells in rows.items() if name not in released} or rows
 
 
 def failures(results: Results) -> list[str]:
@@ -280,26 +317,44 @@ def truncations(results: Results) -> list[str]:
     ]
 
 
-def _finding(column: MetricColumn, index: int, rows: dict[str, list[Cell]], table: Table) -> str:
+def doubtful_labels(results: Results) -> list[str]:
+    """A sentence if the model is right no more often than the most frequent label is, and hardly more than by chance.
+
+    Labels 0 and 1 of film reviews, say, are classes of a model of news with four topics, too.
+    """
+    common = set(results.common)
+    gold = [text["gold"] for text in results.texts if text["example"] in common] if results.accuracy is not None else []
+    if results.accuracy is None or len(gold) < _FEWEST_LABELS or len(set(gold)) == 1:
+        return []
+    outcome = next(row.outcomes[0] for row in results.rows if row.outcomes)
+    labels, decided = Counter(gold), Counter(outcome.morf.decision[:, 0].tolist())
+    by_chance = sum(labels[number] * decided[number] for number in labels) / len(gold) ** 2
+    most, count = labels.most_common(1)[0]
+    kappa = (results.accuracy - by_chance) / (1 - by_chance)  # Cohen's
+    if results.accuracy > count / len(gold) or kappa > _AGREEMENT:
+        return []
+    names = results.provenance["labels"]
+    classes = ", ".join(f"{number} ({names[number]})" for number in sorted(labels))
+    return [
+        f"Warning: the model is right for {results.accuracy:.1%} of the examples, and {count / len(gold):.1%} have the "
+        f"label {names[most]}. Are these labels the classes of this model? They were read as {classes}."
+    ]
+
+
+def _finding(column: MetricColumn, index: int, rows: dict[str, list[Cell]], table: Table, numbers: bool) -> str:
     reference = table.reference
     sign = -1 if column.higher_is_better else 1
     order = sorted(rows, key=lambda name: sign * rows[name][index].interval.mean)
     if not column.per_example:  # no contest: random scores take no time
-        return f"{', '.join(f'{_spoken(name)} {say(rows[name][index].interval.mean)}' for name in order)}."
+        return f"{', '.join(f'{name} {say(rows[name][index].interval.mean)}' for name in order)}."
+    if table.examples < FEWEST:
+        return f"{', '.join(f'{name} {rows[name][index]}' for name in order)}."
     first = order[0]
     if reference is None or reference not in rows or len(rows) == 1:
-        return f"{_spoken(first)} is first with {rows[first][index]}."
-    own = f"{_spoken(reference)} {rows[reference][index]}"
-    if table.examples < FEWEST:
-        return f"{own}; {table.examples} examples are too few to tell methods apart."
+        return f"{first} is first{f' ({rows[first][index]})' if numbers else ''}."
     said = []
     for mark, words in (("worse", "clearly better than"), ("", "level with"), ("better", "clearly worse than")):
-        names = [_spoken(name) for name in order if name != reference and rows[name][index].mark == mark]
+        names = [name for name in order if name != reference and rows[name][index].mark == mark]
         if names:
             said.append(f"{words} {', '.join(names[:-1])}{' and ' if names[1:] else ''}{names[-1]}")
-    return f"{own} is {'; '.join(said)}."
-
-
-def _spoken(name: str) -> str:
-    """A method as a sentence names it."""
-    return {"iba": "IBA", "ig": "IG", "lime": "LIME", "leave_one_out": "leave-one-out"}.get(name, name)
+    return f"{reference} is {'; '.join(said)}{f' ({rows[reference][index]})' if numbers else ''}."

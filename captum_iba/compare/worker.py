@@ -221,7 +221,7 @@ class ComparisonWorker:
                 target=torch.tensor([item.target for item in scores], device=device),
                 additional_forward_args=tuple(others) or None,
                 removable_mask=per_token([item.encoded.removable for item in scores], False, device, length),
-                perturbation=Delete(self.classifier.pad_id, self.classifier.padding_matters),
+                perturbation=Delete(self.classifier.pad_id, self.classifier.padding_matters_up_to(length)),
                 fractions=NINTHS,
                 counting=run.counting,
             )

@@ -49,7 +49,7 @@ DrawableCurve = DrawableDegradation | Tensor
 
 
 class Band(NamedTuple):
-    """A line over removed fractions, or values of a setting: means, and the ends of their 95 % intervals."""
+    """A line over removed fractions, or values of a setting: means, and the ends of their 95% intervals."""
 
     x: list[float]
     mean: list[float]
@@ -58,7 +58,7 @@ class Band(NamedTuple):
 
 
 def degradation_bands(curves: Mapping[str, DrawableCurve], normalized: bool = False) -> dict[str, Band]:
-    """Means over the examples at every step with 95 % bootstrap intervals, as :func:`plot_degradation` draws them.
+    """Means over the examples at every step with 95% bootstrap intervals, as :func:`plot_degradation` draws them.
 
     With ``normalized``, 1 is the mean of the complete texts of the first curve and 0 the lowest mean of fully degraded
     ones among all, held fixed for the intervals. ValueError if these leave nothing to normalize by, or for wrong ones.
@@ -84,7 +84,7 @@ def degradation_bands(curves: Mapping[str, DrawableCurve], normalized: bool = Fa
 def plot_degradation(
     curves: Mapping[str, DrawableCurve], ax: Axes | None = None, normalized: bool = False
 ) -> tuple[Figure | SubFigure, Axes]:
-    """Degradation curves: mean target probability as features are removed, with 95 % intervals.
+    """Degradation curves: mean target probability as features are removed, with 95% intervals.
 
     Intervals are by bootstrap over the examples (:func:`captum_iba.metrics.paired_bootstrap`). That two bands overlap
     does not say that methods are alike: for that, take the interval of their paired difference.
@@ -136,7 +136,7 @@ def plot_sweep(
     ylabel: str = "drop at 1/9",
     reference: Mapping[str, Tensor | Sequence[float]] | None = None,
 ) -> tuple[Figure | SubFigure, Axes]:
-    """A metric over the values of a setting, such as layer or beta: means and 95 % intervals.
+    """A metric over the values of a setting, such as layer or beta: means and 95% intervals.
 
     Args:
         points (mapping of float to Tensor): Per value of the setting one value per example, (B,).

@@ -115,13 +115,13 @@ def svg(fig: Figure) -> str:
 
 
 def plot_tokens(attribution: Drawable, ax: Axes | None = None) -> tuple[Figure | SubFigure, Axes]:
-    """One text as a token map: words on their colour, special tokens dimmed, NaN and infinity hatched.
+    """One text as a token map: words on their color, special tokens dimmed, NaN and infinity hatched.
 
     Words run from left to right, whatever their script; in the HTML of :func:`token_map` a text runs in its own
     direction.
 
     Args:
-        attribution (TextAttribution or Scores): Attribution to draw. Bits are coloured from the floor, which a token
+        attribution (TextAttribution or Scores): Attribution to draw. Bits are colored from the floor, which a token
             ends with that is not needed; scores of other methods from 0, which is in the middle if they have signs.
         ax (matplotlib Axes, optional): Axes to draw on; lines are broken at its width. Default: None, a new figure as
             high as the text needs.

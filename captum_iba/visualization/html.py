@@ -15,15 +15,16 @@ from captum_iba.visualization.pieces import (
     Drawable,
     DrawableBits,
     DrawableScores,
+    counted,
     format_number,
     full_colour,
     is_scores,
     method_title,
-    notes,
     ranked_words,
     token_parts,
     visible,
 )
+from captum_iba.visualization.sentences import notes
 
 if TYPE_CHECKING:
     from captum.attr._utils.visualization import VisualizationDataRecord
@@ -59,7 +60,8 @@ def _environment(package: str) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(number=format_number, visible=visible, sortable=_sortable, colour_class=colour_class)
+    environment.filters.update(number=format_number, visible=visible, sortable=_sortable)
+    environment.filters.update(colour_class=colour_class, counted=counted)
     environment.globals.update(colour_rules=colour_rules, notes=notes)
     return environment
 
@@ -98,10 +100,10 @@ def sorting() -> Sorting:
 
 
 def token_map(attribution: Drawable) -> Html:
-    """One coloured text as a piece of HTML, as a notebook shows it.
+    """One colored text as a piece of HTML, as a notebook shows it.
 
     Args:
-        attribution (TextAttribution or Scores): Attribution to draw. Bits are coloured from the floor, which a token
+        attribution (TextAttribution or Scores): Attribution to draw. Bits are colored from the floor, which a token
             ends with that is not needed; scores of other methods from 0, which is in the middle if they have signs.
 
     Returns:
@@ -128,8 +130,9 @@ def token_page(
     introduction: str = "",
     methods: Sequence[Sequence[DrawableScores]] | None = None,
     layers: Sequence[Sequence[DrawableBits]] | None = None,
+    gold_labels: Sequence[str] | None = None,
 ) -> str:
-    """A self-contained page that answers why the model decides so: each text coloured, and the words that matter.
+    """A self-contained page of explanations: each text colored, and the words that the decision needs.
 
     Several texts without other methods are a table, to be sorted by class, probability or bits.
 
@@ -139,12 +142,14 @@ def token_page(
         introduction (str): A sentence above the texts. Default: none.
         methods (sequence, optional): For every text the Scores of other methods, shown beside it. Default: None.
         layers (sequence, optional): For every text its attributions at single layers, shown last. Default: None.
+        gold_labels (sequence of str, optional): The gold label of every text, shown beside the class. Default: None.
 
     Returns:
         str: An HTML document.
 
     Raises:
-        ValueError: No attributions, or ``methods`` or ``layers`` for other texts or classes.
+        ValueError: No attributions, ``methods`` or ``layers`` for other texts or classes, or another number of
+            ``gold_labels``.
 
     Examples::
 
@@ -162,7 +167,12 @@ def token_page(
             raise ValueError(
                 f"{name} has other texts or classes than attributions, expected the same in the same order"
             )
-    others: dict[str, Any] = {"methods": [], "signed": False} if methods is None else _methods(methods, None)
+    if gold_labels is not None and len(gold_labels) != len(attributions):
+        raise ValueError(
+            f"gold_labels has {len(gold_labels)} entries, expected one for each of {len(attributions)} texts"
+        )
+    others: dict[str, Any] = {"methods": []} if methods is None else _methods(methods, None)
+    golds: Sequence[str | None] = [None] * len(attributions) if gold_labels is None else gold_labels
     rows = [text["rows"] for text in others.pop("texts", [])] or [[]] * len(attributions)
     texts = [
         {
@@ -170,17 +180,19 @@ def token_page(
             "why": f"Why {item.target_label}?",
             "map": token_parts(item),
             "rows": scores,
+            "gold": None if gold is None else str(gold),
             **dict(zip(("leading", "rest"), ranked_words(item), strict=True)),
         }
-        for item, scores in zip(attributions, rows, strict=True)
+        for item, scores, gold in zip(attributions, rows, golds, strict=True)
     ]
     return render_template(
         "tokens.html.jinja",
-        title=title or (texts[0]["why"] if len(texts) == 1 else "Why did the model decide so?"),
+        title=title or (texts[0]["why"] if len(texts) == 1 else "Why these decisions?"),
         introduction=introduction,
         texts=texts,
         layers=[_layer_rows(row) for row in layers or []],
         settings=list(dict.fromkeys(_settings(item) for item in attributions)),
+        has_gold=gold_labels is not None,
         sorting=sorting() if len(texts) > 1 and methods is None else None,
         **others,
     )
@@ -204,7 +216,7 @@ def _layer_rows(attributions: Sequence[DrawableBits]) -> list[dict[str, Any]]:
 
 
 def method_map(scores: Sequence[DrawableScores], labels: Labels | None = None) -> Html:
-    """One text coloured by several methods, one below the other, as a notebook shows it.
+    """One text colored by several methods, one below the other, as a notebook shows it.
 
     Args:
         scores (sequence of Scores): Scores of one text, one entry per method.
@@ -232,7 +244,7 @@ def method_page(
     introduction: str = "",
     labels: Labels | None = None,
 ) -> str:
-    """A self-contained page: every text coloured by several methods, which a reader can select.
+    """A self-contained page: every text colored by several methods, which a reader can select.
 
     Methods with signs are on a scale with 0 in the middle, the others on a sequential one. Each line is relative to
     its own largest word, for methods have no unit in common.

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import math
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,6 +33,10 @@ class DrawableBits(Protocol):
     def target(self) -> int: ...
     @property
     def target_label(self) -> str: ...
+    @property
+    def target_probability(self) -> float: ...
+    @property
+    def masked_probability(self) -> float | None: ...
     @property
     def total_bits(self) -> float: ...
     @property
@@ -80,10 +85,18 @@ class DrawableScores(Protocol):
     def signed(self) -> bool: ...
 
 
+NEUTRAL_TEXTS = "neutral texts"
+"""Origin of the statistics where no others are given."""
+
 HARDLY_ANYTHING = "The model needs hardly anything of this text."
+# Below this share of the target probability, a mask has lost the prediction.
+_KEPT_PROBABILITY = 0.5
+# Of a probability, by which the mask or a check contradicts that hardly anything is needed.
+_LARGE_DROP = 0.1
 _FLOORS = 10
 _PARTS = 4  # ten floors that are more than a quarter of an open token are no small number of bits
 _COVERED = 0.8
+_SHOWN_AS_ZERO = 0.0005
 _LEADING = 3
 
 Drawable = DrawableBits | DrawableScores
@@ -197,7 +210,8 @@ class TokenMap:
     parts: tuple[Part, ...]
     scale: Scale
     is_bits: bool
-    hardly_anything: bool
+    hardly_anything: bool = False
+    remark: str = ""
 
     def colour(self, part: Part) -> str:
         """Class of the style sheet that colours a part."""
@@ -226,14 +240,17 @@ class TokenMap:
         if not all(math.isfinite(part.value) for part in words):
             return f"hatched words have no {'number of bits' if self.is_bits else 'score'} (NaN or infinite)"
         if self.is_bits:
-            return HARDLY_ANYTHING if self.hardly_anything else ""
+            return self.remark
         return "" if any(part.value for part in words) else "all scores are 0"
 
 
 def token_parts(attribution: Drawable, scale: Scale | None = None) -> TokenMap:
     """The parts of an attribution on a scale, by default its own."""
     drawn, is_bits = tuple(parts(attribution)), not is_scores(attribution)
-    return TokenMap(drawn, scale or scale_of(attribution), is_bits, is_bits and needs_hardly_anything(attribution))
+    if is_scores(attribution):
+        return TokenMap(drawn, scale or scale_of(attribution), is_bits)
+    hardly_anything = needs_hardly_anything(attribution)
+    return TokenMap(drawn, scale or scale_of(attribution), is_bits, hardly_anything, remark(attribution))
 
 
 def scale_of(attribution: Drawable) -> Scale:
@@ -265,8 +282,9 @@ def _largest(drawn: Sequence[Part]) -> float:
 class RankedWord(NamedTuple):
     """A word with its bits, its fraction of those above the floor, and where it stands in the text.
 
-    ``spread`` is the standard deviation of the fraction over repeats, NaN without; ``tied``, whether repeats differ in
-    the order of this word and the one before or after it.
+    ``spread`` is the standard deviation of the fraction over repeats, NaN without and where it is not shown
+    (:func:`has_neutral_statistics`); ``tied``, whether repeats differ in the order of this word and the one before or
+    after it.
     """
 
     word: str
@@ -275,15 +293,56 @@ class RankedWord(NamedTuple):
     share: float
     spread: float = math.nan
     tied: bool = False
+    is_punctuation: bool = False
+
+    @property
+    def is_zero(self) -> bool:
+        """Whether its percentage is shown as 0.0%, though it has a number of bits."""
+        return math.isfinite(self.bits) and self.share < _SHOWN_AS_ZERO and not self.spread >= _SHOWN_AS_ZERO
+
+
+def counted(rows: Sequence[RankedWord], other: bool = False) -> str:
+    """Number of the words that are no punctuation, in words: "3 other words and punctuation"."""
+    n_words = sum(not row.is_punctuation for row in rows)
+    words = f"{n_words} {'other ' * other}word{'s' * (n_words != 1)}" if n_words else ""
+    return " and ".join(filter(None, [words, "punctuation" if n_words < len(rows) else ""]))
+
+
+def has_neutral_statistics(attribution: DrawableBits) -> bool:
+    """Whether the statistics are those of the package's neutral texts.
+
+    Statistics of other texts then change the percentages by more than repeats do.
+    """
+    return attribution.statistics.startswith(NEUTRAL_TEXTS)
+
+
+def _is_punctuation(word: str) -> bool:
+    """Whether no character is a letter, a digit or a symbol."""
+    categories = map(unicodedata.category, word)
+    return all(category[0] in "PZ" or category in ("Cc", "Cf") for category in categories)
+
+
+def _places(words: Sequence[Any]) -> list[str]:
+    """Where each word of one text stands: "word 2"; punctuation has no number, "after word 2"."""
+    marks = [_is_punctuation(word.word) for word in words]
+    if all(marks):
+        return [f"word {i}" for i in range(1, len(words) + 1)]
+    places, number = [], 0
+    for mark in marks:
+        number += not mark
+        places.append(f"word {number}" if not mark else f"after word {number}" if number else "before word 1")
+    return places
 
 
 def ranked_words(attribution: DrawableBits) -> tuple[list[RankedWord], list[RankedWord]]:
-    """The words that hold 80 % of the bits above the floor, most first, and the others; NaN and infinity are last.
+    """The words that hold 80% of the bits above the floor, most first, and the others; NaN and infinity are last.
 
     Where the model needs hardly anything, no word is among the first.
     """
     shares, spread, repeated = attribution.word_shares, attribution.word_spread, attribution.repeated_shares
-    n_first = sum(not word.sequence for word in attribution.words)
+    if has_neutral_statistics(attribution):
+        spread = [math.nan] * len(shares)
+    places = [place for of in (0, 1) for place in _places([w for w in attribution.words if (w.sequence or 0) == of])]
     sources = (attribution.text, attribution.pair or "")
     # Of words that are truncated before the others, the number is not known.
     truncated_before = [
@@ -293,13 +352,22 @@ def ranked_words(attribution: DrawableBits) -> tuple[list[RankedWord], list[Rank
     ]
     rows = []
     for i, word in enumerate(attribution.words):
-        place = f"word {i + 1 - n_first * (word.sequence == 1)}"
+        place = places[i]
         if truncated_before[word.sequence or 0]:
             place += " of those read"
         if attribution.pair is not None:
             place = f"{'second' if word.sequence else 'first'} text, {place}"
-        rows.append(RankedWord(visible(word.word), place, word.bits, float(shares[i]), float(spread[i])))
-    order = sorted(range(len(rows)), key=lambda i: (not math.isfinite(rows[i].bits), -rows[i].share, -rows[i].bits))
+        rows.append(
+            RankedWord(
+                visible(word.word),
+                place,
+                word.bits,
+                float(shares[i]),
+                float(spread[i]),
+                is_punctuation=_is_punctuation(word.word),
+            )
+        )
+    order = ranking(attribution)
     same_order = [bool((repeated[:, i] > repeated[:, j]).all()) for i, j in pairwise(order)]
     rows = [rows[i]._replace(tied=not all(same_order[max(0, rank - 1) : rank + 1])) for rank, i in enumerate(order)]
     if needs_hardly_anything(attribution):
@@ -311,27 +379,46 @@ def ranked_words(attribution: DrawableBits) -> tuple[list[RankedWord], list[Rank
     return rows[:count], rows[count:]
 
 
-def notes(attribution: DrawableBits) -> list[str]:
-    """Sentences on repeats, and on the check by deletion, as far as there are such."""
-    sentences = []
-    if n_repeats := len(attribution.repeated_shares):
-        ranked = sorted(range(len(attribution.words)), key=lambda i: -attribution.word_shares[i])
-        first = sum(int(shares.argmax()) == ranked[0] for shares in attribution.repeated_shares)
-        sentences.append(
-            f"{visible(attribution.words[ranked[0]].word)} leads in {first} of {n_repeats} repeats (±: standard "
-            "deviation over them; ≈: the order with a neighbour in the list differs between them)."
-        )
-    if (check := attribution.check) is not None:
-        words = "word" if check.n_words == 1 else f"{check.n_words} words"
-        sentences.append(
-            f"Check: the probability of {attribution.target_label} is {check.probability:.1%}; without the leading "
-            f"{words} {check.without_leading:.1%}, without the least {check.without_least:.1%}, without "
-            f"{check.n_words} at random {check.without_random:.1%} (mean of {check.n_random})."
-        )
-    return sentences
+def ranking(attribution: DrawableBits) -> list[int]:
+    """Numbers of the words, most bits above the floor first, then most bits; NaN and infinity are last."""
+    words, shares = attribution.words, attribution.word_shares
+    return sorted(
+        range(len(words)), key=lambda i: (not math.isfinite(words[i].bits), -float(shares[i]), -words[i].bits)
+    )
 
 
 def needs_hardly_anything(attribution: Drawable) -> bool:
+    """Whether no word or token is far above the floor, and the mask has not lost the prediction."""
+    return has_hardly_any_bits(attribution) and (is_scores(attribution) or not lost_prediction(attribution))
+
+
+def lost_prediction(attribution: DrawableBits) -> bool:
+    """Whether the probability of the target through the final mask is known, and less than half of that without."""
+    masked = attribution.masked_probability
+    return masked is not None and masked < _KEPT_PROBABILITY * attribution.target_probability
+
+
+def remark(attribution: DrawableBits) -> str:
+    """A sentence on an attribution with hardly any bits, or whose mask has lost the prediction; empty for others."""
+    masked, check = attribution.masked_probability, attribution.check
+    if lost_prediction(attribution):
+        return (
+            f"The mask closes too much: through it, the probability of {attribution.target_label} is {masked:.1%}, and "
+            "bits may be too few. More steps, a smaller beta, or statistics from texts like this help."
+        )
+    if not has_hardly_any_bits(attribution):
+        return ""
+    if masked is None:
+        return HARDLY_ANYTHING
+    through = f"through the mask, the probability of {attribution.target_label} is {masked:.1%}"
+    if masked < attribution.target_probability - _LARGE_DROP:
+        return f"Hardly any bits pass the mask: {through}."
+    if check is not None and check.without_leading < check.probability - _LARGE_DROP:
+        return f"An average activation gives this prediction, too: {through}. The check says which words it rests on."
+    return f"{HARDLY_ANYTHING[:-1]}: {through}."
+
+
+def has_hardly_any_bits(attribution: Drawable) -> bool:
     """Whether no word or token is far above the floor.
 
     That is not known where the floor itself is a large part of an open token: the optimization has not closed the mask.
@@ -353,7 +440,7 @@ def format_number(value: float, style: str = "bits") -> str:
     if not math.isfinite(value):
         return "n/a"
     if style == "score":
-        return f"{value:.3g}"
+        return f"{value:,.0f}" if 999.5 <= abs(value) < 1e6 else f"{value:.3g}"
     size = abs(value)
     if style == "bits":
         return f"{value:,.0f}" if size >= 1000 else f"{value:.1f}" if size >= 10 else f"{value:.2f}"

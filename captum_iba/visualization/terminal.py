@@ -27,7 +27,7 @@ def printable(text: str) -> str:
 
 
 def terminal_text(attribution: DrawableBits) -> Group:
-    """The decision, the coloured text, and the words that hold 80 % of the bits, with a bar each.
+    """The decision, the colored text, and the words that hold 80% of the bits, with a bar each.
 
     Args:
         attribution (TextAttribution): Attribution to show. Control characters in it are spelled out.

@@ -212,6 +212,7 @@ def test_the_rows_of_the_paper():
         ([{"n_steps": 3}], {}, "methods has {'n_steps': 3}, expected"),
         ([7], {}, "methods has 7, expected NAME"),
         (["magic"], {}, "there is no 'magic'; the methods are iba"),
+        (["LIM"], {}, r"there is no 'LIM' \(did you mean 'lime'\?\); the methods are iba"),
         ([{"method": "ig", "n_steps": [1]}], {}, r"n_steps of 'ig' is \[1\], expected a number, a text"),
         ([{"method": "ig", "steps": 1}], {}, "'ig' has no option 'steps'; its options are n_steps"),
         ([{"method": "ig", "counting": "best"}], {}, "counting of 'ig' is 'best', expected removable or as_released"),

@@ -209,3 +209,26 @@ def test_a_carriage_return_alone_parts_neither_rows_nor_texts(tmp_path):
         lines.write_bytes(content)
         assert [example.text for example in load_data(str(lines), None).examples] == texts
         assert read_texts(str(lines), None, None) == (texts, None)
+
+
+def test_rows_without_a_label_are_explained_by_their_predicted_class(tmp_path):
+    rows = [{"text": "a", "label": label} for label in (2, -1, 0, -1, None)]
+    path = str(write_lines(tmp_path / "data.jsonl", rows))
+    with pytest.raises(
+        ValueError, match=r"line 2 has no label .* \(it holds -1\), nor do 2 others of 5 rows; .*predicted"
+    ):
+        load_data(path, ["negative", "positive", "neutral"])
+    data = load_data(path, ["negative", "positive", "neutral"], labels_required=False)
+    assert [example.gold for example in data.examples] == [2, None, 0, None, None] and data.unread is None
+
+
+@pytest.mark.parametrize("values", [["horror", "drama"], [0.5, 0.1], [["a"], ["b"]]])
+def test_an_unrelated_column_is_no_error_where_no_labels_are_needed(tmp_path, values):
+    path = str(write_lines(tmp_path / "data.jsonl", [{"text": "a", "class": value} for value in values]))
+    with pytest.raises(ValueError, match="line 1 has the label"):
+        load_data(path, LABELS)
+    data = load_data(path, LABELS, labels_required=False)
+    assert [example.gold for example in data.examples] == [None, None] and data.columns.label is None
+    assert "line 1 has the label" in data.unread
+    with pytest.raises(ValueError, match="line 1 has the label"):
+        load_data(path, LABELS, label_column="class", labels_required=False)

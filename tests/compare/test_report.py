@@ -22,7 +22,7 @@ def test_drawn_again_it_is_the_same(finished, tmp_path):
     summary = write_report(copy)
     assert [path.name for path in summary.files] == FILES
     assert {name: (copy / name).read_bytes() for name in FILES} == before
-    assert len(summary.lines) == 6 and summary.lines[0].startswith("drop at 1/9: ")
+    assert len(summary.lines) == 7 and summary.lines[0].startswith("drop at 1/9: ")
 
 
 def test_the_page_stands_alone_and_runs_one_script(finished):

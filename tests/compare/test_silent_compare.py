@@ -211,7 +211,7 @@ def _error_or_gold(path, seed):
     try:
         return f"LABEL_{load_data(str(path), ['LABEL_0', 'LABEL_1'], examples=1, seed=seed).examples[0].gold}"
     except ValueError as error:
-        return "the label" if re.search("line [23] has the label", str(error)) else str(error)
+        return "the label" if re.search("line [23] has no label", str(error)) else str(error)
 
 
 @pytest.mark.parametrize("read", [lambda path: load_data(path, None), lambda path: read_texts(path, None, None)])

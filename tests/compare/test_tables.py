@@ -1,15 +1,35 @@
 import csv
 import io
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from scipy import stats
 
-from captum_iba.compare.records import Outcome, Results, Row, read_records, read_results
+from captum_iba.compare.records import (
+    Outcome,
+    Record,
+    Results,
+    Row,
+    _same_leading,
+    chunk_path,
+    read_records,
+    read_results,
+    write_records,
+)
 from captum_iba.compare.report import make_curves
-from captum_iba.compare.tables import COLUMNS, comma_separated, findings, make_table, markdown, tex
+from captum_iba.compare.tables import (
+    COLUMNS,
+    comma_separated,
+    doubtful_labels,
+    findings,
+    make_table,
+    markdown,
+    notes,
+    tex,
+)
 from captum_iba.metrics import NINTHS, Degradation
 from captum_iba.visualization import plot_degradation
 from captum_iba.visualization.figures import svg
@@ -87,8 +107,20 @@ def test_accuracy_targets_and_seeds(finished, results):
     ]
     same = [one[number] == other[number] for one, other in itertools.combinations(leading, 2) for number in one]
     assert len(same) == 36 and results.rows[3].same_leading == pytest.approx(np.mean(same))
-    expected = f"the same leading token: random (3 seeds) in {np.mean(same):.0%} of the examples"
-    assert expected in (finished / "table.md").read_text(encoding="utf-8")
+    text = (finished / "table.md").read_text(encoding="utf-8")
+    assert "Means over seeds: random (3 seeds)." in text and "same leading token" not in text  # by chance only
+    lime = Row("lime", {**results.rows[3].about, "method": "lime"}, results.rows[3].outcomes, 0, None, 0.25)
+    said = notes(make_table(results), replace(results, rows=(lime,)))
+    assert "Examples in which two seeds have the same leading token: lime 25%." in said
+
+
+def test_special_tokens_lead_in_no_seed(tmp_path):
+    """Their scores are 0, the highest where a signed method finds only words that speak against the class."""
+    for run, scores in (("lime@seed=0", [0.0, -1.0, -2.0, 0.0]), ("lime@seed=1", [0.0, -2.0, -1.0, 0.0])):
+        write_records(chunk_path(tmp_path, run, 0), [Record(0, run, 1, 1, scores), Record(1, run, 1, 1, [0.0, -1.0])])
+    words = {0: [None, 0, 1, None], 1: [None, 0]}
+    assert _same_leading(tmp_path, ["lime@seed=0", "lime@seed=1"], words) == 0.5
+    assert _same_leading(tmp_path, ["lime@seed=0"], words) is None
 
 
 def made(rows, target="gold", released=()):
@@ -136,28 +168,30 @@ def test_marks_and_findings():
     area = table.rows["good"][4].interval.mean
     assert area == pytest.approx(0.08 * 9 / 2, abs=1e-6)  # the triangle under the level LeRF curve
     said = dict(findings(table, made({"iba": [falling(0.9, 0.05)]})))
-    assert said["drop at 1/9"] == "IBA 0.050 [0.050, 0.050] is clearly better than bad; clearly worse than good."
-    assert said["s/example"] == "IBA 0.500, good 0.500, bad 0.500."
+    assert said["drop at 1/9"] == "iba is clearly better than bad; clearly worse than good (0.050 [0.050, 0.050])."
+    assert said["seconds per example"] == "iba 0.500, good 0.500, bad 0.500."
+    said = dict(findings(table, made({"iba": [falling(0.9, 0.05)]}), numbers=False))
+    assert said["drop at 1/9"] == "iba is clearly better than bad; clearly worse than good." and len(said) == 5
 
 
 def test_findings_where_the_reference_is_first():
     first, last = [falling(0.9, 0.08)], [falling(0.9, 0.01)]
     some = made({"iba": first, "ig": first, "lime": first, "random": last, "leave_one_out": last})
-    own = "IBA 0.080 [0.080, 0.080] is"
+    own = "(0.080 [0.080, 0.080])."
     assert findings(make_table(some), some)[0][1] == (
-        f"{own} clearly better than random and leave-one-out; level with IG and LIME."
+        f"iba is clearly better than random and leave_one_out; level with ig and lime {own}"
     )
     alone = made({"iba": first, "same": first})
-    assert findings(make_table(alone), alone)[0][1] == f"{own} level with same."
+    assert findings(make_table(alone), alone)[0][1] == f"iba is level with same {own}"
     without = made({"ig": first, "lime": last})
-    assert findings(make_table(without), without)[0][1] == "IG is first with 0.080 [0.080, 0.080]."
+    assert findings(make_table(without), without)[0][1] == f"ig is first {own}"
 
 
 def test_those_counted_as_released_are_not_ranked_with_the_fair():
     rows = {"iba": [falling(0.9, 0.05)], "ig_as_released": [falling(0.9, 0.09)]}
     results = made(rows, released=["ig_as_released"])
     table = make_table(results)
-    assert findings(table, results)[0][1].startswith("IBA is first")
+    assert findings(table, results)[0][1].startswith("iba is first")
     assert "comparable with the rest: ig_as_released" in markdown(table, results)
 
 
@@ -165,7 +199,7 @@ def test_markdown_and_tex_hold_the_numbers():
     results = made({"iba": [falling(0.9, 0.05)], "leave_one_out": [falling(0.9, 0.08)]})
     table = make_table(results)
     text, paper = markdown(table, results), tex(table)
-    assert "| leave_one_out | 0.080 [0.080, 0.080] ▲ |" in text and "| **iba** | 0.050 [0.050, 0.050] |" in text
+    assert "| leave_one_out | **0.080 [0.080, 0.080]** ▲ |" in text and "| iba | 0.050 [0.050, 0.050] |" in text
     assert r"leave\_one\_out & 0.080 [0.080, 0.080]$^{+}$ &" in paper and paper.count(r"\\") == 3
     widths = {line.count("|") for line in text.splitlines() if line.startswith("|")}
     assert widths == {len(COLUMNS) + 2}
@@ -203,5 +237,45 @@ def test_a_few_examples_mark_nothing(count):
     assert table.rows["ig"][0].difference.mean == pytest.approx(0.07)
     assert [cell.mark for cell in table.rows["ig"]] == len(COLUMNS) * [""]
     assert f"{count} examples are too few to tell methods apart: nothing is marked." in markdown(table, few)
-    said = dict(findings(table, few))["AOPC"]
-    assert said.startswith("IBA 0.") and said.endswith(f"; {count} examples are too few to tell methods apart.")
+    said = dict(findings(table, few))
+    assert said["AOPC"].startswith("iba 0.") and ", ig 0." in said["AOPC"]
+    assert [line for line in said.items() if "too few" in line[1]] == [
+        ("Examples", f"{count}, too few to tell methods apart.")
+    ]
+    assert "**" not in markdown(table, few)
+    assert [title for title, _ in findings(table, few, numbers=False)] == ["Examples"]
+
+
+def test_the_best_mean_of_a_column_is_bold_and_not_the_reference():
+    few = {"iba": [falling(0.9, 0.04, 20)], "lime": [falling(0.9, 0.08, 20)], "ig": [falling(0.9, 0.08, 20)]}
+    results = made({**few, "lime_as_released": [falling(0.9, 0.09, 20)]}, released=["lime_as_released"])
+    rows = [line.split(" | ") for line in markdown(make_table(results), results).splitlines()]
+    bold = {row[0].strip("| "): [cell.startswith("**") for cell in row[1:]] for row in rows if len(row) == 7}
+    # All have the same sufficiency, and there is no contest of seconds.
+    assert bold["lime"] == bold["ig"] == [True, True, True, False, True, False]
+    assert not any(bold["iba"] + bold["lime_as_released"])
+
+
+@pytest.mark.parametrize(
+    ("gold", "decided", "doubtful"),
+    [
+        ([0, 1] * 20, [2, 3] * 20, True),  # classes of another task
+        ([0, 1] * 20, [1, 0] * 20, True),  # counted the other way round
+        ([0, 1] * 20, [0] * 40, True),
+        ([0, 1] * 10, [2, 3] * 10, False),  # too few to say
+        ([0, 1] * 20, [0, 1] * 20, False),
+        ([1] * 40, [1] * 35 + [0] * 5, False),
+        ([1] * 34 + [0] * 6, [1] * 29 + [0] * 11, False),  # below the most frequent label, but not by chance
+    ],
+)
+def test_labels_that_are_of_another_model_are_doubted(gold, decided, doubtful):
+    results = made({"iba": [falling(0.9, 0.05, len(gold))], "ig": [falling(0.9, 0.01, len(gold))]})
+    for row in results.rows:
+        row.outcomes[0].morf.decision[:, 0] = torch.tensor(decided)
+    results.provenance["labels"] = ["World", "Sports", "Business", "Sci/Tech"]
+    texts = [{**text, "gold": label} for text, label in zip(results.texts, gold, strict=True)]
+    accuracy = float(np.mean(np.equal(gold, decided)))
+    results = replace(results, texts=texts, accuracy=accuracy)
+    said = f"Warning: the model is right for {accuracy:.1%} of the examples, and "
+    assert (said in markdown(make_table(results), results)) == doubtful
+    assert doubtful == any("read as 0 (World), 1 (Sports)." in line for line in doubtful_labels(results))

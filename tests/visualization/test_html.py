@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from captum_iba.text import TextAttribution
+from captum_iba.text.result import DeletionCheck
 from captum_iba.visualization import method_map, method_page, terminal_text, token_map, token_page
 from captum_iba.visualization.pieces import HARDLY_ANYTHING, format_number, parts, ranked_words
 from captum_iba.visualization.terminal import printable
@@ -102,6 +103,7 @@ def test_numbers_at_the_scale_are_short(bits, text):
 
 def test_numbers_of_readers_depend_on_their_unit():
     assert (format_number(1234.5), format_number(0.00012, "score")) == ("1,234", "0.00012")
+    assert (format_number(1083.4, "score"), format_number(-1e7, "score")) == ("1,083", "-1e+07")
     assert format_number(-4246, "tick") == "−4.2k"
 
 
@@ -134,11 +136,44 @@ def test_the_words_that_hold_80_percent_come_first_with_their_place():
     ]
     assert [word.place for word in rest[:2]] == ["word 8", "word 4"] and len(rest) == 7
     seen = " ".join(Page(token_page([one])).text.split()).replace("\xa0", " ")
-    assert "These words have 90 % of what the model needs:" in seen and "Not word 1 60.0 % 60.0 bits" in seen
-    assert "the other 7 words" in seen
+    assert "These words have 90% of what the model needs:" in seen and "Not word 1 60.0% 60.0 bits" in seen
+    assert "7 other words" in seen and seen.count("0.0%") == 3  # 60.0%, 30.0%, and those with 0.0% in one line
+    assert "/> word 7 1.0% 1.00 bits 3 words with 0.0%: good., It, So" in seen
     pair = attribution("not one", [9.0, 1.0, 0.0, 90.0, 0.0], pair="is not. Three")
     assert [word.place for word in ranked_words(pair)[0]] == ["second text, word 2"]
     assert [word.place for word in ranked_words(attribution("a film"))[0]] == ["word 2"]
+
+
+def test_words_without_a_number_or_with_a_spread_are_no_zeros():
+    one = attribution("no nan most", bits=[0.0, math.nan, 99.0])
+    seen = " ".join(Page(token_page([one])).text.split())
+    assert "nan word 2 0.0% n/a bits" in seen and "1 word with 0.0%: no" in seen
+    one = dataclasses.replace(attribution("so most", [0.0, 99.0]), repeats=((0.0, 0.0, 99.0), (0.0, 9.0, 99.0)))
+    assert "with 0.0%" not in token_page([one])
+
+
+def test_percentages_are_explained():
+    one = attribution("floor some most", bits=[2.0, 27.0, 52.0], unneeded_bits=2.0)
+    assert " 66.7%      52.00 bits" in str(one)
+    assert "Percentages: shares of the bits above the floor of 2.00 bits, about what an unneeded" in str(one)
+    assert "Percentages" not in str(attribution("a film"))  # of the total
+    released = attribution("a film")
+    tokens = (dataclasses.replace(released.tokens[0], bits=9.0), *released.tokens[1:])
+    shown_beside = str(dataclasses.replace(released, tokens=tokens))
+    assert "Percentages: of the bits of all words, without special tokens." in shown_beside
+    seen = " ".join(Page(token_page([one])).text.split())
+    assert "count only the bits above the floor. The percentages of all words of a text sum to 100%, " in seen
+    assert "per cent" not in seen
+
+
+def test_percent_signs_follow_the_number():
+    one = dataclasses.replace(
+        attribution("a film", target=0, check=DeletionCheck(1, 0.75, 0.1, 0.7, 0.4, 10)), repeats=((0.0, 1.0, 2.0),) * 2
+    )
+    for page in [*pages(one), str(one)]:
+        assert "%" in Page(page).text and not re.search(r"\s%", Page(page).text)
+        said = " ".join(Page(page).text.split())
+        assert "falls (75.0% to 10.0%); without a random word it is 40.0% (mean of 10), without the word" in said
 
 
 def test_the_decision_comes_first():
@@ -146,7 +181,7 @@ def test_the_decision_comes_first():
     for page in pages(one)[:2]:
         text = " ".join(Page(page).text.split()).replace("\xa0", " ")
         places = [
-            text.index(part) for part in ("positive 75.0 % by films", "3 tokens were truncated", "a (", "encoder.0")
+            text.index(part) for part in ("positive 75.0% by films", "3 tokens were truncated", "a (", "encoder.0")
         ]
         assert places == sorted(places)
     warning, decision, *_ = str(one).split("\n")
@@ -191,7 +226,7 @@ def test_another_class_than_the_predicted_is_named():
     one = attribution("film", target=0, target_label="negative", target_probability=0.25)
     for page in pages(one):
         text = " ".join(Page(page).text.split()).replace("\xa0", " ")
-        assert re.search(r"negative (25.0 % )?\(predicted: positive 75.0 %\)", text)
+        assert re.search(r"negative (25.0% )?\(predicted: positive 75.0%\)", text)
 
 
 def test_layers_are_rows_on_one_scale():
@@ -223,10 +258,22 @@ def test_many_texts_are_a_table():
     assert other.count("encoder.0") == other.count("encoder.1") == 1
 
 
+def test_gold_labels_stand_beside_the_class():
+    one = attribution("a film")
+    page = token_page([one, one], gold_labels=["<b>", "positive"])
+    assert 'data-head="gold label" data-value="&lt;b&gt;"' in page
+    rivals = [[scores("a film", [1.0, -2.0])]]
+    for kind in (None, rivals):
+        assert "gold label: positive" in Page(token_page([one], methods=kind, gold_labels=["positive"])).text
+    with pytest.raises(ValueError, match="gold_labels has 1 entries, expected one for each of 2 texts"):
+        token_page([one, one], gold_labels=["positive"])
+
+
 def test_other_methods_stand_beside():
     one = attribution("a film")
     rivals = [scores("a film", [1.0, -2.0], method="ig"), scores("a film", [1.0, 0.0], method="lime")]
     page = token_page([one, one], methods=[rivals, rivals])
+    assert page.index("against the class") < page.index("<section>")  # what the colors of signed scores mean
     text = " ".join(Page(page).text.split()).replace("\xa0", " ")
     assert text.index("Why positive?") < text.index("The same text by other methods") < text.index("film \u22122, a 1")
     assert page.count("Integrated Gradients") == page.count("<b>LIME</b>") == 2 and "<script" not in page

@@ -165,7 +165,7 @@ def test_sorts_by_mouse_and_by_keyboard(opened, width):
     head.press("Enter")
     assert column(tab, 2) == ["0.5", "0.7", "0.9"]
     assert tab.locator("th[aria-sort]").count() == 1
-    tab.get_by_role("button", name="text", exact=True).press(" ")
+    tab.get_by_role("button", name="texts in the order given", exact=True).press(" ")
     assert column(tab, 0) == ["1", "2", "3"]
 
 

@@ -1,0 +1,77 @@
+"""Sentences below an attribution: what repeats and the check by deletion say, and what the percentages are of."""
+
+from __future__ import annotations
+
+from captum_iba.visualization.pieces import (
+    NEUTRAL_TEXTS,
+    DrawableBits,
+    format_number,
+    has_neutral_statistics,
+    ranked_words,
+    ranking,
+    visible,
+)
+
+# Of a probability; a smaller change is no finding of a check.
+_SMALL_CHANGE = 0.01
+
+
+def notes(attribution: DrawableBits, listed: int | None = None) -> list[str]:
+    """Sentences on repeats, and on the check by deletion, as far as there are such.
+
+    ``listed`` is the number of words that the reader sees, by default all.
+    """
+    sentences = []
+    if len(attribution.repeated_shares) and attribution.words:
+        tied = "≈: the order with a neighbor in the list differs between them"
+        if has_neutral_statistics(attribution):
+            sentences.append(
+                f"{_leader(attribution)} ({tied}). No ± is shown: the statistics are those of {NEUTRAL_TEXTS}, and "
+                "with statistics of texts like yours the percentages can change by much more than between repeats."
+            )
+        else:
+            sentences.append(f"{_leader(attribution)} (±: standard deviation over them; {tied}).")
+    if attribution.check is not None:
+        sentences.append(_checked(attribution, listed))
+    return sentences
+
+
+def _checked(attribution: DrawableBits, listed: int | None) -> str:
+    """The check by deletion: the effect of the leading words first, then those of others, and a contradiction."""
+    check = attribution.check
+    change = check.without_leading - check.probability
+    verb = "falls" if change <= -_SMALL_CHANGE else "rises" if change >= _SMALL_CHANGE else "hardly changes"
+    several = f"{check.n_words} " if check.n_words > 1 else ""
+    words = "words" if several else "word"
+    shown = f" ({listed} of them listed)" if listed is not None and listed < check.n_words else ""
+    sentence = (
+        f"Check: without the leading {several}{words}{shown} the probability of {attribution.target_label} {verb} "
+        f"({check.probability:.1%} to {check.without_leading:.1%}); without {several or 'a '}random {words} it is "
+        f"{check.without_random:.1%} (mean of {check.n_random}), without the {several}{words} with the fewest bits "
+        f"{check.without_least:.1%}."
+    )
+    if len(attribution.words) > 1 and check.without_leading >= check.without_random and ranked_words(attribution)[0]:
+        sentence += f" Deleting the leading {words} lowers it no more than deleting random {words}."
+    return sentence
+
+
+def percentage_note(attribution: DrawableBits) -> str:
+    """What the percentages are of, in one line; empty where they are simply fractions of the total."""
+    if not attribution.unneeded_bits:
+        of_words = any(token.special and token.bits for token in attribution.tokens)
+        return "Percentages: of the bits of all words, without special tokens." if of_words else ""
+    floor = format_number(attribution.unneeded_bits)
+    return f"Percentages: shares of the bits above the floor of {floor} bits, about what an unneeded token keeps."
+
+
+def _leader(attribution: DrawableBits) -> str:
+    """In how many repeats the first word of the list leads, and in how many no word has bits above the floor."""
+    first, repeated = ranking(attribution)[0], attribution.repeated_shares
+    without = sum(not shares.any() for shares in repeated)
+    if not attribution.word_shares[first] > 0:
+        return f"no word leads in {without} of {len(repeated)} repeats"
+    leads = sum(bool(shares[first] > 0 and shares[first] == shares.max()) for shares in repeated)
+    return (
+        f'"{visible(attribution.words[first].word)}" leads in {leads} of {len(repeated)} repeats'
+        f"{f', no word in {without}' if without else ''}"
+    )
