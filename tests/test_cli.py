@@ -440,7 +440,7 @@ def test_compare_after_ctrl_c(tmp_path):
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=400)
-    assert (process.returncode, out) == (130, "")
+    assert (process.returncode, out) == (130, ""), err
     assert err.strip().splitlines()[-1].endswith("the same command goes on where it stopped")
     assert len(list((tmp_path / "out").rglob("0*.parquet"))) == 5
 
@@ -482,6 +482,32 @@ def test_ctrl_c(tmp_path):
     out, err = process.communicate(timeout=400)
     assert (process.returncode, out) == (130, "")
     assert err.strip() == "captum-iba: error: interrupted"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such signals")
+def test_ctrl_c_while_an_object_is_deleted():
+    code = """if True:
+        import time
+        import typer
+        from signal import SIGINT, raise_signal
+        from captum_iba import cli
+        from captum_iba.cli.common import plain_errors
+
+        class Deleted:
+            def __del__(self):
+                raise_signal(SIGINT)
+
+        @cli.app.command()
+        def wait():
+            with plain_errors(quiet=False):
+                Deleted()
+                while True:
+                    time.sleep(0.1)
+
+        cli.main(["wait"])
+    """
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=50)
+    assert (done.returncode, done.stderr.strip()) == (130, "captum-iba: error: interrupted")
 
 
 @pytest.mark.parametrize("name", ["typer", "rich", "jinja2", "transformers"])

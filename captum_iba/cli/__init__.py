@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+import threading
+from _thread import interrupt_main
 from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Annotated
@@ -41,6 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         # A terminal or pipe that is not UTF-8 shows "?" rather than ending the program.
         getattr(stream, "reconfigure", lambda **_: None)(errors="replace")
+    sys.unraisablehook = _interrupt_again
     command = typer.main.get_command(app)
     words = None if arguments is None else list(arguments)
     try:
@@ -58,6 +61,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
             known = named in command.commands  # type: ignore[attr-defined]
             print_error(f"{message()} (captum-iba {f'{named} ' if known else ''}--help says more)")
         sys.exit(getattr(failure, "exit_code", 2))
+
+
+def _interrupt_again(unraisable: sys.UnraisableHookArgs) -> None:
+    """Raise Ctrl-C once more if it came while an object was deleted, where Python ignores every exception."""
+    if unraisable.exc_type is KeyboardInterrupt:
+        threading.Timer(0.1, interrupt_main).start()  # raised right here, it would be ignored as well
+    else:
+        sys.__unraisablehook__(unraisable)
 
 
 def _show_version(wanted: bool) -> None:

@@ -458,3 +458,15 @@ def test_attributions_on_two_threads(x, models):
     for iba, state in zip(several, before, strict=True):
         after = everything(iba.forward_func, x)
         assert [what for what in state if not same(state[what], after[what])] == []
+
+
+def test_ctrl_c_is_not_caught_by_copyreg(iba, x):
+    """Its ``except:`` catches KeyboardInterrupt, too, so that an attribution went on for minutes."""
+    iba.attribute(x, **QUICK)  # the first one imports
+    files = set()
+    sys.setprofile(lambda frame, event, argument: files.add(frame.f_code.co_filename))
+    try:
+        iba.attribute(x, **QUICK)
+    finally:
+        sys.setprofile(None)
+    assert files and not [name for name in files if name.endswith("copyreg.py")]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import inspect
 import sys
@@ -199,7 +198,7 @@ class _State:
         self.module = module
         self._ignored = ignored
         self._values = {name: value for name, value in vars(module).items() if name not in ignored}
-        self._items = {name: copy.copy(value) for name, value in self._values.items() if type(value) in _CONTAINERS}
+        self._items = {name: value.copy() for name, value in self._values.items() if type(value) in _CONTAINERS}
         self._contents = [*_contents_of(module._buffers), *_contents_of(self._values)]
         self._weights = self._sampled_weights()
 
