@@ -10,12 +10,14 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
+import transformers
 from typer.testing import CliRunner
 
 from captum_iba import __version__, cli
 from captum_iba.demo import embedded_model_path
 from captum_iba.methods import attribute
-from captum_iba.text import Classifier, TextAttribution
+from captum_iba.text import Classifier, GenerationAttribution, TextAttribution
 from captum_iba.text.classifier import load_classifier
 from tests.text.conftest import bert, wordpiece  # noqa: F401
 
@@ -518,3 +520,51 @@ def test_a_missing_extra_is_said(name, monkeypatch):
     spec = importlib.util.spec_from_file_location("cli_anew", cli.__file__)
     with pytest.raises(SystemExit, match=rf'needs {name}, .*; run: pip install "captum-iba\[text\]"'):
         spec.loader.exec_module(importlib.util.module_from_spec(spec))
+
+
+@pytest.fixture
+def language_model(wordpiece):  # noqa: F811
+    torch.manual_seed(0)
+    size = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4}
+    config = transformers.LlamaConfig(vocab_size=110, initializer_range=0.3, eos_token_id=3, **size)
+    transformers.LlamaForCausalLM(config).save_pretrained("llama")
+    wordpiece.save_pretrained("llama")
+    return ["explain-response", "--model", "llama", "--steps", "2"]
+
+
+def test_explain_response(language_model):
+    done = run(*language_model, "the film was good . a dull plot !", "--response", "a good film", "--by", "sentence")
+    assert done.exit_code == 0, done.stderr
+    assert "a good film" in done.stdout and "in 2 parts (sentence)" in done.stdout and "Check: " in done.stdout
+    Path("prompt.txt").write_text("the film was good .\n", "utf-8")
+    files = ["--file", "prompt.txt", "--html", "page.html", "--json", "result.json"]
+    done = run(*language_model, *files, "--max-new-tokens", "3", "--per-token")
+    assert done.exit_code == 0 and "page.html" in done.stderr, done.stderr
+    result = GenerationAttribution.load("result.json")
+    assert result.prompt == "the film was good ." and result.token_bits.shape == (len(result.tokens), 5)
+    assert Path("page.html").read_text("utf-8").count('type="radio"') == 1 + len(result.tokens)
+    contrast = run(*language_model, "the film", "--response", "a film", "--contrast", "a plot", "--json", "-")
+    assert json.loads(contrast.stdout)["contrast"] == "a plot"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "PROMPT and --file: expected one of them"),
+        (["the film", "--file", "-"], "PROMPT and --file: expected one of them"),
+        (["the film", "--chat"], "--chat: the tokenizer has no chat template"),
+        (["the film", "--response", "a film", "--span", "plot"], "span is 'plot', which is 0 times in the response"),
+        (["--file", "nowhere.txt"], "nowhere.txt does not exist"),
+        (["the film", "--response", ""], "response is '', without any token"),
+    ],
+)
+def test_explain_response_errors_are_one_line(language_model, arguments, says, capsys):
+    with pytest.raises(SystemExit) as left:
+        cli.main([*language_model, *arguments])
+    told = capsys.readouterr()
+    assert left.value.code and says in told.err.strip().splitlines()[-1] and not told.out
+
+
+def test_a_language_model_is_no_classifier(language_model):
+    done = run("explain", "--model", "llama", "the film")
+    assert done.exit_code == 1 and "explain-response` explain what language models generate" in done.stderr

@@ -1,4 +1,4 @@
-"""The command line: ``captum-iba explain``, ``captum-iba compare``, ``captum-iba demo``."""
+"""The command line: ``captum-iba explain``, ``explain-response``, ``compare`` and ``demo``."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ from captum_iba.cli.common import CommandWithTexts, print_error
 from captum_iba.cli.compare import compare, report
 from captum_iba.cli.demo import demo
 from captum_iba.cli.explain import explain
+from captum_iba.cli.explain_response import explain_response
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 app.command(cls=CommandWithTexts)(explain)
-for _command in (compare, report, demo):
+for _command in (explain_response, compare, report, demo):
     app.command()(_command)
 
 

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from captum_iba.attr._model.guard import ONE_AT_A_TIME
 from captum_iba.attr._model.hooks import HookPoint, hooked
 from captum_iba.attr._model.nested import split_activation
 from captum_iba.methods.task import AttributionTask, FloatArray
 from captum_iba.text.classifier import Classifier
 from captum_iba.text.encoding import EncodedText
 from captum_iba.text.layers import find_blocks
+from captum_iba.text.model_properties import attention_implementation
 
 
 def attention_rollout(task: AttributionTask) -> list[FloatArray]:
@@ -126,8 +125,7 @@ def _checked_attentions(model: Any, output: Any, shape: torch.Size) -> list[Tens
     return found
 
 
-@contextmanager
-def eager_attention(model: nn.Module, output_attentions: bool = False) -> Iterator[None]:
+def eager_attention(model: nn.Module, output_attentions: bool = False) -> AbstractContextManager[None]:
     """Context in which a model computes attention by matrix products and a softmax, as its eager implementation.
 
     Afterwards the configurations of all its modules are as before.
@@ -136,28 +134,4 @@ def eager_attention(model: nn.Module, output_attentions: bool = False) -> Iterat
         model (nn.Module): A model of ``transformers``.
         output_attentions (bool): Whether the model also returns the attention weights. Default: False.
     """
-    configs: dict[int, Any] = {}
-    for module in model.modules():
-        if hasattr(config := getattr(module, "config", None), "to_dict"):
-            configs[id(config)] = config
-    for config in list(configs.values()):
-        for name in getattr(config, "sub_configs", {}):
-            if (inner := getattr(config, name, None)) is not None:
-                configs[id(inner)] = inner
-    with ONE_AT_A_TIME, ExitStack() as undo:
-        for config in configs.values():
-            undo.callback(_restore_attention, config, dict(vars(config)))
-        for config in configs.values():
-            config._attn_implementation = "eager"
-        if output_attentions:
-            for config in configs.values():
-                config.output_attentions = True
-        yield
-
-
-def _restore_attention(config: Any, before: dict[str, Any]) -> None:
-    for name in [name for name in vars(config) if "attn_implementation" in name or "output_attentions" in name]:
-        if name in before:
-            vars(config)[name] = before[name]
-        else:
-            del vars(config)[name]
+    return attention_implementation(model, "eager", output_attentions)

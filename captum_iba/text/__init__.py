@@ -11,6 +11,8 @@ from captum_iba.text.classifier import Classifier, load_classifier
 from captum_iba.text.encoding import EncodedText
 from captum_iba.text.explainer import TextExplainer, cached_statistics, explain_layers
 from captum_iba.text.generation import LLMInformationBottleneckAttribution
+from captum_iba.text.generation_explainer import GenerationExplainer
+from captum_iba.text.generation_result import GenerationAttribution, PromptCheck, PromptPart, ResponseToken
 from captum_iba.text.layers import Block, default_layer, find_blocks, find_layer, find_layers
 from captum_iba.text.result import TextAttribution, TextTrace, Token, Word
 from captum_iba.text.statistics import cache_folder
@@ -19,7 +21,12 @@ __all__ = [
     "Block",
     "Classifier",
     "EncodedText",
+    "GenerationAttribution",
+    "GenerationExplainer",
     "LLMInformationBottleneckAttribution",
+    "PromptCheck",
+    "PromptPart",
+    "ResponseToken",
     "TextAttribution",
     "TextExplainer",
     "TextTrace",

@@ -364,18 +364,37 @@ def load_classifier(
             does not find the device.
         OSError: There is no such folder or name.
     """
-    check_device(device)
+    from transformers import AutoModelForSequenceClassification
+
     name = os.fspath(name_or_path)
+    model, tokenizer, missing = load_model(AutoModelForSequenceClassification, name, device, dtype=dtype)
+    if missing:
+        raise ValueError(
+            f"model: {name} is not a trained classifier, its file lacks {', '.join(missing[:3])}; "
+            "expected a model that was fine-tuned for sequence classification (GenerationExplainer and `captum-iba "
+            "explain-response` explain what language models generate)."
+        )
+    return model, tokenizer
+
+
+def load_model(
+    auto_class: Any, name: str, device: str | torch.device | None = None, **options: Any
+) -> tuple[Any, Any, list[str]]:
+    """A model in evaluation mode, its tokenizer, and the names of weights that its file lacks.
+
+    transformers only logs a warning of these, and gives them random values. Errors as of :func:`load_classifier`.
+    """
+    check_device(device)
     if name.startswith((".", "/", "~")) and not Path(name).is_dir():
         raise FileNotFoundError(f"model: there is no folder {name}.")
     if Path(name).is_dir() and not any(
         (Path(name) / file).is_file() for file in ("config.json", "adapter_config.json")
     ):
         raise FileNotFoundError(f"model: there is no config.json in {name}, expected a folder of save_pretrained.")
-    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+    from transformers import AutoTokenizer
 
     try:
-        model, loading = AutoModelForSequenceClassification.from_pretrained(name, dtype=dtype, output_loading_info=True)
+        model, loading = auto_class.from_pretrained(name, output_loading_info=True, **options)
         tokenizer = AutoTokenizer.from_pretrained(name)
     except Exception as error:
         if (damaged := _damaged_file(Path(name))) is not None:
@@ -385,16 +404,11 @@ def load_classifier(
         if isinstance(error, OSError) and name not in str(error):
             raise OSError(f"model is {name}, which cannot be loaded: {error}") from error
         raise
-    # transformers only logs a warning, and gives such a model random weights.
-    if missing := sorted(loading["missing_keys"]):
-        raise ValueError(
-            f"model: {name} is not a trained classifier, its file lacks {', '.join(missing[:3])}; "
-            "expected a model that was fine-tuned for sequence classification."
-        )
     # Where there are no files of a tokenizer, transformers makes one that knows no words.
     if len(tokenizer) <= len(set(tokenizer.all_special_ids)):
         raise ValueError(f"tokenizer: {name} has none, or none that knows a word; save it beside the model.")
-    return model.eval() if device is None else model.eval().to(device), tokenizer
+    model = model.eval() if device is None else model.eval().to(device)
+    return model, tokenizer, sorted(loading["missing_keys"])
 
 
 def _damaged_file(folder: Path) -> Path | None:

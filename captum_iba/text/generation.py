@@ -1,16 +1,12 @@
 """Generated text explained, beside Captum's ``LLMAttribution``: which tokens or parts of the prompt the response needs.
 
-The bottleneck is at the embeddings, and a position that it closes is closed as a key of every attention, too. Without
-the second, the model still sees that there is a position, and in most models much of its attention goes there.
+A mask value multiplies the attention weights, before they are normalized, that other positions give to a token, in
+every block. So a closed token is erased, as by deletion, and only its place remains.
 """
 
 from __future__ import annotations
 
-import inspect
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -22,9 +18,11 @@ from torch.nn import functional as F
 
 from captum_iba._checks import check_flag, check_integer
 from captum_iba.attr._model.guard import ModuleGuard
-from captum_iba.attr.objective import NATS_PER_BIT, Information, MaskLayout, apply_bottleneck
+from captum_iba.attr.objective import NATS_PER_BIT, Information, MaskLayout
 from captum_iba.attr.optimizer import optimize_mask
 from captum_iba.attr.settings import BottleneckSettings, SettingsOverrides, resolve_settings
+from captum_iba.text.prompt import Prompt, read_prompt, token_text
+from captum_iba.text.prompt_model import ClosableModel, check_model
 
 GENERATION = BottleneckSettings(
     "token",
@@ -39,10 +37,7 @@ GENERATION = BottleneckSettings(
 )
 """Default settings for generated text. ``beta`` is smaller than a classifier's: the loss is a mean per token."""
 
-_ATTENTION = "captum_iba_closing"
-_KEY_BIAS: ContextVar[Tensor] = ContextVar("captum_iba_key_bias")
-# Differences of log-probabilities, relative to 1, by which a model computes otherwise than is assumed.
-_SAME = 1e-2
+_TINY = torch.finfo(torch.float32).tiny
 _GENERATION_ARGUMENTS = {"max_new_tokens": 25, "do_sample": False, "temperature": None, "top_p": None}
 
 
@@ -51,10 +46,12 @@ class LLMInformationBottleneckAttribution:
     Attributes the response of a language model to its prompt, in bits, by one optimization for the whole response.
 
     It takes the inputs of Captum's ``LLMAttribution`` and returns its result. The mask has one value per token, or per
-    value of a template, at the input embeddings. Where it closes, other positions attend to the position no more. It
-    minimizes the mean negative log-probability per token of the response plus ``beta`` times the information per
-    element, and maximizes it for the complement mask, as :class:`captum_iba.InformationBottleneckAttribution` does.
-    The statistics of the noise are those of the vocabulary's embeddings, so that no texts are needed.
+    value of a template. The value multiplies the attention weights, before they are normalized, that positions outside
+    of the part give to its tokens, in every block; the embedding of the last position of the prompt is mixed with the
+    mean of the vocabulary's. The optimization minimizes the mean negative log-probability per token of the response
+    plus ``beta`` times the information per element, and maximizes it for the complement mask, as
+    :class:`captum_iba.InformationBottleneckAttribution` does. The bits are those that noise at the embeddings would let
+    through with this mask; its mean and standard deviation are those of the vocabulary, so that no texts are needed.
 
     Args:
 
@@ -89,6 +86,8 @@ class LLMInformationBottleneckAttribution:
                 f"model: the attention of {name} does not go by the interface of transformers, by which positions are "
                 "closed; expected a decoder such as Llama, Qwen, Gemma or GPT-2"
             )
+        if getattr(getattr(model, "active_peft_config", None), "is_prompt_learning", False):
+            raise ValueError(f"model: {name} has learned prompts of PEFT, which stand before the tokens; expected none")
         if not getattr(tokenizer, "is_fast", False):
             raise ValueError(f"tokenizer: {type(tokenizer).__name__} gives no offsets, expected a fast tokenizer")
         self.model = model
@@ -140,186 +139,111 @@ class LLMInformationBottleneckAttribution:
         """
         check_flag("per_token", per_token)
         check_integer("internal_batch_size", internal_batch_size, at_least=1)
-        known: SettingsOverrides = overrides  # type: ignore[assignment]
-        settings = resolve_settings(preset, **known)
-        if settings.n_samples or settings.granularity != "token":
-            raise ValueError(
-                f"n_samples is {settings.n_samples} and granularity {settings.granularity!r}, expected 0 and 'token' "
-                "for generated text"
-            )
-        prompt = _read_prompt(inp, self.tokenizer)
-        response = self._response(prompt.ids, target, gen_args)
-        self._check_length(len(prompt.ids) + len(response))
-        rows = [[1 / len(response)] * len(response)]
+        settings = generation_settings(preset, overrides)
+        prompt = read_prompt(inp, self.tokenizer)
+        response = self.response_ids(prompt.ids, target, gen_args)
+        rows = torch.ones(1, len(response)) / len(response)
         if per_token:
-            rows += torch.eye(len(response)).tolist()
-        with ModuleGuard(self.model), torch.inference_mode(False):
-            model = _ClosableModel(self.model, prompt, response)
-            if not self._checked:
-                model.check()
-                self._checked = True
-            with torch.no_grad():
-                probabilities = model.log_probabilities(1).exp()[0]
-            bits = [
-                _optimize(model, torch.tensor(rows[i : i + internal_batch_size]), settings)
-                for i in range(0, len(rows), internal_batch_size)
-            ]
-        attributions = torch.cat(bits)
+            rows = torch.cat([rows, torch.eye(len(response))])
+        attributions, _, probabilities = self.attribute_parts(
+            prompt, response, rows, settings, internal_batch_size=internal_batch_size
+        )
         return LLMAttributionResult(
             input_tokens=prompt.names,
-            output_tokens=[_pretty(self.tokenizer, number) for number in response],
+            output_tokens=[token_text(self.tokenizer, number) for number in response],
             seq_attr=attributions[0],
             token_attr=attributions[1:] if per_token else None,
-            output_probs=probabilities.cpu(),
+            output_probs=probabilities,
             inp=inp if isinstance(inp, (TextTokenInput, TextTemplateInput)) else None,
         )
 
-    def _response(self, ids: Sequence[int], target: Any, gen_args: dict[str, Any] | None) -> list[int]:
-        if target is None:
-            inputs = torch.tensor([ids], device=self.model.get_input_embeddings().weight.device)
-            with ModuleGuard(self.model), torch.no_grad():
-                generated = self.model.generate(
-                    inputs, attention_mask=torch.ones_like(inputs), **(gen_args or _GENERATION_ARGUMENTS)
-                )
-            response: list[int] = generated[0, len(ids) :].tolist()
-            if response and response[-1] in _stop_tokens(self.model):
-                response = response[:-1]
-            if not response:
-                raise ValueError("target is None, and generation ended at once; expected a target to explain")
-            return response
+    def attribute_parts(
+        self,
+        prompt: Prompt,
+        response: Sequence[int],
+        weights: Tensor,
+        settings: BottleneckSettings,
+        contrast: Sequence[int] | None = None,
+        internal_batch_size: int = 8,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Attribute rows of weights of the response's tokens, (B, R), to the parts of a prompt.
+
+        With ``contrast`` the loss is that of the choice between two responses, by their mean log-probabilities.
+
+        Returns:
+            tuple: bits, (B, P); the probability through each final mask, (B,), the geometric mean per token, or of the
+            choice; and the probabilities of the response's tokens without a mask, (R,).
+        """
+        with ModuleGuard(self.model), torch.inference_mode(False):
+            model = ClosableModel(self.model, prompt, response)
+            other = None if contrast is None else ClosableModel(self.model, prompt, contrast)
+            if not self._checked:
+                self._checked = check_model(self.model, prompt, response)
+            with torch.no_grad():
+                probabilities = model.log_probabilities(1).exp()[0]
+            batches = [
+                _optimize(_GenerationObjective(model, rows, settings, other))
+                for rows in torch.split(weights, internal_batch_size)
+            ]
+        bits, masked = (torch.cat(tensors) for tensors in zip(*batches, strict=True))
+        return bits, masked, probabilities.cpu()
+
+    def response_ids(
+        self, ids: Sequence[int], target: Any, gen_args: dict[str, Any] | None = None, name: str = "target"
+    ) -> list[int]:
+        """Token ids of a response to a prompt of token ids; ``name`` is the argument that errors name."""
+        response = self._generated(ids, gen_args, name) if target is None else self._given(target, gen_args, name)
+        self._check_length(len(ids) + len(response))
+        return response
+
+    def _generated(self, ids: Sequence[int], gen_args: dict[str, Any] | None, name: str) -> list[int]:
+        self._check_length(len(ids) + 1)
+        inputs = torch.tensor([ids], device=self.model.get_input_embeddings().weight.device)
+        with ModuleGuard(self.model), torch.no_grad():
+            generated = self.model.generate(
+                inputs, attention_mask=torch.ones_like(inputs), **(gen_args or _GENERATION_ARGUMENTS)
+            )
+        response: list[int] = generated[0, len(ids) :].tolist()
+        if response and response[-1] in _stop_tokens(self.model):
+            response = response[:-1]
+        if not response:
+            raise ValueError(f"{name} is None, and generation ended at once; expected a {name} to explain")
+        return response
+
+    def _given(self, target: Any, gen_args: dict[str, Any] | None, name: str) -> list[int]:
         if gen_args is not None:
-            raise ValueError("gen_args is given, and target, too: expected arguments for generation without a target")
+            raise ValueError(f"gen_args is given, and {name}, too: expected arguments for generation without a {name}")
         if isinstance(target, str):
             response = self.tokenizer(target, add_special_tokens=False)["input_ids"]
         elif isinstance(target, (Tensor, list, tuple)):
             response = [int(number) for number in torch.as_tensor(target).flatten().tolist()]
         else:
-            raise TypeError(f"target is a {type(target).__name__}, expected a string, token ids or None")
+            raise TypeError(f"{name} is a {type(target).__name__}, expected a string, token ids or None")
         if not response:
-            raise ValueError(f"target is {target!r}, without any token, expected a response to explain")
+            raise ValueError(f"{name} is {target!r}, without any token, expected a response to explain")
         size = self.model.get_input_embeddings().weight.shape[0]
         if wrong := [number for number in response if not 0 <= number < size]:
-            raise ValueError(f"target has the token id {wrong[0]}, expected ids from 0 to {size - 1}")
+            raise ValueError(f"{name} has the token id {wrong[0]}, expected ids from 0 to {size - 1}")
         return list(response)
 
     def _check_length(self, length: int) -> None:
         limit = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
         if isinstance(limit, int) and length > limit:
-            raise ValueError(f"inp and target have {length} tokens, expected at most {limit}, the model's positions")
-
-
-@dataclass(frozen=True)
-class _Prompt:
-    """Token ids of a prompt, the part that each belongs to, -1 for none, and the names of the parts."""
-
-    ids: list[int]
-    parts: list[int]
-    names: list[str]
-
-
-def _read_prompt(inp: Any, tokenizer: Any) -> _Prompt:
-    if isinstance(inp, TextTokenInput):
-        kept = torch.ones_like(inp.inp_tensor, dtype=torch.bool) if inp.itp_mask is None else inp.itp_mask
-        numbers = torch.where(kept[0], kept[0].long().cumsum(0) - 1, -1)
-        prompt = _Prompt(inp.inp_tensor[0].tolist(), numbers.tolist(), list(inp.values))
-    elif isinstance(inp, TextTemplateInput):
-        text, spans = _spans_of_values(inp)
-        groups = inp.formatted_mask if inp.mask is not None else list(range(len(spans)))
-        names = list(inp.values)
-        if inp.mask is not None:
-            names = [" ".join(v for v, g in zip(inp.values, groups, strict=True) if g == n) for n in sorted({*groups})]
-        prompt = _tokenize(tokenizer, text, [(*span, group) for span, group in zip(spans, groups, strict=True)], names)
-    elif isinstance(inp, str):
-        prompt = _tokenize(tokenizer, inp, None, None, add_special_tokens=True)
-    elif isinstance(inp, (list, tuple)) and inp and all(isinstance(message, Mapping) for message in inp):
-        text = tokenizer.apply_chat_template(inp, tokenize=False, add_generation_prompt=True)
-        prompt = _tokenize(tokenizer, text, _contents(tokenizer, text, inp), None)
-    else:
-        raise TypeError(
-            f"inp is a {type(inp).__name__}, expected TextTokenInput, TextTemplateInput, a string or chat messages"
-        )
-    if not any(part >= 0 for part in prompt.parts):
-        raise ValueError("inp has no token to attribute to, expected some that are neither skipped nor of a template")
-    return prompt
-
-
-def _tokenize(
-    tokenizer: Any,
-    text: str,
-    spans: Sequence[tuple[int, int, int]] | None,
-    names: list[str] | None,
-    add_special_tokens: bool = False,
-) -> _Prompt:
-    """Tokens of a text; each belongs to the span that holds its last character, and without names it is a part itself.
-
-    ``spans`` are (start, end, number of the part); None is the whole text.
-    """
-    # A chat template and most templates of prompts have the special tokens in their text.
-    encoded = tokenizer(
-        text, add_special_tokens=add_special_tokens, return_offsets_mapping=True, return_special_tokens_mask=True
-    )
-    ids, offsets, special = (encoded[key] for key in ("input_ids", "offset_mapping", "special_tokens_mask"))
-    of_text = [(0, len(text), 0)] if spans is None else spans
-    parts = [
-        -1 if is_special or end <= start else next((part for a, b, part in of_text if a < end <= b), -1)
-        for (start, end), is_special in zip(offsets, special, strict=True)
-    ]
-    if names is not None:
-        if missing := [name for number, name in enumerate(names) if number not in parts]:
             raise ValueError(
-                f"inp has the value {missing[0]!r}, to which no token belongs, expected values with tokens"
+                f"prompt and response have {length} tokens, expected at most {limit}, the model's positions"
             )
-        return _Prompt(ids, parts, names)
-    kept = [i for i, part in enumerate(parts) if part >= 0]
-    number = {position: n for n, position in enumerate(kept)}
-    return _Prompt(ids, [number.get(i, -1) for i in range(len(ids))], [_pretty(tokenizer, ids[i]) for i in kept])
 
 
-def _spans_of_values(inp: TextTemplateInput) -> tuple[str, list[tuple[int, int]]]:
-    """The text of a template, and the characters of its values in it."""
-    marks, keys = _marks(len(inp.values)), inp.dict_keys
-    marked = inp.format_fn(**dict(zip(keys, marks, strict=True))) if keys else inp.format_fn(*marks)
-    text, spans = _with_values(marked, marks, inp.values)
-    if text != inp.to_model_input() or len(spans) < len(marks):
-        raise ValueError("inp: the values are not in the text of the template as they are, expected each unchanged")
-    return text, [spans[i] for i in range(len(marks))]
-
-
-def _contents(tokenizer: Any, text: str, messages: Sequence[Mapping[str, str]]) -> list[tuple[int, int, int]]:
-    """The characters of the contents of messages in the text of a chat template, without those of the system."""
-    marks = _marks(len(messages))
-    marked = [{**message, "content": mark} for message, mark in zip(messages, marks, strict=True)]
-    rendered = tokenizer.apply_chat_template(marked, tokenize=False, add_generation_prompt=True)
-    contents = [message["content"] for message in messages]
-    for values in (contents, [content.strip() for content in contents]):  # most templates strip contents
-        filled, spans = _with_values(rendered, marks, values)
-        if filled == text and len(spans) == len(marks):
-            return [(*spans[i], 0) for i, message in enumerate(messages) if message.get("role") != "system"]
-    raise ValueError("inp: the chat template changes the contents of messages, expected each once, as it is")
-
-
-def _marks(count: int) -> list[str]:
-    return [chr(0xF0000 + i) for i in range(count)]  # characters of private use
-
-
-def _with_values(marked: str, marks: Sequence[str], values: Sequence[str]) -> tuple[str, dict[int, tuple[int, int]]]:
-    """A text with values in place of marks, and the characters of each value; ValueError for a mark that is twice."""
-    text, spans = "", dict[int, tuple[int, int]]()
-    for character in marked:
-        if character not in marks:
-            text += character
-            continue
-        i = marks.index(character)
-        if i in spans:
-            raise ValueError(f"inp: the template has the value {values[i]!r} twice, expected each once")
-        spans[i] = (len(text), len(text) + len(values[i]))
-        text += values[i]
-    return text, spans
-
-
-def _pretty(tokenizer: Any, number: int) -> str:
-    text: str = tokenizer.decode([number])
-    return text
+def generation_settings(preset: BottleneckSettings, overrides: Mapping[str, Any]) -> BottleneckSettings:
+    """Settings with overrides; ValueError for those that generated text does not have."""
+    known: SettingsOverrides = overrides  # type: ignore[assignment]
+    settings = resolve_settings(preset, **known)
+    if settings.n_samples or settings.granularity != "token":
+        raise ValueError(
+            f"n_samples is {settings.n_samples} and granularity {settings.granularity!r} of the settings, expected 0 "
+            "and 'token' for generated text"
+        )
+    return settings
 
 
 def _stop_tokens(model: Any) -> set[int]:
@@ -327,155 +251,72 @@ def _stop_tokens(model: Any) -> set[int]:
     return {numbers} if isinstance(numbers, int) else set(numbers or ())
 
 
-class _ClosableModel:
-    """A language model on a prompt and a response, in which parts of the prompt can be closed.
-
-    It is the objective's side of a running model: rows share the tokens and have masks of their own.
-    """
-
-    def __init__(self, model: Any, prompt: _Prompt, response: Sequence[int]) -> None:
-        self.model = model
-        embeddings = model.get_input_embeddings()
-        self.device = embeddings.weight.device
-        self.ids = torch.tensor([[*prompt.ids, *response]], device=self.device)
-        self.response = torch.tensor(response, device=self.device)
-        parts = torch.tensor([[*prompt.parts, *[-1] * len(response)]], device=self.device)
-        self.maskable = parts >= 0
-        self.parts = parts.clamp_min(0)
-        self.n_parts = len(prompt.names)
-        with torch.no_grad():
-            self.embedded = embeddings(self.ids)
-            everything = embeddings(torch.arange(embeddings.weight.shape[0], device=self.device)).float()
-            self.mean = everything.mean(0)
-            self.std = everything.std(0).clamp_min(1e-6)
-        same = (parts.unsqueeze(2) == parts.unsqueeze(1)) & self.maskable.unsqueeze(1)
-        # (1, T, T): whether the mask of a key's part applies to a query.
-        self.closes = self.maskable.unsqueeze(1) & ~same
-
-    def log_probabilities(self, rows: int, lam: Tensor | None = None, log_lam: Tensor | None = None) -> Tensor:
-        """Log-probabilities of the response's tokens, (rows, R), through a mask, (rows, T, 1), or without."""
-        embedded = self.embedded.expand(rows, -1, -1)
-        if lam is not None and log_lam is not None:
-            embedded = apply_bottleneck(embedded, self.mean, lam)
-            bias = torch.where(self.closes, log_lam.transpose(1, 2), 0.0).unsqueeze(1)
-            with _closing_attention(self.model, bias):
-                return self._of_response(embedded)
-        return self._of_response(embedded)
-
-    def _of_response(self, embedded: Tensor) -> Tensor:
-        size = len(self.response)
-        takes_rows = "logits_to_keep" in inspect.signature(self.model.forward).parameters
-        # The head on the response alone: a vocabulary times all positions is what exhausts memory.
-        options = {"logits_to_keep": size + 1} if takes_rows else {}
-        logits = self.model(inputs_embeds=embedded, use_cache=False, **options).logits[:, -size - 1 : -1]
-        log_probabilities = logits.float().log_softmax(-1)
-        of_tokens: Tensor = log_probabilities.gather(2, self.response.expand(len(embedded), -1).unsqueeze(2))
-        return of_tokens.squeeze(2)
-
-    def check(self) -> None:
-        """Raise ValueError if the model computes otherwise than is assumed, which two passes tell.
-
-        With an open mask the response has the probabilities of the model's own pass over the token ids. With a closed
-        one they do not depend on the tokens of the prompt's parts.
-        """
-        name = type(self.model).__name__
-        zero = torch.zeros_like(self.embedded[..., :1], dtype=torch.float32)
-        with torch.no_grad():
-            logits = self.model(input_ids=self.ids, use_cache=False).logits[:, -len(self.response) - 1 : -1]
-            own = logits.float().log_softmax(-1).gather(2, self.response.view(1, -1, 1)).squeeze(2)
-            opened = self.log_probabilities(1, zero + 1, zero)
-            if not bool(((opened - own).abs() <= _SAME * (1 + own.abs())).all()):
-                raise ValueError(f"model: {name} gives other probabilities from its embeddings than from token ids")
-            closed = torch.where(self.maskable.unsqueeze(2), zero - 1e4, zero)
-            first = self.log_probabilities(1, zero + 1, closed)
-            before, changed = self.embedded, self.maskable.clone()
-            # The last position of the prompt gives the first token of the response; only its embedding can be closed.
-            changed[:, -len(self.response) - 1] = False
-            try:
-                other = before.roll(1, 1) + before.float().std().to(before)
-                self.embedded = torch.where(changed.unsqueeze(2), other, before)
-                second = self.log_probabilities(1, zero + 1, closed)
-            finally:
-                self.embedded = before
-            if not bool(((first - second).abs() <= _SAME * (1 + first.abs())).all()):
-                raise ValueError(
-                    f"model: {name} reads positions of the prompt past its attention (a state-space layer, or "
-                    "attention of its own); such models are not supported"
-                )
-
-
 @dataclass(frozen=True)
 class _GenerationObjective:
     """Loss and information of the masks of several rows, each with its own weights of the response's tokens, (B, R)."""
 
-    model: _ClosableModel
+    model: ClosableModel
     weights: Tensor
     settings: BottleneckSettings
+    contrast: ClosableModel | None = None
     loss: str = "cross_entropy"
 
     @cached_property
     def activation(self) -> Tensor:
         """The embeddings, (B, T, D)."""
-        embedded: Tensor = self.model.embedded
-        return embedded.expand(len(self.weights), -1, -1)
+        return self._embeddings(self.model)
 
     @cached_property
     def layout(self) -> MaskLayout:
+        """The mask over the prompt and the response."""
         return MaskLayout.of(self.activation, "token", self.model.parts, self.model.maskable, 2)
 
     @cached_property
     def information(self) -> Information:
+        """Information in the embeddings of the prompt."""
         standardized = (self.activation.float() - self.model.mean) / self.model.std
         return Information(self.layout, standardized)
 
     def losses(self, alpha: Tensor, step: int, samples: range, masks: Sequence[int]) -> Tensor:
-        """Mean negative log-probabilities, and -log(1 - p) of their geometric means p, (masks, 1, B)."""
-        results = []
+        """Mean negative log-probabilities, and -log(1 - p) of their geometric means p, (masks, 1, B).
+
+        With a contrast p is the probability of the choice, the logistic function of the difference of both means.
+        """
+        results: list[Tensor] = []
         for mask in masks:
-            signed = -alpha if mask else alpha
-            log_lam = torch.where(self.layout.maskable, F.logsigmoid(self.layout.expand(signed)), 0.0)
-            of_tokens = self.model.log_probabilities(len(self.weights), self.layout.gate(signed), log_lam)
-            loss = -(self.weights.to(of_tokens) * of_tokens).sum(1)
-            if mask:
-                loss = -torch.log(-torch.expm1(-loss.clamp_min(torch.finfo(loss.dtype).tiny)))
+            log_p = self._mean(self.model, self.layout, -alpha if mask else alpha, self.weights)
+            if self.contrast is None:
+                loss = -torch.log(-torch.expm1(log_p.clamp_max(-_TINY))) if mask else -log_p
+            else:
+                of_contrast = self._mean(self.contrast, self._layout_of_contrast, -alpha if mask else alpha, None)
+                difference = log_p - of_contrast
+                loss = F.softplus(difference if mask else -difference)
             results.append(loss)
         return torch.stack(results).unsqueeze(1)
 
+    @cached_property
+    def _layout_of_contrast(self) -> MaskLayout:
+        assert self.contrast is not None
+        return MaskLayout.of(self._embeddings(self.contrast), "token", self.contrast.parts, self.contrast.maskable, 2)
 
-def _optimize(model: _ClosableModel, weights: Tensor, settings: BottleneckSettings) -> Tensor:
-    """Bits of each part of the prompt, (B, G), for rows of weights of the response's tokens, (B, R)."""
-    objective = _GenerationObjective(model, weights, settings)
+    def _embeddings(self, model: ClosableModel) -> Tensor:
+        embedded: Tensor = model.embedded
+        return embedded.expand(len(self.weights), -1, -1)
+
+    def _mean(self, model: ClosableModel, layout: MaskLayout, alpha: Tensor, weights: Tensor | None) -> Tensor:
+        """Weighted means of the log-probabilities of the response's tokens, (B,)."""
+        log_lam = torch.where(layout.maskable, F.logsigmoid(layout.expand(alpha)), 0.0)
+        of_tokens = model.log_probabilities(len(self.weights), layout.gate(alpha), log_lam)
+        means: Tensor = of_tokens.mean(1) if weights is None else (weights.to(of_tokens) * of_tokens).sum(1)
+        return means
+
+
+def _optimize(objective: _GenerationObjective) -> tuple[Tensor, Tensor]:
+    """Bits of each part of the prompt, (B, P), and the probability of the response through the final mask, (B,)."""
     alpha, _ = optimize_mask(objective, 1, False, lambda _: None)
+    with torch.no_grad():
+        loss = objective.losses(alpha, 0, range(1), [0])[0, 0]
     bits = objective.information.per_element(alpha).sum(2).cpu() / NATS_PER_BIT
-    parts = model.parts.cpu().expand(len(bits), -1)
-    return torch.zeros(len(bits), model.n_parts).scatter_add_(1, parts, bits.float())
-
-
-@contextmanager
-def _closing_attention(model: Any, bias: Tensor) -> Iterator[None]:
-    """Context in which a value is added to every attention logit, (B, 1, T, T)."""
-    from transformers import AttentionInterface
-    from transformers.masking_utils import AttentionMaskInterface, eager_mask
-
-    AttentionInterface.register(_ATTENTION, _attention_with_bias)
-    AttentionMaskInterface.register(_ATTENTION, eager_mask)
-    before = model.config._attn_implementation
-    token = _KEY_BIAS.set(bias)
-    try:
-        model.set_attn_implementation(_ATTENTION)
-        yield
-    finally:
-        model.set_attn_implementation(before)
-        _KEY_BIAS.reset(token)
-
-
-def _attention_with_bias(
-    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, *args: Any, **kwargs: Any
-) -> tuple[Tensor, Any]:
-    eager: Callable[..., Any] | None = getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
-    if eager is None:
-        raise ValueError(f"model: {type(module).__name__} has no attention that takes a bias; expected eager attention")
-    bias = _KEY_BIAS.get().to(query)
-    mask = bias if attention_mask is None else attention_mask + bias
-    result: tuple[Tensor, Any] = eager(module, query, key, value, mask, *args, **kwargs)
-    return result
+    parts = objective.model.parts.cpu().expand(len(bits), -1)
+    of_parts = torch.zeros(len(bits), objective.model.n_parts).scatter_add_(1, parts, bits.float())
+    return of_parts, torch.exp(-loss).cpu()

@@ -6,12 +6,15 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from captum_iba.attr._model.guard import ONE_AT_A_TIME
 
 # Tokenizers without a limit of their own have a very large integer.
 _NO_LIMIT = 10**6
@@ -215,3 +218,33 @@ def _memory_offset(tensor: Tensor) -> int | None:
     if not plain or tensor.is_inference() or not tensor.is_contiguous() or not tensor.numel():
         return None
     return tensor.data_ptr() % _ALIGNMENT
+
+
+@contextmanager
+def attention_implementation(model: nn.Module, name: str, output_attentions: bool = False) -> Iterator[None]:
+    """Context with another implementation of attention; afterwards the configurations of all modules are as before."""
+    configs: dict[int, Any] = {}
+    for module in model.modules():
+        if hasattr(config := getattr(module, "config", None), "to_dict"):
+            configs[id(config)] = config
+    for config in list(configs.values()):
+        for part in getattr(config, "sub_configs", {}):
+            if (inner := getattr(config, part, None)) is not None:
+                configs[id(inner)] = inner
+    with ONE_AT_A_TIME, ExitStack() as undo:
+        for config in configs.values():
+            undo.callback(_restore_attention, config, dict(vars(config)))
+        for config in configs.values():
+            config._attn_implementation = name
+        if output_attentions:
+            for config in configs.values():
+                config.output_attentions = True
+        yield
+
+
+def _restore_attention(config: Any, before: dict[str, Any]) -> None:
+    for name in [name for name in vars(config) if "attn_implementation" in name or "output_attentions" in name]:
+        if name in before:
+            vars(config)[name] = before[name]
+        else:
+            del vars(config)[name]

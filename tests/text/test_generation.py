@@ -10,7 +10,8 @@ from captum.attr import LLMAttributionResult, TextTemplateInput, TextTokenInput
 from torch.nn import functional as F
 
 from captum_iba.attr.objective import information
-from captum_iba.text.generation import GENERATION, LLMInformationBottleneckAttribution, _read_prompt
+from captum_iba.text.generation import GENERATION, LLMInformationBottleneckAttribution
+from captum_iba.text.prompt import read_prompt
 
 SIZE = {
     "vocab_size": 110,
@@ -69,6 +70,7 @@ def naive_bits(model, ids, response, weights):
     weight = model.model.embed_tokens.weight.detach()
     mean, std = weight.mean(0), weight.std(0).clamp_min(1e-6)
     squares = ((embedded[:n] - mean) / std).square().sum(1)
+    last = (torch.arange(len(tokens)) == n - 1).unsqueeze(1)
     alpha = torch.full((n,), 5.0, dtype=torch.float64, requires_grad=True)
     adam = torch.optim.Adam([alpha], lr=1.0, betas=(0.5, 0.999))
     size, later = len(tokens), []
@@ -80,7 +82,7 @@ def naive_bits(model, ids, response, weights):
         lam = torch.cat([logits_of_mask.sigmoid(), torch.ones(size - n)]).unsqueeze(1)
         bias = torch.cat([F.logsigmoid(logits_of_mask), torch.zeros(size - n)]).expand(size, -1)
         mask = causal + torch.where(own, 0.0, bias)
-        hidden = (lam * embedded + (1 - lam) * mean).unsqueeze(0)
+        hidden = torch.where(last, lam * embedded + (1 - lam) * mean, embedded).unsqueeze(0)
         for layer in model.model.layers:
             hidden = layer(hidden, attention_mask=mask[None, None], position_embeddings=rotary)
         logits = model.lm_head(model.model.norm(hidden))[0, n - 1 : -1].log_softmax(-1)
@@ -184,7 +186,7 @@ def test_skipped_tokens_and_templates_of_chats_have_no_bottleneck(attribution, w
     # A content that the template has before, too.
     chat = LLMInformationBottleneckAttribution(attribution.model, tokenizer)
     assert chat.attribute([{"role": "user", "content": "a"}], RESPONSE, **QUICK).input_tokens == ["a"]
-    read = _read_prompt([{"role": "user", "content": "a"}], tokenizer)
+    read = read_prompt([{"role": "user", "content": "a"}], tokenizer)
     assert read.parts == [-1, 0, *[-1] * (len(read.ids) - 2)]
 
 

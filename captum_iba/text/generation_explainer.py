@@ -1,0 +1,286 @@
+"""Generated text explained: which parts of the prompt made the language model say this, in a few lines."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from captum_iba._checks import check_flag, check_integer
+from captum_iba.attr.optimizer import unneeded_bits
+from captum_iba.attr.settings import BottleneckSettings
+from captum_iba.text.generation import GENERATION, LLMInformationBottleneckAttribution, generation_settings
+from captum_iba.text.generation_result import GenerationAttribution, PromptCheck, PromptPart, ResponseToken
+from captum_iba.text.model_properties import model_name
+from captum_iba.text.prompt import Prompt, read_prompt
+from captum_iba.text.prompt_model import PromptRemoval
+
+_N_RANDOM = 5
+_SHOWN = 0.8
+
+
+class GenerationExplainer:
+    """
+    Explains responses of a language model: which tokens, words, sentences or paragraphs of the prompt they need.
+
+    Args:
+
+        model (PreTrainedModel): A decoder of ``transformers`` with a language-model head. It is left as it was.
+        tokenizer (PreTrainedTokenizerBase): Its tokenizer, a fast one.
+
+    Raises:
+
+        ValueError: An encoder-decoder, a model without a language-model head, or whose attention cannot be set.
+
+    Examples::
+
+        >>> from transformers import LlamaConfig, LlamaForCausalLM
+        >>> size = dict(hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2)
+        >>> decoder = LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), **size))
+        >>> result = GenerationExplainer(decoder, tokenizer).explain("the film is good", response="a good film")
+        >>> [part.text for part in result.parts]
+        ['the', 'film', 'is', 'good']
+    """
+
+    def __init__(self, model: Any, tokenizer: Any) -> None:
+        self.attribution = LLMInformationBottleneckAttribution(model, tokenizer)
+        self.model, self.tokenizer = model, tokenizer
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        name_or_path: str | os.PathLike[str],
+        device: str | torch.device | None = None,
+        dtype: torch.dtype = torch.float32,
+        **options: Any,
+    ) -> GenerationExplainer:
+        """Load a language model and its tokenizer, from a folder or the Hugging Face hub.
+
+        Args:
+            name_or_path (str or path): A folder, or a name on the hub.
+            device (str, torch.device or None): Device of the model. Default: the CPU.
+            dtype (torch.dtype): Precision of the weights. Default: ``torch.float32``.
+            **options: Arguments of ``transformers``' ``from_pretrained``, such as ``device_map``.
+
+        Raises:
+            ValueError: The checkpoint lacks weights of a language model, or has no tokenizer; or torch does not find
+                the device.
+            OSError: There is no such folder or name.
+        """
+        from transformers import AutoModelForCausalLM
+
+        from captum_iba.text.classifier import load_model
+
+        name = os.fspath(name_or_path)
+        model, tokenizer, missing = load_model(AutoModelForCausalLM, name, device, dtype=dtype, **options)
+        if missing:
+            raise ValueError(
+                f"model: {name} is not a trained language model, its file lacks {', '.join(missing[:3])}; expected a "
+                "decoder with a language-model head."
+            )
+        return cls(model, tokenizer)
+
+    def explain(
+        self,
+        prompt: str | Sequence[Mapping[str, str]],
+        response: str | None = None,
+        *,
+        span: str | tuple[int, int] | None = None,
+        contrast: str | None = None,
+        granularity: str | Sequence[tuple[int, int]] = "word",
+        per_token: bool = False,
+        check: bool = False,
+        gen_args: dict[str, Any] | None = None,
+        batch_size: int = 8,
+        preset: BottleneckSettings = GENERATION,
+        **overrides: Any,
+    ) -> GenerationAttribution:
+        """
+        Explain the response to a prompt, in bits per part of the prompt.
+
+        A prompt of messages goes through the tokenizer's chat template; only the contents of the messages have a
+        bottleneck, those of a system message have none.
+
+        Args:
+
+            prompt (str or list of messages): The prompt. The tokens of the response follow its tokens as they are:
+                        after a prompt that ends without white space a response begins with a space.
+            response (str, optional): The response.
+                        Default: None, what the model generates
+            span (str or tuple of int, optional): The characters of the response that are explained, or a text that is
+                        in it once. Tokens that share a character with it count.
+                        Default: None, the whole response
+            contrast (str, optional): Another response: explained is why the model prefers the span to it, by the mean
+                        log-probabilities per token of both.
+                        Default: None
+            granularity (str or list of tuple): ``"token"``, ``"word"``, ``"sentence"``, ``"paragraph"``, or
+                        (start, end) of spans of a prompt that is a string; what is in no span has no bottleneck.
+                        Default: "word"
+            per_token (bool): Whether each explained token of the response has bits of its own, too.
+                        Default: False
+            check (bool): Whether to delete the leading parts, the least, and random ones.
+                        Default: False
+            gen_args (dict, optional): Arguments of ``generate``, without a response.
+                        Default: up to 25 new tokens, the most probable ones
+            batch_size (int): Largest number of rows of a forward pass.
+                        Default: 8
+            preset (BottleneckSettings): Settings.
+                        Default: :data:`captum_iba.text.generation.GENERATION`
+            **overrides: Fields of the settings that override the preset's.
+
+        Returns:
+
+            GenerationAttribution
+
+        Raises:
+
+            ValueError: An empty response, a span that is not in it, spans that are not in the prompt, more tokens than
+                        the model has positions, or an argument out of range.
+            TypeError: A prompt or response of another type, or a keyword that is no setting.
+        """
+        check_flag("per_token", per_token)
+        check_flag("check", check)
+        check_integer("batch_size", batch_size, at_least=1)
+        if not isinstance(prompt, str) and not isinstance(prompt, (list, tuple)):
+            raise TypeError(f"prompt is a {type(prompt).__name__}, expected a string or chat messages")
+        if contrast is not None and per_token:
+            raise ValueError("per_token is True, and contrast is given; expected one of them")
+        if response is not None and not isinstance(response, str):
+            raise TypeError(f"response is a {type(response).__name__}, expected a string or None")
+        settings = generation_settings(preset, overrides)
+        read = read_prompt(prompt, self.tokenizer, granularity)
+        ids = self.attribution.response_ids(read.ids, response, gen_args, "response")
+        text, offsets = self._offsets(ids)
+        start, end = _find_span(span, text)
+        explained = [start < b and a < end for a, b in offsets]
+        if not any(explained):
+            raise ValueError(f"span is {span!r}, which holds no token of the response {text!r}")
+        length = max(i for i, inside in enumerate(explained) if inside) + 1
+        ids = ids[:length]  # what comes after the span has no part in it
+        weights = torch.tensor(explained[:length], dtype=torch.float32)
+        weights = weights / weights.sum()
+        contrast_ids = None if contrast is None else self.attribution.response_ids(read.ids, contrast, None, "contrast")
+        rows = weights.unsqueeze(0)
+        if per_token:
+            rows = torch.cat([rows, torch.eye(length)[weights > 0]])
+        bits, masked, probabilities = self.attribution.attribute_parts(
+            read, ids, rows, settings, contrast_ids, batch_size
+        )
+        of_tokens = iter(bits[1:].tolist() if per_token else [()] * length)
+        tokens = tuple(
+            ResponseToken(text[a:b], a, b, probability, inside, tuple(next(of_tokens)) if inside and per_token else ())
+            for (a, b), probability, inside in zip(offsets, probabilities.tolist(), explained, strict=False)
+        )
+        removal = self._removal(read, ids, weights, contrast_ids, batch_size)
+        result = GenerationAttribution(
+            prompt=read.text,
+            parts=self._parts(read, bits[0], settings),
+            response=text,
+            tokens=tokens,
+            span=(start, end),
+            granularity=granularity if isinstance(granularity, str) else "spans",
+            probability=float(removal(torch.ones(1, len(read.names), dtype=torch.bool)).exp()),
+            masked_probability=float(masked[0]),
+            contrast=contrast,
+            settings=asdict(settings),
+            model=model_name(self.model),
+        )
+        return replace(result, check=_check(removal, result)) if check else result
+
+    def removal(
+        self,
+        prompt: str | Sequence[Mapping[str, str]],
+        response: str,
+        *,
+        granularity: str | Sequence[tuple[int, int]] = "word",
+        replacement: int | None = None,
+        batch_size: int = 8,
+    ) -> PromptRemoval:
+        """The function that metrics of :mod:`captum_iba.metrics.generation` take: what the response loses.
+
+        Args:
+            prompt, response, granularity: As of :meth:`explain`.
+            replacement (int, optional): Id of the token that takes the place of removed ones. Default: None, the others
+                move together.
+            batch_size (int): Largest number of rows of a forward pass. Default: 8.
+
+        Returns:
+            PromptRemoval: Function of the kept parts, (N, P) booleans, that returns the mean log-probability per token
+            of the response, (N,).
+        """
+        read = read_prompt(prompt, self.tokenizer, granularity)
+        ids = self.attribution.response_ids(read.ids, response, None, "response")
+        return PromptRemoval(self.model, read, ids, torch.ones(len(ids)) / len(ids), replacement, batch_size)
+
+    def _removal(
+        self, prompt: Prompt, ids: Sequence[int], weights: Tensor, contrast: Sequence[int] | None, batch_size: int
+    ) -> Any:
+        of_response = PromptRemoval(self.model, prompt, ids, weights, None, batch_size)
+        if contrast is None:
+            return of_response
+        equal = torch.ones(len(contrast)) / len(contrast)
+        of_contrast = PromptRemoval(self.model, prompt, contrast, equal, None, batch_size)
+        return lambda kept: torch.nn.functional.logsigmoid(of_response(kept) - of_contrast(kept))
+
+    def _offsets(self, ids: Sequence[int]) -> tuple[str, list[tuple[int, int]]]:
+        """The text of token ids, and the characters of each; a character of several tokens belongs to the last one."""
+        text = str(self.tokenizer.decode(ids))
+        ends = [0]
+        for i in range(1, len(ids) + 1):
+            begun = str(self.tokenizer.decode(ids[:i])).removesuffix("\ufffd") if i < len(ids) else text
+            same = next((k for k, (a, b) in enumerate(zip(begun, text, strict=False)) if a != b), len(begun))
+            ends.append(max(ends[-1], min(same, len(text))))
+        return text, list(pairwise(ends))
+
+    def _parts(self, prompt: Prompt, bits: Tensor, settings: BottleneckSettings) -> tuple[PromptPart, ...]:
+        width = self.model.get_input_embeddings().weight.shape[1]
+        floor = unneeded_bits(settings, len(prompt.names)) * width
+        return tuple(
+            PromptPart(name, *span, of_part, floor * prompt.parts.count(number))
+            for number, (name, span, of_part) in enumerate(zip(prompt.names, prompt.spans, bits.tolist(), strict=True))
+        )
+
+
+def _find_span(span: str | tuple[int, int] | None, response: str) -> tuple[int, int]:
+    if span is None:
+        return 0, len(response)
+    if isinstance(span, str):
+        count = response.count(span) if span else 0
+        if count != 1:
+            raise ValueError(f"span is {span!r}, which is {count} times in the response {response!r}, expected once")
+        start = response.index(span)
+        return start, start + len(span)
+    if not (isinstance(span, (tuple, list)) and len(span) == 2 and all(type(place) is int for place in span)):
+        raise TypeError(f"span is {span!r}, expected a text, or (start, end) in characters of the response")
+    if not 0 <= span[0] < span[1] <= len(response):
+        raise ValueError(f"span is {tuple(span)}, expected start and end from 0 to {len(response)}, in order")
+    return span[0], span[1]
+
+
+def _check(removal: Any, result: GenerationAttribution) -> PromptCheck:
+    n_parts = len(result.parts)
+    leading = len(result.ranked(_SHOWN))
+    count = max(1, min(leading, n_parts // 2) if leading else round(n_parts / 9))
+    order = np.lexsort((-result.bits, -result.shares))
+    generator = np.random.default_rng(0)
+    deleted = [order[:0], order[:count], order[n_parts - count :]]
+    deleted += [generator.permutation(n_parts)[:count] for _ in range(_N_RANDOM)]
+    kept = torch.ones(len(deleted), n_parts, dtype=torch.bool)
+    for row, parts in zip(kept, deleted, strict=True):
+        row[torch.from_numpy(parts.copy())] = False
+    whole, without_leading, without_least, *others = removal(kept).double()
+    random = torch.stack(others).mean()
+    return PromptCheck(
+        n_parts=count,
+        probability=float(whole.exp()),
+        without_leading=float(without_leading.exp()),
+        without_least=float(without_least.exp()),
+        without_random=float(random.exp()),
+        n_random=_N_RANDOM,
+    )

@@ -1,0 +1,243 @@
+"""A language model's prompt: its tokens, and the parts of it that an attribution has one score for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
+from typing import Any
+
+from captum.attr import TextTemplateInput, TextTokenInput
+
+from captum_iba._checks import check_choice
+
+GRANULARITIES = ("token", "word", "sentence", "paragraph")
+"""The parts that a prompt can be divided into."""
+
+# Characters of scripts without spaces are words of their own: Thai, Lao, Khmer, kana, CJK.
+_NO_SPACES = "\u0e00-\u0eff\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+_WORD = re.compile(rf"[{_NO_SPACES}]|[^\s{_NO_SPACES}]+")
+# A sentence ends with its mark and the quotes and brackets after it, before white space, or with the line.
+_END_OF_SENTENCE = re.compile(r"""[.!?\u2026]+["'\u2019\u201d)\]]*(?=\s)|[\u3002\uff01\uff1f]["\u300d\u201d)]*|\n""")
+_PARAGRAPH = re.compile(r"\S(?:.*?\S)??(?=\s*?\n[^\S\n]*\n|\s*\Z)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """Tokens of a prompt and its parts.
+
+    Attributes:
+        ids (list of int): Token ids.
+        parts (list of int): Number of the part that each token belongs to, -1 for none.
+        names (list of str): Text of each part.
+        text (str): The prompt as the model gets it, a chat template included; "" if only ids are known.
+        spans (list of tuple): Start and end of each part in ``text``; empty if only ids are known.
+    """
+
+    ids: list[int]
+    parts: list[int]
+    names: list[str]
+    text: str = ""
+    spans: list[tuple[int, int]] = field(default_factory=list)
+
+
+def read_prompt(inp: Any, tokenizer: Any, granularity: str | Sequence[tuple[int, int]] = "token") -> Prompt:
+    """The tokens and parts of a prompt: one of Captum's inputs, a string, or chat messages.
+
+    ``granularity`` divides strings and the contents of messages; Captum's inputs have parts of their own.
+
+    Raises:
+        TypeError: An input of another type.
+        ValueError: No part, spans that are not in the prompt, or a template in which the parts cannot be found.
+    """
+    if isinstance(inp, TextTokenInput):
+        kept = [True] * inp.inp_tensor.shape[1] if inp.itp_mask is None else inp.itp_mask[0].tolist()
+        before = list(accumulate(kept, initial=0))
+        parts = [number if keep else -1 for keep, number in zip(kept, before, strict=False)]
+        prompt = Prompt(inp.inp_tensor[0].tolist(), parts, list(inp.values))
+    elif isinstance(inp, TextTemplateInput):
+        prompt = _read_template(inp, tokenizer)
+    elif isinstance(inp, str):
+        prompt = _divide(_Tokens.of(tokenizer, inp, add_special_tokens=True), [(0, len(inp))], granularity, tokenizer)
+    elif isinstance(inp, (list, tuple)) and inp and all(isinstance(message, Mapping) for message in inp):
+        if not isinstance(granularity, str):
+            raise ValueError("granularity has spans, and inp is a list of messages; expected spans of a string")
+        text = tokenizer.apply_chat_template(inp, tokenize=False, add_generation_prompt=True)
+        prompt = _divide(_Tokens.of(tokenizer, text), _contents(tokenizer, text, inp), granularity, tokenizer)
+    else:
+        raise TypeError(
+            f"inp is a {type(inp).__name__}, expected TextTokenInput, TextTemplateInput, a string or chat messages"
+        )
+    if not any(part >= 0 for part in prompt.parts):
+        raise ValueError("inp has no token to attribute to, expected some that are neither skipped nor of a template")
+    return prompt
+
+
+def divide(text: str, granularity: str) -> list[tuple[int, int]]:
+    """Start and end of the words, sentences or paragraphs of a text, without the white space around them.
+
+    Words are between white space, and single characters of scripts without spaces. Sentences end with their marks or
+    with a line, paragraphs at empty lines.
+    """
+    if granularity == "word":
+        return [found.span() for found in _WORD.finditer(text)]
+    if granularity == "paragraph":
+        return [found.span() for found in _PARAGRAPH.finditer(text)]
+    ends = [0, *(found.end() for found in _END_OF_SENTENCE.finditer(text)), len(text)]
+    return [
+        (start + len(sentence) - len(sentence.lstrip()), start + len(sentence.rstrip()))
+        for start, sentence in ((start, text[start:end]) for start, end in pairwise(ends))
+        if sentence.strip()
+    ]
+
+
+def token_text(tokenizer: Any, number: int) -> str:
+    """Text of one token."""
+    text: str = tokenizer.decode([number])
+    return text
+
+
+@dataclass(frozen=True)
+class _Tokens:
+    """Tokens of a text, with their characters; tokens that are special have none."""
+
+    text: str
+    ids: list[int]
+    offsets: list[tuple[int, int]]
+
+    @classmethod
+    def of(cls, tokenizer: Any, text: str, add_special_tokens: bool = False) -> _Tokens:
+        # A chat template has the special tokens in its text, and so has many a template of a prompt.
+        begins = tokenizer.bos_token is not None and text.startswith(tokenizer.bos_token)
+        add_special_tokens = add_special_tokens and not begins
+        encoded = tokenizer(
+            text, add_special_tokens=add_special_tokens, return_offsets_mapping=True, return_special_tokens_mask=True
+        )
+        # An unknown word is one of the prompt.
+        special = {*tokenizer.all_special_ids} - {tokenizer.unk_token_id} | {tokenizer.eos_token_id}
+        ids, offsets, added = (encoded[key] for key in ("input_ids", "offset_mapping", "special_tokens_mask"))
+        return cls(
+            text,
+            ids,
+            [
+                (0, 0) if is_added or number in special else tuple(offset)
+                for number, offset, is_added in zip(ids, offsets, added, strict=True)
+            ],
+        )
+
+
+def _divide(
+    tokens: _Tokens,
+    regions: Sequence[tuple[int, int]],
+    granularity: str | Sequence[tuple[int, int]],
+    tokenizer: Any,
+) -> Prompt:
+    """Parts of the regions of a text; a token belongs to the part that its last character is in, or follows."""
+    text = tokens.text
+    if not isinstance(granularity, str):
+        return _with_parts(tokens, _checked_spans(granularity, text), [])
+    check_choice("granularity", granularity, GRANULARITIES)
+    if granularity != "token":
+        spans = [(start + a, start + b) for start, end in regions for a, b in divide(text[start:end], granularity)]
+        return _with_parts(tokens, spans, regions)
+    kept = [i for i, (_, end) in enumerate(tokens.offsets) if any(a < end <= b for a, b in regions)]
+    number = {position: n for n, position in enumerate(kept)}
+    parts = [number.get(i, -1) for i in range(len(tokens.ids))]
+    names = [token_text(tokenizer, tokens.ids[i]) for i in kept]
+    return Prompt(tokens.ids, parts, names, text, [tokens.offsets[i] for i in kept])
+
+
+def _with_parts(tokens: _Tokens, spans: Sequence[tuple[int, int]], regions: Sequence[tuple[int, int]]) -> Prompt:
+    """The prompt with spans as its parts; white space of ``regions`` belongs to the part before it, or the first."""
+
+    def span_of(end: int) -> int:
+        inside = next((i for i, (a, b) in enumerate(spans) if a < end <= b), -1)
+        region = next(((a, b) for a, b in regions if a < end <= b), None)
+        if inside >= 0 or region is None:
+            return inside
+        of_region = [i for i, (a, b) in enumerate(spans) if region[0] <= a and b <= region[1]]
+        before = [i for i in of_region if spans[i][1] < end]
+        return before[-1] if before else of_region[0] if of_region else -1
+
+    found = [span_of(end) if end > start else -1 for start, end in tokens.offsets]
+    # A span whose characters are all in a token of the next one is joined with that.
+    used = sorted({*found} - {-1})
+    starts = [0, *(i + 1 for i in used[:-1])]
+    joined = [(spans[first][0], spans[last][1]) for first, last in zip(starts, used, strict=True)] if used else []
+    number = {span: n for n, span in enumerate(used)}
+    parts = [number.get(span, -1) for span in found]
+    return Prompt(tokens.ids, parts, [tokens.text[a:b] for a, b in joined], tokens.text, joined)
+
+
+def _checked_spans(spans: Sequence[tuple[int, int]], text: str) -> list[tuple[int, int]]:
+    result, before = [], 0
+    for span in spans:
+        if not (isinstance(span, (tuple, list)) and len(span) == 2 and all(type(place) is int for place in span)):
+            raise TypeError(f"granularity has {span!r}, expected (start, end) of each span, in characters")
+        if not before <= span[0] < span[1] <= len(text):
+            raise ValueError(
+                f"granularity has the span {tuple(span)}, expected spans in order that do not overlap, from 0 to "
+                f"{len(text)}, the end of the prompt"
+            )
+        before = span[1]
+        result.append((span[0], span[1]))
+    return result
+
+
+def _read_template(inp: TextTemplateInput, tokenizer: Any) -> Prompt:
+    text, spans = _spans_of_values(inp)
+    groups = inp.formatted_mask if inp.mask is not None else list(range(len(spans)))
+    tokens = _Tokens.of(tokenizer, text, add_special_tokens=True)
+    parts = [
+        next((group for (a, b), group in zip(spans, groups, strict=True) if a < end <= b), -1) if end > start else -1
+        for start, end in tokens.offsets
+    ]
+    names = list(inp.values)
+    if inp.mask is not None:
+        names = [" ".join(v for v, g in zip(inp.values, groups, strict=True) if g == n) for n in sorted({*groups})]
+    if missing := [name for number, name in enumerate(names) if number not in parts]:
+        raise ValueError(f"inp has the value {missing[0]!r}, to which no token belongs, expected values with tokens")
+    return Prompt(tokens.ids, parts, names, text, spans if inp.mask is None else [])
+
+
+def _spans_of_values(inp: TextTemplateInput) -> tuple[str, list[tuple[int, int]]]:
+    """The text of a template, and the characters of its values in it."""
+    marks, keys = _marks(len(inp.values)), inp.dict_keys
+    marked = inp.format_fn(**dict(zip(keys, marks, strict=True))) if keys else inp.format_fn(*marks)
+    text, spans = _with_values(marked, marks, inp.values)
+    if text != inp.to_model_input() or len(spans) < len(marks):
+        raise ValueError("inp: the values are not in the text of the template as they are, expected each unchanged")
+    return text, [spans[i] for i in range(len(marks))]
+
+
+def _contents(tokenizer: Any, text: str, messages: Sequence[Mapping[str, str]]) -> list[tuple[int, int]]:
+    """The characters of the contents of messages in the text of a chat template, without those of the system."""
+    marks = _marks(len(messages))
+    marked = [{**message, "content": mark} for message, mark in zip(messages, marks, strict=True)]
+    rendered = tokenizer.apply_chat_template(marked, tokenize=False, add_generation_prompt=True)
+    contents = [message["content"] for message in messages]
+    for values in (contents, [content.strip() for content in contents]):  # most templates strip contents
+        filled, spans = _with_values(rendered, marks, values)
+        if filled == text and len(spans) == len(marks):
+            return [spans[i] for i, message in enumerate(messages) if message.get("role") != "system"]
+    raise ValueError("inp: the chat template changes the contents of messages, expected each once, as it is")
+
+
+def _marks(count: int) -> list[str]:
+    return [chr(0xF0000 + i) for i in range(count)]  # characters of private use
+
+
+def _with_values(marked: str, marks: Sequence[str], values: Sequence[str]) -> tuple[str, dict[int, tuple[int, int]]]:
+    """A text with values in place of marks, and the characters of each value; ValueError for a mark that is twice."""
+    text, spans = "", dict[int, tuple[int, int]]()
+    for character in marked:
+        if character not in marks:
+            text += character
+            continue
+        i = marks.index(character)
+        if i in spans:
+            raise ValueError(f"inp: the template has the value {values[i]!r} twice, expected each once")
+        spans[i] = (len(text), len(text) + len(values[i]))
+        text += values[i]
+    return text, spans

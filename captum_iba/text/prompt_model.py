@@ -1,0 +1,223 @@
+"""A language model's response with parts of its prompt closed by a mask, or removed."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from captum_iba.attr._model.guard import ModuleGuard
+from captum_iba.attr.objective import apply_bottleneck
+from captum_iba.text.model_properties import attention_implementation
+from captum_iba.text.prompt import Prompt
+
+_ATTENTION = "captum_iba_closing"
+_KEY_BIAS: ContextVar[Tensor] = ContextVar("captum_iba_key_bias")
+# Differences of log-probabilities, relative to 1, by which a model computes otherwise than is assumed.
+_SAME = 1e-2
+
+
+class ClosableModel:
+    """A language model on a prompt and a response, in which parts of the prompt can be closed.
+
+    It is the objective's side of a running model: rows share the tokens and have masks of their own.
+    """
+
+    def __init__(self, model: Any, prompt: Prompt, response: Sequence[int]) -> None:
+        self.model = model
+        embeddings = model.get_input_embeddings()
+        self.device = embeddings.weight.device
+        self.ids = torch.tensor([[*prompt.ids, *response]], device=self.device)
+        self.response = torch.tensor(response, device=self.device)
+        parts = torch.tensor([[*prompt.parts, *[-1] * len(response)]], device=self.device)
+        self.maskable = parts >= 0
+        self.parts = parts.clamp_min(0)
+        self.n_parts = len(prompt.names)
+        with torch.no_grad():
+            self.embedded = embeddings(self.ids)
+            everything = embeddings(torch.arange(embeddings.weight.shape[0], device=self.device)).float()
+            self.mean, self.std = everything.mean(0), everything.std(0).clamp_min(1e-6)
+        self.vocabulary = len(everything)
+        same = (parts.unsqueeze(2) == parts.unsqueeze(1)) & self.maskable.unsqueeze(1)
+        # The last position of the prompt gives the first token of the response: it reads its own part through the mask,
+        # too, and its own embedding is all that no attention passes.
+        last = len(prompt.ids) - 1
+        same[:, last, :last] = False
+        self.last = torch.arange(self.ids.shape[1], device=self.device).view(1, -1, 1) == last
+        # (1, T, T): whether the mask of a key's part applies to a query.
+        self.closes = self.maskable.unsqueeze(1) & ~same
+
+    def log_probabilities(self, rows: int, lam: Tensor | None = None, log_lam: Tensor | None = None) -> Tensor:
+        """Log-probabilities of the response's tokens, (rows, R), through a mask, (rows, T, 1), or without."""
+        embedded = self.embedded.expand(rows, -1, -1)
+        if lam is not None and log_lam is not None:
+            embedded = torch.where(self.last, apply_bottleneck(embedded, self.mean, lam), embedded)
+            bias = torch.where(self.closes, log_lam.transpose(1, 2), 0.0).unsqueeze(1)
+            with _closing_attention(self.model, bias):
+                return self._of_response(embedded)
+        return self._of_response(embedded)
+
+    def _of_response(self, embedded: Tensor) -> Tensor:
+        logits = _last_logits(self.model, len(self.response) + 1, inputs_embeds=embedded)[:, :-1]
+        log_probabilities = logits.float().log_softmax(-1)
+        of_tokens: Tensor = log_probabilities.gather(2, self.response.expand(len(embedded), -1).unsqueeze(2))
+        return of_tokens.squeeze(2)
+
+
+def check_model(model: Any, prompt: Prompt, response: Sequence[int]) -> bool:
+    """Raise ValueError if the model computes otherwise than is assumed, which four passes tell.
+
+    With an open mask the response has the probabilities of the model's own pass over the token ids, they do not depend
+    on later tokens, and with a mask that closes all tokens of the prompt not on those either.
+
+    Returns:
+        bool: Whether the prompt is long enough to tell.
+    """
+    name, size = type(model).__name__, len(response)
+    every = Prompt(prompt.ids, list(range(len(prompt.ids))), [""] * len(prompt.ids))
+    closable = ClosableModel(model, every, response)
+    zero = torch.zeros_like(closable.embedded[..., :1], dtype=torch.float32)
+
+    def own(ids: Tensor) -> Tensor:
+        logits = model(input_ids=ids, use_cache=False).logits
+        if logits.shape[:2] != ids.shape:
+            raise ValueError(f"model: {name} gives logits of the shape {tuple(logits.shape)} for {ids.shape[1]} tokens")
+        log_probabilities = logits[:, -size - 1 : -1].float().log_softmax(-1)
+        of_tokens: Tensor = log_probabilities.gather(2, closable.response.view(1, -1, 1)).squeeze(2)
+        return of_tokens
+
+    def differ(a: Tensor, b: Tensor) -> bool:
+        return not bool(((a - b).abs() <= _SAME * (1 + b.abs())).all())
+
+    with torch.no_grad():
+        of_ids = own(closable.ids)
+        if differ(closable.log_probabilities(1, zero + 1, zero), of_ids):
+            raise ValueError(f"model: {name} gives other probabilities from its embeddings than from token ids")
+        later = closable.ids.clone()
+        later[:, -1] = (later[:, -1] + 1) % closable.vocabulary
+        if differ(own(later), of_ids):
+            raise ValueError(f"model: {name} sees later tokens, as a masked language model does; expected a decoder")
+        closed = torch.where(closable.maskable.unsqueeze(2), zero - 1e4, zero)
+        before = closable.log_probabilities(1, zero + 1, closed)
+        changed = closable.maskable.unsqueeze(2) & ~closable.last
+        other = closable.embedded.roll(1, 1) + closable.embedded.float().std().to(closable.embedded)
+        closable.embedded = torch.where(changed, other, closable.embedded)
+        if differ(closable.log_probabilities(1, zero + 1, closed), before):
+            raise ValueError(
+                f"model: {name} reads positions of the prompt past its attention (a state-space layer, or attention of "
+                "its own); such models are not supported"
+            )
+    return len(prompt.ids) > 1
+
+
+class PromptRemoval:
+    """Mean log-probability per token of a response where only some parts of its prompt are kept.
+
+    Args:
+        model (PreTrainedModel): A decoder.
+        prompt (Prompt): Tokens and parts.
+        response (sequence of int): Token ids of the response.
+        weights (Tensor): Weight of each of its tokens, (R,), with the sum 1.
+        replacement (int, optional): Id of the token that takes the place of removed ones. Default: None, the others
+            move together.
+        batch_size (int): Largest number of rows of a forward pass. Default: 8.
+
+    Attributes:
+        passes (int): Number of rows that have run.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        prompt: Prompt,
+        response: Sequence[int],
+        weights: Tensor,
+        replacement: int | None = None,
+        batch_size: int = 8,
+    ) -> None:
+        self.model, self.prompt, self.response = model, prompt, list(response)
+        self.weights, self.replacement, self.batch_size = weights, replacement, batch_size
+        self.passes = 0
+
+    def __call__(self, kept: Tensor) -> Tensor:
+        """Log-probabilities, (N,), of the parts that are kept, (N, P) booleans."""
+        n_parts = len(self.prompt.names)
+        if kept.ndim != 2 or kept.shape[1] != n_parts or kept.dtype != torch.bool:
+            raise ValueError(f"kept has the shape {tuple(kept.shape)}, expected booleans, (N, {n_parts})")
+        rows = [self._tokens(row) for row in kept.tolist()]
+        values = torch.empty(len(rows))
+        by_length = sorted(range(len(rows)), key=lambda i: len(rows[i]))
+        with ModuleGuard(self.model), torch.no_grad():
+            for start in range(0, len(rows), self.batch_size):
+                batch = by_length[start : start + self.batch_size]
+                values[batch] = self._of_batch([rows[i] for i in batch])
+        self.passes += len(rows)
+        return values
+
+    def _tokens(self, kept: Sequence[bool]) -> list[int]:
+        prompt = self.prompt
+        if self.replacement is None:
+            ids = [i for i, part in zip(prompt.ids, prompt.parts, strict=True) if part < 0 or kept[part]]
+        else:
+            ids = [
+                i if part < 0 or kept[part] else self.replacement
+                for i, part in zip(prompt.ids, prompt.parts, strict=True)
+            ]
+        if not ids:
+            raise ValueError("nothing of the prompt is left without its parts; expected a special token or a template")
+        return [*ids, *self.response]
+
+    def _of_batch(self, rows: Sequence[Sequence[int]]) -> Tensor:
+        """Rows are padded on the right, where causal attention does not see it."""
+        length, size = max(len(row) for row in rows), len(self.response)
+        device = self.model.get_input_embeddings().weight.device
+        ids = torch.tensor([[*row, *[row[-1]] * (length - len(row))] for row in rows], device=device)
+        first = torch.tensor([len(row) - size - 1 for row in rows], device=device)
+        logits = _last_logits(self.model, length - int(first.min()), input_ids=ids)
+        steps = first.unsqueeze(1) - int(first.min()) + torch.arange(size, device=device)
+        of_rows = logits.gather(1, steps.unsqueeze(2).expand(-1, -1, logits.shape[2])).float().log_softmax(-1)
+        targets = torch.tensor(self.response, device=device).expand(len(rows), -1).unsqueeze(2)
+        of_tokens: Tensor = of_rows.gather(2, targets).squeeze(2).cpu() * self.weights
+        return of_tokens.sum(1)
+
+
+def _last_logits(model: Any, count: int, **inputs: Tensor) -> Tensor:
+    """Logits of the last positions; a vocabulary times all positions is what exhausts memory."""
+    takes_count = "logits_to_keep" in inspect.signature(model.forward).parameters
+    options = {"logits_to_keep": count} if takes_count else {}
+    logits: Tensor = model(**inputs, use_cache=False, **options).logits
+    return logits[:, -count:]
+
+
+@contextmanager
+def _closing_attention(model: Any, bias: Tensor) -> Iterator[None]:
+    """Context in which a value is added to every attention logit, (B, 1, T, T)."""
+    from transformers import AttentionInterface
+    from transformers.masking_utils import AttentionMaskInterface, eager_mask
+
+    AttentionInterface.register(_ATTENTION, _attention_with_bias)
+    AttentionMaskInterface.register(_ATTENTION, eager_mask)
+    token = _KEY_BIAS.set(bias)
+    try:
+        with attention_implementation(model, _ATTENTION):
+            yield
+    finally:
+        _KEY_BIAS.reset(token)
+
+
+def _attention_with_bias(
+    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, *args: Any, **kwargs: Any
+) -> tuple[Tensor, Any]:
+    eager: Callable[..., Any] | None = getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
+    if eager is None:
+        raise ValueError(f"model: {type(module).__name__} has no attention that takes a bias; expected eager attention")
+    bias = _KEY_BIAS.get().to(query)
+    mask = bias if attention_mask is None else attention_mask + bias
+    result: tuple[Tensor, Any] = eager(module, query, key, value, mask, *args, **kwargs)
+    return result

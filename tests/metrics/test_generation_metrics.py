@@ -1,0 +1,52 @@
+"""Metrics for generated text, on functions whose effects are known."""
+
+import math
+
+import pytest
+import torch
+from scipy.stats import spearmanr
+
+from captum_iba.metrics.generation import linear_datamodeling_score, prompt_degradation
+
+EFFECTS = torch.tensor([1.0, 3.0, 0.5, 0.0])
+
+
+def log_probability(kept):
+    return kept.float() @ EFFECTS
+
+
+def test_drops_are_those_of_the_parts_in_order():
+    result = prompt_degradation(log_probability, [0.2, 0.9, 0.1, 0.2], counts=[1, 2, 3, 9])
+    assert result.counts == (1, 2, 3, 4) and result.drops.tolist() == [3, 4, 4, 4.5]  # of equal scores the first one
+    assert prompt_degradation(log_probability, EFFECTS, [1, 2], order="lerf").drops.tolist() == [0, 0.5]
+    assert prompt_degradation(log_probability, EFFECTS).counts == (1, 1, 1, 2, 2, 3, 3, 4, 4)
+
+
+def test_the_datamodelling_score_is_spearmans_correlation():
+    assert linear_datamodeling_score(log_probability, EFFECTS) == pytest.approx(1)
+    assert linear_datamodeling_score(log_probability, -EFFECTS) == pytest.approx(-1)
+    assert math.isnan(linear_datamodeling_score(log_probability, [1.0, 1.0, 1.0, 1.0])) is False
+    scores, seen = torch.tensor([0.3, 0.1, 0.9, 0.2]), []
+
+    def noted(kept):
+        seen.append(kept)
+        return log_probability(kept)
+
+    score = linear_datamodeling_score(noted, scores, n_removals=40, seed=3)
+    predicted = seen[0].double() @ scores.double()
+    assert score == pytest.approx(spearmanr(predicted, log_probability(seen[0])).statistic)
+    assert 10 < seen[0].sum(1).float().mean() * 20 < 70 and seen[0].shape == (40, 4)
+
+
+def test_bad_input():
+    for scores in ([[1.0]], [], [math.nan]):
+        with pytest.raises(ValueError, match="expected one finite number per part"):
+            prompt_degradation(log_probability, scores)
+    with pytest.raises(ValueError, match="counts is 0"):
+        prompt_degradation(log_probability, EFFECTS, counts=[0])
+    with pytest.raises(ValueError, match="order is 'up'"):
+        prompt_degradation(log_probability, EFFECTS, order="up")
+    with pytest.raises(ValueError, match="fractions is 2"):
+        prompt_degradation(log_probability, EFFECTS, fractions=[2])
+    with pytest.raises(ValueError, match="kept_fraction is 1"):
+        linear_datamodeling_score(log_probability, EFFECTS, kept_fraction=1)

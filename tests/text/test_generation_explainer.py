@@ -1,0 +1,223 @@
+"""GenerationExplainer: parts of a prompt, spans and contrasts of a response, its result and page."""
+
+import copy
+import json
+
+import pytest
+import torch
+import transformers
+
+from captum_iba.methods.prompt_methods import context_cite, leave_one_part_out
+from captum_iba.text import GenerationAttribution, GenerationExplainer
+from captum_iba.text.prompt import divide, read_prompt
+
+SIZE = {
+    "vocab_size": 110,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 64,
+    "initializer_range": 0.3,
+    "bos_token_id": 2,
+    "eos_token_id": 3,
+    "pad_token_id": 0,
+}
+PROMPT = "the film was not good . a dull plot !"
+RESPONSE = "a bad film"
+QUICK = {"n_steps": 4}
+
+
+@pytest.fixture(scope="module")
+def llama():
+    torch.manual_seed(0)
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZE)).eval()
+
+
+@pytest.fixture
+def explainer(llama, wordpiece):
+    return GenerationExplainer(llama, wordpiece)
+
+
+def test_texts_are_divided_into_words_sentences_and_paragraphs():
+    text = 'One. "Two?" he said!  Three…\n\nFour 4.5 is. 日本語です。はい\n \nLast'
+
+    def of(granularity):
+        return [text[a:b] for a, b in divide(text, granularity)]
+
+    words = ["One.", '"Two?"', "he", "said!", "Three…", "Four", "4.5", "is."]
+    assert of("word") == [*words, *"日本語です。はい", "Last"]
+    assert of("sentence") == [
+        *("One.", '"Two?"', "he said!", "Three…", "Four 4.5 is.", "日本語です。", "はい", "Last"),
+    ]
+    assert of("paragraph") == ['One. "Two?" he said!  Three…', "Four 4.5 is. 日本語です。はい", "Last"]
+    assert divide(" \n ", "paragraph") == divide("", "sentence") == divide(" ", "word") == []
+
+
+@pytest.mark.parametrize("granularity", ["token", "word", "sentence", "paragraph", [(0, 8), (9, 21)]])
+def test_every_part_has_its_characters_and_tokens(wordpiece, granularity):
+    read = read_prompt(PROMPT, wordpiece, granularity)
+    assert [PROMPT[a:b] for a, b in read.spans] == read.names
+    assert sorted({*read.parts} - {-1}) == list(range(len(read.names)))
+    tokens = [[i for i, p in zip(read.ids, read.parts, strict=True) if p == n] for n in range(len(read.names))]
+    of_parts = [wordpiece.decode(ids) for ids in tokens]
+    assert [text.replace(" ", "") for text in of_parts] == [name.replace(" ", "") for name in read.names]
+
+
+def test_a_response_is_explained_by_sentence_and_checked(explainer):
+    result = explainer.explain(PROMPT, RESPONSE, granularity="sentence", check=True, **QUICK)
+    assert [part.text for part in result.parts] == ["the film was not good .", "a dull plot !"]
+    assert [PROMPT[part.start : part.end] for part in result.parts] == [part.text for part in result.parts]
+    assert result.response == RESPONSE and [token.text for token in result.tokens] == ["a", " bad", " film"]
+    assert result.check.n_parts == 1 and result.check.probability == pytest.approx(result.probability, rel=1e-5)
+    removal = explainer.removal(PROMPT, RESPONSE, granularity="sentence")
+    first = int(result.shares.argmax()) if result.shares.any() else int(result.bits.argmax())
+    kept = torch.ones(1, 2, dtype=torch.bool)
+    kept[0, first] = False
+    assert float(removal(kept).exp()) == pytest.approx(result.check.without_leading, rel=1e-4)
+    assert "Check: without the leading part" in str(result)
+
+
+def test_removed_parts_are_deleted_or_replaced(explainer, llama, wordpiece):
+    response = wordpiece(RESPONSE, add_special_tokens=False)["input_ids"]
+    read = read_prompt(PROMPT, wordpiece, "word")
+    kept = torch.rand(9, len(read.names), generator=torch.Generator().manual_seed(0)) < 0.5
+    for replacement in (None, wordpiece.mask_token_id):
+        removal = explainer.removal(PROMPT, RESPONSE, replacement=replacement, batch_size=4)
+        for row, value in zip(kept.tolist(), removal(kept), strict=True):
+            ids = [
+                i if part < 0 or row[part] else replacement
+                for i, part in zip(read.ids, read.parts, strict=True)
+                if part < 0 or row[part] or replacement is not None
+            ]
+            with torch.no_grad():
+                logits = llama(torch.tensor([ids + response])).logits[0, len(ids) - 1 : -1].log_softmax(-1)
+            assert float(value) == pytest.approx(float(logits[range(3), response].mean()), abs=1e-5)
+        assert removal.passes == 9
+    with pytest.raises(ValueError, match="expected booleans"):
+        removal(torch.ones(2, 3))
+
+
+def test_a_span_is_its_tokens_alone(explainer):
+    by_text = explainer.explain(PROMPT, RESPONSE, span="bad", per_token=True, **QUICK)
+    by_place = explainer.explain(PROMPT, RESPONSE, span=(2, 5), **QUICK)
+    assert by_text.span == by_place.span == (2, 5) and by_text.explained == "bad"
+    assert [token.explained for token in by_text.tokens] == [False, True]
+    assert by_text.bits == pytest.approx(by_place.bits) and by_text.token_bits.shape == (1, len(by_text.parts))
+    assert by_text.token_bits[0] == pytest.approx(by_text.bits, abs=1e-3)
+    assert by_text.probability == pytest.approx(by_text.tokens[1].probability, rel=1e-4)
+    # The matrix has the rows of single tokens.
+    matrix = explainer.explain(PROMPT, RESPONSE, per_token=True, batch_size=2, **QUICK).token_bits
+    assert matrix[1] == pytest.approx(by_text.bits, abs=1e-3)
+
+
+def test_a_contrast_is_the_choice_between_two_responses(explainer):
+    result = explainer.explain(PROMPT, RESPONSE, contrast="the plot was good", check=True, **QUICK)
+    other = explainer.explain(PROMPT, "the plot was good", contrast=RESPONSE, **QUICK)
+    assert result.probability + other.probability == pytest.approx(1, abs=1e-5)
+    whole = torch.ones(1, len(result.parts), dtype=torch.bool)
+    means = [explainer.removal(PROMPT, text)(whole) for text in (RESPONSE, "the plot was good")]
+    assert result.probability == pytest.approx(float(torch.sigmoid(means[0] - means[1])), abs=1e-5)
+    assert "rather than: the plot was good" in str(result)
+    # Explained against itself nothing is needed, whatever the parts are.
+    same = explainer.explain(PROMPT, RESPONSE, contrast=RESPONSE, **QUICK)
+    assert same.probability == pytest.approx(0.5) and same.bits.max() - same.bits.min() < 0.15 * same.bits.max()
+
+
+def test_a_chat_has_its_contents_and_a_generated_response(llama, wordpiece):
+    tokenizer = copy.deepcopy(wordpiece)
+    tokenizer.chat_template = "{% for m in messages %}a {{ m['content'] | trim }} !{% endfor %}the plot :"
+    chat = [{"role": "system", "content": "dull"}, {"role": "user", "content": " the film was good . "}]
+    result = GenerationExplainer(llama, tokenizer).explain(
+        chat, gen_args={"max_new_tokens": 4, "do_sample": False}, **QUICK
+    )
+    assert [part.text for part in result.parts] == ["the", "film", "was", "good", "."]
+    assert result.prompt.startswith("a dull !a the film") and len(result.tokens) == 4
+    assert "".join(token.text for token in result.tokens) == result.response
+
+
+def test_the_result_is_saved_and_read_again(explainer, tmp_path):
+    result = explainer.explain(PROMPT, RESPONSE, per_token=True, check=True, **QUICK)
+    assert GenerationAttribution.load(result.save(tmp_path / "result.json")) == result
+    content = json.loads(result.to_json())
+    assert sum(part["share"] for part in content["parts"]) == pytest.approx(1) or not result.shares.any()
+    assert "GenerationAttribution('a bad film'" in repr(result)
+    for damaged in ({}, {"format": content["format"]}, {**content, "parts": 3}):
+        (tmp_path / "damaged.json").write_text(json.dumps(damaged))
+        with pytest.raises(ValueError, match="damaged.json: content"):
+            GenerationAttribution.load(tmp_path / "damaged.json")
+
+
+def test_the_page_has_a_map_per_token_and_no_markup_of_texts(explainer, tmp_path):
+    prompt = "<b>film</b> & <script>alert(1)</script> !"
+    result = explainer.explain(prompt, "the <i>plot</i>", per_token=True, check=True, **QUICK)
+    page = result.save_html(tmp_path / "page.html").read_text("utf-8")
+    assert page.count('type="radio"') == page.count('class="prompt"') == 1 + len(result.tokens)
+    assert (
+        "<script" not in page
+        and "&lt;script&gt;" in page
+        and "<i>" not in page
+        and "http:" not in page
+        and "https:" not in page
+    )
+    assert "<script" not in result._repr_html_() and "&lt;b&gt;film" in result._repr_html_()
+
+
+def test_bad_input(explainer, wordpiece, bert):
+    cases = [
+        ({"span": "good"}, ValueError, "span is 'good', which is 0 times in the response 'a bad film', expected once"),
+        ({"span": ""}, ValueError, "span is ''"),
+        ({"span": (4, 4)}, ValueError, r"span is \(4, 4\), expected start and end from 0 to 10"),
+        ({"span": 3}, TypeError, "span is 3, expected a text, or"),
+        ({"granularity": "line"}, ValueError, "granularity is 'line', expected one of token, word, sentence"),
+        ({"granularity": [(0, 99)]}, ValueError, r"granularity has the span \(0, 99\), expected spans in order"),
+        ({"granularity": [(5, 8), (3, 6)]}, ValueError, "that do not overlap"),
+        ({"granularity": [("a", 2)]}, TypeError, "expected \\(start, end\\) of each span"),
+        ({"contrast": ""}, ValueError, "contrast is '', without any token"),
+        ({"contrast": "good", "per_token": True}, ValueError, "per_token is True, and contrast is given"),
+        ({"response": 3}, TypeError, "response is a int, expected a string or None"),
+        ({"response": " "}, ValueError, "response is ' ', without any token"),
+        ({"prompt": {"a": 1}}, TypeError, "prompt is a dict, expected a string or chat messages"),
+        ({"prompt": ""}, ValueError, "no token to attribute to"),
+        ({"prompt": "film " * 80}, ValueError, "expected at most 64, the model's positions"),
+        ({"check": 1}, ValueError, "check is 1, expected True or False"),
+        ({"steps": 1}, TypeError, "'steps' is not a setting"),
+    ]
+    for changes, kind, message in cases:
+        with pytest.raises(kind, match=message):
+            explainer.explain(**{"prompt": PROMPT, "response": RESPONSE, **changes})
+    with pytest.raises(ValueError, match="has no language-model head"):
+        GenerationExplainer(bert, wordpiece)
+
+
+def test_from_pretrained_takes_whole_language_models(llama, wordpiece, bert, tmp_path):
+    llama.save_pretrained(tmp_path / "llama")
+    wordpiece.save_pretrained(tmp_path / "llama")
+    loaded = GenerationExplainer.from_pretrained(tmp_path / "llama").explain(PROMPT, RESPONSE, **QUICK)
+    assert loaded.bits == pytest.approx(GenerationExplainer(llama, wordpiece).explain(PROMPT, RESPONSE, **QUICK).bits)
+    with pytest.raises(FileNotFoundError, match="there is no folder"):
+        GenerationExplainer.from_pretrained(tmp_path / "nowhere")
+    llama.model.save_pretrained(tmp_path / "headless")
+    wordpiece.save_pretrained(tmp_path / "headless")
+    with pytest.raises(ValueError, match="is not a trained language model, its file lacks lm_head"):
+        GenerationExplainer.from_pretrained(tmp_path / "headless")
+
+
+def test_models_that_see_later_tokens_are_refused(wordpiece):
+    size = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 64}
+    config = transformers.BertConfig(vocab_size=110, initializer_range=0.3, **size)
+    with pytest.raises(ValueError, match="BertForMaskedLM sees later tokens"):
+        GenerationExplainer(transformers.BertForMaskedLM(config).eval(), wordpiece).explain(PROMPT, RESPONSE)
+
+
+def test_methods_by_removal_find_the_effects_of_a_linear_model():
+    effects = torch.tensor([1.0, 3.0, 0.0, -2.0, 0.5])
+
+    def log_probability(kept):
+        return kept.float() @ effects - 6
+
+    assert torch.allclose(leave_one_part_out(log_probability, 5), effects.double())
+    found = context_cite(log_probability, 5, n_contexts=64, n_tokens=3)
+    assert torch.allclose(found, effects.double(), atol=0.15)
+    with pytest.raises(ValueError, match="n_contexts is 0"):
+        context_cite(log_probability, 5, n_contexts=0)
