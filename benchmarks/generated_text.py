@@ -30,7 +30,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from benchmarks.page import RESULTS, keep, machine
 from captum_iba._bootstrap import paired_bootstrap
 from captum_iba.methods.prompt_methods import context_cite, leave_one_part_out
-from captum_iba.metrics.generation import linear_datamodeling_score, prompt_degradation
+from captum_iba.metrics.prompt_removal import linear_datamodeling_score, prompt_degradation
 from captum_iba.text.generation import GENERATION, LLMInformationBottleneckAttribution
 from captum_iba.text.prompt import Prompt, divide, read_prompt
 from captum_iba.text.prompt_model import PromptRemoval

@@ -2,7 +2,7 @@
 
 An example sees the names of its module and of the package's public interface above it, ``torch``, and what a reader of
 the figures and pages has at hand: ``result``, a :class:`captum_iba.text.TextAttribution`; ``layers``, the same text at
-two layers; ``scores``, the same text by another method.
+two layers; ``scores``, the same text by another method; ``generated``, the attribution of a response to its prompt.
 """
 
 import dataclasses
@@ -17,6 +17,7 @@ import pytest
 import torch
 
 import captum_iba
+from captum_iba.text import GenerationAttribution, PromptPart, ResponseToken
 from tests.test_docs import ApproximateChecker
 from tests.visualization.examples import attribution
 from tests.visualization.examples import scores as scores_of_words
@@ -74,6 +75,16 @@ def test_documented_fields_exist_and_all_attributes_are_documented():
     assert wrong == []
 
 
+def generated(prompt, response):
+    """The attribution of a response to the two words of a prompt."""
+    first, second = prompt.split()
+    parts = PromptPart(first, 0, len(first), 1.0), PromptPart(second, len(first) + 1, len(prompt), 7.0)
+    tokens = (ResponseToken(response, 0, len(response), 0.5),)
+    return GenerationAttribution(
+        prompt, parts, response, tokens, (0, len(response)), "word", 0.5, 0.4, settings={"beta": 0.1, "n_steps": 10}
+    )
+
+
 @pytest.mark.parametrize("example", examples(), ids=lambda example: example.name)
 def test_examples_run(example, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
@@ -82,6 +93,7 @@ def test_examples_run(example, monkeypatch, tmp_path):
         "torch": torch,
         "result": one,
         "layers": [attribution("a film", layer=1), attribution("a film", layer=2)],
+        "generated": generated("a film", "a plot"),
         "scores": scores_of_words("a film", [0.5, -0.25]),
     }
     package = sys.modules[example.globs["__name__"].rpartition(".")[0]]

@@ -23,7 +23,7 @@ from captum_iba.cli.common import (
 )
 
 
-class Part(str, Enum):
+class PartOfPrompt(str, Enum):
     """Parts of a prompt."""
 
     token = "token"
@@ -54,7 +54,7 @@ def explain_response(
     contrast: Annotated[
         str | None, typer.Option(help="Another response: why does the model prefer the first one to it?")
     ] = None,
-    by: Annotated[Part, typer.Option(help="Parts of the prompt.")] = Part.word,
+    by: Annotated[PartOfPrompt, typer.Option(help="Parts of the prompt.")] = PartOfPrompt.word,
     per_token: Annotated[
         bool, typer.Option("--per-token", help="Explain each token of the response by itself, too.")
     ] = False,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from captum_iba._checks import check_integer, check_number
-from captum_iba.metrics.generation import LogProbability, random_removals
+from captum_iba.metrics.prompt_removal import LogProbability, random_removals
 
 
 def leave_one_part_out(log_probability: LogProbability, n_parts: int) -> Tensor:

@@ -7,6 +7,7 @@ from captum_iba._bootstrap import Interval, mean_over_seeds, paired_bootstrap
 from captum_iba.metrics.degradation import Degradation, degradation, degradation_both
 from captum_iba.metrics.layer_metrics import layer_infidelity, layer_sensitivity_max
 from captum_iba.metrics.perturbations import BaselineValue, Delete, MaskOut, Perturbation, ReplaceToken
+from captum_iba.metrics.prompt_removal import PromptDegradation, linear_datamodeling_score, prompt_degradation
 from captum_iba.metrics.removal import NINTHS
 from captum_iba.metrics.sanity_checks import (
     Randomization,
@@ -38,6 +39,7 @@ __all__ = [
     "MaskOut",
     "Metric",
     "Perturbation",
+    "PromptDegradation",
     "Randomization",
     "ReplaceToken",
     "aopc",
@@ -51,11 +53,13 @@ __all__ = [
     "ground_truth_precision",
     "layer_infidelity",
     "layer_sensitivity_max",
+    "linear_datamodeling_score",
     "log_odds",
     "mean_over_seeds",
     "normalized_curve",
     "paired_bootstrap",
     "probability_drop",
+    "prompt_degradation",
     "rank_correlation",
     "sufficiency",
 ]

@@ -202,7 +202,7 @@ class GenerationExplainer:
         replacement: int | None = None,
         batch_size: int = 8,
     ) -> PromptRemoval:
-        """The function that metrics of :mod:`captum_iba.metrics.generation` take: what the response loses.
+        """The function that metrics of :mod:`captum_iba.metrics.prompt_removal` take: what the response loses.
 
         Args:
             prompt, response, granularity: As of :meth:`explain`.

@@ -6,6 +6,7 @@ returns ``(fig, ax)``, takes an ``ax`` to draw on, and shows nothing by itself.
 
 from captum_iba.visualization.curves import plot_degradation, plot_sweep, plot_trace
 from captum_iba.visualization.figures import plot_before_after, plot_layers, plot_tokens, save_figure
+from captum_iba.visualization.generation_page import generation_map, generation_page
 from captum_iba.visualization.html import (
     Html,
     method_map,
@@ -18,6 +19,8 @@ from captum_iba.visualization.terminal import terminal_text
 
 __all__ = [
     "Html",
+    "generation_map",
+    "generation_page",
     "method_map",
     "method_page",
     "plot_before_after",

@@ -4,14 +4,81 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
 
 from captum_iba.visualization.colour import Scale, colour_class
 from captum_iba.visualization.html import Html, render_template
 from captum_iba.visualization.pieces import format_number
 
-if TYPE_CHECKING:
-    from captum_iba.text.generation_result import GenerationAttribution
+
+class DrawablePart(Protocol):
+    """A part of a prompt, as :class:`captum_iba.text.PromptPart`."""
+
+    @property
+    def start(self) -> int:
+        """Its first character in the prompt."""
+
+    @property
+    def end(self) -> int:
+        """The character after its last one."""
+
+
+class DrawableResponseToken(Protocol):
+    """A token of a response, as :class:`captum_iba.text.ResponseToken`."""
+
+    @property
+    def text(self) -> str:
+        """Its text."""
+
+    @property
+    def end(self) -> int:
+        """The character of the response after its last one."""
+
+    @property
+    def probability(self) -> float:
+        """Its probability."""
+
+    @property
+    def explained(self) -> bool:
+        """Whether it is part of the span that is explained."""
+
+    @property
+    def bits(self) -> Sequence[float]:
+        """Bits of each part for this token alone, or none."""
+
+
+class DrawableGeneration(Protocol):
+    """What pages draw of a :class:`captum_iba.text.GenerationAttribution`."""
+
+    @property
+    def prompt(self) -> str:
+        """The prompt."""
+
+    @property
+    def parts(self) -> Sequence[DrawablePart]:
+        """Its parts, in order."""
+
+    @property
+    def response(self) -> str:
+        """The response."""
+
+    @property
+    def tokens(self) -> Sequence[DrawableResponseToken]:
+        """Its tokens."""
+
+    @property
+    def bits(self) -> npt.NDArray[np.float64]:
+        """Bits of each part."""
+
+    @property
+    def shares(self) -> npt.NDArray[np.float64]:
+        """Share of each part."""
+
+    def shares_of(self, bits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Shares of another row of bits."""
 
 
 @dataclass(frozen=True)
@@ -23,40 +90,49 @@ class _Piece:
     label: str = ""
 
 
-def generation_page(attribution: GenerationAttribution, title: str = "What the response needs of its prompt") -> str:
+def generation_page(attribution: DrawableGeneration, title: str = "What the response needs of its prompt") -> str:
     """A self-contained page: a click on a token of the response, or its key, colors the prompt for that token.
 
     It needs ``per_token`` for the tokens; without, the page has the whole span alone. There is no script.
 
     Args:
-        attribution (GenerationAttribution): Attribution to draw.
+        attribution (DrawableGeneration): Attribution to draw.
         title (str): Title of the page. Default: "What the response needs of its prompt".
+
+    Returns:
+        str: HTML.
 
     Examples::
 
-        >>> page = generation_page(generated, title="A summary")
-        >>> "<h1>A summary</h1>" in page
-        True
+        >>> generation_page(generated, title="A summary").count('class="prompt"')
+        1
     """
     return render_template("generation.html.jinja", title=title, sorting=None, **_drawn(attribution))
 
 
-def generation_map(attribution: GenerationAttribution) -> Html:
-    """The same for the whole span as a piece of HTML, as a notebook shows it.
+def generation_map(attribution: DrawableGeneration) -> Html:
+    """The prompt, colored for the whole span, as a piece of HTML, as a notebook shows it.
 
     Args:
         attribution (GenerationAttribution): Attribution to draw.
+
+    Returns:
+        Html: A string: an element with its own style.
+
+    Examples::
+
+        >>> generation_map(generated).count('class="w ')
+        2
     """
     return Html(render_template("notebook_generation.html.jinja", **_drawn(attribution)))
 
 
-def _drawn(attribution: GenerationAttribution) -> dict[str, Any]:
-    rows = iter(attribution.token_bits)
+def _drawn(attribution: DrawableGeneration) -> dict[str, Any]:
     tokens = []
     for token in attribution.tokens:
-        row = next(rows) if token.bits else None
-        shares = None if row is None else attribution.shares_of(row)
-        pieces = None if row is None or shares is None else _pieces(attribution, row.tolist(), shares.tolist())
+        pieces = None
+        if token.bits:
+            pieces = _pieces(attribution, token.bits, attribution.shares_of(np.array(token.bits)).tolist())
         tokens.append(
             {"text": token.text, "probability": token.probability, "pieces": pieces, "inside": token.explained}
         )
@@ -73,7 +149,7 @@ def _drawn(attribution: GenerationAttribution) -> dict[str, Any]:
     }
 
 
-def _pieces(attribution: GenerationAttribution, bits: Sequence[float], shares: Sequence[float]) -> list[_Piece]:
+def _pieces(attribution: DrawableGeneration, bits: Sequence[float], shares: Sequence[float]) -> list[_Piece]:
     """The prompt in order: parts, each colored by its share up to the largest one, and what is between them."""
     scale, pieces, place = Scale(max(shares) or 1.0), [], 0
     for part, of_part, share in zip(attribution.parts, bits, shares, strict=True):

@@ -3,6 +3,7 @@
 import copy
 import math
 
+import peft
 import pytest
 import torch
 import transformers
@@ -175,6 +176,22 @@ def test_a_template_has_its_values_and_their_groups(attribution):
         attribution.attribute(TextTemplateInput("the {a} , {a}", {"a": "film"}), RESPONSE)
 
 
+def test_a_template_has_the_special_tokens_of_a_string(attribution):
+    """Captum's LLMAttribution tokenizes both alike."""
+    template = TextTemplateInput("the {} was {}", ["film", "not good"])
+    probabilities = [attribution.attribute(inp, RESPONSE, **QUICK).output_probs for inp in (PROMPT, template)]
+    assert torch.equal(*probabilities)
+
+
+def test_a_value_at_the_end_may_have_several_tokens_and_a_group(attribution):
+    for template in (
+        TextTemplateInput("what a {} {}", ["good", "wonderful film"]),
+        TextTemplateInput("the {} was {}", ["film", "not good"], mask=[0, 0]),
+    ):
+        anew = LLMInformationBottleneckAttribution(attribution.model, attribution.tokenizer)
+        assert anew.attribute(template, RESPONSE, **QUICK).seq_attr.isfinite().all()
+
+
 def test_skipped_tokens_and_templates_of_chats_have_no_bottleneck(attribution, wordpiece):
     skipped = TextTokenInput(PROMPT, wordpiece, skip_tokens=[wordpiece.cls_token_id, wordpiece.sep_token_id])
     assert attribution.attribute(skipped, RESPONSE, **QUICK).input_tokens == PROMPT.split()
@@ -231,11 +248,33 @@ def test_bad_input(attribution, wordpiece, bert):
 def test_models_that_read_past_their_attention_are_refused(wordpiece):
     mamba = transformers.MambaConfig(vocab_size=110, hidden_size=32, num_hidden_layers=2)
     model = transformers.MambaForCausalLM(mamba).eval()
-    with pytest.raises(ValueError, match="reads positions of the prompt past its attention"):
-        LLMInformationBottleneckAttribution(model, wordpiece).attribute(PROMPT, RESPONSE)
+    past = LLMInformationBottleneckAttribution(model, wordpiece)
+    # Also where one short part is all that is attributed to, and where such a prompt came before.
+    for prompt in (TextTemplateInput("what a{}", [" film"]), PROMPT):
+        with pytest.raises(ValueError, match="reads positions of the prompt past its attention"):
+            past.attribute(prompt, RESPONSE)
     bloom = transformers.BloomConfig(vocab_size=110, hidden_size=32, n_layer=2, n_head=4)
     with pytest.raises(ValueError, match="BloomForCausalLM does not go by the interface"):
         LLMInformationBottleneckAttribution(transformers.BloomForCausalLM(bloom), wordpiece)
     encoder_decoder = transformers.BartConfig(d_model=32, encoder_layers=1, decoder_layers=1, vocab_size=110)
     with pytest.raises(ValueError, match="is an encoder-decoder, expected a decoder"):
         LLMInformationBottleneckAttribution(transformers.BartForConditionalGeneration(encoder_decoder), wordpiece)
+
+
+def test_parts_of_a_configuration_keep_their_attention(wordpiece):
+    text = {**WINDOW, "num_hidden_layers": 1}
+    vision = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = transformers.Gemma3Config(text_config=text, vision_config={**vision, "image_size": 28, "patch_size": 14})
+    model = transformers.Gemma3ForConditionalGeneration(config).eval()
+    model.set_attn_implementation({"text_config": "sdpa", "vision_config": "eager"})
+    parts = (model.config, model.config.text_config, model.config.vision_config)
+    before = [part._attn_implementation for part in parts]
+    LLMInformationBottleneckAttribution(model, wordpiece).attribute(PROMPT, RESPONSE, **QUICK)
+    assert [part._attn_implementation for part in parts] == before == ["sdpa", "sdpa", "eager"]
+
+
+def test_learned_prompts_are_refused(llama, wordpiece):
+    config = peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3)
+    model = peft.get_peft_model(copy.deepcopy(llama), config)
+    with pytest.raises(ValueError, match="has learned prompts of PEFT"):
+        LLMInformationBottleneckAttribution(model, wordpiece)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from scipy.stats import spearmanr
 
-from captum_iba.metrics.generation import linear_datamodeling_score, prompt_degradation
+from captum_iba.metrics.prompt_removal import linear_datamodeling_score, prompt_degradation
 
 EFFECTS = torch.tensor([1.0, 3.0, 0.5, 0.0])
 
