@@ -79,6 +79,8 @@ THINGS = [
     "blanket",
     "drum",
 ]
+ROLES = ["doctor", "teacher", "baker", "mayor", "priest", "judge"]
+SURNAMES = ["Whitfield", "Marlowe", "Thornton", "Ashcroft", "Pemberton", "Hawkins", "Lindqvist", "Okafor"]
 CITIES = [
     "Paris",
     "London",
@@ -147,17 +149,14 @@ def prompts(options: argparse.Namespace) -> list[tuple[str, str, str | None]]:
 
 
 def planted_fact(seed: int) -> tuple[str, str, str]:
-    """8 to 40 sentences that say where things were bought, and a question about one of them."""
+    """8 to 40 sentences, one of which says who has a role, and a question for that."""
     draw = random.Random(seed)
-    count = draw.randint(8, 40)
-    pairs = draw.sample([(name, thing) for name in NAMES for thing in THINGS], count)
-    facts = [(name, thing, draw.choice(CITIES)) for name, thing in pairs]
-    name, thing, city = draw.choice(facts)
-    # Its city is in no other sentence.
-    others = [other for other in CITIES if other != city]
-    facts = [(a, b, c if (a, b) == (name, thing) or c != city else draw.choice(others)) for a, b, c in facts]
-    text = " ".join(f"{a} bought a {b} in {c}." for a, b, c in facts)
-    return text, QUESTIONS["fact"].format(text, f"In which city did {name} buy a {thing}?"), city
+    pairs = draw.sample([(name, thing) for name in NAMES for thing in THINGS], draw.randint(8, 40) - 1)
+    sentences = [f"{name} bought a {thing} in {draw.choice(CITIES)}." for name, thing in pairs]
+    role, name = draw.choice(ROLES), draw.choice(SURNAMES)
+    sentences.insert(draw.randint(0, len(sentences)), f"The {role} of the village is called {name}.")
+    text = " ".join(sentences)
+    return text, QUESTIONS["fact"].format(text, f"What is the {role} of the village called?"), name
 
 
 class Case:

@@ -28,9 +28,11 @@ NEUTRAL_STATISTICS = (
 
 MASK_LOST_PREDICTION = (
     "the final mask of a text closes too much: through it the target has less than half of its probability "
-    "(result.masked_probability), and bits may be too few; raise n_steps, lower beta, or estimate statistics from "
-    "texts like yours"
+    "(result.masked_probability), and bits may be too few; lower beta, or estimate statistics from texts like yours"
 )
+
+SMALLER_BETAS = (3.0, 1.0)
+"""What the default tries next for a text whose mask has lost the prediction."""
 
 
 class ClassifierBottleneck:

@@ -25,7 +25,7 @@ from captum_iba.text.arguments import (
     resolve_text_settings,
     targets_per_text,
 )
-from captum_iba.text.bottleneck import MASK_LOST_PREDICTION, NEUTRAL_STATISTICS, ClassifierBottleneck
+from captum_iba.text.bottleneck import MASK_LOST_PREDICTION, NEUTRAL_STATISTICS, SMALLER_BETAS, ClassifierBottleneck
 from captum_iba.text.classifier import Classifier, load_classifier
 from captum_iba.text.deletion import check_by_deletion
 from captum_iba.text.layers import check_layers, find_layers, published_layer
@@ -196,7 +196,8 @@ class TextExplainer:
             target (int, str, None, or one per text): The class to explain, by number or by label in any case.
                 Default: the predicted class.
             preset (str or BottleneckSettings): ``"default"``, ``"paper"``, ``"as_released"`` (which also masks special
-                tokens), or settings. Default: ``"default"``.
+                tokens), or settings. Where the mask of ``"default"`` loses the prediction, ``beta`` is 3 in place of
+                10, or then 1, unless ``beta`` is given; ``result.preset`` says so. Default: ``"default"``.
             seed (int): Seed of the noise. Default: 0.
             batch_size (int): Number of texts per batch. Default: 8.
             internal_batch_size (int, optional): Largest number of rows (texts times noise samples) of a forward pass.
@@ -237,23 +238,33 @@ class TextExplainer:
             self._find_statistics(pairs is not None, show_progress)
             self._check_statistics()
         bottlenecks = self._bottleneck_of(preset).repeated(repeats, settings)
-        of_repeats = [
-            bottleneck.explain(
-                encoded,
-                targets,
-                settings,
-                preset=name,
-                granularity=granularity,
-                seed=seed + number,
-                batch_size=batch_size,
-                internal_batch_size=internal_batch_size,
-                # The probability through the final mask says whether the bits can be trusted.
-                return_trace=not number and (return_trace or "final"),
-                show_progress=show_progress,
-            )
-            for number, bottleneck in enumerate(bottlenecks)
-        ]
-        results = [mean_attribution(of_text) for of_text in zip(*of_repeats, strict=True)]
+
+        def explained(numbers: Sequence[int], settings: BottleneckSettings, named: str) -> list[TextAttribution]:
+            of_repeats = [
+                bottleneck.explain(
+                    [encoded[i] for i in numbers],
+                    [targets[i] for i in numbers],
+                    settings,
+                    preset=named,
+                    granularity=granularity,
+                    seed=seed + number,
+                    batch_size=batch_size,
+                    internal_batch_size=internal_batch_size,
+                    # The probability through the final mask says whether the bits can be trusted.
+                    return_trace=not number and (return_trace or "final"),
+                    show_progress=show_progress,
+                )
+                for number, bottleneck in enumerate(bottlenecks)
+            ]
+            return [mean_attribution(of_text) for of_text in zip(*of_repeats, strict=True)]
+
+        results = explained(range(len(encoded)), settings, name)
+        for beta in SMALLER_BETAS if name == "default" and overrides.get("beta") is None else ():
+            if again := [i for i, result in enumerate(results) if lost_prediction(result)]:
+                for i, result in zip(
+                    again, explained(again, replace(settings, beta=beta), f"{name}, beta {beta:g}"), strict=True
+                ):
+                    results[i] = result
         if any(map(lost_prediction, results)):
             warn_user(MASK_LOST_PREDICTION)
         if check:

@@ -125,8 +125,9 @@ class TextAttribution:
             probability without a bottleneck.
         predicted (int), predicted_label (str), predicted_probability (float): The most probable class.
         layer (str), layer_index (int or None): Module name and block number, from 1, of the layer with the bottleneck.
-        method (str), preset (str), granularity (str): Method, preset (``"custom"`` for settings without a name), and
-            the elements that share a mask value.
+        method (str), preset (str), granularity (str): Method, preset (``"custom"`` for settings without a name,
+            ``"default, beta 3"`` where the default's own ``beta`` lost the prediction), and the elements that share a
+            mask value.
         settings (dict): Settings of the bottleneck, and the seed.
         statistics (str): Origin of the noise's mean and standard deviation.
         tokens_truncated (int): Number of tokens beyond ``max_length``, which the model did not see.

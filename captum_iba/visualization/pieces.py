@@ -404,7 +404,7 @@ def remark(attribution: DrawableBits) -> str:
     if lost_prediction(attribution):
         return (
             f"The mask closes too much: through it, the probability of {attribution.target_label} is {masked:.1%}, and "
-            "bits may be too few. More steps, a smaller beta, or statistics from texts like this help."
+            "bits may be too few. A smaller beta, or statistics from texts like this help."
         )
     if not has_hardly_any_bits(attribution):
         return ""

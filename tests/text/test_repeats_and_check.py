@@ -189,7 +189,10 @@ def test_at_most_half_of_the_words_are_deleted(film_explainer):
 
 def test_a_text_of_one_word_can_be_checked(film_explainer):
     check = film_explainer.explain("Wonderful", check=True).check
-    assert check.n_words == 1 and check.without_leading == check.without_least == check.without_random
+    assert check.n_words == 1
+    # One text, in several rows of a pass.
+    assert check.without_leading == pytest.approx(check.without_least, rel=1e-6)
+    assert check.without_leading == pytest.approx(check.without_random, rel=1e-6)
 
 
 def test_a_result_with_repeats_and_check_is_read_back(film_explainer, tmp_path):

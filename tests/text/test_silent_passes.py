@@ -171,3 +171,19 @@ def test_a_prediction_that_the_mask_loses_is_warned_of():
     for result, other in zip(results, traced, strict=True):
         assert result.masked_probability == pytest.approx(other.trace.probability[-1], abs=1e-5)
         assert other.masked_probability == pytest.approx(other.trace.probability[-1])
+
+
+def test_the_default_tries_a_smaller_beta_where_its_mask_loses_the_prediction():
+    explainer = TextExplainer.from_pretrained(embedded_model_path())
+    texts = ["A fine film.", "Boring.", "A dull plot."]
+    fixed = explainer.explain(texts, beta=10.0)
+    assert [lost_prediction(result) for result in fixed] == [False, True, True]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        results = explainer.explain(texts)
+    assert [result.preset for result in results] == ["default", "default, beta 3", "default, beta 3"]
+    assert [result.settings["beta"] for result in results] == [10, 3, 3] and not any(map(lost_prediction, results))
+    assert results[0].bits == pytest.approx(fixed[0].bits) and "default, beta 3" in str(results[1])
+    # As with that beta, and alone as beside others.
+    assert results[2].bits == pytest.approx(explainer.explain(texts[2], beta=3.0).bits, rel=1e-4, abs=1e-2)
+    assert results[2].bits == pytest.approx(explainer.explain(texts[2]).bits, rel=1e-4, abs=1e-2)
