@@ -131,7 +131,7 @@ class GenerationExplainer:
             batch_size (int): Largest number of rows of a forward pass.
                         Default: 8
             preset (BottleneckSettings): Settings.
-                        Default: :data:`captum_iba.text.generation.GENERATION`
+                        Default: ``captum_iba.text.generation.GENERATION``
             **overrides: Fields of the settings that override the preset's.
 
         Returns:
@@ -202,7 +202,7 @@ class GenerationExplainer:
         replacement: int | None = None,
         batch_size: int = 8,
     ) -> PromptRemoval:
-        """The function that metrics of :mod:`captum_iba.metrics.prompt_removal` take: what the response loses.
+        """The function that :func:`captum_iba.metrics.prompt_degradation` takes: what the response loses.
 
         Args:
             prompt, response, granularity: As of :meth:`explain`.
