@@ -17,7 +17,7 @@ def leave_one_part_out(log_probability: LogProbability, n_parts: int) -> Tensor:
     """Decrease in the log-probability of the response without each part, in one forward pass per part and one more."""
     check_integer("n_parts", n_parts, at_least=1)
     kept = torch.cat([torch.ones(1, n_parts, dtype=torch.bool), ~torch.eye(n_parts, dtype=torch.bool)])
-    values = log_probability(kept).double().cpu()
+    values = log_probability(kept).cpu().double()
     return values[0] - values[1:]
 
 
@@ -49,7 +49,7 @@ def context_cite(
         check_integer(name, number, at_least=1)
     check_number("lasso_alpha", lasso_alpha)
     kept = random_removals(n_parts, n_contexts, 0.5, seed)
-    whole = (log_probability(kept).double().cpu() * n_tokens).clamp_max(-1e-12)
+    whole = (log_probability(kept).cpu().double() * n_tokens).clamp_max(-1e-12)
     logits = whole - torch.log(-torch.expm1(whole))
     scaler = StandardScaler()
     columns = scaler.fit_transform(kept.double().numpy())

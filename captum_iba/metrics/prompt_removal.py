@@ -138,7 +138,7 @@ def linear_datamodeling_score(
     check_number("kept_fraction", kept_fraction, accepts=lambda f: 0 < f < 1, expected="a number between 0 and 1")
     kept = random_removals(len(values), n_removals, kept_fraction, seed)
     predicted = kept.double() @ values
-    return float(rank_correlation(predicted.unsqueeze(0), log_probability(kept).double().cpu().unsqueeze(0)))
+    return float(rank_correlation(predicted.unsqueeze(0), log_probability(kept).cpu().double().unsqueeze(0)))
 
 
 def random_removals(n_parts: int, n_removals: int, kept_fraction: float, seed: int) -> Tensor:

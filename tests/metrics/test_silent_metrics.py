@@ -325,7 +325,7 @@ def test_sensitivity_repeats_the_arguments_of_examples_alone(shape):
         target=1,
         additional_forward_args=torch.rand(shape) + 1,
     )
-    assert change.tolist() == [0] * 5
+    assert change.tolist() == pytest.approx([0] * 5, abs=1e-5)  # the order of additions depends on the rows of a pass
 
 
 def constant(outputs):
