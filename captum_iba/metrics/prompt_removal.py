@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from captum_iba._checks import check_choice, check_integer, check_number
-from captum_iba.metrics.removal import NINTHS
+from captum_iba.metrics.removal import NINTHS, counts_of_fractions
 from captum_iba.metrics.sanity_checks import rank_correlation
 
 LogProbability = Callable[[Tensor], Tensor]
@@ -82,7 +82,7 @@ def prompt_degradation(
     if counts is None:
         for fraction in fractions:
             check_number("fractions", fraction, accepts=lambda f: 0 < f <= 1, expected="numbers in (0, 1]")
-        removed = [max(1, int(fraction * n_parts + 0.5)) for fraction in fractions]
+        removed = counts_of_fractions(fractions, torch.tensor([n_parts]))[0, 1:].tolist()
     else:
         for count in counts:
             check_integer("counts", count, at_least=1)
@@ -148,7 +148,8 @@ def random_removals(n_parts: int, n_removals: int, kept_fraction: float, seed: i
 
 
 def _check_scores(scores: Tensor | Sequence[float]) -> Tensor:
-    values = torch.as_tensor(scores).detach().cpu().double()
+    given = scores.detach().cpu() if isinstance(scores, Tensor) else scores
+    values = torch.as_tensor(given, dtype=torch.float64)
     if values.ndim != 1 or not len(values) or not bool(values.isfinite().all()):
         raise ValueError(f"scores has the shape {tuple(values.shape)}, expected one finite number per part, (P,)")
     return values

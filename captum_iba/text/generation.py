@@ -203,7 +203,8 @@ class LLMInformationBottleneckAttribution:
             generated = self.model.generate(
                 inputs, attention_mask=torch.ones_like(inputs), **(gen_args or _GENERATION_ARGUMENTS)
             )
-        response: list[int] = generated[0, len(ids) :].tolist()
+        sequences = getattr(generated, "sequences", generated)  # with return_dict_in_generate
+        response: list[int] = sequences[0, len(ids) :].tolist()
         if response and response[-1] in _stop_tokens(self.model):
             response = response[:-1]
         if not response:

@@ -158,7 +158,8 @@ class GenerationExplainer:
         ids = self.attribution.response_ids(read.ids, response, gen_args, "response")
         text, offsets = self._offsets(ids)
         start, end = _find_span(span, text)
-        explained = [start < b and a < end for a, b in offsets]
+        # The first tokens of a character of several have no characters of their own.
+        explained = [span is None or (start < max(b, a + 1) and a < end) for a, b in offsets]
         if not any(explained):
             raise ValueError(f"span is {span!r}, which holds no token of the response {text!r}")
         length = max(i for i, inside in enumerate(explained) if inside) + 1

@@ -19,7 +19,9 @@ GRANULARITIES = ("token", "word", "sentence", "paragraph")
 _NO_SPACES = "\u0e00-\u0eff\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _WORD = re.compile(rf"[{_NO_SPACES}]|[^\s{_NO_SPACES}]+")
 # A sentence ends with its mark and the quotes and brackets after it, before white space, or with the line.
-_END_OF_SENTENCE = re.compile(r"""[.!?\u2026]+["'\u2019\u201d)\]]*(?=\s)|[\u3002\uff01\uff1f]["\u300d\u201d)]*|\n""")
+_END_OF_SENTENCE = re.compile(
+    r"""[.!?\u2026]+["'\u2019\u201d)\]]*(?=\s)|[\u061f\u06d4\u0964\u0965\u104b\u1362\u3002\uff01\uff1f]["\u300d\u201d)]*|\n"""
+)
 _PARAGRAPH = re.compile(r"\S(?:.*?\S)??(?=\s*?\n[^\S\n]*\n|\s*\Z)", re.DOTALL)
 
 
@@ -163,6 +165,11 @@ def _with_parts(tokens: _Tokens, spans: Sequence[tuple[int, int]], regions: Sequ
     found = [span_of(end) if end > start else -1 for start, end in tokens.offsets]
     # A span whose characters are all in a token of the next one is joined with that.
     used = sorted({*found} - {-1})
+    if not regions and (missing := [span for i, span in enumerate(spans) if i not in used]):
+        raise ValueError(
+            f"granularity has the span {missing[0]}, {tokens.text[slice(*missing[0])]!r}, in which no token ends; "
+            "expected spans that end where tokens do"
+        )
     starts = [0, *(i + 1 for i in used[:-1])]
     joined = [(spans[first][0], spans[last][1]) for first, last in zip(starts, used, strict=True)] if used else []
     number = {span: n for n, span in enumerate(used)}

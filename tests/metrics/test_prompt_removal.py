@@ -20,6 +20,12 @@ def test_drops_are_those_of_the_parts_in_order():
     assert result.counts == (1, 2, 3, 4) and result.drops.tolist() == [3, 4, 4, 4.5]  # of equal scores the first one
     assert prompt_degradation(log_probability, EFFECTS, [1, 2], order="lerf").drops.tolist() == [0, 0.5]
     assert prompt_degradation(log_probability, EFFECTS).counts == (1, 1, 1, 2, 2, 3, 3, 4, 4)
+    hundred = prompt_degradation(lambda kept: kept.double().sum(1), list(range(100)), fractions=[0.145, 0.285, 0.565])
+    assert hundred.counts == (15, 29, 57)  # halves are rounded up, as in degradation
+    large = prompt_degradation(
+        lambda kept: kept.double() @ torch.tensor([1.0, 2.0]).double(), [2.0**24, 2.0**24 + 1], [1]
+    )
+    assert large.drops.tolist() == [2]
 
 
 def test_the_datamodelling_score_is_spearmans_correlation():

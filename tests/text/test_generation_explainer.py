@@ -4,6 +4,7 @@ import copy
 import json
 
 import pytest
+import tokenizers
 import torch
 import transformers
 
@@ -23,6 +24,7 @@ SIZE = {
     "eos_token_id": 3,
     "pad_token_id": 0,
 }
+ALPHABET = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
 PROMPT = "the film was not good . a dull plot !"
 RESPONSE = "a bad film"
 QUICK = {"n_steps": 4}
@@ -221,3 +223,37 @@ def test_methods_by_removal_find_the_effects_of_a_linear_model():
     assert torch.allclose(found, effects.double(), atol=0.15)
     with pytest.raises(ValueError, match="n_contexts is 0"):
         context_cite(log_probability, 5, n_contexts=0)
+
+
+def byte_tokenizer():
+    """Every byte is a token, so that a character may have several."""
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE({letter: i for i, letter in enumerate(ALPHABET)}, []))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = tokenizers.decoders.ByteLevel()
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+
+
+def test_characters_of_several_tokens_are_explained_whole(llama):
+    torch.manual_seed(0)
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**{**SIZE, "vocab_size": 260})).eval()
+    explainer = GenerationExplainer(model, byte_tokenizer())
+    result = explainer.explain("a b", "\u65e5\u672c", per_token=True, **QUICK)
+    assert len(result.tokens) == 6 and all(token.explained for token in result.tokens)
+    assert result.token_bits.shape == (6, 2)
+    whole = explainer.removal("a b", "\u65e5\u672c")(torch.ones(1, 2, dtype=torch.bool))
+    assert result.probability == pytest.approx(float(whole.exp()), rel=1e-4)
+    second = explainer.explain("a b", "\u65e5\u672c", span="\u672c", **QUICK)
+    assert [token.explained for token in second.tokens] == [False] * 3 + [True] * 3
+    first = explainer.explain("a b", "\u65e5", contrast="\u6708", **QUICK)
+    other = explainer.explain("a b", "\u6708", contrast="\u65e5", **QUICK)
+    assert first.probability + other.probability == pytest.approx(1, abs=1e-5)
+
+
+def test_a_span_in_which_no_token_ends_is_refused(explainer):
+    with pytest.raises(ValueError, match=r"granularity has the span \(4, 6\), 'fi', in which no token ends"):
+        explainer.explain(PROMPT, RESPONSE, granularity=[(0, 3), (4, 6)])
+
+
+def test_sentences_of_other_scripts_end_with_their_marks():
+    for mark in "\u06d4\u061f\u0964\u104b\u1362":
+        assert len(divide(f"a b{mark} c d{mark}", "sentence")) == 2
