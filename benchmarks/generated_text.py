@@ -6,7 +6,7 @@
 The model answers every prompt itself, up to 24 tokens. Each method scores the words or sentences of the text in the
 prompt; what is asked about it is left alone. Parts are deleted, the one with the highest score first, and the table has
 the decrease in the mean log-probability per token of the answer without the first 1, 3 and 5 parts, its mean over
-ninths of them (AOPC), and the linear datamodelling score over 64 random removals, with the paired difference of
+ninths of them (AOPC), and the linear datamodeling score over 64 random removals, with the paired difference of
 the bottleneck and its 95 % interval. Task "fact" has the answer in one sentence of several, and the table says how
 often that sentence comes first where the answer is right. Rows are kept in a file, and the same command goes on.
 """
@@ -29,9 +29,15 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from benchmarks.page import RESULTS, keep, machine
 from captum_iba._bootstrap import paired_bootstrap
+from captum_iba.compare.tables import FEWEST
 from captum_iba.methods.prompt_methods import context_cite, leave_one_part_out
 from captum_iba.metrics.prompt_removal import linear_datamodeling_score, prompt_degradation
-from captum_iba.text.generation import GENERATION, LLMInformationBottleneckAttribution
+from captum_iba.text.generation import (
+    GENERATION,
+    GREEDY,
+    LLMInformationBottleneckAttribution,
+    generation_settings,
+)
 from captum_iba.text.prompt import Prompt, divide, read_prompt
 from captum_iba.text.prompt_model import PromptRemoval
 
@@ -41,63 +47,22 @@ QUESTIONS = {
     "question": "{}\nQuestion: What is the text about?\nAnswer:",
     "fact": "{}\nQuestion: {}\nAnswer:",
 }
+# fmt: off
 NAMES = [
-    "Anna",
-    "Ben",
-    "Clara",
-    "David",
-    "Emma",
-    "Frank",
-    "Grace",
-    "Henry",
-    "Iris",
-    "Jack",
-    "Karen",
-    "Leo",
-    "Mona",
-    "Nick",
-    "Olga",
-    "Paul",
-    "Rose",
-    "Sam",
-    "Tina",
-    "Victor",
+    "Anna", "Ben", "Clara", "David", "Emma", "Frank", "Grace", "Henry", "Iris", "Jack",
+    "Karen", "Leo", "Mona", "Nick", "Olga", "Paul", "Rose", "Sam", "Tina", "Victor",
 ]
 THINGS = [
-    "bicycle",
-    "umbrella",
-    "guitar",
-    "camera",
-    "violin",
-    "teapot",
-    "lamp",
-    "carpet",
-    "mirror",
-    "helmet",
-    "basket",
-    "kettle",
-    "blanket",
-    "drum",
+    "bicycle", "umbrella", "guitar", "camera", "violin", "teapot", "lamp", "carpet", "mirror", "helmet",
+    "basket", "kettle", "blanket", "drum",
 ]
 ROLES = ["doctor", "teacher", "baker", "mayor", "priest", "judge"]
 SURNAMES = ["Whitfield", "Marlowe", "Thornton", "Ashcroft", "Pemberton", "Hawkins", "Lindqvist", "Okafor"]
 CITIES = [
-    "Paris",
-    "London",
-    "Berlin",
-    "Madrid",
-    "Rome",
-    "Vienna",
-    "Oslo",
-    "Lisbon",
-    "Dublin",
-    "Prague",
-    "Athens",
-    "Warsaw",
-    "Cairo",
-    "Tokyo",
-    "Lima",
+    "Paris", "London", "Berlin", "Madrid", "Rome", "Vienna", "Oslo", "Lisbon", "Dublin", "Prague",
+    "Athens", "Warsaw", "Cairo", "Tokyo", "Lima",
 ]
+# fmt: on
 
 
 def main() -> None:
@@ -115,16 +80,19 @@ def main() -> None:
     options = parser.parse_args()
     tokenizer = AutoTokenizer.from_pretrained(options.model)
     model = AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.float32).eval()
+    attribution = LLMInformationBottleneckAttribution(model, tokenizer)
     rows = [json.loads(line) for line in options.rows.read_text().splitlines()] if options.rows.is_file() else []
     done = {(row["example"], row["method"]) for row in rows}
     for number, (text, prompt_text, answer) in enumerate(prompts(options)):
         wanted = [name for name in options.methods if (number, name) not in done]
         if not wanted:
             continue
-        case = Case(model, tokenizer, text, prompt_text, options.by)
+        case = Case(attribution, text, prompt_text, options.by)
+        if number == 0:
+            iba(case)  # the check of the model, once per model, is not timed
         right = None if answer is None else answer.lower() in tokenizer.decode(case.response).lower()
         for name in wanted:
-            row = {"example": number, "method": name, "right": right, **case.measure(name)}
+            row = {"example": number, "method": name, "right": right, **case.measure(name, answer is None)}
             if answer is not None:
                 row["first"] = answer in case.prompt.names[max(range(case.n_parts), key=lambda i: row["scores"][i])]
             rows.append(row)
@@ -162,8 +130,9 @@ def planted_fact(seed: int) -> tuple[str, str, str]:
 class Case:
     """A prompt, the model's response, and the parts of the text in it."""
 
-    def __init__(self, model: Any, tokenizer: Any, text: str, prompt: str, by: str) -> None:
-        self.model, self.tokenizer, self.prompt_text = model, tokenizer, prompt
+    def __init__(self, attribution: LLMInformationBottleneckAttribution, text: str, prompt: str, by: str) -> None:
+        self.attribution, self.model, self.tokenizer = attribution, attribution.model, attribution.tokenizer
+        tokenizer = self.tokenizer
         if tokenizer.chat_template:
             messages = [{"role": "user", "content": prompt}]
             prompt = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
@@ -171,24 +140,12 @@ class Case:
         spans = [(start + a, start + b) for a, b in divide(text, by)]
         self.prompt: Prompt = read_prompt(prompt, tokenizer, spans)
         self.n_parts = len(self.prompt.names)
-        ids = torch.tensor([self.prompt.ids])
-        generated = model.generate(
-            ids,
-            attention_mask=torch.ones_like(ids),
-            max_new_tokens=N_TOKENS,
-            do_sample=False,
-            temperature=None,
-            top_p=None,
-        )
-        response = generated[0, ids.shape[1] :].tolist()
-        stops = {tokenizer.eos_token_id, *torch.as_tensor(model.generation_config.eos_token_id).flatten().tolist()}
-        self.response = [i for i in response if i not in stops] or response[:1]
-        self.weights = torch.ones(len(self.response)) / len(self.response)
+        self.response = attribution.response_ids(self.prompt.ids, None, {**GREEDY, "max_new_tokens": N_TOKENS})
         self.known: dict[tuple[bool, ...], float] = {}
 
     def removal(self) -> PromptRemoval:
         """The function of the kept parts, with a count of its passes."""
-        return PromptRemoval(self.model, self.prompt, self.response, self.weights)
+        return PromptRemoval(self.model, self.prompt, self.response)
 
     def cached(self, kept: Tensor) -> Tensor:
         """Log-probabilities, each computed once for all methods; what a method itself runs is not cached."""
@@ -197,40 +154,38 @@ class Case:
             self.known.update(zip(new, self.removal()(torch.tensor(new)).tolist(), strict=True))
         return torch.tensor([self.known[tuple(row)] for row in kept.tolist()])
 
-    def measure(self, name: str) -> dict[str, Any]:
-        """Scores, metrics and cost of a method."""
+    def measure(self, name: str, with_metrics: bool) -> dict[str, Any]:
+        """Scores and cost of a method, and its metrics."""
         began = time.perf_counter()
         scores, passes = METHODS[name](self)
         seconds = time.perf_counter() - began
+        cost = {"scores": [round(value, 6) for value in scores.tolist()], "passes": passes, "seconds": seconds}
+        if not with_metrics:
+            return cost
         removal = self.cached
         drops = prompt_degradation(removal, scores, COUNTS).drops.tolist()
         curve = prompt_degradation(removal, scores).drops
         score = linear_datamodeling_score(removal, scores, seed=1)
         return {
-            "scores": [round(value, 6) for value in scores.tolist()],
+            **cost,
             **{f"drop@{count}": drop for count, drop in zip(COUNTS, drops, strict=True)},
             "aopc": float(curve.mean()),
             "lds": score,
-            "passes": passes,
-            "seconds": seconds,
         }
 
 
 def iba(case: Case, **overrides: Any) -> tuple[Tensor, float]:
     """The bottleneck, and its cost in forward passes."""
-    attribution = LLMInformationBottleneckAttribution(case.model, case.tokenizer)
-    attribution._checked = True  # once per model
-    settings = {**vars(GENERATION), **overrides}
-    bits, _, _ = attribution.attribute_parts(
-        case.prompt, case.response, case.weights.unsqueeze(0), type(GENERATION)(**settings)
-    )
+    settings = generation_settings(GENERATION, overrides)
+    weights = torch.ones(1, len(case.response)) / len(case.response)
+    bits, _, _ = case.attribution.attribute_parts(case.prompt, case.response, weights, settings)
     # A backward pass to the embeddings alone costs about a forward pass.
-    return bits[0], 2 * settings["n_steps"] + 2
+    return bits[0], 2 * settings.n_steps + 2
 
 
 def cite(case: Case, n_contexts: int) -> tuple[Tensor, float]:
     """ContextCite."""
-    scores = context_cite(case.removal(), case.n_parts, n_contexts, len(case.response))
+    scores = context_cite(case.removal(), case.n_parts, len(case.response), n_contexts)
     return scores, n_contexts
 
 
@@ -271,7 +226,7 @@ METHODS: dict[str, Callable[[Case], tuple[Tensor, float]]] = {
 
 def table(rows: list[dict[str, Any]], methods: list[str]) -> str:
     """Means, and the paired difference of iba with its interval."""
-    columns = [*(f"drop@{count}" for count in COUNTS), "aopc", "lds"]
+    columns = [name for name in (*(f"drop@{count}" for count in COUNTS), "aopc", "lds") if name in rows[0]]
     examples = sorted({row["example"] for row in rows})
     of_method = {m: {row["example"]: row for row in rows if row["method"] == m} for m in methods}
     lines = [f"| method | {' | '.join(columns)} | passes | seconds | first |", "|---" * (len(columns) + 4) + "|"]
@@ -282,7 +237,7 @@ def table(rows: list[dict[str, Any]], methods: list[str]) -> str:
             values = torch.tensor([mine[i][column] for i in common], dtype=torch.float64).nan_to_num(0)
             reference = torch.tensor([of_method["iba"][i][column] for i in common], dtype=torch.float64).nan_to_num(0)
             cell = f"{values.mean():.2f}"
-            if method != "iba" and len(common) > 1:
+            if method != "iba" and len(common) >= FEWEST:
                 found = paired_bootstrap(reference, values)
                 cell += f" ({found.mean:+.2f} [{found.low:+.2f}, {found.high:+.2f}])"
             cells.append(cell)

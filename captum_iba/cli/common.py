@@ -58,6 +58,7 @@ ModelOption = Annotated[
 DeviceOption = Annotated[
     str | None, typer.Option("--device", help="Device of the model, for example cuda.", show_default="the CPU")
 ]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print only results and errors.")]
 ExecutorOption = Annotated[
     ExecutorName,
     typer.Option("--executor", help="local: in this process; ray: by Ray workers, one per GPU or per few CPUs."),
@@ -210,7 +211,7 @@ def check_input(option: str, path: Path | str | None, expected: str, folder: boo
 def check_model(model: str | None) -> None:
     """FileNotFoundError for a folder that is not there; another name may be one on the hub."""
     if model is not None and model.startswith((".", "/", "~")) and not Path(model).is_dir():
-        raise FileNotFoundError(f"--model: there is no folder {model}, expected one of a classifier, or a hub name.")
+        raise FileNotFoundError(f"--model: there is no folder {model}, expected a folder with a model, or a hub name.")
 
 
 @contextmanager
@@ -248,6 +249,16 @@ def check_output(option: str, path: Path | None) -> None:
         raise typer.BadParameter(f"{option}: {path} cannot be written.")
 
 
+def check_results(html: Path | None, json_file: Path | None) -> None:
+    """BadParameter unless a page and JSON can be written to two files; JSON may go to standard output."""
+    if html is not None and str(html) == "-":
+        raise typer.BadParameter("--html: expected a file; only --json goes to standard output.")
+    if html is not None and json_file is not None and html.absolute() == json_file.absolute():
+        raise typer.BadParameter(f"--html and --json: both are {html}, expected two files.")
+    check_output("--html", html)
+    check_output("--json", None if str(json_file) == "-" else json_file)
+
+
 def check_output_folder(option: str, path: Path | None) -> None:
     """BadParameter unless files can be written into a folder, which need not be there yet."""
     if path is None:
@@ -263,12 +274,16 @@ def read_lines(source: str) -> list[str]:
     """The lines of a file that are not blank."""
     from captum_iba.compare.table_files import split_lines
 
+    return [line for line in split_lines(read_text(source)) if line.strip()]
+
+
+def read_text(source: str) -> str:
+    """The text of a file, or of standard input."""
     try:
         raw = sys.stdin.buffer.read() if source == "-" else Path(source).read_bytes()
-        lines = split_lines(raw.decode("utf-8-sig"))
+        return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"{source} is not a UTF-8 text file ({error.reason} at byte {error.start}).") from error
-    return [line for line in lines if line.strip()]
 
 
 @contextmanager

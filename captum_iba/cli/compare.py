@@ -22,6 +22,7 @@ from captum_iba.cli.common import (
     ExecutorOption,
     ModelOption,
     PrecisionOption,
+    QuietOption,
     WorkersOption,
     check_input,
     check_model,
@@ -41,8 +42,6 @@ from captum_iba.cli.common import (
 if TYPE_CHECKING:
     from captum_iba.compare import Comparison, ComparisonConfig, FinishedChunk, Summary
     from captum_iba.compare.parallel import Executor
-
-_QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the findings and errors.")]
 
 _MINUTE = 60.0
 
@@ -161,7 +160,7 @@ def compare(
     executor: ExecutorOption = ExecutorName.local,
     address: AddressOption = None,
     workers: WorkersOption = None,
-    quiet: _QuietOption = False,
+    quiet: QuietOption = False,
 ) -> None:
     """Compare methods on a dataset: tables, curves and a report. If it is stopped, the same command goes on."""
     options = {**locals(), "layers": [_layer(text) for text in layer or ()] or None, "betas": beta or None}
@@ -193,7 +192,7 @@ def compare(
 
 def report(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a finished comparison.")],
-    quiet: _QuietOption = False,
+    quiet: QuietOption = False,
 ) -> None:
     """Draw the tables, curves and report of a comparison again, from its records."""
     with plain_errors(quiet):

@@ -21,11 +21,12 @@ from captum_iba.cli.common import (
     ModelOption,
     Precision,
     PrecisionOption,
+    QuietOption,
     WorkersOption,
     check_input,
     check_model,
-    check_output,
     check_output_folder,
+    check_results,
     find_executor,
     has_columns,
     loading,
@@ -150,7 +151,7 @@ def explain(
     executor: ExecutorOption = ExecutorName.local,
     address: AddressOption = None,
     workers: WorkersOption = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only results and errors.")] = False,
+    quiet: QuietOption = False,
 ) -> None:
     """Explain texts: the words in color, and how many bits the classifier needs of each."""
 
@@ -242,18 +243,13 @@ def _check_paths(
     """Refuse paths that cannot be read or written, before anything is loaded."""
     if statistics is not None and statistics_from is not None:
         raise typer.BadParameter("--statistics and --statistics-from: expected one of them, got both.")
-    if html is not None and str(html) == "-":
-        raise typer.BadParameter("--html: expected a file; only --json goes to standard output.")
-    if html is not None and json_file is not None and html.absolute() == json_file.absolute():
-        raise typer.BadParameter(f"--html and --json: both are {html}, expected two files.")
     texts = "a file of texts: one on each line, or a CSV, JSON lines or parquet table"
     check_input("--file", None if file == "-" else file, texts)
     check_input("--statistics-from", statistics_from, texts)
     kept = "a file of statistics, or a folder of one for each layer, as save_statistics writes them"
     check_input("--statistics", statistics, kept, folder=True)
     check_model(model)
-    check_output("--html", html)
-    check_output("--json", None if str(json_file) == "-" else json_file)
+    check_results(html, json_file)
     check_output_folder("--keep", keep)
 
 

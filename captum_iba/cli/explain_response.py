@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
@@ -13,13 +12,15 @@ from captum_iba.cli.common import (
     DeviceOption,
     Precision,
     PrecisionOption,
+    QuietOption,
     check_input,
     check_model,
-    check_output,
+    check_results,
     loading,
     named_model,
     note,
     plain_errors,
+    read_text,
 )
 
 
@@ -36,7 +37,10 @@ def explain_response(
     model: Annotated[str, typer.Option("--model", help="Folder or hub name of a language model, a decoder.")],
     prompt: Annotated[str | None, typer.Argument(metavar="[PROMPT]", help="The prompt.", show_default=False)] = None,
     file: Annotated[
-        str | None, typer.Option(help="File with the prompt, as it is; - is standard input.", show_default=False)
+        str | None,
+        typer.Option(
+            help="File with the prompt, without the line breaks at its end; - is standard input.", show_default=False
+        ),
     ] = None,
     chat: Annotated[
         bool | None,
@@ -46,7 +50,11 @@ def explain_response(
         ),
     ] = None,
     response: Annotated[
-        str | None, typer.Option(help="The response to explain.", show_default="what the model generates")
+        str | None,
+        typer.Option(
+            help="The response to explain, with a space before it if one follows the prompt.",
+            show_default="what the model generates",
+        ),
     ] = None,
     span: Annotated[
         str | None, typer.Option(help="Text in the response that is explained.", show_default="the whole response")
@@ -69,24 +77,24 @@ def explain_response(
     batch_size: Annotated[int, typer.Option(min=1, help="Largest number of rows of a forward pass.")] = 8,
     device: DeviceOption = None,
     dtype: PrecisionOption = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only results and errors.")] = False,
+    quiet: QuietOption = False,
 ) -> None:
     """Explain the response of a language model: the parts of the prompt that it needs, and how many bits of each."""
     with plain_errors(quiet):
         if (prompt is None) == (file is None):
             raise typer.BadParameter("PROMPT and --file: expected one of them.")
-        if html is not None and json_file is not None and html.absolute() == json_file.absolute():
-            raise typer.BadParameter(f"--html and --json: both are {html}, expected two files.")
         check_input("--file", None if file == "-" else file, "a file with a prompt")
         check_model(model)
-        check_output("--html", html)
-        check_output("--json", None if str(json_file) == "-" else json_file)
-        text = _read(file) if prompt is None else prompt
+        check_results(html, json_file)
+        text = _read(str(file)) if prompt is None else prompt
         with loading():
             import torch
 
             from captum_iba.text import GenerationExplainer
+            from captum_iba.text.arguments import check_device
+            from captum_iba.text.generation import GREEDY
 
+            check_device(device, "--device")
             note(f"loading {model}", quiet)
             with named_model(model):
                 explainer = GenerationExplainer.from_pretrained(
@@ -96,8 +104,7 @@ def explain_response(
         if chat and not has_template:
             raise typer.BadParameter("--chat: the tokenizer has no chat template.")
         as_chat = has_template if chat is None else chat
-        note(f"explaining{' a message of a user, in the chat template' if as_chat else ''}", quiet)
-        greedy = {"max_new_tokens": max_new_tokens, "do_sample": False, "temperature": None, "top_p": None}
+        note(f"explaining{'; the prompt is a message of a user in the chat template' if as_chat else ''}", quiet)
         result = explainer.explain(
             [{"role": "user", "content": text}] if as_chat else text,
             response,
@@ -106,7 +113,7 @@ def explain_response(
             granularity=by.value,
             per_token=per_token,
             check=check,
-            gen_args=greedy if response is None else None,
+            gen_args={**GREEDY, "max_new_tokens": max_new_tokens} if response is None else None,
             batch_size=batch_size,
             beta=beta,
             n_steps=steps,
@@ -121,11 +128,8 @@ def explain_response(
             note(f"wrote {path}", quiet)
 
 
-def _read(file: str | None) -> str:
-    try:
-        text = sys.stdin.read() if file == "-" else Path(str(file)).read_text("utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"--file: {file} is not UTF-8 text: {error}") from error
+def _read(file: str) -> str:
+    text = read_text(file)
     if not text.strip():
         raise ValueError(f"--file: {file} is empty, expected a prompt")
-    return text.rstrip("\n")
+    return text.rstrip("\r\n")

@@ -1,8 +1,8 @@
-"""Attention rollout, and models that compute attention explicitly for one call."""
+"""Attention rollout."""
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -76,7 +76,7 @@ def _rollout(classifier: Classifier, encoded: list[EncodedText]) -> Tensor:
         outputs.append(output)
 
     with ExitStack() as stack:
-        stack.enter_context(eager_attention(classifier.model, output_attentions=True))
+        stack.enter_context(attention_implementation(classifier.model, "eager", output_attentions=True))
         stack.enter_context(hooked([HookPoint(last.module, last.call)], cut))
         stack.callback(classifier.model.register_forward_hook(keep).remove)
         logits = classifier.logits(*inputs.values())
@@ -123,15 +123,3 @@ def _checked_attentions(model: Any, output: Any, shape: torch.Size) -> list[Tens
             f"of {depth} blocks, ({shape[0]}, heads, {shape[1]}, {shape[1]}), got {given}"
         )
     return found
-
-
-def eager_attention(model: nn.Module, output_attentions: bool = False) -> AbstractContextManager[None]:
-    """Context in which a model computes attention by matrix products and a softmax, as its eager implementation.
-
-    Afterwards the configurations of all its modules are as before.
-
-    Args:
-        model (nn.Module): A model of ``transformers``.
-        output_attentions (bool): Whether the model also returns the attention weights. Default: False.
-    """
-    return attention_implementation(model, "eager", output_attentions)

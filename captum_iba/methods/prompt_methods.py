@@ -14,7 +14,21 @@ from captum_iba.metrics.prompt_removal import LogProbability, random_removals
 
 
 def leave_one_part_out(log_probability: LogProbability, n_parts: int) -> Tensor:
-    """Decrease in the log-probability of the response without each part, in one forward pass per part and one more."""
+    """Decrease in the log-probability of the response without each part, in one forward pass per part and one more.
+
+    Args:
+        log_probability (Callable): Function of the kept parts.
+        n_parts (int): Number of parts.
+
+    Returns:
+        Tensor: One score per part, (P,), float64.
+
+    Examples::
+
+        >>> effects = torch.tensor([1.0, 3.0])
+        >>> leave_one_part_out(lambda kept: kept.float() @ effects, 2)
+        tensor([1., 3.], dtype=torch.float64)
+    """
     check_integer("n_parts", n_parts, at_least=1)
     kept = torch.cat([torch.ones(1, n_parts, dtype=torch.bool), ~torch.eye(n_parts, dtype=torch.bool)])
     values = log_probability(kept).cpu().double()
@@ -24,8 +38,8 @@ def leave_one_part_out(log_probability: LogProbability, n_parts: int) -> Tensor:
 def context_cite(
     log_probability: LogProbability,
     n_parts: int,
+    n_tokens: int,
     n_contexts: int = 64,
-    n_tokens: int = 1,
     lasso_alpha: float = 0.01,
     seed: int = 0,
 ) -> Tensor:
@@ -37,10 +51,23 @@ def context_cite(
     Args:
         log_probability (Callable): Function of the kept parts; log-probabilities are means per token.
         n_parts (int): Number of parts.
+        n_tokens (int): Number of tokens of the response.
         n_contexts (int): Number of random removals, a forward pass each. Default: 64.
-        n_tokens (int): Number of tokens of the response. Default: 1.
         lasso_alpha (float): Weight of the penalty. Default: 0.01.
         seed (int): Seed of the removals. Default: 0.
+
+    Returns:
+        Tensor: One score per part, (P,), float64.
+
+    Raises:
+        ValueError: A number out of range.
+
+    Examples::
+
+        >>> effects = torch.tensor([1.0, 3.0])
+        >>> weights = context_cite(lambda kept: kept.float() @ effects - 5.0, 2, n_tokens=1)
+        >>> bool(weights[1] > weights[0])
+        True
     """
     from sklearn.linear_model import Lasso
     from sklearn.preprocessing import StandardScaler
@@ -53,5 +80,5 @@ def context_cite(
     logits = whole - torch.log(-torch.expm1(whole))
     scaler = StandardScaler()
     columns = scaler.fit_transform(kept.double().numpy())
-    lasso = Lasso(alpha=lasso_alpha, random_state=seed, fit_intercept=True).fit(columns, (logits / n_tokens).numpy())
+    lasso = Lasso(alpha=lasso_alpha).fit(columns, (logits / n_tokens).numpy())
     return torch.from_numpy(lasso.coef_ / scaler.scale_)

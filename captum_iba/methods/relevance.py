@@ -14,9 +14,9 @@ from torch.nn.modules.module import register_module_forward_hook
 from torch.overrides import TorchFunctionMode
 
 from captum_iba.attr._model.guard import ModuleGuard, on_this_thread
-from captum_iba.methods.attention import eager_attention
 from captum_iba.methods.gradient_methods import EmbeddedTexts, scores_at_embeddings
 from captum_iba.methods.task import AttributionTask, FloatArray
+from captum_iba.text.model_properties import attention_implementation
 
 
 def attn_lrp(task: AttributionTask) -> list[FloatArray]:
@@ -45,7 +45,7 @@ def attn_lrp(task: AttributionTask) -> list[FloatArray]:
 
     def attribute(texts: EmbeddedTexts) -> Any:
         def forward(embeddings: Tensor, *inputs: Tensor) -> Tensor:
-            with eager_attention(model), relevance_rules(model) as check:
+            with attention_implementation(model, "eager"), relevance_rules(model) as check:
                 output = texts.forward(embeddings, *inputs)
             check(output)
             return output

@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -14,7 +15,8 @@ from captum_iba.text.encoding import EncodedText
 from captum_iba.text.result import DeletionCheck, TextAttribution
 from captum_iba.visualization.pieces import ranked_words
 
-_N_RANDOM = 10
+N_RANDOM = 10
+"""Number of draws of random words in a check by deletion."""
 
 
 def class_probabilities(classifier: Classifier, logits: Tensor) -> Tensor:
@@ -69,21 +71,36 @@ def check_by_deletion(
 ) -> DeletionCheck:
     """Probabilities of the target without the leading, the least, and random words, as many.
 
-    The leading ones are those that a reader is shown, with 80 % of the bits, at most half of all; where the model needs
+    The leading ones are those that a reader is shown, with 80% of the bits, at most half of all; where the model needs
     hardly anything, one in nine.
     """
-    n_words = len(attribution.words)
     leading, _ = ranked_words(attribution)
-    n_deleted = max(1, min(len(leading), n_words // 2) if leading else round(n_words / 9))
-    bits = np.nan_to_num(attribution.word_bits, nan=-1.0)
-    order = np.lexsort((-bits, -attribution.word_shares))
-    generator = np.random.default_rng(int(attribution.settings.get("seed", 0)) % 2**63)
-    deleted = [order[:0], order[:n_deleted], order[n_words - n_deleted :]]
-    deleted += [generator.permutation(n_words)[:n_deleted] for _ in range(_N_RANDOM)]
-    versions = [keep_words(encoded, set(range(n_words)) - set(words.tolist())) for words in deleted]
+    seed = int(attribution.settings.get("seed", 0)) % 2**63
+    kept = kept_in_check(attribution.word_shares, attribution.word_bits, len(leading), seed)
+    versions = [keep_words(encoded, set(np.flatnonzero(words).tolist())) for words in kept]
     probabilities = probabilities_of_texts(classifier, versions, batch_size)[:, attribution.target].tolist()
     whole, without_leading, without_least, *random = probabilities
-    return DeletionCheck(n_deleted, whole, without_leading, without_least, float(np.mean(random)), _N_RANDOM)
+    n_deleted = int((~kept[1]).sum())
+    return DeletionCheck(n_deleted, whole, without_leading, without_least, float(np.mean(random)), N_RANDOM)
+
+
+def kept_in_check(
+    shares: npt.NDArray[np.float64], bits: npt.NDArray[np.float64], n_leading: int, seed: int
+) -> npt.NDArray[np.bool_]:
+    """The words that a check keeps: all, all but the leading, the least, and random ones, (3 + ``N_RANDOM``, W).
+
+    As many are deleted as are leading, at most half of all; one in nine where none is.
+    """
+    n_words = len(bits)
+    n_deleted = max(1, min(n_leading, n_words // 2) if n_leading else round(n_words / 9))
+    order = np.lexsort((-np.nan_to_num(bits, nan=-1.0), -shares))
+    generator = np.random.default_rng(seed)
+    deleted = [order[:0], order[:n_deleted], order[n_words - n_deleted :]]
+    deleted += [generator.permutation(n_words)[:n_deleted] for _ in range(N_RANDOM)]
+    kept = np.ones((len(deleted), n_words), dtype=bool)
+    for row, words in zip(kept, deleted, strict=True):
+        row[words] = False
+    return kept
 
 
 def _padding_token_only(classifier: Classifier, encoded: EncodedText) -> EncodedText:

@@ -22,7 +22,7 @@ from captum_iba.attr.objective import NATS_PER_BIT, Information, MaskLayout
 from captum_iba.attr.optimizer import optimize_mask
 from captum_iba.attr.settings import BottleneckSettings, SettingsOverrides, resolve_settings
 from captum_iba.text.prompt import Prompt, read_prompt, token_text
-from captum_iba.text.prompt_model import ClosableModel, check_model
+from captum_iba.text.prompt_model import ClosableModel, check_model, stop_tokens
 
 GENERATION = BottleneckSettings(
     "token",
@@ -37,8 +37,10 @@ GENERATION = BottleneckSettings(
 )
 """Default settings for generated text. ``beta`` is smaller than a classifier's: the loss is a mean per token."""
 
+GREEDY = {"max_new_tokens": 25, "do_sample": False, "temperature": None, "top_p": None}
+"""Default arguments of ``generate``: the most probable token at each step, as in Captum's ``LLMAttribution``."""
+
 _TINY = torch.finfo(torch.float32).tiny
-_GENERATION_ARGUMENTS = {"max_new_tokens": 25, "do_sample": False, "temperature": None, "top_p": None}
 
 
 class LLMInformationBottleneckAttribution:
@@ -47,11 +49,12 @@ class LLMInformationBottleneckAttribution:
 
     It takes the inputs of Captum's ``LLMAttribution`` and returns its result. The mask has one value per token, or per
     value of a template. The value multiplies the attention weights, before they are normalized, that positions outside
-    of the part give to its tokens, in every block; the embedding of the last position of the prompt is mixed with the
-    mean of the vocabulary's. The optimization minimizes the mean negative log-probability per token of the response
-    plus ``beta`` times the information per element, and maximizes it for the complement mask, as
-    :class:`captum_iba.InformationBottleneckAttribution` does. The bits are those that noise at the embeddings would let
-    through with this mask; its mean and standard deviation are those of the vocabulary, so that no texts are needed.
+    of the part give to its tokens, in every block; the embedding at the prompt's last position, which attention does
+    not pass on, is mixed with the mean embedding of the vocabulary. The optimization minimizes the mean negative
+    log-probability per token of the response plus ``beta`` times the information per element, and maximizes it for the
+    complement mask, as :class:`captum_iba.InformationBottleneckAttribution` does. The bits are those that noise at the
+    embeddings would let through with this mask; its mean and standard deviation are those of the vocabulary, so that no
+    texts are needed.
 
     Args:
 
@@ -201,11 +204,11 @@ class LLMInformationBottleneckAttribution:
         inputs = torch.tensor([ids], device=self.model.get_input_embeddings().weight.device)
         with ModuleGuard(self.model), torch.no_grad():
             generated = self.model.generate(
-                inputs, attention_mask=torch.ones_like(inputs), **(gen_args or _GENERATION_ARGUMENTS)
+                inputs, attention_mask=torch.ones_like(inputs), **(GREEDY if gen_args is None else gen_args)
             )
         sequences = getattr(generated, "sequences", generated)  # with return_dict_in_generate
         response: list[int] = sequences[0, len(ids) :].tolist()
-        if response and response[-1] in _stop_tokens(self.model):
+        if response and response[-1] in stop_tokens(self.model):
             response = response[:-1]
         if not response:
             raise ValueError(f"{name} is None, and generation ended at once; expected a {name} to explain")
@@ -237,19 +240,18 @@ class LLMInformationBottleneckAttribution:
 
 def generation_settings(preset: BottleneckSettings, overrides: Mapping[str, Any]) -> BottleneckSettings:
     """Settings with overrides; ValueError for those that generated text does not have."""
+    if not isinstance(preset, BottleneckSettings):
+        raise TypeError(
+            f"preset is {preset!r}, expected BottleneckSettings: the presets of classifiers do not fit generated text"
+        )
     known: SettingsOverrides = overrides  # type: ignore[assignment]
     settings = resolve_settings(preset, **known)
     if settings.n_samples or settings.granularity != "token":
         raise ValueError(
-            f"n_samples is {settings.n_samples} and granularity {settings.granularity!r} of the settings, expected 0 "
-            "and 'token' for generated text"
+            f"the settings have n_samples={settings.n_samples} and granularity={settings.granularity!r}, expected "
+            "n_samples=0 and granularity='token' for generated text"
         )
     return settings
-
-
-def _stop_tokens(model: Any) -> set[int]:
-    numbers = getattr(model.generation_config, "eos_token_id", None)
-    return {numbers} if isinstance(numbers, int) else set(numbers or ())
 
 
 @dataclass(frozen=True)
@@ -275,7 +277,8 @@ class _GenerationObjective:
     @cached_property
     def information(self) -> Information:
         """Information in the embeddings of the prompt."""
-        standardized = (self.activation.float() - self.model.mean) / self.model.std
+        mean, std = self.model.statistics
+        standardized = (self.activation.float() - mean) / std
         return Information(self.layout, standardized)
 
     def losses(self, alpha: Tensor, step: int, samples: range, masks: Sequence[int]) -> Tensor:
@@ -314,10 +317,8 @@ class _GenerationObjective:
 
 def _optimize(objective: _GenerationObjective) -> tuple[Tensor, Tensor]:
     """Bits of each part of the prompt, (B, P), and the probability of the response through the final mask, (B,)."""
-    alpha, _ = optimize_mask(objective, 1, False, lambda _: None)
-    with torch.no_grad():
-        loss = objective.losses(alpha, 0, range(1), [0])[0, 0]
+    alpha, [(_, _, probability)] = optimize_mask(objective, 1, "final", lambda _: None)
     bits = objective.information.per_element(alpha).sum(2).cpu() / NATS_PER_BIT
     parts = objective.model.parts.cpu().expand(len(bits), -1)
     of_parts = torch.zeros(len(bits), objective.model.n_parts).scatter_add_(1, parts, bits.float())
-    return of_parts, torch.exp(-loss).cpu()
+    return of_parts, probability.cpu()

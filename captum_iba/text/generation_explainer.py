@@ -8,21 +8,19 @@ from dataclasses import asdict, replace
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from captum_iba._checks import check_flag, check_integer
 from captum_iba.attr.optimizer import unneeded_bits
 from captum_iba.attr.settings import BottleneckSettings
+from captum_iba.metrics.prompt_removal import LogProbability
+from captum_iba.text.deletion import N_RANDOM, kept_in_check
 from captum_iba.text.generation import GENERATION, LLMInformationBottleneckAttribution, generation_settings
 from captum_iba.text.generation_result import GenerationAttribution, PromptCheck, PromptPart, ResponseToken
 from captum_iba.text.model_properties import model_name
-from captum_iba.text.prompt import Prompt, read_prompt
+from captum_iba.text.prompt import Prompt, is_span, read_prompt
 from captum_iba.text.prompt_model import PromptRemoval
-
-_N_RANDOM = 5
-_SHOWN = 0.8
 
 
 class GenerationExplainer:
@@ -217,16 +215,15 @@ class GenerationExplainer:
         """
         read = read_prompt(prompt, self.tokenizer, granularity)
         ids = self.attribution.response_ids(read.ids, response, None, "response")
-        return PromptRemoval(self.model, read, ids, torch.ones(len(ids)) / len(ids), replacement, batch_size)
+        return PromptRemoval(self.model, read, ids, None, replacement, batch_size)
 
     def _removal(
         self, prompt: Prompt, ids: Sequence[int], weights: Tensor, contrast: Sequence[int] | None, batch_size: int
-    ) -> Any:
+    ) -> LogProbability:
         of_response = PromptRemoval(self.model, prompt, ids, weights, None, batch_size)
         if contrast is None:
             return of_response
-        equal = torch.ones(len(contrast)) / len(contrast)
-        of_contrast = PromptRemoval(self.model, prompt, contrast, equal, None, batch_size)
+        of_contrast = PromptRemoval(self.model, prompt, contrast, None, None, batch_size)
         return lambda kept: torch.nn.functional.logsigmoid(of_response(kept) - of_contrast(kept))
 
     def _offsets(self, ids: Sequence[int]) -> tuple[str, list[tuple[int, int]]]:
@@ -257,31 +254,21 @@ def _find_span(span: str | tuple[int, int] | None, response: str) -> tuple[int, 
             raise ValueError(f"span is {span!r}, which is {count} times in the response {response!r}, expected once")
         start = response.index(span)
         return start, start + len(span)
-    if not (isinstance(span, (tuple, list)) and len(span) == 2 and all(type(place) is int for place in span)):
+    if not is_span(span):
         raise TypeError(f"span is {span!r}, expected a text, or (start, end) in characters of the response")
     if not 0 <= span[0] < span[1] <= len(response):
         raise ValueError(f"span is {tuple(span)}, expected start and end from 0 to {len(response)}, in order")
     return span[0], span[1]
 
 
-def _check(removal: Any, result: GenerationAttribution) -> PromptCheck:
-    n_parts = len(result.parts)
-    leading = len(result.ranked(_SHOWN))
-    count = max(1, min(leading, n_parts // 2) if leading else round(n_parts / 9))
-    order = np.lexsort((-result.bits, -result.shares))
-    generator = np.random.default_rng(0)
-    deleted = [order[:0], order[:count], order[n_parts - count :]]
-    deleted += [generator.permutation(n_parts)[:count] for _ in range(_N_RANDOM)]
-    kept = torch.ones(len(deleted), n_parts, dtype=torch.bool)
-    for row, parts in zip(kept, deleted, strict=True):
-        row[torch.from_numpy(parts.copy())] = False
-    whole, without_leading, without_least, *others = removal(kept).double()
-    random = torch.stack(others).mean()
+def _check(removal: LogProbability, result: GenerationAttribution) -> PromptCheck:
+    kept = kept_in_check(result.shares, result.bits, len(result.leading), seed=0)
+    whole, without_leading, without_least, *others = removal(torch.from_numpy(kept)).double()
     return PromptCheck(
-        n_parts=count,
+        n_parts=int((~kept[1]).sum()),
         probability=float(whole.exp()),
         without_leading=float(without_leading.exp()),
         without_least=float(without_least.exp()),
-        without_random=float(random.exp()),
-        n_random=_N_RANDOM,
+        without_random=float(torch.stack(others).mean().exp()),
+        n_random=N_RANDOM,
     )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from captum_iba._files import write_text
-from captum_iba.visualization.pieces import format_number
+from captum_iba.text.json_result import JsonResult
+from captum_iba.visualization.pieces import COVERED, format_number
 from captum_iba.visualization.pieces import visible as with_symbols
+from captum_iba.visualization.sentences import check_sentence
 from captum_iba.visualization.terminal import printable
 
 _FORMAT = "captum-iba generation/1"
-_SHOWN = 0.8
-"""Share of the bits above the floor that the parts have which a reader is shown."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,9 @@ class ResponseToken:
 
 @dataclass(frozen=True)
 class PromptCheck:
-    """Probability of a response without some parts of its prompt; a geometric mean per token, or of the choice.
+    """Probability of a response without some parts of its prompt: the geometric mean per token.
+
+    With ``contrast`` it is the probability of the choice between both responses.
 
     Attributes:
         n_parts (int): Number of parts that are deleted: those that a reader is shown, at most half.
@@ -83,7 +85,7 @@ class PromptCheck:
 
 
 @dataclass(frozen=True)
-class GenerationAttribution:
+class GenerationAttribution(JsonResult):
     """The attribution of a generated response to the parts of its prompt.
 
     ``print`` shows the parts that hold 80% of the bits; a notebook shows the whole prompt in color.
@@ -92,7 +94,7 @@ class GenerationAttribution:
         prompt (str): The prompt as the model gets it, a chat template included.
         parts (tuple of PromptPart): The parts that have a score, in order.
         response (str): The response.
-        tokens (tuple of ResponseToken): Its tokens.
+        tokens (tuple of ResponseToken): Its tokens, up to the last one that is explained.
         span (tuple of int): Start and end of the characters of the response that are explained.
         granularity (str): ``"token"``, ``"word"``, ``"sentence"``, ``"paragraph"``, or ``"spans"``.
         probability (float): Probability of the span, the geometric mean per token; with ``contrast`` the probability of
@@ -144,12 +146,18 @@ class GenerationAttribution:
         total = above.sum()
         return above / total if total > 0 else np.zeros(len(self.parts))
 
-    def ranked(self, share: float = 1.0) -> list[PromptPart]:
-        """Parts above the floor, the one with the most bits first, until they hold a share of the bits."""
-        shares = self.shares
-        order = np.lexsort((np.arange(len(shares)), -shares))
-        before = np.concatenate([[0.0], shares[order].cumsum()[:-1]])
-        return [self.parts[i] for i, sum_before in zip(order, before, strict=True) if shares[i] and sum_before < share]
+    @property
+    def ranked(self) -> list[tuple[PromptPart, float]]:
+        """Parts with bits above the floor, and their shares, the largest share first."""
+        rows = zip(self.parts, self.shares.tolist(), strict=True)
+        return sorted((row for row in rows if row[1] > 0), key=lambda row: -row[1])
+
+    @property
+    def leading(self) -> list[tuple[PromptPart, float]]:
+        """The first of :attr:`ranked`, until they hold 80% of the bits above the floor."""
+        ranked = self.ranked
+        before = accumulate((share for _, share in ranked), initial=0.0)
+        return [row for row, share_before in zip(ranked, before, strict=False) if share_before < COVERED]
 
     @property
     def explained(self) -> str:
@@ -157,41 +165,31 @@ class GenerationAttribution:
         return self.response[slice(*self.span)]
 
     def __repr__(self) -> str:
-        leading = self.ranked(_SHOWN)[:1]
-        named = f", {_visible(leading[0].text)!r} leads" if leading else ""
+        leading = self.leading
+        named = f", {_visible(leading[0][0].text)!r} leads" if leading else ""
         return f"GenerationAttribution({_visible(self.explained)!r}, {len(self.parts)} parts{named})"
 
     def __str__(self) -> str:
-        what = "the choice" if self.contrast is not None else "a token"
+        what = "of the choice" if self.contrast is not None else "per token"
         lines = [
             f"{printable(self.model)}: {_visible(self.explained)}" if self.model else _visible(self.explained),
             *([f"rather than: {_visible(self.contrast)}"] if self.contrast is not None else []),
-            f"probability of {what} {self.probability:.1%}, through the mask {self.masked_probability:.1%}; "
+            f"probability {what} {self.probability:.1%}, through the mask {self.masked_probability:.1%}; "
             f"{format_number(self.total_bits)} bits in {len(self.parts)} parts ({self.granularity})",
         ]
-        shares = dict(zip(self.parts, self.shares, strict=True))
         lines += [
-            f"{shares[part]:6.1%}  {format_number(part.bits):>8} bits  {_visible(part.text)}"
-            for part in self.ranked(_SHOWN)
-        ]
-        if len(lines) == 2 + (self.contrast is not None):
-            lines.append("no part has bits above the floor")
+            f"{share:6.1%}  {format_number(part.bits):>8} bits  {_visible(part.text)}" for part, share in self.leading
+        ] or ["no part has bits above the floor"]
         if self.check is not None:
             lines.append(self.check_sentence())
         return "\n".join(lines)
 
     def check_sentence(self) -> str:
         """The check by deletion in words."""
-        check = self.check
-        if check is None:
+        if self.check is None:
             return ""
-        several = "part" if check.n_parts == 1 else f"{check.n_parts} parts"
-        lowered = "" if check.without_leading < check.without_random else " It lowers it no more than random parts do."
-        return (
-            f"Check: without the leading {several} the probability goes from {check.probability:.1%} to "
-            f"{check.without_leading:.1%}; without random ones it is {check.without_random:.1%} (mean of "
-            f"{check.n_random}), without those with the fewest bits {check.without_least:.1%}.{lowered}"
-        )
+        can_contradict = len(self.parts) > 1 and bool(self.leading)
+        return check_sentence(self.check, self.check.n_parts, "the probability", "part", can_contradict=can_contradict)
 
     def to_dict(self) -> dict[str, Any]:
         """The result as plain Python for JSON, with the share of each part."""
@@ -226,26 +224,6 @@ class GenerationAttribution:
             return cls(**values)
         except (KeyError, TypeError) as error:
             raise ValueError(f"content is not a whole attribution, {error} is missing or wrong") from error
-
-    def to_json(self, indent: int | None = None) -> str:
-        """:meth:`to_dict` as JSON."""
-        return json.dumps(self.to_dict(), ensure_ascii=False, indent=indent, allow_nan=False)
-
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write :meth:`to_json` to a file, atomically; returns its path."""
-        return write_text(path, self.to_json(indent=1) + "\n")
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> GenerationAttribution:
-        """Read a file that :meth:`save` wrote.
-
-        Raises:
-            ValueError: The file is not a saved attribution.
-        """
-        try:
-            return cls.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}") from error
 
     def save_html(self, path: str | os.PathLike[str]) -> Path:
         """Write a page on which a click on a token of the response shows its parts; atomically; returns its path."""

@@ -177,10 +177,15 @@ def _with_parts(tokens: _Tokens, spans: Sequence[tuple[int, int]], regions: Sequ
     return Prompt(tokens.ids, parts, [tokens.text[a:b] for a, b in joined], tokens.text, joined)
 
 
+def is_span(value: object) -> bool:
+    """Whether it is (start, end), two integers."""
+    return isinstance(value, (tuple, list)) and len(value) == 2 and all(type(place) is int for place in value)
+
+
 def _checked_spans(spans: Sequence[tuple[int, int]], text: str) -> list[tuple[int, int]]:
     result, before = [], 0
     for span in spans:
-        if not (isinstance(span, (tuple, list)) and len(span) == 2 and all(type(place) is int for place in span)):
+        if not is_span(span):
             raise TypeError(f"granularity has {span!r}, expected (start, end) of each span, in characters")
         if not before <= span[0] < span[1] <= len(text):
             raise ValueError(

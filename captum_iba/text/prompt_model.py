@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -26,13 +27,14 @@ _SAME = 1e-2
 class ClosableModel:
     """A language model on a prompt and a response, in which parts of the prompt can be closed.
 
-    It is the objective's side of a running model: rows share the tokens and have masks of their own.
+    All rows have the same tokens, and each row has a mask of its own.
     """
 
     def __init__(self, model: Any, prompt: Prompt, response: Sequence[int]) -> None:
         self.model = model
-        embeddings = model.get_input_embeddings()
-        self.device = embeddings.weight.device
+        self.embeddings = model.get_input_embeddings()
+        self.device = self.embeddings.weight.device
+        self.vocabulary = self.embeddings.weight.shape[0]
         self.ids = torch.tensor([[*prompt.ids, *response]], device=self.device)
         self.response = torch.tensor(response, device=self.device)
         parts = torch.tensor([[*prompt.parts, *[-1] * len(response)]], device=self.device)
@@ -40,10 +42,7 @@ class ClosableModel:
         self.parts = parts.clamp_min(0)
         self.n_parts = len(prompt.names)
         with torch.no_grad():
-            self.embedded = embeddings(self.ids)
-            everything = embeddings(torch.arange(embeddings.weight.shape[0], device=self.device)).float()
-            self.mean, self.std = everything.mean(0), everything.std(0).clamp_min(1e-6)
-        self.vocabulary = len(everything)
+            self.embedded = self.embeddings(self.ids)
         same = (parts.unsqueeze(2) == parts.unsqueeze(1)) & self.maskable.unsqueeze(1)
         # The last position of the prompt gives the first token of the response: it reads its own part through the mask,
         # too, and its own embedding is all that no attention passes.
@@ -53,11 +52,18 @@ class ClosableModel:
         # (1, T, T): whether the mask of a key's part applies to a query.
         self.closes = self.maskable.unsqueeze(1) & ~same
 
+    @cached_property
+    def statistics(self) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation of the vocabulary's embeddings, (D,) each."""
+        with torch.no_grad():
+            everything = self.embeddings(torch.arange(self.vocabulary, device=self.device)).float()
+            return everything.mean(0), everything.std(0).clamp_min(1e-6)
+
     def log_probabilities(self, rows: int, lam: Tensor | None = None, log_lam: Tensor | None = None) -> Tensor:
         """Log-probabilities of the response's tokens, (rows, R), through a mask, (rows, T, 1), or without."""
         embedded = self.embedded.expand(rows, -1, -1)
         if lam is not None and log_lam is not None:
-            embedded = torch.where(self.last, apply_bottleneck(embedded, self.mean, lam), embedded)
+            embedded = torch.where(self.last, apply_bottleneck(embedded, self.statistics[0], lam), embedded)
             bias = torch.where(self.closes, log_lam.transpose(1, 2), 0.0).unsqueeze(1)
             with _closing_attention(self.model, bias):
                 return self._of_response(embedded)
@@ -65,9 +71,7 @@ class ClosableModel:
 
     def _of_response(self, embedded: Tensor) -> Tensor:
         logits = _last_logits(self.model, len(self.response) + 1, inputs_embeds=embedded)[:, :-1]
-        log_probabilities = logits.float().log_softmax(-1)
-        of_tokens: Tensor = log_probabilities.gather(2, self.response.expand(len(embedded), -1).unsqueeze(2))
-        return of_tokens.squeeze(2)
+        return _of_tokens(logits, self.response)
 
 
 def check_model(model: Any, prompt: Prompt, response: Sequence[int]) -> bool:
@@ -88,9 +92,7 @@ def check_model(model: Any, prompt: Prompt, response: Sequence[int]) -> bool:
         logits = model(input_ids=ids, use_cache=False).logits
         if logits.shape[:2] != ids.shape:
             raise ValueError(f"model: {name} gives logits of the shape {tuple(logits.shape)} for {ids.shape[1]} tokens")
-        log_probabilities = logits[:, -size - 1 : -1].float().log_softmax(-1)
-        of_tokens: Tensor = log_probabilities.gather(2, closable.response.view(1, -1, 1)).squeeze(2)
-        return of_tokens
+        return _of_tokens(logits[:, -size - 1 : -1], closable.response)
 
     def differ(a: Tensor, b: Tensor) -> bool:
         return not bool(((a - b).abs() <= _SAME * (1 + b.abs())).all())
@@ -120,11 +122,13 @@ def check_model(model: Any, prompt: Prompt, response: Sequence[int]) -> bool:
 class PromptRemoval:
     """Mean log-probability per token of a response where only some parts of its prompt are kept.
 
+    Where no token of the prompt is left, the response follows the token that begins a text.
+
     Args:
         model (PreTrainedModel): A decoder.
         prompt (Prompt): Tokens and parts.
         response (sequence of int): Token ids of the response.
-        weights (Tensor): Weight of each of its tokens, (R,), with the sum 1.
+        weights (Tensor, optional): Weight of each of its tokens, (R,), with the sum 1. Default: equal ones.
         replacement (int, optional): Id of the token that takes the place of removed ones. Default: None, the others
             move together.
         batch_size (int): Largest number of rows of a forward pass. Default: 8.
@@ -138,12 +142,13 @@ class PromptRemoval:
         model: Any,
         prompt: Prompt,
         response: Sequence[int],
-        weights: Tensor,
+        weights: Tensor | None = None,
         replacement: int | None = None,
         batch_size: int = 8,
     ) -> None:
         self.model, self.prompt, self.response = model, prompt, list(response)
-        self.weights, self.replacement, self.batch_size = weights, replacement, batch_size
+        self.weights = torch.ones(len(response)) / len(response) if weights is None else weights
+        self.replacement, self.batch_size = replacement, batch_size
         self.passes = 0
 
     def __call__(self, kept: Tensor) -> Tensor:
@@ -170,9 +175,7 @@ class PromptRemoval:
                 i if part < 0 or kept[part] else self.replacement
                 for i, part in zip(prompt.ids, prompt.parts, strict=True)
             ]
-        if not ids:
-            raise ValueError("nothing of the prompt is left without its parts; expected a special token or a template")
-        return [*ids, *self.response]
+        return [*(ids or [_first_token(self.model)]), *self.response]
 
     def _of_batch(self, rows: Sequence[Sequence[int]]) -> Tensor:
         """Rows are padded on the right, where causal attention does not see it."""
@@ -182,10 +185,34 @@ class PromptRemoval:
         first = torch.tensor([len(row) - size - 1 for row in rows], device=device)
         logits = _last_logits(self.model, length - int(first.min()), input_ids=ids)
         steps = first.unsqueeze(1) - int(first.min()) + torch.arange(size, device=device)
-        of_rows = logits.gather(1, steps.unsqueeze(2).expand(-1, -1, logits.shape[2])).float().log_softmax(-1)
-        targets = torch.tensor(self.response, device=device).expand(len(rows), -1).unsqueeze(2)
-        of_tokens: Tensor = of_rows.gather(2, targets).squeeze(2).cpu() * self.weights
-        return of_tokens.sum(1)
+        of_rows = logits.gather(1, steps.unsqueeze(2).expand(-1, -1, logits.shape[2]))
+        of_tokens = _of_tokens(of_rows, torch.tensor(self.response, device=device))
+        return (of_tokens.cpu() * self.weights).sum(1)
+
+
+def stop_tokens(model: Any) -> list[int]:
+    """Ids of the tokens at which generation ends."""
+    numbers = getattr(model.generation_config, "eos_token_id", None)
+    return [numbers] if isinstance(numbers, int) else list(numbers or ())
+
+
+def _first_token(model: Any) -> int:
+    """Id of the token that begins a text, or that separates texts, as GPT-2's does."""
+    first = getattr(model.generation_config, "bos_token_id", None)
+    found = [first] if isinstance(first, int) else stop_tokens(model)
+    if not found:
+        raise ValueError(
+            "no token of the prompt is left without its parts, and the model's generation_config has neither "
+            "bos_token_id nor eos_token_id; expected one of them, or a prompt with other tokens"
+        )
+    return found[0]
+
+
+def _of_tokens(logits: Tensor, targets: Tensor) -> Tensor:
+    """Log-probabilities of the targets, (R,), by the logits of rows, (B, R, V); (B, R)."""
+    log_probabilities = logits.float().log_softmax(-1)
+    of_targets: Tensor = log_probabilities.gather(2, targets.expand(len(logits), -1).unsqueeze(2))
+    return of_targets.squeeze(2)
 
 
 def _last_logits(model: Any, count: int, **inputs: Tensor) -> Tensor:

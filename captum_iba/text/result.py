@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import html
-import json
 import math
 import os
 from collections import Counter
@@ -20,6 +19,7 @@ import torch
 
 from captum_iba._files import write_text
 from captum_iba.text.encoding import EncodedText, join_words, scores_per_word
+from captum_iba.text.json_result import JsonResult
 from captum_iba.visualization.pieces import counted, ranked_words, remark
 from captum_iba.visualization.sentences import notes, percentage_note
 from captum_iba.visualization.terminal import printable
@@ -112,7 +112,7 @@ class DeletionCheck:
 
 
 @dataclass(frozen=True)
-class TextAttribution:
+class TextAttribution(JsonResult):
     """The attribution of one text, or pair of texts.
 
     ``print`` shows the words that hold 80% of the bits; a notebook shows the whole text in color.
@@ -328,26 +328,6 @@ class TextAttribution:
             return cls(**values)
         except (KeyError, TypeError) as error:
             raise ValueError(f"content is not a whole attribution, {error} is missing or wrong") from error
-
-    def to_json(self, indent: int | None = None) -> str:
-        """:meth:`to_dict` as JSON."""
-        return json.dumps(self.to_dict(), ensure_ascii=False, indent=indent, allow_nan=False)
-
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write :meth:`to_json` to a file, atomically; returns its path."""
-        return write_text(path, self.to_json(indent=1) + "\n")
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> TextAttribution:
-        """Read a file that :meth:`save` wrote.
-
-        Raises:
-            ValueError: The file is not a saved attribution.
-        """
-        try:
-            return cls.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
-        except ValueError as error:
-            raise ValueError(f"path is {os.fspath(path)}, which is not a saved attribution ({error})") from error
 
     def to_captum_record(self, true_class: str = "") -> VisualizationDataRecord:
         """The words as a record for ``captum.attr.visualization.visualize_text``.

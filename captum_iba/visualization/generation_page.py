@@ -1,8 +1,10 @@
 """A page for a generated response: its prompt colored by part, for the whole response and for each token of it."""
 
+# ruff: noqa: D102 - the properties of the protocol are documented where they are implemented
+
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -14,71 +16,45 @@ from captum_iba.visualization.html import Html, render_template
 from captum_iba.visualization.pieces import format_number
 
 
-class DrawablePart(Protocol):
-    """A part of a prompt, as :class:`captum_iba.text.PromptPart`."""
-
-    @property
-    def start(self) -> int:
-        """Its first character in the prompt."""
-
-    @property
-    def end(self) -> int:
-        """The character after its last one."""
-
-
-class DrawableResponseToken(Protocol):
-    """A token of a response, as :class:`captum_iba.text.ResponseToken`."""
-
-    @property
-    def text(self) -> str:
-        """Its text."""
-
-    @property
-    def end(self) -> int:
-        """The character of the response after its last one."""
-
-    @property
-    def probability(self) -> float:
-        """Its probability."""
-
-    @property
-    def explained(self) -> bool:
-        """Whether it is part of the span that is explained."""
-
-    @property
-    def bits(self) -> Sequence[float]:
-        """Bits of each part for this token alone, or none."""
-
-
 class DrawableGeneration(Protocol):
     """What pages draw of a :class:`captum_iba.text.GenerationAttribution`."""
 
     @property
-    def prompt(self) -> str:
-        """The prompt."""
-
+    def prompt(self) -> str: ...
     @property
-    def parts(self) -> Sequence[DrawablePart]:
-        """Its parts, in order."""
-
+    def parts(self) -> Sequence[Any]: ...
     @property
-    def response(self) -> str:
-        """The response."""
-
+    def response(self) -> str: ...
     @property
-    def tokens(self) -> Sequence[DrawableResponseToken]:
-        """Its tokens."""
-
+    def tokens(self) -> Sequence[Any]: ...
     @property
-    def bits(self) -> npt.NDArray[np.float64]:
-        """Bits of each part."""
-
+    def span(self) -> tuple[int, int]: ...
     @property
-    def shares(self) -> npt.NDArray[np.float64]:
-        """Share of each part."""
-
-    def shares_of(self, bits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """Shares of another row of bits."""
+    def explained(self) -> str: ...
+    @property
+    def contrast(self) -> str | None: ...
+    @property
+    def granularity(self) -> str: ...
+    @property
+    def probability(self) -> float: ...
+    @property
+    def masked_probability(self) -> float: ...
+    @property
+    def total_bits(self) -> float: ...
+    @property
+    def bits(self) -> npt.NDArray[np.float64]: ...
+    @property
+    def shares(self) -> npt.NDArray[np.float64]: ...
+    @property
+    def ranked(self) -> Sequence[tuple[Any, float]]: ...
+    @property
+    def settings(self) -> Mapping[str, Any]: ...
+    @property
+    def check(self) -> Any: ...
+    @property
+    def model(self) -> str: ...
+    def shares_of(self, bits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]: ...
+    def check_sentence(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -129,22 +105,17 @@ def generation_map(attribution: DrawableGeneration) -> Html:
 
 def _drawn(attribution: DrawableGeneration) -> dict[str, Any]:
     tokens = []
-    for token in attribution.tokens:
+    for number, token in enumerate(attribution.tokens):
         pieces = None
         if token.bits:
             pieces = _pieces(attribution, token.bits, attribution.shares_of(np.array(token.bits)).tolist())
-        tokens.append(
-            {"text": token.text, "probability": token.probability, "pieces": pieces, "inside": token.explained}
-        )
-    shares = attribution.shares.tolist()
-    ranked = sorted(zip(shares, range(len(shares)), attribution.parts, strict=True), key=lambda row: (-row[0], row[1]))
+        tokens.append({"number": number, "token": token, "pieces": pieces})
     end = attribution.tokens[-1].end if attribution.tokens else 0
     return {
         "item": attribution,
         "tokens": tokens,
         "after": attribution.response[end:],
-        "whole": _pieces(attribution, attribution.bits.tolist(), shares),
-        "ranked": [{"part": part, "share": share} for share, _, part in ranked if share > 0],
+        "whole": _pieces(attribution, attribution.bits.tolist(), attribution.shares.tolist()),
         "scale": Scale(1.0),
     }
 

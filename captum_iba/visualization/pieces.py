@@ -18,6 +18,21 @@ if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
 
+class DrawableCheck(Protocol):
+    """Probabilities without some words or parts."""
+
+    @property
+    def probability(self) -> float: ...
+    @property
+    def without_leading(self) -> float: ...
+    @property
+    def without_least(self) -> float: ...
+    @property
+    def without_random(self) -> float: ...
+    @property
+    def n_random(self) -> int: ...
+
+
 class DrawableBits(Protocol):
     """Bits per token and word of a text: a :class:`captum_iba.text.TextAttribution`."""
 
@@ -95,7 +110,8 @@ _KEPT_PROBABILITY = 0.5
 _LARGE_DROP = 0.1
 _FLOORS = 10
 _PARTS = 4  # ten floors that are more than a quarter of an open token are no small number of bits
-_COVERED = 0.8
+COVERED = 0.8
+"""Share of the bits above the floor that the parts hold which a reader is shown first."""
 _SHOWN_AS_ZERO = 0.0005
 _LEADING = 3
 
@@ -246,11 +262,10 @@ class TokenMap:
 
 def token_parts(attribution: Drawable, scale: Scale | None = None) -> TokenMap:
     """The parts of an attribution on a scale, by default its own."""
-    drawn, is_bits = tuple(parts(attribution)), not is_scores(attribution)
+    drawn, scale = tuple(parts(attribution)), scale or scale_of(attribution)
     if is_scores(attribution):
-        return TokenMap(drawn, scale or scale_of(attribution), is_bits)
-    hardly_anything = needs_hardly_anything(attribution)
-    return TokenMap(drawn, scale or scale_of(attribution), is_bits, hardly_anything, remark(attribution))
+        return TokenMap(drawn, scale, False)
+    return TokenMap(drawn, scale, True, needs_hardly_anything(attribution), remark(attribution))
 
 
 def scale_of(attribution: Drawable) -> Scale:
@@ -373,7 +388,7 @@ def ranked_words(attribution: DrawableBits) -> tuple[list[RankedWord], list[Rank
     if needs_hardly_anything(attribution):
         return [], rows
     count, covered = 0, 0.0
-    while count < len(rows) and covered < _COVERED and rows[count].share > 0:
+    while count < len(rows) and covered < COVERED and rows[count].share > 0:
         covered += rows[count].share
         count += 1
     return rows[:count], rows[count:]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from captum_iba.visualization.pieces import (
     NEUTRAL_TEXTS,
     DrawableBits,
+    DrawableCheck,
     format_number,
     has_neutral_statistics,
     ranked_words,
@@ -32,25 +33,48 @@ def notes(attribution: DrawableBits, listed: int | None = None) -> list[str]:
         else:
             sentences.append(f"{_leader(attribution)} (±: standard deviation over them; {tied}).")
     if attribution.check is not None:
-        sentences.append(_checked(attribution, listed))
+        check, what = attribution.check, f"the probability of {attribution.target_label}"
+        can_contradict = len(attribution.words) > 1 and bool(ranked_words(attribution)[0])
+        sentences.append(check_sentence(check, check.n_words, what, "word", listed, can_contradict))
     return sentences
 
 
-def _checked(attribution: DrawableBits, listed: int | None) -> str:
-    """The check by deletion: the effect of the leading words first, then those of others, and a contradiction."""
-    check = attribution.check
+def check_sentence(
+    check: DrawableCheck, count: int, what: str, noun: str, listed: int | None = None, can_contradict: bool = True
+) -> str:
+    """The check by deletion: the effect of the leading words first, then those of others, and a contradiction.
+
+    Args:
+        check (DrawableCheck): Probabilities.
+        count (int): Number of words that are deleted.
+        what (str): What has the probability: "the probability of positive".
+        noun (str): What is deleted: "word".
+        listed (int, optional): Number of words that the reader sees. Default: None, all.
+        can_contradict (bool): Whether it is worth a sentence if random words lower the probability as much.
+            Default: True.
+
+    Returns:
+        str: One or two sentences.
+
+    Examples::
+
+        >>> from captum_iba.text.result import DeletionCheck
+        >>> check = DeletionCheck(2, 0.9, 0.2, 0.91, 0.8, 10)
+        >>> check_sentence(check, check.n_words, "the probability", "word")[:71]
+        'Check: without the leading 2 words the probability falls (90.0% to 20.0'
+    """
     change = check.without_leading - check.probability
     verb = "falls" if change <= -_SMALL_CHANGE else "rises" if change >= _SMALL_CHANGE else "hardly changes"
-    several = f"{check.n_words} " if check.n_words > 1 else ""
-    words = "words" if several else "word"
-    shown = f" ({listed} of them listed)" if listed is not None and listed < check.n_words else ""
+    several = f"{count} " if count > 1 else ""
+    words = f"{noun}s" if several else noun
+    shown = f" ({listed} of them listed)" if listed is not None and listed < count else ""
     sentence = (
-        f"Check: without the leading {several}{words}{shown} the probability of {attribution.target_label} {verb} "
+        f"Check: without the leading {several}{words}{shown} {what} {verb} "
         f"({check.probability:.1%} to {check.without_leading:.1%}); without {several or 'a '}random {words} it is "
         f"{check.without_random:.1%} (mean of {check.n_random}), without the {several}{words} with the fewest bits "
         f"{check.without_least:.1%}."
     )
-    if len(attribution.words) > 1 and check.without_leading >= check.without_random and ranked_words(attribution)[0]:
+    if can_contradict and check.without_leading >= check.without_random:
         sentence += f" Deleting the leading {words} lowers it no more than deleting random {words}."
     return sentence
 

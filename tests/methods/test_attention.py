@@ -15,8 +15,8 @@ from transformers import (
 )
 
 from captum_iba.methods import attribute
-from captum_iba.methods.attention import eager_attention
 from captum_iba.text import Classifier
+from captum_iba.text.model_properties import attention_implementation
 from tests.text.conftest import SIZE, build
 
 TEXTS = ["the film was not good", "bad", "a dull, unbelievable plot! don't like the plot"]
@@ -129,6 +129,6 @@ def test_the_model_stays_as_it_was_when_a_pass_fails(wordpiece, name):
 
 def test_eager_attention_is_for_the_context_alone(bert):
     before = settings(bert)
-    with eager_attention(bert, output_attentions=True):
+    with attention_implementation(bert, "eager", output_attentions=True):
         assert all(found == ["eager", True] for found in settings(bert))
     assert settings(bert) == before

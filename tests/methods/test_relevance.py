@@ -20,10 +20,10 @@ from transformers import (
 )
 
 from captum_iba.methods import AttributionTask, attribute
-from captum_iba.methods.attention import eager_attention
 from captum_iba.methods.gradient_methods import EmbeddedTexts
 from captum_iba.methods.relevance import attn_lrp, relevance_rules
 from captum_iba.text import Classifier
+from captum_iba.text.model_properties import attention_implementation
 from tests.text.conftest import SIZE, build
 
 TEXTS = ["the film was not good", "bad", "a dull, unbelievable plot! don't like the plot"]
@@ -179,7 +179,7 @@ def test_relevance_is_conserved_where_nothing_keeps_a_part(wordpiece, config):
     classifier = Classifier(model, wordpiece)
     texts = EmbeddedTexts.of(classifier, classifier.encode([TEXTS[0]], [None]), [1])
     leaf = texts.leaves()
-    with eager_attention(model), relevance_rules(model) as check:
+    with attention_implementation(model, "eager"), relevance_rules(model) as check:
         logits = texts.forward(leaf, *texts.inputs)
     check(logits)
     (gradient,) = torch.autograd.grad(logits[0, 1], leaf)
@@ -204,7 +204,7 @@ def test_the_rules_change_gradients_and_not_outputs(wordpiece, config):
     classifier = Classifier(model, wordpiece)
     inputs = classifier.tensors(classifier.encode(TEXTS[:1], [None]))
     expected = classifier.logits(*inputs.values()).detach()
-    with eager_attention(model), relevance_rules(model):
+    with attention_implementation(model, "eager"), relevance_rules(model):
         found = classifier.logits(*inputs.values()).detach()
     assert torch.allclose(found, expected, atol=1e-5)
     together = attribute("attn_lrp", classifier, TEXTS, target=1)

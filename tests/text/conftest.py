@@ -4,7 +4,13 @@ import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers.implementations import ByteLevelBPETokenizer
-from transformers import AutoModelForSequenceClassification, BertConfig, PreTrainedTokenizerFast
+from transformers import (
+    AutoModelForSequenceClassification,
+    BertConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+)
 
 from captum_iba.text import TextExplainer
 
@@ -22,6 +28,21 @@ SIZE = {
     "max_position_embeddings": 40,
     "pad_token_id": 0,
 }
+
+DECODER = {
+    "vocab_size": 110,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "initializer_range": 0.3,
+    "bos_token_id": 2,
+    "eos_token_id": 3,
+    "pad_token_id": 0,
+}
+"""Size of a language model whose predictions depend on its prompt, though its weights are random."""
 
 
 @pytest.fixture(scope="session")
@@ -81,6 +102,12 @@ def build(config):
 @pytest.fixture(scope="session")
 def bert():
     return build(BertConfig(**SIZE, id2label={0: "Negative", 1: "neutral", 2: "positive"}))
+
+
+@pytest.fixture(scope="module")
+def llama():
+    torch.manual_seed(0)
+    return LlamaForCausalLM(LlamaConfig(**DECODER)).eval()
 
 
 @pytest.fixture

@@ -13,33 +13,21 @@ from torch.nn import functional as F
 from captum_iba.attr.objective import information
 from captum_iba.text.generation import GENERATION, LLMInformationBottleneckAttribution
 from captum_iba.text.prompt import read_prompt
+from tests.text.conftest import DECODER
 
-SIZE = {
-    "vocab_size": 110,
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 64,
-    "initializer_range": 0.3,
-    "bos_token_id": 2,
-    "eos_token_id": 3,
-    "pad_token_id": 0,
-}
-WINDOW = {**SIZE, "head_dim": 8, "sliding_window": 3}
-WITHOUT_GROUPS = {key: value for key, value in SIZE.items() if key != "num_key_value_heads"}
+WINDOW = {**DECODER, "head_dim": 8, "sliding_window": 3}
+WITHOUT_GROUPS = {key: value for key, value in DECODER.items() if key != "num_key_value_heads"}
 GPT2 = {"vocab_size": 110, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "initializer_range": 0.3}
 OPT = {"vocab_size": 110, "hidden_size": 32, "ffn_dim": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
 FAMILIES = {
-    "llama": lambda: transformers.LlamaConfig(**SIZE),
-    "qwen3": lambda: transformers.Qwen3Config(**SIZE, head_dim=8),
-    "mistral": lambda: transformers.MistralConfig(**{**SIZE, "sliding_window": 3}),
+    "llama": lambda: transformers.LlamaConfig(**DECODER),
+    "qwen3": lambda: transformers.Qwen3Config(**DECODER, head_dim=8),
+    "mistral": lambda: transformers.MistralConfig(**{**DECODER, "sliding_window": 3}),
     "gemma2": lambda: transformers.Gemma2Config(**WINDOW),
     "gemma3": lambda: transformers.Gemma3TextConfig(**WINDOW),
     "gpt2": lambda: transformers.GPT2Config(**GPT2, bos_token_id=2, eos_token_id=3),
     "neox": lambda: transformers.GPTNeoXConfig(**WITHOUT_GROUPS),
-    "phi3": lambda: transformers.Phi3Config(**SIZE),
+    "phi3": lambda: transformers.Phi3Config(**DECODER),
     "opt": lambda: transformers.OPTConfig(**OPT, max_position_embeddings=64, word_embed_proj_dim=32),
     "gpt_oss": lambda: transformers.GptOssConfig(**WINDOW, num_local_experts=2, num_experts_per_tok=1),
 }
@@ -51,11 +39,6 @@ QUICK = {"n_steps": 4}
 def language_model(family="llama"):
     torch.manual_seed(0)
     return transformers.AutoModelForCausalLM.from_config(FAMILIES[family]()).eval()
-
-
-@pytest.fixture(scope="module")
-def llama():
-    return language_model()
 
 
 @pytest.fixture
@@ -235,7 +218,7 @@ def test_bad_input(attribution, wordpiece, bert):
     for arguments, kind, message in cases:
         with pytest.raises(kind, match=message):
             attribution.attribute(*arguments, **QUICK)
-    with pytest.raises(ValueError, match="n_samples is 1"):
+    with pytest.raises(ValueError, match="settings have n_samples=1"):
         attribution.attribute(PROMPT, RESPONSE, n_samples=1)
     with pytest.raises(TypeError, match="'steps' is not a setting"):
         attribution.attribute(PROMPT, RESPONSE, steps=1)

@@ -8,62 +8,19 @@ import tokenizers
 import torch
 import transformers
 
-from captum_iba.methods.prompt_methods import context_cite, leave_one_part_out
 from captum_iba.text import GenerationAttribution, GenerationExplainer
-from captum_iba.text.prompt import divide, read_prompt
+from captum_iba.text.prompt import read_prompt
+from tests.text.conftest import DECODER
 
-SIZE = {
-    "vocab_size": 110,
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "max_position_embeddings": 64,
-    "initializer_range": 0.3,
-    "bos_token_id": 2,
-    "eos_token_id": 3,
-    "pad_token_id": 0,
-}
 ALPHABET = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
 PROMPT = "the film was not good . a dull plot !"
 RESPONSE = "a bad film"
 QUICK = {"n_steps": 4}
 
 
-@pytest.fixture(scope="module")
-def llama():
-    torch.manual_seed(0)
-    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZE)).eval()
-
-
 @pytest.fixture
 def explainer(llama, wordpiece):
     return GenerationExplainer(llama, wordpiece)
-
-
-def test_texts_are_divided_into_words_sentences_and_paragraphs():
-    text = 'One. "Two?" he said!  Three…\n\nFour 4.5 is. 日本語です。はい\n \nLast'
-
-    def of(granularity):
-        return [text[a:b] for a, b in divide(text, granularity)]
-
-    words = ["One.", '"Two?"', "he", "said!", "Three…", "Four", "4.5", "is."]
-    assert of("word") == [*words, *"日本語です。はい", "Last"]
-    assert of("sentence") == [
-        *("One.", '"Two?"', "he said!", "Three…", "Four 4.5 is.", "日本語です。", "はい", "Last"),
-    ]
-    assert of("paragraph") == ['One. "Two?" he said!  Three…', "Four 4.5 is. 日本語です。はい", "Last"]
-    assert divide(" \n ", "paragraph") == divide("", "sentence") == divide(" ", "word") == []
-
-
-@pytest.mark.parametrize("granularity", ["token", "word", "sentence", "paragraph", [(0, 8), (9, 21)]])
-def test_every_part_has_its_characters_and_tokens(wordpiece, granularity):
-    read = read_prompt(PROMPT, wordpiece, granularity)
-    assert [PROMPT[a:b] for a, b in read.spans] == read.names
-    assert sorted({*read.parts} - {-1}) == list(range(len(read.names)))
-    tokens = [[i for i, p in zip(read.ids, read.parts, strict=True) if p == n] for n in range(len(read.names))]
-    of_parts = [wordpiece.decode(ids) for ids in tokens]
-    assert [text.replace(" ", "") for text in of_parts] == [name.replace(" ", "") for name in read.names]
 
 
 def test_a_response_is_explained_by_sentence_and_checked(explainer):
@@ -121,9 +78,10 @@ def test_a_contrast_is_the_choice_between_two_responses(explainer):
     means = [explainer.removal(PROMPT, text)(whole) for text in (RESPONSE, "the plot was good")]
     assert result.probability == pytest.approx(float(torch.sigmoid(means[0] - means[1])), abs=1e-5)
     assert "rather than: the plot was good" in str(result)
-    # Explained against itself nothing is needed, whatever the parts are.
-    same = explainer.explain(PROMPT, RESPONSE, contrast=RESPONSE, **QUICK)
-    assert same.probability == pytest.approx(0.5) and same.bits.max() - same.bits.min() < 0.15 * same.bits.max()
+    # Explained against itself nothing is needed, whatever the response is.
+    same, another = (explainer.explain(PROMPT, text, contrast=text, **QUICK) for text in (RESPONSE, "the plot"))
+    assert same.probability == another.probability == pytest.approx(0.5)
+    assert same.bits == pytest.approx(another.bits, rel=1e-4)
 
 
 def test_a_chat_has_its_contents_and_a_generated_response(llama, wordpiece):
@@ -142,11 +100,11 @@ def test_the_result_is_saved_and_read_again(explainer, tmp_path):
     result = explainer.explain(PROMPT, RESPONSE, per_token=True, check=True, **QUICK)
     assert GenerationAttribution.load(result.save(tmp_path / "result.json")) == result
     content = json.loads(result.to_json())
-    assert sum(part["share"] for part in content["parts"]) == pytest.approx(1) or not result.shares.any()
+    assert sum(part["share"] for part in content["parts"]) == pytest.approx(1)
     assert "GenerationAttribution('a bad film'" in repr(result)
     for damaged in ({}, {"format": content["format"]}, {**content, "parts": 3}):
         (tmp_path / "damaged.json").write_text(json.dumps(damaged))
-        with pytest.raises(ValueError, match="damaged.json: content"):
+        with pytest.raises(ValueError, match="damaged.json, which is not a saved attribution"):
             GenerationAttribution.load(tmp_path / "damaged.json")
 
 
@@ -212,19 +170,6 @@ def test_models_that_see_later_tokens_are_refused(wordpiece):
         GenerationExplainer(transformers.BertForMaskedLM(config).eval(), wordpiece).explain(PROMPT, RESPONSE)
 
 
-def test_methods_by_removal_find_the_effects_of_a_linear_model():
-    effects = torch.tensor([1.0, 3.0, 0.0, -2.0, 0.5])
-
-    def log_probability(kept):
-        return kept.float() @ effects - 6
-
-    assert torch.allclose(leave_one_part_out(log_probability, 5), effects.double())
-    found = context_cite(log_probability, 5, n_contexts=64, n_tokens=3)
-    assert torch.allclose(found, effects.double(), atol=0.15)
-    with pytest.raises(ValueError, match="n_contexts is 0"):
-        context_cite(log_probability, 5, n_contexts=0)
-
-
 def byte_tokenizer():
     """Every byte is a token, so that a character may have several."""
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE({letter: i for i, letter in enumerate(ALPHABET)}, []))
@@ -235,7 +180,7 @@ def byte_tokenizer():
 
 def test_characters_of_several_tokens_are_explained_whole(llama):
     torch.manual_seed(0)
-    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**{**SIZE, "vocab_size": 260})).eval()
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**{**DECODER, "vocab_size": 260})).eval()
     explainer = GenerationExplainer(model, byte_tokenizer())
     result = explainer.explain("a b", "\u65e5\u672c", per_token=True, **QUICK)
     assert len(result.tokens) == 6 and all(token.explained for token in result.tokens)
@@ -254,6 +199,24 @@ def test_a_span_in_which_no_token_ends_is_refused(explainer):
         explainer.explain(PROMPT, RESPONSE, granularity=[(0, 3), (4, 6)])
 
 
-def test_sentences_of_other_scripts_end_with_their_marks():
-    for mark in "\u06d4\u061f\u0964\u104b\u1362":
-        assert len(divide(f"a b{mark} c d{mark}", "sentence")) == 2
+def test_where_nothing_of_the_prompt_is_left_the_response_begins_a_text(llama):
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**{**DECODER, "vocab_size": 260})).eval()
+    explainer = GenerationExplainer(model, byte_tokenizer())
+    result = explainer.explain("the film", "bad", granularity="sentence", check=True, **QUICK)
+    response = explainer.tokenizer("bad")["input_ids"]
+    with torch.no_grad():
+        logits = model(torch.tensor([[model.config.bos_token_id, *response]])).logits[0, :-1].log_softmax(-1)
+    alone = float(logits[range(3), response].mean().exp())
+    assert result.check.without_leading == pytest.approx(alone, rel=1e-4) == result.check.without_random
+    assert "no more than deleting random" not in str(result)  # there are no other parts
+    assert explainer.removal("the film", "bad")(torch.zeros(1, 2, dtype=torch.bool)).exp() == pytest.approx(alone)
+    model.generation_config.bos_token_id = None
+    assert explainer.removal("the film", "bad")(torch.zeros(1, 2, dtype=torch.bool)).isfinite()
+    model.generation_config.eos_token_id = None
+    with pytest.raises(ValueError, match="neither bos_token_id nor eos_token_id"):
+        explainer.removal("the film", "bad")(torch.zeros(1, 2, dtype=torch.bool))
+
+
+def test_presets_of_classifiers_are_refused(explainer):
+    with pytest.raises(TypeError, match="preset is 'default', expected BottleneckSettings"):
+        explainer.explain(PROMPT, RESPONSE, preset="default")

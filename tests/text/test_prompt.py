@@ -1,0 +1,37 @@
+"""Prompts: their tokens, and the parts that they are divided into."""
+
+import pytest
+
+from captum_iba.text.prompt import divide, read_prompt
+
+PROMPT = "the film was not good . a dull plot !"
+
+
+def test_texts_are_divided_into_words_sentences_and_paragraphs():
+    text = 'One. "Two?" he said!  Three…\n\nFour 4.5 is. 日本語です。はい\n \nLast'
+
+    def of(granularity):
+        return [text[a:b] for a, b in divide(text, granularity)]
+
+    words = ["One.", '"Two?"', "he", "said!", "Three…", "Four", "4.5", "is."]
+    assert of("word") == [*words, *"日本語です。はい", "Last"]
+    assert of("sentence") == [
+        *("One.", '"Two?"', "he said!", "Three…", "Four 4.5 is.", "日本語です。", "はい", "Last"),
+    ]
+    assert of("paragraph") == ['One. "Two?" he said!  Three…', "Four 4.5 is. 日本語です。はい", "Last"]
+    assert divide(" \n ", "paragraph") == divide("", "sentence") == divide(" ", "word") == []
+
+
+@pytest.mark.parametrize("granularity", ["token", "word", "sentence", "paragraph", [(0, 8), (9, 21)]])
+def test_every_part_has_its_characters_and_tokens(wordpiece, granularity):
+    read = read_prompt(PROMPT, wordpiece, granularity)
+    assert [PROMPT[a:b] for a, b in read.spans] == read.names
+    assert sorted({*read.parts} - {-1}) == list(range(len(read.names)))
+    tokens = [[i for i, p in zip(read.ids, read.parts, strict=True) if p == n] for n in range(len(read.names))]
+    of_parts = [wordpiece.decode(ids) for ids in tokens]
+    assert [text.replace(" ", "") for text in of_parts] == [name.replace(" ", "") for name in read.names]
+
+
+def test_sentences_of_other_scripts_end_with_their_marks():
+    for mark in "\u06d4\u061f\u0964\u104b\u1362":
+        assert len(divide(f"a b{mark} c d{mark}", "sentence")) == 2
