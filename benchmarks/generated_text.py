@@ -7,7 +7,7 @@ The model answers every prompt itself, up to 24 tokens. Each method scores the w
 prompt; what is asked about it is left alone. Parts are deleted, the one with the highest score first, and the table has
 the decrease in the mean log-probability per token of the answer without the first 1, 3 and 5 parts, its mean over
 ninths of them (AOPC), and the linear datamodeling score over 64 random removals, with the paired difference of
-the bottleneck and its 95 % interval. Task "fact" has the answer in one sentence of several, and the table says how
+the bottleneck and its 95% interval. Task "fact" has the answer in one sentence of several, and the table says how
 often that sentence comes first where the answer is right. Rows are kept in a file, and the same command goes on.
 """
 
@@ -246,7 +246,7 @@ def table(rows: list[dict[str, Any]], methods: list[str]) -> str:
         passes = sum(mine[i]["passes"] for i in common) / len(common)
         seconds = sum(mine[i]["seconds"] for i in common) / len(common)
         lines.append(f"| {method} | {' | '.join(cells)} | {passes:.0f} | {seconds:.1f} | {first} |")
-    return "\n".join(lines) + f"\n\n{len(examples)} prompts; in brackets: iba minus the method, 95 % interval.\n"
+    return "\n".join(lines) + f"\n\n{len(examples)} prompts; in brackets: iba minus the method, 95% interval.\n"
 
 
 if __name__ == "__main__":

@@ -536,12 +536,12 @@ def test_explain_response(language_model):
     done = run(*language_model, "the film was good . a dull plot !", "--response", "a good film", "--by", "sentence")
     assert done.exit_code == 0, done.stderr
     assert "a good film" in done.stdout and "in 2 parts (sentence)" in done.stdout and "Check: " in done.stdout
-    Path("prompt.txt").write_text("the film was good .\n", "utf-8")
+    Path("prompt.txt").write_bytes(b"\xef\xbb\xbfthe film\r\nwas good .\r\n\r\n")
     files = ["--file", "prompt.txt", "--html", "page.html", "--json", "result.json"]
     done = run(*language_model, *files, "--max-new-tokens", "3", "--per-token")
     assert done.exit_code == 0 and "page.html" in done.stderr, done.stderr
     result = GenerationAttribution.load("result.json")
-    assert result.prompt == "the film was good ." and result.token_bits.shape == (len(result.tokens), 5)
+    assert result.prompt == "the film\r\nwas good .\r\n" and result.token_bits.shape == (len(result.tokens), 5)
     assert Path("page.html").read_text("utf-8").count('type="radio"') == 1 + len(result.tokens)
     contrast = run(*language_model, "the film", "--response", "a film", "--contrast", "a plot", "--json", "-")
     assert json.loads(contrast.stdout)["contrast"] == "a plot"
@@ -556,6 +556,8 @@ def test_explain_response(language_model):
         (["the film", "--response", "a film", "--span", "plot"], "span is 'plot', which is 0 times in the response"),
         (["--file", "nowhere.txt"], "nowhere.txt does not exist"),
         (["the film", "--response", ""], "response is '', without any token"),
+        (["the film", "--html", "-"], "--html: expected a file"),
+        (["the film", "--device", "gpu"], "--device is 'gpu'"),
     ],
 )
 def test_explain_response_errors_are_one_line(language_model, arguments, says, capsys):

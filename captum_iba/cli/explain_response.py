@@ -39,7 +39,7 @@ def explain_response(
     file: Annotated[
         str | None,
         typer.Option(
-            help="File with the prompt, without the line breaks at its end; - is standard input.", show_default=False
+            help="File with the prompt, without the line break at its end; - is standard input.", show_default=False
         ),
     ] = None,
     chat: Annotated[
@@ -132,4 +132,4 @@ def _read(file: str) -> str:
     text = read_text(file)
     if not text.strip():
         raise ValueError(f"--file: {file} is empty, expected a prompt")
-    return text.rstrip("\r\n")
+    return text.removesuffix("\n").removesuffix("\r")

@@ -78,7 +78,7 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Cell:
-    """A method by a metric: the mean with its 95 % bootstrap interval, NaN where there is none.
+    """A method by a metric: the mean with its 95% bootstrap interval, NaN where there is none.
 
     ``difference`` is the reference minus this method, example by example; None for the reference itself. ``mark`` is
     ``"better"`` or ``"worse"`` than the reference if that excludes 0, for at least :data:`FEWEST` examples.
@@ -188,7 +188,7 @@ def best(table: Table, results: Results) -> list[set[str]]:
 def notes(table: Table, results: Results) -> list[str]:
     """What a reader of the table must know, one sentence or two each."""
     lines = [
-        f"Means over {table.examples} examples, with 95 % bootstrap intervals over the examples. Explained: the "
+        f"Means over {table.examples} examples, with 95% bootstrap intervals over the examples. Explained: the "
         f"{results.provenance['target']} class."
     ]
     if table.reference is not None:
@@ -237,7 +237,7 @@ def comma_separated(table: Table) -> str:
 def tex(table: Table) -> str:
     """The table for a paper, with the commands of ``booktabs``."""
     lines = [
-        "% needs \\usepackage{booktabs}; + and -: better and worse than the reference, paired 95 % interval",
+        "% needs \\usepackage{booktabs}; + and -: better and worse than the reference, paired 95% interval",
         rf"\begin{{tabular}}{{l{'r' * len(COLUMNS)}}}",
         r"\toprule",
         " & ".join(["method", *(_escape(column.title) for column in COLUMNS)]) + r" \\",

@@ -275,8 +275,8 @@ def _may_be_text(tensor: Tensor, tokens: Tensor) -> bool:
     if tensor.ndim != 2 or tensor.dtype == torch.bool or tensor.is_floating_point():
         return False
     is_mask = bool(((tensor >= 0) & (tensor <= _MOST_SEGMENTS)).all())
-    neighbours = tokens[:, 1:] & tokens[:, :-1]
-    return not (is_mask or bool(((tensor.diff(dim=1) == 1) | ~neighbours.to(tensor.device)).all()))
+    neighbors = tokens[:, 1:] & tokens[:, :-1]
+    return not (is_mask or bool(((tensor.diff(dim=1) == 1) | ~neighbors.to(tensor.device)).all()))
 
 
 def _map_tensors(function: Callable[[Tensor], Any], value: Any) -> Any:

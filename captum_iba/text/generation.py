@@ -37,7 +37,7 @@ GENERATION = BottleneckSettings(
 )
 """Default settings for generated text. ``beta`` is smaller than a classifier's: the loss is a mean per token."""
 
-GREEDY = {"max_new_tokens": 25, "do_sample": False, "temperature": None, "top_p": None}
+GREEDY = {"max_new_tokens": 25, "do_sample": False, "num_beams": 1, "temperature": None, "top_p": None}
 """Default arguments of ``generate``: the most probable token at each step, as in Captum's ``LLMAttribution``."""
 
 _TINY = torch.finfo(torch.float32).tiny
@@ -202,14 +202,15 @@ class LLMInformationBottleneckAttribution:
     def _generated(self, ids: Sequence[int], gen_args: dict[str, Any] | None, name: str) -> list[int]:
         self._check_length(len(ids) + 1)
         inputs = torch.tensor([ids], device=self.model.get_input_embeddings().weight.device)
+        arguments = GREEDY if gen_args is None else gen_args
         with ModuleGuard(self.model), torch.no_grad():
-            generated = self.model.generate(
-                inputs, attention_mask=torch.ones_like(inputs), **(GREEDY if gen_args is None else gen_args)
-            )
+            generated = self.model.generate(inputs, attention_mask=torch.ones_like(inputs), **arguments)
         sequences = getattr(generated, "sequences", generated)  # with return_dict_in_generate
         response: list[int] = sequences[0, len(ids) :].tolist()
-        if response and response[-1] in stop_tokens(self.model):
-            response = response[:-1]
+        # After its end, the longest of several sequences pads the others.
+        stops = stop_tokens(self.model) if "eos_token_id" not in arguments else arguments["eos_token_id"]
+        stops = [stops] if isinstance(stops, int) else stops or []
+        response = response[: next((i for i, number in enumerate(response) if number in stops), len(response))]
         if not response:
             raise ValueError(f"{name} is None, and generation ended at once; expected a {name} to explain")
         return response

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
@@ -111,8 +111,8 @@ class GenerationExplainer:
                         after a prompt that ends without white space a response begins with a space.
             response (str, optional): The response.
                         Default: None, what the model generates
-            span (str or tuple of int, optional): The characters of the response that are explained, or a text that is
-                        in it once. Tokens that share a character with it count.
+            span (str or tuple of int, optional): Start and end of the characters of the response that are explained, or
+                        a text that is in it once. Tokens that share a character with it count.
                         Default: None, the whole response
             contrast (str, optional): Another response: explained is why the model prefers the span to it, by the mean
                         log-probabilities per token of both.
@@ -154,7 +154,7 @@ class GenerationExplainer:
         settings = generation_settings(preset, overrides)
         read = read_prompt(prompt, self.tokenizer, granularity)
         ids = self.attribution.response_ids(read.ids, response, gen_args, "response")
-        text, offsets = self._offsets(ids)
+        text, offsets = self._offsets(ids, response)
         start, end = _find_span(span, text)
         # The first tokens of a character of several have no characters of their own.
         explained = [span is None or (start < max(b, a + 1) and a < end) for a, b in offsets]
@@ -226,8 +226,13 @@ class GenerationExplainer:
         of_contrast = PromptRemoval(self.model, prompt, contrast, None, None, batch_size)
         return lambda kept: torch.nn.functional.logsigmoid(of_response(kept) - of_contrast(kept))
 
-    def _offsets(self, ids: Sequence[int]) -> tuple[str, list[tuple[int, int]]]:
-        """The text of token ids, and the characters of each; a character of several tokens belongs to the last one."""
+    def _offsets(self, ids: Sequence[int], response: str | None) -> tuple[str, list[tuple[int, int]]]:
+        """A response, and the characters of its tokens; a character of several tokens belongs to the last one."""
+        if response is not None:
+            encoded = self.tokenizer(response, add_special_tokens=False, return_offsets_mapping=True)
+            spans = [*encoded["offset_mapping"], (len(response), len(response))]
+            ends = list(accumulate((min(b, after) for (_, b), (after, _) in pairwise(spans)), max, initial=0))
+            return response, list(pairwise([*ends[:-1], len(response)]))
         text = str(self.tokenizer.decode(ids))
         ends = [0]
         for i in range(1, len(ids) + 1):

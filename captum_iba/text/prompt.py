@@ -65,6 +65,9 @@ def read_prompt(inp: Any, tokenizer: Any, granularity: str | Sequence[tuple[int,
     elif isinstance(inp, (list, tuple)) and inp and all(isinstance(message, Mapping) for message in inp):
         if not isinstance(granularity, str):
             raise ValueError("granularity has spans, and inp is a list of messages; expected spans of a string")
+        for number, message in enumerate(inp):
+            if not isinstance(content := message.get("content"), str):
+                raise TypeError(f"the content of message {number} is a {type(content).__name__}, expected a string")
         text = tokenizer.apply_chat_template(inp, tokenize=False, add_generation_prompt=True)
         prompt = _divide(_Tokens.of(tokenizer, text), _contents(tokenizer, text, inp), granularity, tokenizer)
     else:
@@ -102,11 +105,12 @@ def token_text(tokenizer: Any, number: int) -> str:
 
 @dataclass(frozen=True)
 class _Tokens:
-    """Tokens of a text, with their characters; tokens that are special have none."""
+    """Tokens of a text, with their characters; special ones have none, but for ``written``, those of the text."""
 
     text: str
     ids: list[int]
     offsets: list[tuple[int, int]]
+    written: list[tuple[int, int]]
 
     @classmethod
     def of(cls, tokenizer: Any, text: str, add_special_tokens: bool = False) -> _Tokens:
@@ -116,17 +120,25 @@ class _Tokens:
         encoded = tokenizer(
             text, add_special_tokens=add_special_tokens, return_offsets_mapping=True, return_special_tokens_mask=True
         )
-        # An unknown word is one of the prompt.
-        special = {*tokenizer.all_special_ids} - {tokenizer.unk_token_id} | {tokenizer.eos_token_id}
+        # An ordinary token stays one if it also pads, and an unknown word is one of the prompt.
+        special = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
+        special = special - {tokenizer.unk_token_id} | {tokenizer.eos_token_id}
         ids, offsets, added = (encoded[key] for key in ("input_ids", "offset_mapping", "special_tokens_mask"))
+        is_special = [is_added or number in special for number, is_added in zip(ids, added, strict=True)]
         return cls(
             text,
             ids,
-            [
-                (0, 0) if is_added or number in special else tuple(offset)
-                for number, offset, is_added in zip(ids, offsets, added, strict=True)
-            ],
+            [(0, 0) if hidden else tuple(offset) for offset, hidden in zip(offsets, is_special, strict=True)],
+            [tuple(offset) for offset, hidden in zip(offsets, is_special, strict=True) if hidden],
         )
+
+    def between_special_tokens(self, regions: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Regions of the text without the special tokens that are written in it."""
+        pieces = list(regions)
+        for a, b in self.written:
+            cut = [((start, min(end, a)), (max(start, b), end)) for start, end in pieces]
+            pieces = [(start, end) for both in cut for start, end in both if start < end] if a < b else pieces
+        return pieces
 
 
 def _divide(
@@ -141,6 +153,7 @@ def _divide(
         return _with_parts(tokens, _checked_spans(granularity, text), [])
     check_choice("granularity", granularity, GRANULARITIES)
     if granularity != "token":
+        regions = tokens.between_special_tokens(regions)
         spans = [(start + a, start + b) for start, end in regions for a, b in divide(text[start:end], granularity)]
         return _with_parts(tokens, spans, regions)
     kept = [i for i, (_, end) in enumerate(tokens.offsets) if any(a < end <= b for a, b in regions)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,8 +21,9 @@ from captum_iba.text.prompt import Prompt
 
 _ATTENTION = "captum_iba_closing"
 _KEY_BIAS: ContextVar[Tensor] = ContextVar("captum_iba_key_bias")
-# Differences of log-probabilities, relative to 1, by which a model computes otherwise than is assumed.
-_SAME = 1e-2
+# Differences of log-probabilities, relative to 1, by which a model computes otherwise than is assumed: in one
+# implementation of attention, and between two in half precision, which differ by up to 0.03 in real models.
+_SAME, _SAME_IN_HALF_PRECISION = 1e-2, 0.2
 
 
 class ClosableModel:
@@ -94,12 +96,16 @@ def check_model(model: Any, prompt: Prompt, response: Sequence[int]) -> bool:
             raise ValueError(f"model: {name} gives logits of the shape {tuple(logits.shape)} for {ids.shape[1]} tokens")
         return _of_tokens(logits[:, -size - 1 : -1], closable.response)
 
-    def differ(a: Tensor, b: Tensor) -> bool:
-        return not bool(((a - b).abs() <= _SAME * (1 + b.abs())).all())
+    def differ(a: Tensor, b: Tensor, tolerance: float = _SAME) -> bool:
+        return not bool(((a - b).abs() <= tolerance * (1 + b.abs())).all())
 
     with torch.no_grad():
         of_ids = own(closable.ids)
-        if differ(closable.log_probabilities(1, zero + 1, zero), of_ids):
+        if not of_ids.isfinite().all():
+            raise ValueError(f"model: {name} gives log-probabilities that are not finite in {model.dtype}")
+        in_half_precision = torch.finfo(closable.embedded.dtype).bits < 32
+        tolerance = _SAME_IN_HALF_PRECISION if in_half_precision else _SAME
+        if differ(closable.log_probabilities(1, zero + 1, zero), of_ids, tolerance):
             raise ValueError(f"model: {name} gives other probabilities from its embeddings than from token ids")
         later = closable.ids.clone()
         later[:, -1] = (later[:, -1] + 1) % closable.vocabulary
@@ -159,10 +165,14 @@ class PromptRemoval:
         rows = [self._tokens(row) for row in kept.tolist()]
         values = torch.empty(len(rows))
         by_length = sorted(range(len(rows)), key=lambda i: len(rows[i]))
+        # Positions of long contexts are other ones for the whole batch as soon as one row is long (longrope).
+        limit = getattr(self.model.config.get_text_config(), "original_max_position_embeddings", None) or math.inf
+        groups = [[i for i in by_length if len(rows[i]) <= limit], [i for i in by_length if len(rows[i]) > limit]]
         with ModuleGuard(self.model), torch.no_grad():
-            for start in range(0, len(rows), self.batch_size):
-                batch = by_length[start : start + self.batch_size]
-                values[batch] = self._of_batch([rows[i] for i in batch])
+            for group in groups:
+                for start in range(0, len(group), self.batch_size):
+                    batch = group[start : start + self.batch_size]
+                    values[batch] = self._of_batch([rows[i] for i in batch])
         self.passes += len(rows)
         return values
 

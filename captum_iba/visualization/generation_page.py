@@ -126,10 +126,9 @@ def _pieces(attribution: DrawableGeneration, bits: Sequence[float], shares: Sequ
     for part, of_part, share in zip(attribution.parts, bits, shares, strict=True):
         if part.start > place:
             pieces.append(_Piece(attribution.prompt[place : part.start]))
+        start = max(part.start, place)  # no character is drawn twice, though it may have several tokens
         label = f"{share:.1%}, {format_number(of_part)} bits"
-        pieces.append(
-            _Piece(attribution.prompt[part.start : part.end], colour_class(scale.level(share) or 0, False), label)
-        )
+        pieces.append(_Piece(attribution.prompt[start : part.end], colour_class(scale.level(share) or 0, False), label))
         place = max(place, part.end)
     if place < len(attribution.prompt):
         pieces.append(_Piece(attribution.prompt[place:]))

@@ -2,6 +2,8 @@
 
 import copy
 import json
+import math
+import re
 
 import pytest
 import tokenizers
@@ -220,3 +222,71 @@ def test_where_nothing_of_the_prompt_is_left_the_response_begins_a_text(llama):
 def test_presets_of_classifiers_are_refused(explainer):
     with pytest.raises(TypeError, match="preset is 'default', expected BottleneckSettings"):
         explainer.explain(PROMPT, RESPONSE, preset="default")
+
+
+def test_places_of_a_span_are_those_of_the_response_that_was_given(llama):
+    tokenizer = byte_tokenizer()
+    tokenizer.backend_tokenizer.normalizer = tokenizers.normalizers.NFC()
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**{**DECODER, "vocab_size": 260})).eval()
+    explainer = GenerationExplainer(model, tokenizer)
+    decomposed = "e\u0301e\u0301: bad \u65e5"
+    result = explainer.explain("a b", decomposed, span=(6, 9), **QUICK)
+    assert result.response == decomposed and result.explained == "bad"
+    assert [token.text for token in result.tokens if token.explained] == ["b", "a", "d"]
+    whole = explainer.explain("a b", decomposed, **QUICK)
+    assert "".join(token.text for token in whole.tokens) == decomposed and len(whole.tokens) == 13
+
+
+def test_the_page_draws_a_character_of_several_tokens_once():
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**{**DECODER, "vocab_size": 260})).eval()
+    result = GenerationExplainer(model, byte_tokenizer()).explain("a \u65e5 b", "bad", granularity="token", **QUICK)
+    assert len(result.parts) == 7 and [part.text for part in result.parts].count("\ufffd") == 3
+    prompt = re.search('<div class="prompt"[^>]*>(.*?)</div>', result._repr_html_(), re.DOTALL)[1]
+    assert re.sub('<span class="sr">.*?</span>|<[^>]*>', "", prompt) == "a \u65e5 b"
+
+
+def test_half_precision_is_accepted_though_attention_rounds_differently(wordpiece):
+    torch.manual_seed(1)
+    config = transformers.LlamaConfig(**{**DECODER, "num_hidden_layers": 6, "initializer_range": 0.4})
+    model = transformers.LlamaForCausalLM(config).eval().bfloat16()
+    ids = torch.tensor([wordpiece(f"{PROMPT} {RESPONSE}")["input_ids"]])
+    found = []
+    for attention in ("sdpa", "eager"):
+        model.set_attn_implementation(attention)
+        with torch.no_grad():
+            found.append(model(ids).logits.float().log_softmax(-1))
+    assert ((found[0] - found[1]).abs() / (1 + found[0].abs())).max() > 1e-2
+    model.set_attn_implementation("sdpa")
+    assert GenerationExplainer(model, wordpiece).explain(PROMPT, RESPONSE, **QUICK).total_bits > 0
+    with torch.no_grad():
+        model.lm_head.weight[5] = math.nan
+    with pytest.raises(ValueError, match=r"log-probabilities that are not finite in torch\.bfloat16"):
+        GenerationExplainer(model, wordpiece).explain(PROMPT, RESPONSE, **QUICK)
+
+
+def test_rows_of_a_long_context_do_not_change_the_positions_of_short_ones(wordpiece):
+    torch.manual_seed(0)
+    rope = {"rope_type": "longrope", "rope_theta": 1e4, "original_max_position_embeddings": 12}
+    rope |= {"long_factor": [4.0, 5.0, 6.0, 8.0], "short_factor": [1.0, 1.1, 1.2, 1.3]}
+    config = transformers.Phi3Config(**DECODER, original_max_position_embeddings=12, rope_parameters=rope)
+    explainer = GenerationExplainer(transformers.Phi3ForCausalLM(config).eval(), wordpiece)
+    kept = torch.tensor([[True] * 10, [True, False] * 5])
+    removal, one_by_one = (explainer.removal(PROMPT, RESPONSE, batch_size=rows) for rows in (8, 1))
+    assert removal(kept) == pytest.approx(one_by_one(kept), rel=1e-5)
+    assert len(removal._tokens([True] * 10)) > 12 >= len(removal._tokens([True, False] * 5))
+
+
+def test_of_several_sequences_the_first_one_is_explained(llama, wordpiece):
+    several = {"num_return_sequences": 3, "do_sample": True, "max_new_tokens": 12}
+    explainer = GenerationExplainer(llama, wordpiece)
+    inputs = wordpiece(PROMPT, return_tensors="pt", return_token_type_ids=False)
+    for seed in range(40):
+        torch.manual_seed(seed)
+        with torch.no_grad():
+            first = llama.generate(**inputs, **several)[0, inputs["input_ids"].shape[1] :].tolist()
+        if 3 in first[1:-1]:
+            break
+    assert 3 in first[1:-1]
+    torch.manual_seed(seed)
+    result = explainer.explain(PROMPT, gen_args=several, **QUICK)
+    assert result.response == wordpiece.decode(first[: first.index(3)])

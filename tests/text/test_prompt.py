@@ -1,5 +1,7 @@
 """Prompts: their tokens, and the parts that they are divided into."""
 
+import copy
+
 import pytest
 
 from captum_iba.text.prompt import divide, read_prompt
@@ -35,3 +37,21 @@ def test_every_part_has_its_characters_and_tokens(wordpiece, granularity):
 def test_sentences_of_other_scripts_end_with_their_marks():
     for mark in "\u06d4\u061f\u0964\u104b\u1362":
         assert len(divide(f"a b{mark} c d{mark}", "sentence")) == 2
+
+
+def test_special_tokens_in_a_prompt_are_no_part_and_in_no_name(wordpiece):
+    read = read_prompt("the film[SEP]was good", wordpiece, "word")
+    assert read.names == ["the", "film", "was", "good"]
+    assert [part for number, part in zip(read.ids, read.parts, strict=True) if number == 3] == [-1, -1]
+
+
+def test_an_ordinary_token_that_pads_stays_one(wordpiece):
+    tokenizer = copy.deepcopy(wordpiece)
+    tokenizer.pad_token = "!"
+    read = read_prompt("a film !", tokenizer, "word")
+    assert read.names == ["a", "film", "!"] and read.parts == [-1, 0, 1, 2, -1]
+
+
+def test_messages_with_contents_of_other_types_are_refused(wordpiece):
+    with pytest.raises(TypeError, match="the content of message 1 is a list, expected a string"):
+        read_prompt([{"role": "user", "content": "a"}, {"role": "user", "content": [{"text": "b"}]}], wordpiece)

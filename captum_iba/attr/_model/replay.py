@@ -151,7 +151,7 @@ class ForwardPasses:
         # Two copies, because a tensor that is tiled by mistake is seen then. The recorded activation alone does not
         # tell whether something remembers it, so rows of the first copy have another one. The other rows are compared
         # with the recorded pass: what is not repeated with the examples, as a list, misses there, and rows that depend
-        # on their neighbours (pairs, choices, frames) change.
+        # on their neighbors (pairs, choices, frames) change.
         perturbed = _perturbed_rows(self._rows).to(first.activation.device)
         rows = perturbed.view(-1, *[1] * (first.activation.ndim - 1))
         activations = torch.cat([torch.where(rows, _perturbed(first.activation), first.activation), first.activation])
