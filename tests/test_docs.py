@@ -168,3 +168,10 @@ def test_files_that_are_named_exist(name):
     generated = (".venv/", "dist/", "docs/_build/")
     paths = re.findall(r"`((?:[\w.-]+/)+[\w.-]*|[\w.-]+\.(?:md|txt|py|yml|cff))(?=[`\s])", text)
     assert [path for path in paths if not (ROOT / path).exists() and not path.startswith(generated)] == []
+
+
+def test_the_map_of_the_package_has_every_file():
+    text = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+    drawn = re.findall(r"\w+\.py\b", re.search(r"```\n(captum_iba/.*?)```", text, re.DOTALL)[1])
+    there = {path.name for path in (ROOT / "captum_iba").rglob("*.py") if path.parent.name != "cli"}
+    assert there - {"__init__.py", "__main__.py", "_version.py"} == {*drawn} - {"common.py"}

@@ -179,7 +179,7 @@ def _top(scores: Sequence[float]) -> list[int]:
 
 
 def _pieces(row: dict[str, Any], words: Sequence[WordSpan], by_method: dict[str, list[float]]) -> list[dict[str, str]]:
-    """Words with the depth of their colour by each method, and what is between them."""
+    """Words with the depth of their color by each method, and what is between them."""
     largest = [
         max((abs(score) for score in scores if math.isfinite(score)), default=0.0) for scores in by_method.values()
     ]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure, SubFigure
     from matplotlib.lines import Line2D
 
-# Okabe and Ito's colours, told apart by colour-blind eyes too; without their yellow, which is too pale for a line.
+# Okabe and Ito's colors, told apart by color-blind eyes too; without their yellow, which is too pale for a line.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#777777")
 _MARKERS = "osv^DPX<>*"
 _LINES = ("-", "--", ":", "-.")
@@ -174,10 +174,10 @@ def plot_sweep(
     _draw_band(ax, Band([float(setting) for setting in settings], means, lows, highs), "", 0)
     lines = {}
     for number, (name, (mean, low, high)) in enumerate(references.items(), 1):
-        colour = COLOURS[number % len(COLOURS)]
-        ax.axhspan(low, high, color=colour, alpha=0.1, linewidth=0)
+        color = COLOURS[number % len(COLOURS)]
+        ax.axhspan(low, high, color=color, alpha=0.1, linewidth=0)
         style = _LINES[1 + (number - 1) % 3]
-        lines[name] = ax.axhline(mean, color=colour, linestyle=style, linewidth=1.4, label=name)
+        lines[name] = ax.axhline(mean, color=color, linestyle=style, linewidth=1.4, label=name)
     if log:
         ax.set_xscale("log")
     if len(settings) <= _MOST_TICKS and (log or all(float(setting).is_integer() for setting in settings)):
@@ -255,12 +255,12 @@ def plot_trace(trace: DrawableTrace, ax: Axes | None = None) -> tuple[Figure | S
 
 
 def _draw_band(ax: Axes, band: Band, label: str, number: int) -> Line2D:
-    colour = COLOURS[number % len(COLOURS)]
-    ax.fill_between(band.x, band.low, band.high, color=colour, alpha=0.12, linewidth=0)
+    color = COLOURS[number % len(COLOURS)]
+    ax.fill_between(band.x, band.low, band.high, color=color, alpha=0.12, linewidth=0)
     (line,) = ax.plot(
         band.x,
         band.mean,
-        color=colour,
+        color=color,
         linestyle=_LINES[number // len(COLOURS) % len(_LINES)],
         marker=_MARKERS[number % len(_MARKERS)],
         markersize=4.5,

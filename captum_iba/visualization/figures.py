@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from captum_iba.visualization.colour import Scale, colours
+from captum_iba.visualization.color import Scale, colors
 from captum_iba.visualization.pieces import (
     Drawable,
     DrawableBits,
     Part,
     check_same_text,
     format_number,
-    full_colour,
+    full_color,
     parts,
     scale_of,
 )
@@ -181,7 +181,7 @@ def plot_layers(attributions: Sequence[DrawableBits], ax: Axes | None = None) ->
     figure, ax = axes_on(ax, _matrix_width(columns), _matrix_height(columns, len(attributions)))
     floor, scale = _floor_and_scale(attributions)
     _draw_matrix(ax, attributions, columns, scale, floor)
-    _colour_bar(figure, [ax], scale)
+    _color_bar(figure, [ax], scale)
     return figure, ax
 
 
@@ -216,7 +216,7 @@ def plot_before_after(
         _draw_matrix(ax, [pair[side] for pair in pairs], columns, scale, floor)
         ax.set_title(title, fontsize=_SIZE, color=INK)
     right.set_ylabel("")
-    _colour_bar(figure, [left, right], scale)
+    _color_bar(figure, [left, right], scale)
     return figure, (left, right)
 
 
@@ -275,7 +275,7 @@ def _draw_word(ax: Axes, part: Part, left: float, wide: float, top: float, scale
     if level is None:
         style = {"edgecolor": SOFT, "hatch": "////", "linewidth": 0.6, "facecolor": "white"}
     elif level != 0:
-        filled, ink = colours(scale)[level - scale.levels[0]]
+        filled, ink = colors(scale)[level - scale.levels[0]]
     if part.kind == "special":
         ink = SOFT if level in (0, None) else ink
         style = {"edgecolor": LINE, "linestyle": "--", "linewidth": 0.6, **({"hatch": "////"} if level is None else {})}
@@ -299,7 +299,7 @@ def _draw_scale(ax: Axes, width: float, top: float, scale: Scale) -> None:
     """The legend: a strip of the scale with its numbers, in points."""
     from matplotlib.patches import Rectangle
 
-    shades = colours(scale)
+    shades = colors(scale)
     step = (width - 30) / len(shades)
     for number, (filled, _) in enumerate(shades):
         ax.add_patch(Rectangle((2 + number * step, top), step * 1.02, 8, facecolor=filled, edgecolor="none"))
@@ -325,7 +325,7 @@ def _columns(attributions: Sequence[DrawableBits], name: str) -> list[Part]:
 def _floor_and_scale(attributions: Sequence[DrawableBits]) -> tuple[float, Scale]:
     """One scale for all; the open mask's own floor is what it lets through, so the lowest counts."""
     floor = min(item.unneeded_bits for item in attributions)
-    return floor, Scale(full_colour(attributions, floor))
+    return floor, Scale(full_color(attributions, floor))
 
 
 def _matrix_width(columns: Sequence[Part]) -> float:
@@ -343,7 +343,7 @@ def _draw_matrix(ax: Axes, rows: Sequence[DrawableBits], columns: Sequence[Part]
 
     values = [[part.depth for part in parts(row, floor) if part.has_value] for row in rows]
     positions = [[math.nan if (p := scale.position(value)) is None else p for value in row] for row in values]
-    shades = ListedColormap([filled for filled, _ in colours(scale)]).with_extremes(bad="white")
+    shades = ListedColormap([filled for filled, _ in colors(scale)]).with_extremes(bad="white")
     ax.imshow(positions, cmap=shades, vmin=0.0, vmax=1.0, aspect="auto", interpolation="nearest")
     for y, row in enumerate(positions):
         for x, position in enumerate(row):
@@ -367,12 +367,12 @@ def _draw_matrix(ax: Axes, rows: Sequence[DrawableBits], columns: Sequence[Part]
     ax.spines[:].set_color(LINE)
 
 
-def _colour_bar(figure: Any, axes: Sequence[Axes], scale: Scale) -> None:
+def _color_bar(figure: Any, axes: Sequence[Axes], scale: Scale) -> None:
     """The legend: a strip of the scale below the axes, with its numbers."""
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import ListedColormap, Normalize
 
-    shades = ListedColormap([filled for filled, _ in colours(scale)])
+    shades = ListedColormap([filled for filled, _ in colors(scale)])
     bar = figure.colorbar(
         ScalarMappable(Normalize(0.0, 1.0), shades),
         ax=list(axes),

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from captum_iba.visualization.colour import Scale, colour_class
+from captum_iba.visualization.color import Scale, color_class
 from captum_iba.visualization.html import Html, render_template
 from captum_iba.visualization.pieces import format_number
 
@@ -62,7 +62,7 @@ class _Piece:
     """A part of the prompt with its color, or text between parts, without one."""
 
     text: str
-    colour: str | None = None
+    color: str | None = None
     label: str = ""
 
 
@@ -128,7 +128,7 @@ def _pieces(attribution: DrawableGeneration, bits: Sequence[float], shares: Sequ
             pieces.append(_Piece(attribution.prompt[place : part.start]))
         start = max(part.start, place)  # no character is drawn twice, though it may have several tokens
         label = f"{share:.1%}, {format_number(of_part)} bits"
-        pieces.append(_Piece(attribution.prompt[start : part.end], colour_class(scale.level(share) or 0, False), label))
+        pieces.append(_Piece(attribution.prompt[start : part.end], color_class(scale.level(share) or 0, False), label))
         place = max(place, part.end)
     if place < len(attribution.prompt):
         pieces.append(_Piece(attribution.prompt[place:]))

@@ -10,14 +10,14 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from captum_iba.visualization.colour import Scale, colour_class, colours
+from captum_iba.visualization.color import Scale, color_class, colors
 from captum_iba.visualization.pieces import (
     Drawable,
     DrawableBits,
     DrawableScores,
     counted,
     format_number,
-    full_colour,
+    full_color,
     is_scores,
     method_title,
     ranked_words,
@@ -61,8 +61,8 @@ def _environment(package: str) -> Environment:
         lstrip_blocks=True,
     )
     environment.filters.update(number=format_number, visible=visible, sortable=_sortable)
-    environment.filters.update(colour_class=colour_class, counted=counted)
-    environment.globals.update(colour_rules=colour_rules, notes=notes)
+    environment.filters.update(color_class=color_class, counted=counted)
+    environment.globals.update(color_rules=color_rules, notes=notes)
     return environment
 
 
@@ -71,12 +71,12 @@ def render_template(template: str, package: str = "captum_iba.visualization", **
     return _environment(package).get_template(template).render(**values)
 
 
-def colour_rules(background: str) -> str:
+def color_rules(background: str) -> str:
     """Rules of the style sheet for every step of both scales, on a ``"light"`` or ``"dark"`` page."""
     return "\n".join(
-        f".iba .{colour_class(step, scale.signed)} {{ background: {filled}; color: {ink}; }}"
+        f".iba .{color_class(step, scale.signed)} {{ background: {filled}; color: {ink}; }}"
         for scale in (Scale(1.0), Scale(1.0, signed=True))
-        for step, (filled, ink) in zip(scale.levels, colours(scale, background), strict=True)
+        for step, (filled, ink) in zip(scale.levels, colors(scale, background), strict=True)
     )
 
 
@@ -204,7 +204,7 @@ def _settings(item: DrawableBits) -> str:
 
 
 def _layer_rows(attributions: Sequence[DrawableBits]) -> list[dict[str, Any]]:
-    scale = Scale(full_colour(attributions))
+    scale = Scale(full_color(attributions))
     return [
         {
             "item": item,

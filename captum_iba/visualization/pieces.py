@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from captum_iba.visualization.colour import Scale, colour_class
+from captum_iba.visualization.color import Scale, color_class
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
@@ -148,7 +148,7 @@ def check_same_text(attributions: Sequence[DrawableBits], name: str) -> None:
 class Part(NamedTuple):
     """A word, a special token, the gap between words or the break between a text and its pair, with its number.
 
-    ``depth`` is what is coloured: the bits above the floor, or the score itself.
+    ``depth`` is what is colored: the bits above the floor, or the score itself.
     """
 
     text: str
@@ -221,7 +221,7 @@ def parts(attribution: Drawable, floor: float | None = None) -> Iterator[Part]:
 
 @dataclass(frozen=True)
 class TokenMap:
-    """A text in parts, in reading order, on a scale of colour, as templates and terminals draw it."""
+    """A text in parts, in reading order, on a scale of color, as templates and terminals draw it."""
 
     parts: tuple[Part, ...]
     scale: Scale
@@ -229,10 +229,10 @@ class TokenMap:
     hardly_anything: bool = False
     remark: str = ""
 
-    def colour(self, part: Part) -> str:
-        """Class of the style sheet that colours a part."""
+    def color(self, part: Part) -> str:
+        """Class of the style sheet that colors a part."""
         level = self.level(part)
-        return "na" if level is None else colour_class(level, self.scale.signed)
+        return "na" if level is None else color_class(level, self.scale.signed)
 
     def level(self, part: Part) -> int | None:
         """Step of the scale of a part; None where its number is NaN or infinite."""
@@ -251,7 +251,7 @@ class TokenMap:
 
     @property
     def note(self) -> str:
-        """What a reader must know of a map without colours; empty otherwise."""
+        """What a reader must know of a map without colors; empty otherwise."""
         words = [part for part in self.parts if part.kind == "word"]
         if not all(math.isfinite(part.value) for part in words):
             return f"hatched words have no {'number of bits' if self.is_bits else 'score'} (NaN or infinite)"
@@ -271,13 +271,13 @@ def token_parts(attribution: Drawable, scale: Scale | None = None) -> TokenMap:
 def scale_of(attribution: Drawable) -> Scale:
     """Scale of one attribution: linear, from the floor to the largest word, or for signed scores from both sides."""
     if not is_scores(attribution):
-        return Scale(full_colour([attribution]))
+        return Scale(full_color([attribution]))
     sizes = [abs(float(score)) for score in attribution.words if math.isfinite(score)]
     return Scale(max(sizes, default=0.0) or 1.0, attribution.signed, "score")
 
 
-def full_colour(attributions: Sequence[DrawableBits], floor: float | None = None) -> float:
-    """Bits above the floor of full colour: the most of a word or special token, and at least ten floors, or 1 bit.
+def full_color(attributions: Sequence[DrawableBits], floor: float | None = None) -> float:
+    """Bits above the floor of full color: the most of a word or special token, and at least ten floors, or 1 bit.
 
     Less than that is next to nothing: without it a text in which no word matters would be all dark. Ten floors may be
     more than a token holds, where the optimization is short; then a token that stays open is enough.

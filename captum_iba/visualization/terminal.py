@@ -1,17 +1,17 @@
-"""Attributions in a terminal: the text in colour, and a bar per word (needs rich)."""
+"""Attributions in a terminal: the text in color, and a bar per word (needs rich)."""
 
 from __future__ import annotations
 
 import unicodedata
 from typing import TYPE_CHECKING
 
-from captum_iba.visualization.colour import LEVELS, palette
+from captum_iba.visualization.color import LEVELS, palette
 from captum_iba.visualization.pieces import DrawableBits, token_parts
 
 if TYPE_CHECKING:
     from rich.console import Group
 
-_FAINT = LEVELS // 10  # so few bits get no colour
+_FAINT = LEVELS // 10  # so few bits get no color
 # These reorder what follows them on a terminal, beyond the word that they stand in.
 _BIDI_CONTROLS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
@@ -47,7 +47,7 @@ def terminal_text(attribution: DrawableBits) -> Group:
     from rich.console import Group
     from rich.text import Text
 
-    colours = palette("terminal")
+    colors = palette("terminal")
     line = Text()
     token_map = token_parts(attribution)
     for part in token_map.parts:
@@ -63,9 +63,9 @@ def terminal_text(attribution: DrawableBits) -> Group:
         elif level <= _FAINT or token_map.hardly_anything:
             line.append(printable(part.text))
         else:
-            background, ink = colours[level]
+            background, ink = colors[level]
             line.append(printable(part.text), style=f"{ink} on {background}")
-    # The text itself is drawn in colour; a warning may stand above the decision.
+    # The text itself is drawn in color; a warning may stand above the decision.
     lines = str(attribution).split("\n")
     warning = [Text(lines.pop(0), style="bold yellow")] if attribution.tokens_truncated else []
     decision, _, *summary = lines

@@ -36,7 +36,7 @@ def test_the_page_stands_alone_and_runs_one_script(finished):
     assert "/" not in re.sub(r"<[^>]*>", "", page.split("<h1>")[1].split("</p>")[0])  # a file's name without its folder
 
 
-def test_texts_are_shown_whole_and_coloured_by_every_method(finished):
+def test_texts_are_shown_whole_and_colored_by_every_method(finished):
     page = (finished / "report.html").read_text("utf-8")
     article = page.split("<article>")[1]
     shown = re.sub(r"<[^>]*>", "", article.split('<p class="facts">')[0]).strip()

@@ -16,7 +16,7 @@ from captum_iba.text.classifier import Classifier
 from captum_iba.text.encoding import encode
 from captum_iba.text.result import tokens_with_bits
 from captum_iba.visualization import token_map
-from captum_iba.visualization.pieces import HARDLY_ANYTHING, full_colour, parts, ranked_words
+from captum_iba.visualization.pieces import HARDLY_ANYTHING, full_color, parts, ranked_words
 from tests.visualization.examples import attribution
 
 from .conftest import SIZE
@@ -36,13 +36,13 @@ def test_a_mask_that_is_not_closed_does_not_say_that_hardly_anything_is_needed(e
         assert HARDLY_ANYTHING not in str(result) and HARDLY_ANYTHING not in token_map(result)
         largest = max(part.depth for part in parts(result) if part.has_value)
         least = min(10 * result.unneeded_bits, result.open_bits - result.unneeded_bits)
-        assert full_colour([result]) == pytest.approx(max(1.0, largest, least))
+        assert full_color([result]) == pytest.approx(max(1.0, largest, least))
         assert TextAttribution.load(result.save(tmp_path / "result.json")) == result
 
 
 def test_a_mask_that_is_closed_says_so():
     result = attribution("a b", bits=[2.0, 3.0], unneeded_bits=1.0, open_bits=100.0)
-    assert HARDLY_ANYTHING in str(result) and full_colour([result]) == 10.0
+    assert HARDLY_ANYTHING in str(result) and full_color([result]) == 10.0
     old = result.to_dict()
     del old["open_bits"]
     assert TextAttribution.from_dict(old).open_bits == 0.0

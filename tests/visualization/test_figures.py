@@ -37,17 +37,17 @@ def words_in(ax):
 
 
 def boxes(ax):
-    """The colours behind the words, in order: white and none are no colour."""
+    """The colors behind the words, in order: white and none are no color."""
     from matplotlib.colors import to_hex
 
     return [to_hex(patch.get_facecolor(), keep_alpha=True) for patch in ax.patches]
 
 
-def test_words_stand_on_their_colours():
+def test_words_stand_on_their_colors():
     fig, ax = plot_tokens(attribution("no some most", bits=[0.0, 9.0, 99.0]))
     assert words_in(ax)[:4] == ["[CLS]", "no", "some", "most"] and words_in(ax)[-1] == "bits above the floor"
-    colours = boxes(ax)[:4]
-    assert colours[:2] == ["#00000000"] * 2 and colours[3] == "#08306bff" and colours[2] not in colours[:2]
+    colors = boxes(ax)[:4]
+    assert colors[:2] == ["#00000000"] * 2 and colors[3] == "#08306bff" and colors[2] not in colors[:2]
     assert fig is ax.figure
 
 
@@ -64,7 +64,7 @@ def test_nan_and_infinity_are_hatched():
     assert [patch.get_hatch() for patch in ax.patches] == ["////", "////"]
 
 
-def test_all_zero_has_no_colour():
+def test_all_zero_has_no_color():
     _, ax = plot_tokens(scores("nothing here", [0.0, 0.0]))
     assert set(boxes(ax)[:3]) == {"#00000000"}
 

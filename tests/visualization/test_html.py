@@ -86,7 +86,7 @@ def test_pages_fetch_nothing():
         assert "default-src 'none'" in page and re.findall(r"script-src 'sha256-([^']*)'", page) == allowed
 
 
-def test_words_are_coloured_by_their_bits():
+def test_words_are_colored_by_their_bits():
     page = token_map(attribution("no some most", bits=[0.0, 9.0, 99.0]))
     assert [int(level) for level in re.findall(r'class="w q(\d+)"', page)] == [0, 2, 20]
     assert 'title="most: 99.0 bits"' in page and "(99.0 bits)" in page
@@ -111,7 +111,7 @@ def test_control_characters_are_spelled_out_on_a_terminal():
     assert printable("a\x1b[2J film") == "a\\x1b[2J film"
 
 
-def test_colours_begin_at_the_floor_of_each_token():
+def test_colors_begin_at_the_floor_of_each_token():
     one = attribution("floor some most", bits=[2.0, 27.0, 52.0], unneeded_bits=2.0)
     assert re.findall(r'class="w q(\d+)"', token_map(one)) == ["0", "10", "20"]
 
@@ -373,9 +373,9 @@ def shown(one, **settings):
 
 def test_terminal():
     one = attribution("[red]no[/red] most\x1b[2J", bits=[0.0, 4.0])
-    coloured = shown(one, force_terminal=True, color_system="truecolor")
-    assert "[red]no[/red]" in coloured and "\x1b[2J" not in coloured
-    assert "48;2;255;176;0m" in coloured
-    assert coloured.index("positive 0.750") < coloured.index("[red]no[/red]")
+    colored = shown(one, force_terminal=True, color_system="truecolor")
+    assert "[red]no[/red]" in colored and "\x1b[2J" not in colored
+    assert "48;2;255;176;0m" in colored
+    assert colored.index("positive 0.750") < colored.index("[red]no[/red]")
     plain = shown(one, color_system=None)
     assert "\x1b" not in plain and "█" * 24 in plain

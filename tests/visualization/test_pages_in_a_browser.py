@@ -218,14 +218,14 @@ def test_methods_are_selected(opened):
     assert (visible(tab, ".method.m0"), visible(tab, ".method.m1")) == (3, 3)
 
 
-def test_the_report_colours_by_the_selected_method(opened):
+def test_the_report_colors_by_the_selected_method(opened):
     tab = opened("report")
-    colours = "[...document.querySelectorAll('.w')].map(e => getComputedStyle(e).backgroundColor)"
+    colors = "[...document.querySelectorAll('.w')].map(e => getComputedStyle(e).backgroundColor)"
     tab.get_by_label("leave_one_out").check()
-    by_first = tab.evaluate(colours)
+    by_first = tab.evaluate(colors)
     assert len(set(by_first)) > 1 and visible(tab, ".against") == 1
     tab.get_by_label("saliency").check()
-    by_second = tab.evaluate(colours)
+    by_second = tab.evaluate(colors)
     assert by_second != by_first and visible(tab, ".against") == 0
     tab.keyboard.press("ArrowUp")
-    assert tab.evaluate(colours) == by_first and visible(tab, ".against") == 1
+    assert tab.evaluate(colors) == by_first and visible(tab, ".against") == 1

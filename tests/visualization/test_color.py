@@ -3,7 +3,7 @@ from itertools import pairwise
 
 import pytest
 
-from captum_iba.visualization.colour import LEVELS, Scale, _luminance, _rgb, colours, contrast, palette
+from captum_iba.visualization.color import LEVELS, Scale, _luminance, _rgb, colors, contrast, palette
 
 
 @pytest.mark.parametrize(
@@ -20,15 +20,15 @@ def test_nan_and_infinity_have_no_level(bits):
 
 
 @pytest.mark.parametrize("background", ["light", "dark", "terminal"])
-def test_words_can_be_read_on_every_colour(background):
-    for colour, ink in palette(background):
-        assert contrast(_rgb(colour), _rgb(ink)) >= 4.5
+def test_words_can_be_read_on_every_color(background):
+    for color, ink in palette(background):
+        assert contrast(_rgb(color), _rgb(ink)) >= 4.5
 
 
 @pytest.mark.parametrize(("background", "direction"), [("light", -1), ("dark", 1)])
 def test_more_bits_are_further_from_the_page(background, direction):
-    """Lightness alone tells the order, whatever colours a reader can tell apart."""
-    shades = [_luminance(_rgb(colour)) for colour, _ in palette(background)]
+    """Lightness alone tells the order, whatever colors a reader can tell apart."""
+    shades = [_luminance(_rgb(color)) for color, _ in palette(background)]
     assert all(direction * (after - before) > 0 for before, after in pairwise(shades))
 
 
@@ -39,10 +39,10 @@ def test_contrast_after_wcag():
 
 @pytest.mark.parametrize("background", ["light", "dark"])
 def test_the_signed_scale_is_palest_in_the_middle(background):
-    pairs = colours(Scale(1.0, signed=True), background)
+    pairs = colors(Scale(1.0, signed=True), background)
     assert len(pairs) == 2 * LEVELS + 1
-    assert all(contrast(_rgb(colour), _rgb(ink)) >= 4.5 for colour, ink in pairs)
-    shades = [_luminance(_rgb(colour)) for colour, _ in pairs]
+    assert all(contrast(_rgb(color), _rgb(ink)) >= 4.5 for color, ink in pairs)
+    shades = [_luminance(_rgb(color)) for color, _ in pairs]
     sides = (shades[LEVELS::-1], shades[LEVELS:])
     direction = -1 if background == "light" else 1
     assert all(direction * (after - before) > 0 for side in sides for before, after in pairwise(side))

@@ -1,4 +1,4 @@
-"""Colour scales: sequential in one hue, diverging in two; ordered by lightness, so readable for colour-blind eyes."""
+"""Color scales: sequential in one hue, diverging in two; ordered by lightness, so readable for color-blind eyes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ANCHORS = {
     "dark": ("#15181d", "#16304c", "#1b4f7d", "#2a77a8", "#4fa3bd", "#96cfc0", "#f3f7c4"),
     # A terminal may be light or dark: middling grey to amber stands out from both.
     "terminal": ("#6b7684", "#a98a4a", "#ffb000"),
-    # Signed scores: ColorBrewer's purple and orange, which every kind of colour blindness tells apart, and which
+    # Signed scores: ColorBrewer's purple and orange, which every kind of color blindness tells apart, and which
     # are not the blue of bits.
     "light against": ("#ffffff", "#d8daeb", "#b2abd2", "#8073ac", "#542788"),
     "light for": ("#ffffff", "#fee0b6", "#fdb863", "#e08214", "#8f4606"),
@@ -27,7 +27,7 @@ Rgb = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Scale:
-    """Positions of numbers on a linear scale of colour, full at ``maximum``; a signed one has 0 in the middle.
+    """Positions of numbers on a linear scale of color, full at ``maximum``; a signed one has 0 in the middle.
 
     Bits are those above the floor, that a token ends with which is not needed.
     """
@@ -54,7 +54,7 @@ class Scale:
 
     @property
     def ends(self) -> tuple[str, str]:
-        """What the colours at both ends say of a word."""
+        """What the colors at both ends say of a word."""
         return ("against the class", "for the class") if self.signed else ("not needed", "most needed")
 
     @property
@@ -63,23 +63,23 @@ class Scale:
         return range(-LEVELS if self.signed else 0, LEVELS + 1)
 
 
-def colour_class(level: int, signed: bool) -> str:
+def color_class(level: int, signed: bool) -> str:
     """Class of the style sheet for a step of a scale: q0 to q20, or n20 to n1 and p0 to p20."""
     return f"q{level}" if not signed else f"n{-level}" if level < 0 else f"p{level}"
 
 
 def palette(background: str = "light") -> list[tuple[str, str]]:
-    """For each step of the scale a background, and a colour of text that can be read on it, both ``"#rrggbb"``.
+    """For each step of the scale a background, and a color of text that can be read on it, both ``"#rrggbb"``.
 
     ``background`` is a ``"light"`` or ``"dark"`` page, or a ``"terminal"``, which may be either; with ``" against"`` or
     ``" for"`` appended to a page's it is one side of the signed scale.
     """
-    anchors = [_rgb(colour) for colour in _ANCHORS[background]]
+    anchors = [_rgb(color) for color in _ANCHORS[background]]
     backgrounds = [_between(anchors, step / LEVELS) for step in range(LEVELS + 1)]
     return [(_hex(background), _readable(background)) for background in backgrounds]
 
 
-def colours(scale: Scale, background: str = "light") -> list[tuple[str, str]]:
+def colors(scale: Scale, background: str = "light") -> list[tuple[str, str]]:
     """The same for the steps of a scale, from left to right."""
     if not scale.signed:
         return palette(background)
@@ -87,18 +87,18 @@ def colours(scale: Scale, background: str = "light") -> list[tuple[str, str]]:
 
 
 def contrast(left: Rgb, right: Rgb) -> float:
-    """Contrast of two colours after WCAG 2: 1 (none) to 21 (black and white); 4.5 is readable."""
+    """Contrast of two colors after WCAG 2: 1 (none) to 21 (black and white); 4.5 is readable."""
     darker, lighter = sorted((_luminance(left), _luminance(right)))
     return (lighter + 0.05) / (darker + 0.05)
 
 
 def _readable(background: Rgb) -> str:
     black, white = (0, 0, 0), (255, 255, 255)
-    return _hex(max(black, white, key=lambda colour: contrast(colour, background)))
+    return _hex(max(black, white, key=lambda color: contrast(color, background)))
 
 
-def _luminance(colour: Rgb) -> float:
-    channels = [part / 255 for part in colour]
+def _luminance(color: Rgb) -> float:
+    channels = [part / 255 for part in color]
     linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in channels]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
@@ -111,9 +111,9 @@ def _between(anchors: Sequence[Rgb], position: float) -> Rgb:
     return mixed[0], mixed[1], mixed[2]
 
 
-def _rgb(colour: str) -> Rgb:
-    return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)
+def _rgb(color: str) -> Rgb:
+    return int(color[1:3], 16), int(color[3:5], 16), int(color[5:7], 16)
 
 
-def _hex(colour: Rgb) -> str:
-    return "#{:02x}{:02x}{:02x}".format(*colour)
+def _hex(color: Rgb) -> str:
+    return "#{:02x}{:02x}{:02x}".format(*color)
