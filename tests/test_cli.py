@@ -191,6 +191,10 @@ def test_labels_and_ids_of_a_table_are_kept():
     assert [TextAttribution.from_dict(entry).text for entry in entries] == [GOOD, DULL]
     page = Path("out.html").read_text("utf-8")
     assert ">gold label</button>" in page and 'data-head="gold label" data-value="pos"' in page
+    Path("r.csv").write_text(f'text,label\n"{GOOD}",1\n"{DULL}",POSITIVE\n', encoding="utf-8")
+    done = run("explain", *QUICK, "--file", "r.csv", "--json", "out.json", "--html", "out.html")
+    assert [entry["label"] for entry in json.loads(Path("out.json").read_text("utf-8"))] == ["positive", "positive"]
+    assert Path("out.html").read_text("utf-8").count("not the predicted class") == 1
     done = run("explain", *QUICK, "--html", "out.html", "--json", "out.json", GOOD, DULL)
     assert "gold label" not in Path("out.html").read_text("utf-8")
     assert "label" not in json.loads(Path("out.json").read_text("utf-8"))[0]
@@ -557,7 +561,7 @@ def test_explain_response(language_model):
         (["--file", "nowhere.txt"], "nowhere.txt does not exist"),
         (["the film", "--response", ""], "response is '', without any token"),
         (["the film", "--html", "-"], "--html: expected a file"),
-        (["the film", "--device", "gpu"], "--device is 'gpu'"),
+        (["the film", "--device", "gpu"], "--device is gpu"),
     ],
 )
 def test_explain_response_errors_are_one_line(language_model, arguments, says, capsys):

@@ -21,6 +21,7 @@ def demo(
     with plain_errors(quiet):
         check_output("--out", out)
         from captum_iba._files import write_text
+        from captum_iba.attr.settings import PRESETS
         from captum_iba.demo import demo_texts, embedded_model_path, embedded_statistics
         from captum_iba.methods import attribute
         from captum_iba.text import TextExplainer
@@ -38,12 +39,12 @@ def demo(
             explainer = TextExplainer(model, tokenizer, statistics=statistics)
             results = explainer.explain(texts, check=True)
             bar.advance(task)
-            scores, layers = [], []
+            scores, layers, beta = [], [], PRESETS["default"].beta  # one for all layers
             for name in _RIVALS:
                 scores.append(attribute(name, explainer.classifier, texts))
                 bar.advance(task)
             for layer, layer_statistics in enumerate(statistics, 1):
-                layers.append(TextExplainer(model, tokenizer, layer, layer_statistics).explain(texts))
+                layers.append(TextExplainer(model, tokenizer, layer, layer_statistics).explain(texts, beta=beta))
                 bar.advance(task)
         page = token_page(
             results,

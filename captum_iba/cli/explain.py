@@ -210,7 +210,7 @@ def explain(
                 show_progress=not quiet and sys.stderr.isatty(),
             )
         scores = _scores(names, layers, explainer, results, seed, quiet)
-        _deliver(results, scores, read, html, json_file, quiet)
+        _deliver(results, scores, read, explainer.classifier.labels, html, json_file, quiet)
 
 
 def _check_options(
@@ -414,10 +414,21 @@ def _leading_words(scores: Scores) -> str:
     return f"{method_title(scores.method)}: {leading}"
 
 
+def _name_of_class(label: str, labels: Sequence[str]) -> str:
+    """The name of a class that a table names by its number, or in another case; the text itself of any other."""
+    from captum_iba.text.arguments import find_target
+
+    try:
+        return label if label in labels else labels[find_target(number_or_name(label), labels)]
+    except ValueError:
+        return label
+
+
 def _deliver(
     results: list[TextAttribution],
     scores: list[list[Scores]],
     read: FileOfTexts,
+    labels: Sequence[str],
     html: Path | None,
     json_file: Path | None,
     quiet: bool,
@@ -425,13 +436,14 @@ def _deliver(
     from captum_iba._files import write_text
     from captum_iba.visualization import token_page
 
+    gold = None if read.labels is None else [_name_of_class(label, labels) for label in read.labels]
     # Files first: who reads the output may close it before its end.
     content = None
     if json_file is not None:
         entries = [result.to_dict() for result in results]
         for entry, of_text in zip(entries, scores, strict=False):
             entry["methods"] = {item.method: item.words.tolist() for item in of_text}
-        for key, column in (("label", read.labels), ("id", read.ids)):
+        for key, column in (("label", gold), ("id", read.ids)):
             for entry, value in zip(entries, column or [], strict=False):
                 entry[key] = value
         content = json.dumps(entries, ensure_ascii=False, allow_nan=False, indent=1)
@@ -439,7 +451,7 @@ def _deliver(
     if json_file is not None and str(json_file) != "-":
         written.append(write_text(json_file, f"{content}\n"))
     if html is not None:
-        written.append(write_text(html, token_page(results, methods=scores or None, gold_labels=read.labels)))
+        written.append(write_text(html, token_page(results, methods=scores or None, gold_labels=gold, ids=read.ids)))
     if str(json_file) == "-":
         typer.echo(content)
     else:

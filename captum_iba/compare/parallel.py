@@ -18,7 +18,6 @@ from collections import deque
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,18 +25,18 @@ import torch
 
 from captum_iba._compat import progress
 from captum_iba._files import write_text
-from captum_iba._version import __version__
 from captum_iba._warnings import warn_user
 from captum_iba.attr.settings import PRESETS, preset_values
 from captum_iba.text.arguments import batches_by_length, check_texts, resolve_text_settings, targets_per_text
+from captum_iba.text.bottleneck import MASK_LOST_PREDICTION
 from captum_iba.text.explainer import TextExplainer
+from captum_iba.text.json_result import library_versions
 from captum_iba.text.result import TextAttribution
 from captum_iba.text.statistics import add_part
+from captum_iba.visualization.pieces import lost_prediction
 
 RETRIES = 3
 """How often a job is done again after its worker died."""
-
-_LIBRARIES = ("torch", "captum", "transformers", "tokenizers", "lime", "numpy", "scikit-learn")
 
 
 class ExecutorError(RuntimeError):
@@ -318,17 +317,6 @@ def one_line(error: Exception) -> str:
     return " ".join(str(error).split())[:500]
 
 
-def library_versions() -> dict[str, str]:
-    """The versions of this package and of the installed libraries that can change a digit of a result."""
-    versions = {"captum_iba": __version__}
-    for name in _LIBRARIES:
-        try:
-            versions[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return versions
-
-
 class _Explaining:
     """The worker of :func:`explain_texts`."""
 
@@ -404,6 +392,8 @@ def explain_texts(
     explained: Iterable[Any] = _explained(executor, _Explaining(explainer, settings), device, calls, kept)
     for number, batch_results in progress(explained, "Texts", len(batches)) if show_progress else explained:
         results.update(zip(batches[number], batch_results, strict=True))
+    if kept is not None and any(map(lost_prediction, kept.found)):
+        warn_user(MASK_LOST_PREDICTION)
     return [results[i] for i in range(len(first))]
 
 
@@ -439,6 +429,7 @@ class _KeptBatches:
             raise NotADirectoryError(f"keep: {folder} is a file, expected a folder.")
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
+        self.found: list[TextAttribution] = []
         self._digest = hashlib.sha256()
         classifier, bottleneck = explainer.classifier, explainer._bottleneck_of(settings.get("preset", "default"))
         parts = [
@@ -463,7 +454,10 @@ class _KeptBatches:
             results = [TextAttribution.from_dict(item) for item in content]
         except (FileNotFoundError, ValueError, TypeError):
             return None
-        return results if len(results) == len(batch[0]) else None
+        if len(results) != len(batch[0]):
+            return None
+        self.found += results
+        return results
 
     def write(self, results: list[TextAttribution], *batch: Any) -> None:
         content = json.dumps([result.to_dict() for result in results], ensure_ascii=False, allow_nan=False)

@@ -17,7 +17,7 @@ from captum_iba.attr.settings import preset_values
 from captum_iba.compare.code_digest import code_digest
 from captum_iba.compare.config import ComparisonConfig, MethodRun, claim_folder
 from captum_iba.compare.data import Data, Example, fingerprint, load_data
-from captum_iba.compare.parallel import Executor, ExecutorError, LocalExecutor, Workers, library_versions
+from captum_iba.compare.parallel import Executor, ExecutorError, LocalExecutor, Workers
 from captum_iba.compare.records import TEXTS, chunk_path, is_finished, write_records, write_texts
 from captum_iba.compare.worker import ComparisonWorker, LayerStatistics, StatisticsError, encode
 from captum_iba.demo import embedded_model_path, embedded_statistics
@@ -26,6 +26,7 @@ from captum_iba.metrics import NINTHS
 from captum_iba.text.arguments import batches_by_length
 from captum_iba.text.classifier import Classifier, load_classifier
 from captum_iba.text.encoding import EncodedText
+from captum_iba.text.json_result import library_versions
 from captum_iba.text.model_properties import model_name
 from captum_iba.text.statistics import classifier_fingerprint
 

@@ -15,6 +15,7 @@ from captum_iba.attr.optimizer import unneeded_bits
 from captum_iba.attr.settings import BottleneckSettings
 from captum_iba.text.classifier import Classifier
 from captum_iba.text.encoding import EncodedText, per_token
+from captum_iba.text.json_result import provenance
 from captum_iba.text.layers import Block, token_activations_required
 from captum_iba.text.model_properties import model_name
 from captum_iba.text.result import TextAttribution, TextTrace, tokens_with_bits
@@ -76,6 +77,7 @@ class ClassifierBottleneck:
             raise ValueError(f"layer names {len(self.layers)} layers, expected one for the preset as_released")
         classifier = self.classifier
         result_settings = {k: v for k, v in asdict(settings).items() if k not in ("noise_around_input", "granularity")}
+        origin = provenance(classifier.model, self.statistics[0].model if self.statistics else None)
         results: dict[int, TextAttribution] = {}
         batches = classifier.batches([len(text) for text in encoded], batch_size)
         for batch in progress(batches, desc="Texts") if show_progress and len(batches) > 1 else batches:
@@ -141,6 +143,7 @@ class ClassifierBottleneck:
                     open_bits=_unneeded_bits(replace(settings, n_steps=0), n_mask_values, bits.shape[-1]),
                     trace=TextTrace(*(tuple(values[row].tolist()) for values in trace)) if every and trace else None,
                     masked_probability=None if trace is None else float(trace.probability[row, -1]),
+                    provenance=origin,
                 )
                 on_text(i)
         return [results[i] for i in range(len(encoded))]

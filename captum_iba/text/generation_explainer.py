@@ -18,6 +18,7 @@ from captum_iba.metrics.prompt_removal import LogProbability
 from captum_iba.text.deletion import N_RANDOM, kept_in_check
 from captum_iba.text.generation import GENERATION, LLMInformationBottleneckAttribution, generation_settings
 from captum_iba.text.generation_result import GenerationAttribution, PromptCheck, PromptPart, ResponseToken
+from captum_iba.text.json_result import provenance
 from captum_iba.text.model_properties import model_name
 from captum_iba.text.prompt import Prompt, is_span, read_prompt
 from captum_iba.text.prompt_model import PromptRemoval
@@ -189,6 +190,7 @@ class GenerationExplainer:
             contrast=contrast,
             settings=asdict(settings),
             model=model_name(self.model),
+            provenance=provenance(self.model),
         )
         return replace(result, check=_check(removal, result)) if check else result
 

@@ -104,6 +104,7 @@ class GenerationAttribution(JsonResult):
         settings (dict): Settings of the bottleneck.
         check (PromptCheck or None): The probability without the leading parts.
         model (str): Name of the model, without a path.
+        provenance (dict): Versions of the libraries, device and precision.
     """
 
     prompt: str
@@ -118,6 +119,7 @@ class GenerationAttribution(JsonResult):
     settings: Mapping[str, Any] = field(default_factory=dict)
     check: PromptCheck | None = None
     model: str = ""
+    provenance: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def bits(self) -> npt.NDArray[np.float64]:
@@ -194,7 +196,7 @@ class GenerationAttribution(JsonResult):
     def to_dict(self) -> dict[str, Any]:
         """The result as plain Python for JSON, with the share of each part."""
         content = dataclasses.asdict(self)
-        content["settings"] = dict(self.settings)
+        content["settings"], content["provenance"] = dict(self.settings), dict(self.provenance)
         for part, share in zip(content["parts"], self.shares.tolist(), strict=True):
             part["share"] = share
         return {"format": _FORMAT, **content}

@@ -1,4 +1,4 @@
-"""What results of explainers have in common: they are written as JSON, and read again."""
+"""What results of explainers have in common: where they come from; they are written as JSON, and read again."""
 
 from __future__ import annotations
 
@@ -6,13 +6,41 @@ import json
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from captum_iba._files import write_text
+from captum_iba._version import __version__
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+_LIBRARIES = ("torch", "captum", "transformers", "tokenizers", "lime", "numpy", "scikit-learn")
+
+
+@cache
+def _library_versions() -> tuple[tuple[str, str], ...]:
+    versions = [("captum_iba", __version__)]
+    for name in _LIBRARIES:
+        try:
+            versions.append((name, version(name)))
+        except PackageNotFoundError:
+            continue
+    return tuple(versions)
+
+
+def library_versions() -> dict[str, str]:
+    """The versions of this package and of the installed libraries that can change a digit of a result."""
+    return dict(_library_versions())
+
+
+def provenance(model: Any, fingerprint: str | None = None) -> dict[str, str]:
+    """What a result is computed with: versions, device and precision, and the model's fingerprint if it is known."""
+    parameter = next(iter(model.parameters()))
+    known = {} if fingerprint is None else {"model_fingerprint": fingerprint}
+    return {**library_versions(), "device": str(parameter.device), "dtype": str(parameter.dtype), **known}
 
 
 class JsonResult(ABC):

@@ -138,6 +138,8 @@ class TextAttribution(JsonResult):
         trace (TextTrace or None): The optimization step by step, with ``return_trace``; of the first repeat.
         repeats (tuple of tuple of float): With ``repeats``, bits per token of each repeat; the bits are their mean.
         check (DeletionCheck or None): With ``check``, the target probability without the leading words.
+        provenance (dict): Versions of the libraries, device and precision, and the model's fingerprint
+            (:meth:`TextExplainer.fingerprint`) if the statistics have it; empty in results of earlier versions.
         masked_probability (float or None): Target probability through the final mask, of the first repeat; None in
             results of method ``iba`` and of earlier versions.
 
@@ -173,6 +175,7 @@ class TextAttribution(JsonResult):
     check: DeletionCheck | None = None
     open_bits: float = 0.0
     masked_probability: float | None = None
+    provenance: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def words(self) -> tuple[Word, ...]:
@@ -293,7 +296,7 @@ class TextAttribution(JsonResult):
     def to_dict(self) -> dict[str, Any]:
         """The result as plain Python for JSON, with its words: NaN becomes None, infinity "inf" or "-inf"."""
         content = dataclasses.asdict(self)
-        content["settings"] = dict(self.settings)
+        content["settings"], content["provenance"] = dict(self.settings), dict(self.provenance)
         content["words"] = [dataclasses.asdict(word) for word in self.words]
         content["total_bits"] = self.total_bits
         return {"format": _FORMAT, **_json_safe(content)}
@@ -315,7 +318,8 @@ class TextAttribution(JsonResult):
             raise ValueError(f"content has the format {found!r}, expected {_FORMAT!r}{again}")
         known = {item.name for item in dataclasses.fields(cls)}
         try:
-            newer = ("repeats", "check", "open_bits", "masked_probability")  # not in files of earlier versions
+            # Not in files of earlier versions.
+            newer = ("repeats", "check", "open_bits", "masked_probability", "provenance")
             values = {name: content[name] for name in known if name in content or name not in newer}
             values["tokens"] = tuple(Token(**{**t, "bits": _number(t["bits"])}) for t in content["tokens"])
             for name in ("target_probability", "predicted_probability"):

@@ -17,6 +17,7 @@ from captum_iba.visualization.pieces import (
     check_same_text,
     format_number,
     full_color,
+    layer_names,
     parts,
     scale_of,
 )
@@ -356,7 +357,7 @@ def _draw_matrix(ax: Axes, rows: Sequence[DrawableBits], columns: Sequence[Part]
         label.set_parse_math(False)
         label.set_color(SOFT if part.kind == "special" else INK)
         label.set_alpha(0.7 if part.kind == "special" else 1.0)
-    names = [str(row.layer_index) if row.layer_index is not None else row.layer for row in rows]
+    names = layer_names(rows)
     ax.set_yticks(range(len(rows)), names, fontsize=0.85 * _SIZE)
     ax.set_ylabel("layer")
     ax.tick_params(length=0)

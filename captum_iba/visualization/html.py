@@ -19,7 +19,9 @@ from captum_iba.visualization.pieces import (
     format_number,
     full_color,
     is_scores,
+    layer_names,
     method_title,
+    notes_of_beta,
     ranked_words,
     token_parts,
     visible,
@@ -131,6 +133,7 @@ def token_page(
     methods: Sequence[Sequence[DrawableScores]] | None = None,
     layers: Sequence[Sequence[DrawableBits]] | None = None,
     gold_labels: Sequence[str] | None = None,
+    ids: Sequence[str] | None = None,
 ) -> str:
     """A self-contained page of explanations: each text colored, and the words that the decision needs.
 
@@ -142,14 +145,16 @@ def token_page(
         introduction (str): A sentence above the texts. Default: none.
         methods (sequence, optional): For every text the Scores of other methods, shown beside it. Default: None.
         layers (sequence, optional): For every text its attributions at single layers, shown last. Default: None.
-        gold_labels (sequence of str, optional): The gold label of every text, shown beside the class. Default: None.
+        gold_labels (sequence of str, optional): The gold label of every text, shown beside the class, and marked where
+            the model predicts another one. Default: None.
+        ids (sequence of str, optional): The name of every text. Default: None.
 
     Returns:
         str: An HTML document.
 
     Raises:
         ValueError: No attributions, ``methods`` or ``layers`` for other texts or classes, or another number of
-            ``gold_labels``.
+            ``gold_labels`` or ``ids``.
 
     Examples::
 
@@ -167,12 +172,13 @@ def token_page(
             raise ValueError(
                 f"{name} has other texts or classes than attributions, expected the same in the same order"
             )
-    if gold_labels is not None and len(gold_labels) != len(attributions):
-        raise ValueError(
-            f"gold_labels has {len(gold_labels)} entries, expected one for each of {len(attributions)} texts"
-        )
+    for name, column in (("gold_labels", gold_labels), ("ids", ids)):
+        if column is not None and len(column) != len(attributions):
+            raise ValueError(f"{name} has {len(column)} entries, expected one for each of {len(attributions)} texts")
     others: dict[str, Any] = {"methods": []} if methods is None else _methods(methods, None)
     golds: Sequence[str | None] = [None] * len(attributions) if gold_labels is None else gold_labels
+    names: Sequence[str | None] = [None] * len(attributions) if ids is None else ids
+    betas = notes_of_beta(attributions)
     rows = [text["rows"] for text in others.pop("texts", [])] or [[]] * len(attributions)
     texts = [
         {
@@ -181,9 +187,11 @@ def token_page(
             "map": token_parts(item),
             "rows": scores,
             "gold": None if gold is None else str(gold),
+            "id": "" if name is None else str(name),
+            "beta": beta,
             **dict(zip(("leading", "rest"), ranked_words(item), strict=True)),
         }
-        for item, scores, gold in zip(attributions, rows, golds, strict=True)
+        for item, scores, gold, name, beta in zip(attributions, rows, golds, names, betas, strict=True)
     ]
     return render_template(
         "tokens.html.jinja",
@@ -191,7 +199,10 @@ def token_page(
         introduction=introduction,
         texts=texts,
         layers=[_layer_rows(row) for row in layers or []],
-        settings=list(dict.fromkeys(_settings(item) for item in attributions)),
+        settings=list(
+            dict.fromkeys(line for item in attributions for line in (_settings(item), _origin(item)) if line)
+        ),
+        models=list(dict.fromkeys(item.model for item in attributions if item.model)),
         has_gold=gold_labels is not None,
         sorting=sorting() if len(texts) > 1 and methods is None else None,
         **others,
@@ -203,15 +214,22 @@ def _settings(item: DrawableBits) -> str:
     return f"{item.layer_label} · {item.preset} ({settings}), statistics of {item.statistics}"
 
 
+def _origin(item: DrawableBits) -> str:
+    known = dict(item.provenance)
+    fingerprint = known.pop("model_fingerprint", "")
+    parts = [" ".join(pair) for pair in known.items()]
+    return ", ".join([*parts, f"fingerprint of the model {fingerprint[:16]}"] if fingerprint else parts)
+
+
 def _layer_rows(attributions: Sequence[DrawableBits]) -> list[dict[str, Any]]:
     scale = Scale(full_color(attributions))
     return [
         {
             "item": item,
-            "name": item.layer if item.layer_index is None else item.layer_index,
+            "name": name,
             "map": token_parts(item, scale),
         }
-        for item in attributions
+        for item, name in zip(attributions, layer_names(attributions), strict=True)
     ]
 
 

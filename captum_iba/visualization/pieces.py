@@ -61,6 +61,10 @@ class DrawableBits(Protocol):
     @property
     def settings(self) -> Mapping[str, Any]: ...
     @property
+    def model(self) -> str: ...
+    @property
+    def provenance(self) -> Mapping[str, str]: ...
+    @property
     def word_shares(self) -> Any: ...
     @property
     def word_spread(self) -> Any: ...
@@ -143,6 +147,19 @@ def check_same_text(attributions: Sequence[DrawableBits], name: str) -> None:
         raise ValueError(f"{name} has attributions of several texts, expected those of one text")
     if len(targets := {item.target for item in attributions}) != 1:
         raise ValueError(f"{name} has attributions of the classes {sorted(targets)}, expected those of one class")
+
+
+def layer_names(attributions: Sequence[DrawableBits]) -> list[str]:
+    """Number or name of the layer of each, with ``beta`` where that differs: bits of different ones do not compare."""
+    names = [item.layer if item.layer_index is None else str(item.layer_index) for item in attributions]
+    betas = notes_of_beta(attributions)
+    return [f"{name} ({beta})" if beta else name for name, beta in zip(names, betas, strict=True)]
+
+
+def notes_of_beta(attributions: Sequence[DrawableBits]) -> list[str]:
+    """``"beta 3"`` for each where they are not all equal, else empty."""
+    betas = [item.settings.get("beta") for item in attributions]
+    return ["" if beta is None or len({*betas}) == 1 else f"beta {beta:g}" for beta in betas]
 
 
 class Part(NamedTuple):

@@ -9,8 +9,9 @@ import torch
 import transformers
 from transformers.modeling_outputs import SequenceClassifierOutput
 
+from captum_iba.compare.parallel import LocalExecutor, explain_texts
 from captum_iba.demo import embedded_model_path
-from captum_iba.text import TextExplainer
+from captum_iba.text import TextExplainer, explain_layers
 from captum_iba.text.bottleneck import MASK_LOST_PREDICTION
 from captum_iba.text.layers import find_blocks
 from captum_iba.visualization import token_map
@@ -187,3 +188,23 @@ def test_the_default_tries_a_smaller_beta_where_its_mask_loses_the_prediction():
     # As with that beta, and alone as beside others.
     assert results[2].bits == pytest.approx(explainer.explain(texts[2], beta=3.0).bits, rel=1e-4, abs=1e-2)
     assert results[2].bits == pytest.approx(explainer.explain(texts[2]).bits, rel=1e-4, abs=1e-2)
+
+
+def test_layers_side_by_side_have_one_beta():
+    path = embedded_model_path()
+    explainers = [TextExplainer.from_pretrained(path, layer) for layer in (1, 4)]
+    texts = ["A fine film.", "Boring.", "A dull plot."]
+    alone = [[result.settings["beta"] for result in explainer.explain(texts)] for explainer in explainers]
+    assert len({beta for of_layer in alone for beta in of_layer}) > 1  # by itself, each text and layer has its own
+    rows = explain_layers(explainers, texts)
+    betas = {after.settings["beta"] for row in rows for _, after in row}
+    assert betas == {min(min(of_layer) for of_layer in alone)}
+    given = explain_layers(explainers, texts, beta=10.0)
+    assert {after.settings["beta"] for row in given for _, after in row} == {10.0}
+
+
+def test_kept_results_that_lost_the_prediction_are_warned_of_again(tmp_path):
+    explainer = TextExplainer.from_pretrained(embedded_model_path())
+    for _ in range(2):
+        with pytest.warns(UserWarning, match="closes too much"):
+            explain_texts(LocalExecutor(), explainer, ["A fine film.", "Boring."], keep=tmp_path, beta=30.0)

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from captum_iba.text import TextAttribution
 from captum_iba.text.result import DeletionCheck
-from captum_iba.visualization import method_map, method_page, terminal_text, token_map, token_page
+from captum_iba.visualization import method_map, method_page, plot_layers, terminal_text, token_map, token_page
 from captum_iba.visualization.pieces import HARDLY_ANYTHING, format_number, parts, ranked_words
 from captum_iba.visualization.terminal import printable
 from tests.visualization.examples import attribution, scores
@@ -265,8 +265,30 @@ def test_gold_labels_stand_beside_the_class():
     rivals = [[scores("a film", [1.0, -2.0])]]
     for kind in (None, rivals):
         assert "gold label: positive" in Page(token_page([one], methods=kind, gold_labels=["positive"])).text
-    with pytest.raises(ValueError, match="gold_labels has 1 entries, expected one for each of 2 texts"):
-        token_page([one, one], gold_labels=["positive"])
+    assert page.count("<mark") == 1 and "<bdi>&lt;b&gt;</bdi> ≠" in page
+    for name in ("gold_labels", "ids"):
+        with pytest.raises(ValueError, match=f"{name} has 1 entries, expected one for each of 2 texts"):
+            token_page([one, one], **{name: ["positive"]})
+
+
+def test_a_table_names_texts_model_and_provenance():
+    origin = {"captum_iba": "1.0", "torch": "2.13.0", "model_fingerprint": "0123456789abcdef0123"}
+    one = dataclasses.replace(attribution("a film"), model="<small>", provenance=origin)
+    page = Page(token_page([one, one], ids=["row-7", "<i>"]))
+    assert "Model: <small>" in page.text and "row-7" in page.text and "<i>" in page.text
+    assert page.text.count("captum_iba 1.0, torch 2.13.0, fingerprint of the model 0123456789abcdef") == 1
+
+
+def test_bits_of_different_beta_are_not_sorted_or_compared():
+    one, other = (attribution("a film", settings={"beta": beta}) for beta in (10.0, 3.0))
+    page = token_page([one, other])
+    assert "Bits of different beta do not compare" in page and ">beta 3</span>" in page
+    assert '<button type="button">bits</button>' not in page
+    assert '<button type="button">bits</button>' in token_page([one, one])
+    assert "(beta 3)" in token_page([one], layers=[[one, other]])
+    assert "(beta 3)" not in token_page([one], layers=[[other, other]])
+    labels = plot_layers([one, other])[1].get_yticklabels()
+    assert [label.get_text() for label in labels] == ["1 (beta 10)", "1 (beta 3)"]
 
 
 def test_other_methods_stand_beside():
