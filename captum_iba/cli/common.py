@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from io import StringIO
 from itertools import pairwise
 from pathlib import Path
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
@@ -55,6 +56,8 @@ PrecisionOption = Annotated[
 ModelOption = Annotated[
     str | None, typer.Option("--model", help="Folder or hub name of a classifier.", show_default="the embedded one")
 ]
+MINUTE = 60.0
+
 DeviceOption = Annotated[
     str | None, typer.Option("--device", help="Device of the model, for example cuda.", show_default="the CPU")
 ]
@@ -312,6 +315,24 @@ def progress_bar(quiet: bool, *columns: ProgressColumn) -> Progress:
         console=console,
         disable=quiet or not console.is_terminal,
     )
+
+
+@contextmanager
+def every_minute(say: Callable[[], None], seconds: float = MINUTE) -> Iterator[None]:
+    """Call a function every minute, from another thread."""
+    ended = Event()
+
+    def tell() -> None:
+        while not ended.wait(seconds):
+            say()
+
+    thread = Thread(target=tell, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def note(message: str, quiet: bool) -> None:

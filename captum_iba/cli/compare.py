@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import fields
 from enum import Enum
 from pathlib import Path
-from threading import Event, Thread
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.progress import TaskProgressColumn, TextColumn
 
 from captum_iba.cli.common import (
+    MINUTE,
     AddressOption,
     DeviceOption,
     ExecutorName,
@@ -27,6 +27,7 @@ from captum_iba.cli.common import (
     check_input,
     check_model,
     check_output_folder,
+    every_minute,
     find_executor,
     has_columns,
     loading,
@@ -42,8 +43,6 @@ from captum_iba.cli.common import (
 if TYPE_CHECKING:
     from captum_iba.compare import Comparison, ComparisonConfig, FinishedChunk, Summary
     from captum_iba.compare.parallel import Executor
-
-_MINUTE = 60.0
 
 # Those of captum_iba.methods, whose import takes seconds; a test compares them.
 METHOD_NAMES = (
@@ -270,29 +269,11 @@ def _compute(comparison: Comparison, quiet: bool) -> None:
                 first = left.add(step)
                 advance(step.run, step.tokens - so_far)
                 so_far = 0
-                if first and (seconds := left.seconds_of(step.run)) > _MINUTE:
+                if first and (seconds := left.seconds_of(step.run)) > MINUTE:
                     note(f"{step.run}: about {seconds / 60:.0f} min", quiet)
                 if step.error is not None and step.run not in failing:
                     failing.add(step.run)
                     note(f"{step.run} fails on examples, which is recorded; the first time with {step.error}", quiet)
-
-
-@contextmanager
-def every_minute(say: Callable[[], None], seconds: float = _MINUTE) -> Iterator[None]:
-    """Call a function every minute, from another thread."""
-    ended = Event()
-
-    def tell() -> None:
-        while not ended.wait(seconds):
-            say()
-
-    thread = Thread(target=tell, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
 
 
 class TimeLeft:

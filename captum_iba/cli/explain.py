@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -27,6 +28,7 @@ from captum_iba.cli.common import (
     check_model,
     check_output_folder,
     check_results,
+    every_minute,
     find_executor,
     has_columns,
     loading,
@@ -155,9 +157,23 @@ def explain(
 ) -> None:
     """Explain texts: the words in color, and how many bits the classifier needs of each."""
 
+    finished = total = 0
+
+    def progressed(count: int) -> None:
+        nonlocal finished
+        finished = count
+
+    def say() -> None:
+        note(f"{finished:,} of {total:,} texts are explained", quiet)
+
     def interrupted() -> str:
-        kept = keep is not None and any(keep.glob("*.json"))
-        return f"interrupted{f'; what is finished is kept in {keep}, and the same command goes on' if kept else ''}"
+        if total < 2:
+            return "interrupted"
+        if keep is None:
+            return "interrupted; nothing is kept without --keep"
+        if not finished:
+            return f"interrupted; no batch of texts was finished, and nothing is kept in {keep}"
+        return f"interrupted; {finished:,} of {total:,} texts are kept in {keep}, and the same command goes on"
 
     with plain_errors(quiet, interrupted):
         _check_options(texts, preset, statistics, statistics_from, text_column, pair_column)
@@ -190,9 +206,11 @@ def explain(
         if statistics is None and preset is not BottleneckPreset.as_released:
             _find_statistics(explainer, model, statistics_from, (text_column, pair_column), quiet)
         attribute: Callable[..., list[TextAttribution]] = explainer.explain
-        if where.remote or keep is not None:
-            attribute = partial(explain_texts, where, explainer, device=device, keep=keep)
-        with quiet_workers(where):
+        if where.remote or keep is not None or len(first_texts) > batch_size:
+            attribute = partial(explain_texts, where, explainer, device=device, keep=keep, on_batch=progressed)
+        total = len(first_texts)
+        has_bar = sys.stderr.isatty()
+        with quiet_workers(where), nullcontext() if has_bar else every_minute(say):
             results = attribute(
                 first_texts,
                 pair or second_texts,
@@ -207,7 +225,7 @@ def explain(
                 repeats=repeats,
                 check=check,
                 batch_size=batch_size,
-                show_progress=not quiet and sys.stderr.isatty(),
+                show_progress=not quiet and has_bar,
             )
         scores = _scores(names, layers, explainer, results, seed, quiet)
         _deliver(results, scores, read, explainer.classifier.labels, html, json_file, quiet)

@@ -12,10 +12,11 @@ import importlib
 import json
 import logging
 import os
+import re
 import socket
 import warnings
 from collections import deque
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -342,6 +343,7 @@ def explain_texts(
     batch_size: int = 8,
     show_progress: bool = False,
     keep: str | os.PathLike[str] | None = None,
+    on_batch: Callable[[int], object] = lambda _: None,
     **settings: Any,
 ) -> list[TextAttribution]:
     """Explain many texts by the workers of an executor, as :meth:`captum_iba.text.TextExplainer.explain` does here.
@@ -358,6 +360,7 @@ def explain_texts(
         show_progress (bool, optional): Whether to show a progress bar over the batches. Default: False.
         keep (path, optional): Folder for finished batches: the same call with the same folder goes on where it
             stopped, by any executor. Default: None.
+        on_batch (Callable, optional): Called with the number of texts that are finished. Default: nothing is called.
         **settings: All other arguments of ``explain``.
 
     Returns:
@@ -390,9 +393,12 @@ def explain_texts(
     kept = None if keep is None else _KeptBatches(Path(keep), explainer, device, settings)
     results: dict[int, TextAttribution] = {}
     explained: Iterable[Any] = _explained(executor, _Explaining(explainer, settings), device, calls, kept)
-    for number, batch_results in progress(explained, "Texts", len(batches)) if show_progress else explained:
-        results.update(zip(batches[number], batch_results, strict=True))
-    if kept is not None and any(map(lost_prediction, kept.found)):
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", re.escape(MASK_LOST_PREDICTION))  # once for all batches, new and kept
+        for number, batch_results in progress(explained, "Texts", len(batches)) if show_progress else explained:
+            results.update(zip(batches[number], batch_results, strict=True))
+            on_batch(len(results))
+    if any(map(lost_prediction, results.values())):
         warn_user(MASK_LOST_PREDICTION)
     return [results[i] for i in range(len(first))]
 
@@ -429,7 +435,6 @@ class _KeptBatches:
             raise NotADirectoryError(f"keep: {folder} is a file, expected a folder.")
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
-        self.found: list[TextAttribution] = []
         self._digest = hashlib.sha256()
         classifier, bottleneck = explainer.classifier, explainer._bottleneck_of(settings.get("preset", "default"))
         parts = [
@@ -454,10 +459,7 @@ class _KeptBatches:
             results = [TextAttribution.from_dict(item) for item in content]
         except (FileNotFoundError, ValueError, TypeError):
             return None
-        if len(results) != len(batch[0]):
-            return None
-        self.found += results
-        return results
+        return results if len(results) == len(batch[0]) else None
 
     def write(self, results: list[TextAttribution], *batch: Any) -> None:
         content = json.dumps([result.to_dict() for result in results], ensure_ascii=False, allow_nan=False)

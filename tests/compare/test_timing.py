@@ -4,7 +4,8 @@ import time
 from contextlib import contextmanager
 from threading import Event
 
-from captum_iba.cli.compare import METHOD_NAMES, TimeLeft, every_minute
+from captum_iba.cli.common import every_minute
+from captum_iba.cli.compare import METHOD_NAMES, TimeLeft
 from captum_iba.compare import FinishedChunk, prepare
 from captum_iba.methods import method_names
 
