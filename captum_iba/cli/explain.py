@@ -193,8 +193,9 @@ def explain(
                 expected = f"expected one for each of the {len(first_texts)} texts, got {len(pair)}"
                 raise typer.BadParameter(f"--pair: {expected}.")
             from captum_iba.compare.parallel import explain_texts
-            from captum_iba.text.arguments import check_device
+            from captum_iba.text.arguments import check_device, check_texts
 
+            check_texts(first_texts, pair or second_texts)
             layers = None if layer in (None, "all") else parse_layer(layer)
             _check_methods(names, layers)
             where = find_executor(executor, address, workers)

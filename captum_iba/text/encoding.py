@@ -19,7 +19,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 _MARKS = ("Mn", "Me", "Mc")  # categories of combining marks
 
@@ -128,6 +128,10 @@ class EncodedText:
 
 def check_tokenizer(tokenizer: Any) -> None:
     """Raise ValueError unless the tokenizer gives the characters of its tokens."""
+    if isinstance(tokenizer, nn.Module):
+        raise TypeError(
+            f"tokenizer is a {type(tokenizer).__name__}, a model; expected the model first, then its tokenizer"
+        )
     if not getattr(tokenizer, "is_fast", False):
         raise ValueError(
             f"tokenizer: {type(tokenizer).__name__} is a slow (Python) tokenizer and gives no character "

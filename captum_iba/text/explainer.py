@@ -79,7 +79,7 @@ class TextExplainer:
         self.layers = find_layers(model, layer)
         check_layers(self.classifier, self.layers)
         self._all_blocks = layer is None
-        self._warned = False
+        self._warned = self._warned_of_pairs = False
         if isinstance(statistics, (str, os.PathLike)):
             self.load_statistics(statistics)
         else:
@@ -99,6 +99,11 @@ class TextExplainer:
     @statistics.setter
     def statistics(self, statistics: FeatureStatistics | Sequence[FeatureStatistics] | None) -> None:
         self.use_statistics(statistics)
+
+    @property
+    def model(self) -> Any:
+        """The classifier, as it was given."""
+        return self.classifier.model
 
     def fingerprint(self) -> str:
         """Digest of the model, its weights and active adapters, and of the tokenizer; computed anew."""
@@ -236,6 +241,12 @@ class TextExplainer:
         name, granularity, settings = resolve_text_settings(preset, overrides)
         targets = targets_per_text(target, len(first), self.classifier.labels)
         encoded = self.classifier.encode(first, second)
+        if pairs is None and not self._warned_of_pairs and _decides_on_pairs(self.classifier.labels):
+            self._warned_of_pairs = True
+            warn_user(
+                f"pairs is None, and the classes {', '.join(self.classifier.labels)} are of pairs of texts, such as a "
+                "premise and a hypothesis; the model reads one text alone"
+            )
         if not settings.noise_around_input:
             self._find_statistics(pairs is not None, show_progress)
             self._check_statistics()
@@ -413,6 +424,11 @@ def cached_statistics(
     )
     explainer.statistics = statistics
     return path, was_cached
+
+
+def _decides_on_pairs(labels: Sequence[str]) -> bool:
+    """Whether classes are those of natural language inference."""
+    return any("entail" in label.casefold() for label in labels)
 
 
 def explain_layers(

@@ -188,6 +188,11 @@ def load(path: str | os.PathLike[str], layers: Sequence[Block]) -> tuple[Feature
     FileNotFoundError if one is missing, ValueError for other files, those of another layer, or of different numbers of
     positions.
     """
+    if len(layers) > 1 and Path(path).is_file():
+        raise ValueError(
+            f"statistics is {os.fspath(path)}, one file, expected a folder of one for each of {len(layers)} layers, "
+            "as save_statistics writes it; or name the layer of the file"
+        )
     files = _files(path, layers)
     for file in files:
         if not file.is_file():

@@ -520,3 +520,31 @@ def test_a_file_of_a_model_that_is_not_whole_is_named(tmp_path, bert, wordpiece,
     (tmp_path / name).write_bytes(content[: int(len(content) * left)])
     with pytest.raises(ValueError, match=f"model: {tmp_path / name} is damaged or not whole"):
         load_classifier(tmp_path)
+
+
+def test_model_and_tokenizer_in_the_other_order_are_named(bert, wordpiece):
+    with pytest.raises(
+        TypeError, match="tokenizer is a BertForSequenceClassification, a model; expected the model first"
+    ):
+        TextExplainer(wordpiece, bert)
+    assert TextExplainer(bert, wordpiece).model is bert
+
+
+def test_one_file_is_no_statistics_of_several_layers(bert, wordpiece, tmp_path):
+    (tmp_path / "film.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"film.json, one file, expected a folder of one for each of 4 layers"):
+        TextExplainer(bert, wordpiece, statistics=tmp_path / "film.json")
+
+
+def test_a_single_text_for_a_classifier_of_pairs_is_warned_of_once(bert, wordpiece):
+    explainer = TextExplainer(bert, wordpiece, layer=2)
+    explainer.classifier.labels = ["entailment", "neutral", "contradiction"]
+    explainer.estimate_statistics(["the film was good"])
+    with pytest.warns(
+        UserWarning, match="pairs is None, and the classes entailment, neutral, contradiction are of pairs"
+    ):
+        explainer.explain("the film", n_steps=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        explainer.explain("the film", n_steps=1)
+        explainer.explain("the film", "a plot", n_steps=1)
