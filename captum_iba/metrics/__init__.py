@@ -7,7 +7,12 @@ from captum_iba._bootstrap import Interval, mean_over_seeds, paired_bootstrap
 from captum_iba.metrics.degradation import Degradation, degradation, degradation_both
 from captum_iba.metrics.layer_metrics import layer_infidelity, layer_sensitivity_max
 from captum_iba.metrics.perturbations import BaselineValue, Delete, MaskOut, Perturbation, ReplaceToken
-from captum_iba.metrics.prompt_removal import PromptDegradation, linear_datamodeling_score, prompt_degradation
+from captum_iba.metrics.prompt_removal import (
+    PromptDegradation,
+    linear_datamodeling_score,
+    prompt_degradation,
+    removal_effects,
+)
 from captum_iba.metrics.removal import NINTHS
 from captum_iba.metrics.sanity_checks import (
     Randomization,
@@ -61,5 +66,6 @@ __all__ = [
     "probability_drop",
     "prompt_degradation",
     "rank_correlation",
+    "removal_effects",
     "sufficiency",
 ]

@@ -141,6 +141,50 @@ def linear_datamodeling_score(
     return float(rank_correlation(predicted.unsqueeze(0), log_probability(kept).cpu().double().unsqueeze(0)))
 
 
+def removal_effects(log_probability: LogProbability, parts: Sequence[int], n_parts: int) -> tuple[Tensor, Tensor]:
+    """
+    Decrease in the log-probability of a response without each of some parts of its prompt.
+
+    It is the mean of two decreases: without the part alone, and without all these parts in comparison to without the
+    others of them. The first misses a part that another one repeats; the second has it. They are the first and the last
+    term of a Shapley value among these parts.
+
+    Args:
+
+        log_probability (Callable): Function of the kept parts, (N, P) booleans, that returns (N,).
+        parts (sequence of int): Numbers of N parts.
+        n_parts (int): Number of all parts, P.
+
+    Returns:
+
+        tuple: Log-probability with the whole prompt, a scalar, and the effects, (N,), both float64; in 2 N + 2 forward
+        passes at most.
+
+    Raises:
+
+        ValueError: A number that is no part, or one that is twice among them.
+
+    Examples::
+
+        >>> whole, effects = removal_effects(lambda kept: kept[:, :2].any(1).float() + kept[:, 2], [0, 1, 2], n_parts=4)
+        >>> whole, effects
+        (tensor(2., dtype=torch.float64), tensor([0.5000, 0.5000, 1.0000], dtype=torch.float64))
+    """
+    check_integer("n_parts", n_parts, at_least=1)
+    if len({*parts}) < len(parts) or not {*parts} <= {*range(n_parts)}:
+        raise ValueError(f"parts has {list(parts)}, expected different numbers from 0 to {n_parts - 1}")
+    every, chosen = frozenset(range(n_parts)), frozenset(parts)
+    wanted = [every, every - chosen, *(every - {part} for part in parts), *(every - chosen | {part} for part in parts)]
+    rows = list(dict.fromkeys(wanted))
+    kept = torch.tensor([[part in row for part in range(n_parts)] for row in rows])
+    found = dict(zip(rows, log_probability(kept).cpu().double(), strict=True))
+    effects = [
+        (found[every] - found[every - {part}] + found[every - chosen | {part}] - found[every - chosen]) / 2
+        for part in parts
+    ]
+    return found[every], torch.stack(effects) if effects else torch.zeros(0, dtype=torch.float64)
+
+
 def random_removals(n_parts: int, n_removals: int, kept_fraction: float, seed: int) -> Tensor:
     """Parts that are kept, (n_removals, n_parts), each with the same probability."""
     generator = torch.Generator().manual_seed(seed)

@@ -76,7 +76,8 @@ def check_by_deletion(
     """
     leading, _ = ranked_words(attribution)
     seed = int(attribution.settings.get("seed", 0)) % 2**63
-    kept = kept_in_check(attribution.word_shares, attribution.word_bits, len(leading), seed)
+    order = np.lexsort((-np.nan_to_num(attribution.word_bits, nan=-1.0), -attribution.word_shares))
+    kept = kept_in_check(order, len(leading), seed)
     versions = [keep_words(encoded, set(np.flatnonzero(words).tolist())) for words in kept]
     probabilities = probabilities_of_texts(classifier, versions, batch_size)[:, attribution.target].tolist()
     whole, without_leading, without_least, *random = probabilities
@@ -84,16 +85,15 @@ def check_by_deletion(
     return DeletionCheck(n_deleted, whole, without_leading, without_least, float(np.mean(random)), N_RANDOM)
 
 
-def kept_in_check(
-    shares: npt.NDArray[np.float64], bits: npt.NDArray[np.float64], n_leading: int, seed: int
-) -> npt.NDArray[np.bool_]:
+def kept_in_check(order: npt.NDArray[np.intp], n_leading: int, seed: int) -> npt.NDArray[np.bool_]:
     """The words that a check keeps: all, all but the leading, the least, and random ones, (3 + ``N_RANDOM``, W).
+
+    ``order`` has the numbers of the words, the most relevant one first.
 
     As many are deleted as are leading, at most half of all; one in nine where none is.
     """
-    n_words = len(bits)
+    n_words = len(order)
     n_deleted = max(1, min(n_leading, n_words // 2) if n_leading else round(n_words / 9))
-    order = np.lexsort((-np.nan_to_num(bits, nan=-1.0), -shares))
     generator = np.random.default_rng(seed)
     deleted = [order[:0], order[:n_deleted], order[n_words - n_deleted :]]
     deleted += [generator.permutation(n_words)[:n_deleted] for _ in range(N_RANDOM)]

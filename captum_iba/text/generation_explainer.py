@@ -14,7 +14,7 @@ from torch import Tensor
 from captum_iba._checks import check_flag, check_integer
 from captum_iba.attr.optimizer import unneeded_bits
 from captum_iba.attr.settings import BottleneckSettings
-from captum_iba.metrics.prompt_removal import LogProbability
+from captum_iba.metrics.prompt_removal import LogProbability, removal_effects
 from captum_iba.text.deletion import N_RANDOM, kept_in_check
 from captum_iba.text.generation import GENERATION, LLMInformationBottleneckAttribution, generation_settings
 from captum_iba.text.generation_result import GenerationAttribution, PromptCheck, PromptPart, ResponseToken
@@ -94,6 +94,7 @@ class GenerationExplainer:
         contrast: str | None = None,
         granularity: str | Sequence[tuple[int, int]] = "word",
         per_token: bool = False,
+        rerank: int = 8,
         check: bool = False,
         gen_args: dict[str, Any] | None = None,
         batch_size: int = 8,
@@ -123,6 +124,9 @@ class GenerationExplainer:
                         Default: "word"
             per_token (bool): Whether each explained token of the response has bits of its own, too.
                         Default: False
+            rerank (int): Number of parts with the most bits whose order is settled by removal, in two forward passes
+                        per part and two more; their bits stay as they are. 0 for the order of the bits alone.
+                        Default: 8
             check (bool): Whether to delete the leading parts, the least, and random ones.
                         Default: False
             gen_args (dict, optional): Arguments of ``generate``, without a response.
@@ -146,6 +150,7 @@ class GenerationExplainer:
         check_flag("per_token", per_token)
         check_flag("check", check)
         check_integer("batch_size", batch_size, at_least=1)
+        check_integer("rerank", rerank, at_least=0)
         if not isinstance(prompt, str) and not isinstance(prompt, (list, tuple)):
             raise TypeError(f"prompt is a {type(prompt).__name__}, expected a string or chat messages")
         if contrast is not None and per_token:
@@ -185,13 +190,14 @@ class GenerationExplainer:
             tokens=tokens,
             span=(start, end),
             granularity=granularity if isinstance(granularity, str) else "spans",
-            probability=float(removal(torch.ones(1, len(read.names), dtype=torch.bool)).exp()),
+            probability=0.0,
             masked_probability=float(masked[0]),
             contrast=contrast,
             settings=asdict(settings),
             model=model_name(self.model),
             provenance=provenance(self.model),
         )
+        result = _rerank(removal, result, rerank)
         return replace(result, check=_check(removal, result)) if check else result
 
     def removal(
@@ -268,8 +274,18 @@ def _find_span(span: str | tuple[int, int] | None, response: str) -> tuple[int, 
     return span[0], span[1]
 
 
+def _rerank(removal: LogProbability, result: GenerationAttribution, count: int) -> GenerationAttribution:
+    """The result with its probability, and the effects of the parts with the most bits."""
+    above = (result.shares > 0).sum()
+    leaders = (-result.scores).argsort()[: min(count, above)].tolist()
+    whole, effects = removal_effects(removal, leaders if len(leaders) > 1 else [], len(result.parts))
+    of_part = dict(zip(leaders, effects.tolist(), strict=False))
+    parts = tuple(replace(part, effect=of_part.get(number)) for number, part in enumerate(result.parts))
+    return replace(result, probability=float(whole.exp()), parts=parts)
+
+
 def _check(removal: LogProbability, result: GenerationAttribution) -> PromptCheck:
-    kept = kept_in_check(result.shares, result.bits, len(result.leading), seed=0)
+    kept = kept_in_check((-result.scores).argsort(), len(result.leading), seed=0)
     whole, without_leading, without_least, *others = removal(torch.from_numpy(kept)).double()
     return PromptCheck(
         n_parts=int((~kept[1]).sum()),

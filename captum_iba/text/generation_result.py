@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -32,6 +33,8 @@ class PromptPart:
         start, end (int): Its characters in the prompt.
         bits (float): Bits of it that the response needs.
         unneeded_bits (float): Bits that such a part ends with if the response does not need it.
+        effect (float or None): Decrease in the log-probability per token, or of the choice, without it
+            (:func:`captum_iba.metrics.removal_effects`); None where it was not measured.
     """
 
     text: str
@@ -39,6 +42,7 @@ class PromptPart:
     end: int
     bits: float
     unneeded_bits: float = 0.0
+    effect: float | None = None
 
 
 @dataclass(frozen=True)
@@ -150,9 +154,23 @@ class GenerationAttribution(JsonResult):
 
     @property
     def ranked(self) -> list[tuple[PromptPart, float]]:
-        """Parts with bits above the floor, and their shares, the largest share first."""
-        rows = zip(self.parts, self.shares.tolist(), strict=True)
-        return sorted((row for row in rows if row[1] > 0), key=lambda row: -row[1])
+        """Parts with bits above the floor, and their shares.
+
+        Those with the most bits come first, ordered by the effect of their removal as far as it was measured.
+        """
+        return [(self.parts[i], float(self.shares[i])) for i in self._order if self.shares[i] > 0]
+
+    @property
+    def scores(self) -> npt.NDArray[np.float64]:
+        """Number of parts that are ranked below each, (P,), as scores for metrics of the ranking."""
+        scores = np.empty(len(self.parts))
+        scores[self._order] = np.arange(len(self.parts))[::-1]
+        return scores
+
+    @property
+    def _order(self) -> npt.NDArray[np.intp]:
+        effects = [-math.inf if part.effect is None else part.effect for part in self.parts]
+        return np.lexsort((-self.bits, -self.shares, -np.array(effects)))
 
     @property
     def leading(self) -> list[tuple[PromptPart, float]]:
@@ -180,7 +198,8 @@ class GenerationAttribution(JsonResult):
             f"{format_number(self.total_bits)} bits in {len(self.parts)} parts ({self.granularity})",
         ]
         lines += [
-            f"{share:6.1%}  {format_number(part.bits):>8} bits  {_visible(part.text)}" for part, share in self.leading
+            f"{share:6.1%}  {format_number(part.bits):>8} bits  {effect_of(part)}{_visible(part.text)}"
+            for part, share in self.leading
         ] or ["no part has bits above the floor"]
         if self.check is not None:
             lines.append(self.check_sentence())
@@ -237,6 +256,11 @@ class GenerationAttribution(JsonResult):
         from captum_iba.visualization.generation_page import generation_map
 
         return generation_map(self)
+
+
+def effect_of(part: PromptPart) -> str:
+    """The effect of a part in a column of text; empty where it was not measured."""
+    return "" if part.effect is None else f"{part.effect:+6.2f} nats  "
 
 
 def _visible(text: str) -> str:

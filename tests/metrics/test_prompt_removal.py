@@ -6,7 +6,7 @@ import pytest
 import torch
 from scipy.stats import spearmanr
 
-from captum_iba.metrics.prompt_removal import linear_datamodeling_score, prompt_degradation
+from captum_iba.metrics.prompt_removal import linear_datamodeling_score, prompt_degradation, removal_effects
 
 EFFECTS = torch.tensor([1.0, 3.0, 0.5, 0.0])
 
@@ -56,3 +56,25 @@ def test_bad_input():
         prompt_degradation(log_probability, EFFECTS, fractions=[2])
     with pytest.raises(ValueError, match="kept_fraction is 1"):
         linear_datamodeling_score(log_probability, EFFECTS, kept_fraction=1)
+
+
+def test_removal_effects_are_the_ends_of_a_shapley_value():
+    generator = torch.Generator().manual_seed(0)
+    values, seen = torch.randn(32, generator=generator), []
+
+    def of_rows(kept):
+        seen.append(len(kept))
+        return values[(kept.long() * 2 ** torch.arange(5)).sum(1)]
+
+    whole, effects = removal_effects(of_rows, [3, 0, 4], 5)
+    assert seen == [8] and whole == values[31]
+    for part, effect in zip([3, 0, 4], effects.tolist(), strict=True):
+        alone, last = values[31] - values[31 - 2**part], values[6 + 2**part] - values[6]  # of 1 and 2, the others
+        assert effect == pytest.approx(float(alone + last) / 2, abs=1e-6)
+    # A linear function has its weights, and each of two equal parts half of their common effect.
+    assert removal_effects(log_probability, [0, 1, 3], 4)[1].tolist() == pytest.approx(EFFECTS[[0, 1, 3]].tolist())
+    assert removal_effects(lambda kept: kept[:, :2].any(1).float(), [0, 1], 3)[1].tolist() == [0.5, 0.5]
+    assert removal_effects(of_rows, [], 5)[1].shape == (0,) and seen[-1] == 1
+    for parts in ([0, 0], [5]):
+        with pytest.raises(ValueError, match="expected different numbers from 0 to 4"):
+            removal_effects(of_rows, parts, 5)

@@ -10,6 +10,7 @@ import tokenizers
 import torch
 import transformers
 
+from captum_iba.metrics import prompt_degradation, removal_effects
 from captum_iba.text import GenerationAttribution, GenerationExplainer
 from captum_iba.text.prompt import read_prompt
 from tests.text.conftest import DECODER
@@ -290,3 +291,22 @@ def test_of_several_sequences_the_first_one_is_explained(llama, wordpiece):
     torch.manual_seed(seed)
     result = explainer.explain(PROMPT, gen_args=several, **QUICK)
     assert result.response == wordpiece.decode(first[: first.index(3)])
+
+
+def test_the_leading_parts_are_ranked_by_the_effect_of_their_removal(explainer):
+    plain = explainer.explain(PROMPT, RESPONSE, rerank=0, **QUICK)
+    assert {part.effect for part in plain.parts} == {None}
+    assert [part for part, _ in plain.ranked] == sorted(plain.parts, key=lambda part: -part.bits)[: len(plain.ranked)]
+    result = explainer.explain(PROMPT, RESPONSE, rerank=4, **QUICK)
+    assert result.bits == pytest.approx(plain.bits) and result.probability == pytest.approx(plain.probability)
+    leaders = (-plain.scores).argsort()[:4]
+    removal = explainer.removal(PROMPT, RESPONSE)
+    _, effects = removal_effects(removal, leaders.tolist(), len(result.parts))
+    found = [result.parts[i].effect for i in leaders]
+    assert found == pytest.approx(effects.tolist(), abs=1e-5)
+    assert [part.effect for part, _ in result.ranked[:4]] == sorted(found, reverse=True)
+    assert result.ranked[4:] == plain.ranked[4:]
+    assert sorted(result.scores) == list(range(len(result.parts))) and result.scores.argmax() in leaders
+    assert f"{result.ranked[0][0].effect:+.2f} nats" in str(result)
+    drops = prompt_degradation(removal, result.scores, [4]).drops
+    assert drops == pytest.approx(prompt_degradation(removal, plain.scores, [4]).drops)
