@@ -31,7 +31,7 @@ from benchmarks.page import RESULTS, keep, machine
 from captum_iba._bootstrap import paired_bootstrap
 from captum_iba.compare.tables import FEWEST
 from captum_iba.methods.prompt_methods import context_cite, leave_one_part_out
-from captum_iba.metrics.prompt_removal import linear_datamodeling_score, prompt_degradation
+from captum_iba.metrics.prompt_removal import linear_datamodeling_score, prompt_degradation, removal_effects
 from captum_iba.text.generation import (
     GENERATION,
     GREEDY,
@@ -41,7 +41,7 @@ from captum_iba.text.generation import (
 from captum_iba.text.prompt import Prompt, divide, read_prompt
 from captum_iba.text.prompt_model import PromptRemoval
 
-N_TOKENS, COUNTS = 24, (1, 3, 5)
+N_TOKENS, COUNTS, N_RERANKED = 24, (1, 3, 5), 8
 QUESTIONS = {
     "summary": "Summarize in one sentence:\n{}\nSummary:",
     "question": "{}\nQuestion: What is the text about?\nAnswer:",
@@ -157,7 +157,7 @@ class Case:
     def measure(self, name: str, with_metrics: bool) -> dict[str, Any]:
         """Scores and cost of a method, and its metrics."""
         began = time.perf_counter()
-        scores, passes = METHODS[name](self)
+        scores, passes, *additive = METHODS[name](self)
         seconds = time.perf_counter() - began
         cost = {"scores": [round(value, 6) for value in scores.tolist()], "passes": passes, "seconds": seconds}
         if not with_metrics:
@@ -165,7 +165,7 @@ class Case:
         removal = self.cached
         drops = prompt_degradation(removal, scores, COUNTS).drops.tolist()
         curve = prompt_degradation(removal, scores).drops
-        score = linear_datamodeling_score(removal, scores, seed=1)
+        score = linear_datamodeling_score(removal, additive[0] if additive else scores, seed=1)
         return {
             **cost,
             **{f"drop@{count}": drop for count, drop in zip(COUNTS, drops, strict=True)},
@@ -181,6 +181,18 @@ def iba(case: Case, **overrides: Any) -> tuple[Tensor, float]:
     bits, _, _ = case.attribution.attribute_parts(case.prompt, case.response, weights, settings)
     # A backward pass to the embeddings alone costs about a forward pass.
     return bits[0], 2 * settings.n_steps + 2
+
+
+def reranked(case: Case) -> tuple[Tensor, float, Tensor]:
+    """The bottleneck with its leading parts ranked by removal, as GenerationExplainer does; and the bits."""
+    bits, passes = iba(case)
+    order = bits.argsort(descending=True).tolist()
+    removal = case.removal()
+    _, effects = removal_effects(removal, order[:N_RERANKED], case.n_parts)
+    leaders = [order[i] for i in effects.argsort(descending=True).tolist()]
+    scores = torch.empty(case.n_parts)
+    scores[leaders + order[N_RERANKED:]] = torch.arange(case.n_parts, 0, -1.0)
+    return scores, passes + removal.passes, bits
 
 
 def cite(case: Case, n_contexts: int) -> tuple[Tensor, float]:
@@ -213,8 +225,9 @@ def chance(case: Case) -> tuple[Tensor, float]:
     return torch.rand(case.n_parts, generator=torch.Generator().manual_seed(len(case.prompt.ids))), 0
 
 
-METHODS: dict[str, Callable[[Case], tuple[Tensor, float]]] = {
-    "iba": iba,
+METHODS: dict[str, Callable[[Case], tuple[Any, ...]]] = {
+    "iba": reranked,
+    "iba_bits": iba,
     "context_cite_32": lambda case: cite(case, 32),
     "context_cite_64": lambda case: cite(case, 64),
     "context_cite_256": lambda case: cite(case, 256),
