@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
@@ -67,6 +68,7 @@ def explain_response(
         bool, typer.Option("--per-token", help="Explain each token of the response by itself, too.")
     ] = False,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Largest number of tokens to generate.")] = 25,
+    rerank: Annotated[int, typer.Option(min=0, help="Number of leading parts whose order is settled by removal.")] = 8,
     check: Annotated[bool, typer.Option(help="Delete the leading parts, the least, and random ones.")] = True,
     beta: Annotated[float | None, typer.Option(min=0, help="Weight of the information.", show_default="0.1")] = None,
     steps: Annotated[int | None, typer.Option(min=0, help="Number of optimizer steps.", show_default="10")] = None,
@@ -112,7 +114,9 @@ def explain_response(
             contrast=contrast,
             granularity=by.value,
             per_token=per_token,
+            rerank=rerank,
             check=check,
+            show_progress=not quiet and sys.stderr.isatty(),
             gen_args={**GREEDY, "max_new_tokens": max_new_tokens} if response is None else None,
             batch_size=batch_size,
             beta=beta,

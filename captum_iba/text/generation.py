@@ -6,7 +6,8 @@ every block. So a closed token is erased, as by deletion, and only its place rem
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -17,6 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from captum_iba._checks import check_flag, check_integer
+from captum_iba._compat import progress
 from captum_iba.attr._model.guard import ModuleGuard
 from captum_iba.attr.objective import NATS_PER_BIT, Information, MaskLayout
 from captum_iba.attr.optimizer import optimize_mask
@@ -105,6 +107,7 @@ class LLMInformationBottleneckAttribution:
         gen_args: dict[str, Any] | None = None,
         per_token: bool = False,
         internal_batch_size: int = 8,
+        show_progress: bool = False,
         preset: BottleneckSettings = GENERATION,
         **overrides: Any,
     ) -> LLMAttributionResult:
@@ -125,6 +128,8 @@ class LLMInformationBottleneckAttribution:
                         Default: False
             internal_batch_size (int): Largest number of rows of a forward pass, with ``per_token``.
                         Default: 8
+            show_progress (bool): Whether to show a progress bar over the steps.
+                        Default: False
             preset (BottleneckSettings): Settings; ``n_samples`` must be 0, and ``granularity`` ``"token"``.
                         Default: :data:`GENERATION`
             **overrides: Fields of the settings that override the preset's.
@@ -141,6 +146,7 @@ class LLMInformationBottleneckAttribution:
             TypeError: An input or target of another type, or a keyword that is no setting.
         """
         check_flag("per_token", per_token)
+        check_flag("show_progress", show_progress)
         check_integer("internal_batch_size", internal_batch_size, at_least=1)
         settings = generation_settings(preset, overrides)
         prompt = read_prompt(inp, self.tokenizer)
@@ -149,7 +155,7 @@ class LLMInformationBottleneckAttribution:
         if per_token:
             rows = torch.cat([rows, torch.eye(len(response))])
         attributions, _, probabilities = self.attribute_parts(
-            prompt, response, rows, settings, internal_batch_size=internal_batch_size
+            prompt, response, rows, settings, internal_batch_size=internal_batch_size, show_progress=show_progress
         )
         return LLMAttributionResult(
             input_tokens=prompt.names,
@@ -168,6 +174,7 @@ class LLMInformationBottleneckAttribution:
         settings: BottleneckSettings,
         contrast: Sequence[int] | None = None,
         internal_batch_size: int = 8,
+        show_progress: bool = False,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Attribute rows of weights of the response's tokens, (B, R), to the parts of a prompt.
 
@@ -184,10 +191,11 @@ class LLMInformationBottleneckAttribution:
                 self._checked = check_model(self.model, prompt, response)
             with torch.no_grad():
                 probabilities = model.log_probabilities(1).exp()[0]
-            batches = [
-                _optimize(_GenerationObjective(model, rows, settings, other))
-                for rows in torch.split(weights, internal_batch_size)
-            ]
+            parts = torch.split(weights, internal_batch_size)
+            total = len(parts) * (settings.n_steps + 1)
+            with progress(total=total, desc="Generated text") if show_progress else nullcontext() as bar:
+                on_pass = (lambda _: None) if bar is None else bar.update
+                batches = [_optimize(_GenerationObjective(model, rows, settings, other), on_pass) for rows in parts]
         bits, masked = (torch.cat(tensors) for tensors in zip(*batches, strict=True))
         return bits, masked, probabilities.cpu()
 
@@ -316,9 +324,9 @@ class _GenerationObjective:
         return means
 
 
-def _optimize(objective: _GenerationObjective) -> tuple[Tensor, Tensor]:
+def _optimize(objective: _GenerationObjective, on_pass: Callable[[int], object]) -> tuple[Tensor, Tensor]:
     """Bits of each part of the prompt, (B, P), and the probability of the response through the final mask, (B,)."""
-    alpha, [(_, _, probability)] = optimize_mask(objective, 1, "final", lambda _: None)
+    alpha, [(_, _, probability)] = optimize_mask(objective, 1, "final", on_pass)
     bits = objective.information.per_element(alpha).sum(2).cpu() / NATS_PER_BIT
     parts = objective.model.parts.cpu().expand(len(bits), -1)
     of_parts = torch.zeros(len(bits), objective.model.n_parts).scatter_add_(1, parts, bits.float())

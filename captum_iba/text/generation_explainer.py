@@ -98,6 +98,7 @@ class GenerationExplainer:
         check: bool = False,
         gen_args: dict[str, Any] | None = None,
         batch_size: int = 8,
+        show_progress: bool = False,
         preset: BottleneckSettings = GENERATION,
         **overrides: Any,
     ) -> GenerationAttribution:
@@ -133,6 +134,8 @@ class GenerationExplainer:
                         Default: up to 25 new tokens, the most probable ones
             batch_size (int): Largest number of rows of a forward pass.
                         Default: 8
+            show_progress (bool): Whether to show a progress bar over the steps.
+                        Default: False
             preset (BottleneckSettings): Settings.
                         Default: ``captum_iba.text.generation.GENERATION``
             **overrides: Fields of the settings that override the preset's.
@@ -149,6 +152,7 @@ class GenerationExplainer:
         """
         check_flag("per_token", per_token)
         check_flag("check", check)
+        check_flag("show_progress", show_progress)
         check_integer("batch_size", batch_size, at_least=1)
         check_integer("rerank", rerank, at_least=0)
         if not isinstance(prompt, str) and not isinstance(prompt, (list, tuple)):
@@ -175,7 +179,7 @@ class GenerationExplainer:
         if per_token:
             rows = torch.cat([rows, torch.eye(length)[weights > 0]])
         bits, masked, probabilities = self.attribution.attribute_parts(
-            read, ids, rows, settings, contrast_ids, batch_size
+            read, ids, rows, settings, contrast_ids, batch_size, show_progress
         )
         of_tokens = iter(bits[1:].tolist() if per_token else [()] * length)
         tokens = tuple(

@@ -310,3 +310,11 @@ def test_the_leading_parts_are_ranked_by_the_effect_of_their_removal(explainer):
     assert f"{result.ranked[0][0].effect:+.2f} nats" in str(result)
     drops = prompt_degradation(removal, result.scores, [4]).drops
     assert drops == pytest.approx(prompt_degradation(removal, plain.scores, [4]).drops)
+
+
+def test_progress_is_shown_over_all_steps(explainer, capsys):
+    explainer.explain(PROMPT, RESPONSE, per_token=True, batch_size=2, show_progress=True, **QUICK)
+    shown = capsys.readouterr().err
+    assert "Generated text" in shown and "10/10" in shown  # two batches of four steps and the final mask
+    explainer.explain(PROMPT, RESPONSE, **QUICK)
+    assert capsys.readouterr().err == ""
