@@ -299,9 +299,9 @@ def test_files_are_written_before_anything_is_printed(tmp_path):
 
 
 def test_a_file_that_is_no_text():
-    Path("binary").write_bytes(b"\xff\xfe\x00")
+    Path("binary").write_bytes(b"\x89PNG\xfe\x00")
     done = run("explain", "--file", "binary")
-    assert done.exit_code == 1 and "not a UTF-8 text file" in done.stderr
+    assert done.exit_code == 1 and "it is not UTF-8 (" in done.stderr
 
 
 def test_other_methods_look_at_the_layer_that_is_asked_for():

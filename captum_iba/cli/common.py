@@ -282,11 +282,13 @@ def read_lines(source: str) -> list[str]:
 
 def read_text(source: str) -> str:
     """The text of a file, or of standard input."""
+    from captum_iba.compare.table_files import decoded
+
+    raw = sys.stdin.buffer.read() if source == "-" else Path(source).read_bytes()
     try:
-        raw = sys.stdin.buffer.read() if source == "-" else Path(source).read_bytes()
-        return raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{source} is not a UTF-8 text file ({error.reason} at byte {error.start}).") from error
+        return decoded(raw)
+    except ValueError as error:
+        raise ValueError(f"{source} cannot be read: {error}.") from error
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import gzip
 import io
 import json
 import lzma
+import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,8 +78,8 @@ def read_table(path: Path, reader: str, packed: str) -> FileTable:
 
     Between tabs a quotation mark is a character like others; between commas it quotes.
     """
-    with OPENERS[packed](path, "rt", encoding="utf-8-sig", newline="") as file:
-        content = file.read()
+    with OPENERS[packed](path, "rb") as file:
+        content = decoded(file.read())
     if reader == "csv":
         # A carriage return alone ends lines of old files only. Elsewhere it is part of a field, in quotation marks.
         lines = io.StringIO(content, newline="\n" if "\n" in content else "")
@@ -87,6 +88,16 @@ def read_table(path: Path, reader: str, packed: str) -> FileTable:
         texts = split_lines(content)
         return FileTable({"text": texts}, range(1, len(texts) + 1))
     return _read_json(split_lines(content))
+
+
+def decoded(content: bytes) -> str:
+    """The text of UTF-8 bytes, without a byte order mark; ValueError says what is wrong with others."""
+    if content[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        raise ValueError("it is UTF-16, as of a spreadsheet; expected UTF-8")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"it is not UTF-8 ({error.reason} at byte {error.start})") from error
 
 
 def split_lines(content: str) -> list[str]:
@@ -117,6 +128,10 @@ def _read_csv(file: Iterable[str], tabs: bool) -> FileTable:
                 continue
             if names is None:
                 names = _distinct(fields)
+                if not tabs and len(names) == 1 and (other := re.search(r"[;\t|]", names[0])):
+                    raise ValueError(
+                        f"line {line} has {other[0]!r} between the names, expected commas (pandas: to_csv without sep)"
+                    )
                 continue
             # A blank field too many, of a comma at the end, is no loss.
             if any(field.strip() for field in fields[len(names) :]) or (tabs and len(fields) < len(names)):

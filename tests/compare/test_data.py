@@ -124,7 +124,7 @@ def test_columns(names, given, found):
         (b"\n\n", {}, "has no rows|cannot be read"),
         (b'{"text": "a", "label": 0}\n{"text": "b"\n', {}, "line 2 is not JSON"),
         (b'{"text": "a", "label": 0}\n\n[1, 2]\n', {}, "line 3 is no object"),
-        (b'{"text": "\xff", "label": 0}\n', {}, "line 1 is not JSON|utf-8"),
+        (b'{"text": "\xff", "label": 0}\n', {}, "line 1 is not JSON|not UTF-8"),
         (b'{"words": "a", "label": 0}\n', {}, "the columns are 'words', 'label'"),
         (b'{"text": "a", "label": 0}\n', {"text_column": "body"}, "no column 'body' for the text; .*'text', 'label'"),
         (b'{"text": "a", "label": 0}\n', {"label_column": "y"}, "no column 'y' for the label"),
@@ -232,3 +232,12 @@ def test_an_unrelated_column_is_no_error_where_no_labels_are_needed(tmp_path, va
     assert "line 1 has the label" in data.unread
     with pytest.raises(ValueError, match="line 1 has the label"):
         load_data(path, LABELS, label_column="class", labels_required=False)
+
+
+def test_other_separators_and_encodings_are_named(tmp_path):
+    (tmp_path / "semicolon.csv").write_text("text;label\nA film, and a good one;1\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="line 1 has ';' between the names, expected commas"):
+        open_table(str(tmp_path / "semicolon.csv"))
+    (tmp_path / "wide.csv").write_text("text,label\nA film,1\n", encoding="utf-16")
+    with pytest.raises(ValueError, match="wide.csv cannot be read: it is UTF-16, as of a spreadsheet; expected UTF-8"):
+        open_table(str(tmp_path / "wide.csv"))
