@@ -238,19 +238,23 @@ METHODS: dict[str, Callable[[Case], tuple[Any, ...]]] = {
 
 
 def table(rows: list[dict[str, Any]], methods: list[str]) -> str:
-    """Means, and the paired difference of iba with its interval."""
-    columns = [name for name in (*(f"drop@{count}" for count in COUNTS), "aopc", "lds") if name in rows[0]]
+    """Means, and the paired difference of the first method with its interval."""
+    every = (*(f"drop@{count}" for count in COUNTS), "aopc", "lds")
+    columns = [name for name in every if all(name in row for row in rows)]
     examples = sorted({row["example"] for row in rows})
     of_method = {m: {row["example"]: row for row in rows if row["method"] == m} for m in methods}
-    lines = [f"| method | {' | '.join(columns)} | passes | seconds | first |", "|---" * (len(columns) + 4) + "|"]
+    names = ["method", *columns, "passes", "seconds", "first"]
+    lines = [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
     for method in methods:
         mine, cells = of_method[method], []
-        common = [i for i in examples if i in mine and i in of_method["iba"]]
+        common = [i for i in examples if i in mine and i in of_method[methods[0]]]
         for column in columns:
             values = torch.tensor([mine[i][column] for i in common], dtype=torch.float64).nan_to_num(0)
-            reference = torch.tensor([of_method["iba"][i][column] for i in common], dtype=torch.float64).nan_to_num(0)
+            reference = torch.tensor(
+                [of_method[methods[0]][i][column] for i in common], dtype=torch.float64
+            ).nan_to_num(0)
             cell = f"{values.mean():.2f}"
-            if method != "iba" and len(common) >= FEWEST:
+            if method != methods[0] and len(common) >= FEWEST:
                 found = paired_bootstrap(reference, values)
                 cell += f" ({found.mean:+.2f} [{found.low:+.2f}, {found.high:+.2f}])"
             cells.append(cell)
@@ -258,8 +262,9 @@ def table(rows: list[dict[str, Any]], methods: list[str]) -> str:
         first = f"{sum(right)} of {len(right)}" if right else "—"
         passes = sum(mine[i]["passes"] for i in common) / len(common)
         seconds = sum(mine[i]["seconds"] for i in common) / len(common)
-        lines.append(f"| {method} | {' | '.join(cells)} | {passes:.0f} | {seconds:.1f} | {first} |")
-    return "\n".join(lines) + f"\n\n{len(examples)} prompts; in brackets: iba minus the method, 95% interval.\n"
+        lines.append(f"| {' | '.join([method, *cells, f'{passes:.0f}', f'{seconds:.1f}', first])} |")
+    brackets = f"; in brackets: {methods[0]} minus the method, 95% interval" if columns else ""
+    return "\n".join(lines) + f"\n\n{len(examples)} prompts{brackets}.\n"
 
 
 if __name__ == "__main__":
