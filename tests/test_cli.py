@@ -193,8 +193,20 @@ def test_labels_and_ids_of_a_table_are_kept():
     assert ">gold label</button>" in page and 'data-head="gold label" data-value="pos"' in page
     Path("r.csv").write_text(f'text,label\n"{GOOD}",1\n"{DULL}",POSITIVE\n', encoding="utf-8")
     done = run("explain", *QUICK, "--file", "r.csv", "--json", "out.json", "--html", "out.html")
-    assert [entry["label"] for entry in json.loads(Path("out.json").read_text("utf-8"))] == ["positive", "positive"]
-    assert Path("out.html").read_text("utf-8").count("not the predicted class") == 1
+    assert [entry["label"] for entry in json.loads(Path("out.json").read_text("utf-8"))] == ["1", "POSITIVE"]
+    page = Path("out.html").read_text("utf-8")
+    assert (
+        page.count("not the predicted class") == 1 and page.count('data-head="gold label" data-value="positive"') == 2
+    )
+    # Labels that count from 1 are no numbers of classes, so that all stay as they are.
+    Path("r.csv").write_text(f'text,label\n"{GOOD}",2\n"{DULL}",1\n', encoding="utf-8")
+    done = run("explain", *QUICK, "--file", "r.csv", "--html", "out.html")
+    page = Path("out.html").read_text("utf-8")
+    assert "not the predicted class" not in page and 'data-head="gold label" data-value="2"' in page
+    Path("r.csv").write_text(f'text,label\n"{GOOD}",1.0\n"{DULL}",-1\n', encoding="utf-8")
+    done = run("explain", *QUICK, "--file", "r.csv", "--html", "out.html")
+    page = Path("out.html").read_text("utf-8")
+    assert "not the predicted class" not in page and 'data-head="gold label" data-value="positive"' in page
     done = run("explain", *QUICK, "--html", "out.html", "--json", "out.json", GOOD, DULL)
     assert "gold label" not in Path("out.html").read_text("utf-8")
     assert "label" not in json.loads(Path("out.json").read_text("utf-8"))[0]

@@ -433,14 +433,24 @@ def _leading_words(scores: Scores) -> str:
     return f"{method_title(scores.method)}: {leading}"
 
 
-def _name_of_class(label: str, labels: Sequence[str]) -> str:
-    """The name of a class that a table names by its number, or in another case; the text itself of any other."""
+def _names_of_classes(column: Sequence[str], labels: Sequence[str]) -> list[str] | None:
+    """The classes of a column of gold labels, which names them or has their numbers from 0; None of any other column.
+
+    An empty label, and -1, are no label.
+    """
     from captum_iba.text.arguments import find_target
 
     try:
-        return label if label in labels else labels[find_target(number_or_name(label), labels)]
+        return [
+            ""
+            if not label.strip() or label == "-1"
+            else label
+            if label in labels
+            else labels[find_target(number_or_name(label.removesuffix(".0")), labels)]
+            for label in column
+        ]
     except ValueError:
-        return label
+        return None
 
 
 def _deliver(
@@ -455,14 +465,15 @@ def _deliver(
     from captum_iba._files import write_text
     from captum_iba.visualization import token_page
 
-    gold = None if read.labels is None else [_name_of_class(label, labels) for label in read.labels]
+    gold = None if read.labels is None else _names_of_classes(read.labels, labels)
+    known = None if gold is None else labels  # labels that are no classes are shown as they are, and not compared
     # Files first: who reads the output may close it before its end.
     content = None
     if json_file is not None:
         entries = [result.to_dict() for result in results]
         for entry, of_text in zip(entries, scores, strict=False):
             entry["methods"] = {item.method: item.words.tolist() for item in of_text}
-        for key, column in (("label", gold), ("id", read.ids)):
+        for key, column in (("label", read.labels), ("id", read.ids)):
             for entry, value in zip(entries, column or [], strict=False):
                 entry[key] = value
         content = json.dumps(entries, ensure_ascii=False, allow_nan=False, indent=1)
@@ -470,7 +481,8 @@ def _deliver(
     if json_file is not None and str(json_file) != "-":
         written.append(write_text(json_file, f"{content}\n"))
     if html is not None:
-        written.append(write_text(html, token_page(results, methods=scores or None, gold_labels=gold, ids=read.ids)))
+        page = token_page(results, methods=scores or None, gold_labels=gold or read.labels, ids=read.ids, labels=known)
+        written.append(write_text(html, page))
     if str(json_file) == "-":
         typer.echo(content)
     else:

@@ -67,17 +67,18 @@ class ClassifierBottleneck:
         return_trace: bool | Literal["final"] = False,
         show_progress: bool = False,
         on_text: Callable[[int], None] = lambda number: None,
+        fingerprint: str | None = None,
     ) -> list[TextAttribution]:
         """Attribute the decisions on encoded texts to their tokens, as :meth:`TextExplainer.explain`.
 
         ``preset`` is the name of the settings in the result; ``granularity`` is theirs, or ``"word"``; ``on_text`` gets
-        the number of each text that is explained.
+        the number of each text that is explained; ``fingerprint`` is the model's, for the results.
         """
         if settings.noise_around_input and len(self.layers) > 1:
             raise ValueError(f"layer names {len(self.layers)} layers, expected one for the preset as_released")
         classifier = self.classifier
         result_settings = {k: v for k, v in asdict(settings).items() if k not in ("noise_around_input", "granularity")}
-        origin = provenance(classifier.model, self.statistics[0].model if self.statistics else None)
+        origin = provenance(classifier.model, fingerprint)
         results: dict[int, TextAttribution] = {}
         batches = classifier.batches([len(text) for text in encoded], batch_size)
         for batch in progress(batches, desc="Texts") if show_progress and len(batches) > 1 else batches:

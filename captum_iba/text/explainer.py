@@ -124,8 +124,12 @@ class TextExplainer:
         """
         per_layer = None if statistics is None else layer_statistics.one_per_layer(statistics, self.layers)
         if any(feature_statistics.model is not None for feature_statistics in per_layer or ()):
-            layer_statistics.check_model(per_layer or (), fingerprint or self.fingerprint(), self.classifier.name)
+            self._fingerprint: str | None = fingerprint or self.fingerprint()
+            layer_statistics.check_model(per_layer or (), self._fingerprint, self.classifier.name)
             self._change_mark: Any = layer_statistics.change_mark(self.classifier.model)
+        else:
+            self._fingerprint = None
+        self._outdated = False
         self._statistics = per_layer
         self._neutral_pairs = layer_statistics.neutral_pairs(per_layer)
         self._bottleneck = self._published_bottleneck = ClassifierBottleneck(self.classifier, self.layers, per_layer)
@@ -249,7 +253,7 @@ class TextExplainer:
             )
         if not settings.noise_around_input:
             self._find_statistics(pairs is not None, show_progress)
-            self._check_statistics()
+        self._check_statistics(warn=not settings.noise_around_input)
         bottlenecks = self._bottleneck_of(preset).repeated(repeats, settings)
 
         def explained(numbers: Sequence[int], settings: BottleneckSettings, named: str) -> list[TextAttribution]:
@@ -266,6 +270,7 @@ class TextExplainer:
                     # The probability through the final mask says whether the bits can be trusted.
                     return_trace=not number and (return_trace or "final"),
                     show_progress=show_progress,
+                    fingerprint=self._fingerprint,
                 )
                 for number, bottleneck in enumerate(bottlenecks)
             ]
@@ -303,15 +308,16 @@ class TextExplainer:
             self._warned = True
             warn_user(NEUTRAL_STATISTICS)
 
-    def _check_statistics(self) -> None:
-        """Warn, once, if the model has changed since its statistics were gathered."""
+    def _check_statistics(self, warn: bool) -> None:
+        """Compute the fingerprint again if the model has changed, and warn, once, if its statistics are of before."""
         statistics = self._statistics or ()
         models = {feature_statistics.model for feature_statistics in statistics if feature_statistics.model is not None}
         # The mark is cheap; the fingerprint reads all weights.
-        if not models or self._change_mark == (mark := layer_statistics.change_mark(self.classifier.model)):
-            return
-        self._change_mark = mark
-        if models != {self.fingerprint()}:
+        if models and self._change_mark != (mark := layer_statistics.change_mark(self.classifier.model)):
+            self._change_mark, self._fingerprint = mark, self.fingerprint()
+            self._outdated = models != {self._fingerprint}
+        if warn and self._outdated:
+            self._outdated = False
             warn_user(
                 "statistics: weights, adapters, configuration or tokenizer of the model have changed since they were "
                 "gathered, and bits rest on the wrong noise; call estimate_statistics again"

@@ -164,10 +164,9 @@ class GenerationExplainer:
         settings = generation_settings(preset, overrides)
         read = read_prompt(prompt, self.tokenizer, granularity)
         ids = self.attribution.response_ids(read.ids, response, gen_args, "response")
-        text, offsets = self._offsets(ids, response)
+        text, offsets, shared = self._offsets(ids, response)
         start, end = _find_span(span, text)
-        # The first tokens of a character of several have no characters of their own.
-        explained = [span is None or (start < max(b, a + 1) and a < end) for a, b in offsets]
+        explained = [span is None or (start < b and a < end) for a, b in shared]
         if not any(explained):
             raise ValueError(f"span is {span!r}, which holds no token of the response {text!r}")
         length = max(i for i, inside in enumerate(explained) if inside) + 1
@@ -238,20 +237,29 @@ class GenerationExplainer:
         of_contrast = PromptRemoval(self.model, prompt, contrast, None, None, batch_size)
         return lambda kept: torch.nn.functional.logsigmoid(of_response(kept) - of_contrast(kept))
 
-    def _offsets(self, ids: Sequence[int], response: str | None) -> tuple[str, list[tuple[int, int]]]:
-        """A response, and the characters of its tokens; a character of several tokens belongs to the last one."""
+    def _offsets(
+        self, ids: Sequence[int], response: str | None
+    ) -> tuple[str, list[tuple[int, int]], list[tuple[int, int]]]:
+        """A response, and the characters of its tokens, twice.
+
+        First a character of several tokens belongs to the last one, so that the tokens join to the response; then it
+        belongs to each.
+        """
         if response is not None:
             encoded = self.tokenizer(response, add_special_tokens=False, return_offsets_mapping=True)
-            spans = [*encoded["offset_mapping"], (len(response), len(response))]
+            shared = [(a, b) for a, b in encoded["offset_mapping"]]
+            spans = [*shared, (len(response), len(response))]
             ends = list(accumulate((min(b, after) for (_, b), (after, _) in pairwise(spans)), max, initial=0))
-            return response, list(pairwise([*ends[:-1], len(response)]))
+            return response, list(pairwise([*ends[:-1], len(response)])), shared
         text = str(self.tokenizer.decode(ids))
-        ends = [0]
+        ends, shared = [0], []
         for i in range(1, len(ids) + 1):
-            begun = str(self.tokenizer.decode(ids[:i])).removesuffix("\ufffd") if i < len(ids) else text
-            same = next((k for k, (a, b) in enumerate(zip(begun, text, strict=False)) if a != b), len(begun))
+            begun = str(self.tokenizer.decode(ids[:i])) if i < len(ids) else text
+            whole = begun.removesuffix("\ufffd") if i < len(ids) else text
+            same = next((k for k, (a, b) in enumerate(zip(whole, text, strict=False)) if a != b), len(whole))
             ends.append(max(ends[-1], min(same, len(text))))
-        return text, list(pairwise(ends))
+            shared.append((ends[-2], min(len(text), ends[-1] + (begun != whole))))
+        return text, list(pairwise(ends)), shared
 
     def _parts(self, prompt: Prompt, bits: Tensor, settings: BottleneckSettings) -> tuple[PromptPart, ...]:
         width = self.model.get_input_embeddings().weight.shape[1]

@@ -134,6 +134,7 @@ def token_page(
     layers: Sequence[Sequence[DrawableBits]] | None = None,
     gold_labels: Sequence[str] | None = None,
     ids: Sequence[str] | None = None,
+    labels: Sequence[str] | None = None,
 ) -> str:
     """A self-contained page of explanations: each text colored, and the words that the decision needs.
 
@@ -145,9 +146,10 @@ def token_page(
         introduction (str): A sentence above the texts. Default: none.
         methods (sequence, optional): For every text the Scores of other methods, shown beside it. Default: None.
         layers (sequence, optional): For every text its attributions at single layers, shown last. Default: None.
-        gold_labels (sequence of str, optional): The gold label of every text, shown beside the class, and marked where
-            the model predicts another one. Default: None.
+        gold_labels (sequence of str, optional): The gold label of every text, shown beside the class. Default: None.
         ids (sequence of str, optional): The name of every text. Default: None.
+        labels (sequence of str, optional): The names of the classes. A gold label that is one of them, and not the
+            predicted one, is marked. Default: None, nothing is marked.
 
     Returns:
         str: An HTML document.
@@ -187,6 +189,7 @@ def token_page(
             "map": token_parts(item),
             "rows": scores,
             "gold": None if gold is None else str(gold),
+            "is_wrong": gold in (labels or ()) and gold != item.predicted_label,
             "id": "" if name is None else str(name),
             "beta": beta,
             **dict(zip(("leading", "rest"), ranked_words(item), strict=True)),

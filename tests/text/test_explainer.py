@@ -548,3 +548,17 @@ def test_a_single_text_for_a_classifier_of_pairs_is_warned_of_once(bert, wordpie
         warnings.simplefilter("error")
         explainer.explain("the film", n_steps=1)
         explainer.explain("the film", "a plot", n_steps=1)
+
+
+def test_provenance_has_the_fingerprint_of_the_model_as_it_is(bert, wordpiece):
+    explainer = TextExplainer(copy.deepcopy(bert), wordpiece, layer=2)
+    explainer.estimate_statistics(["the film was good"])
+    before = explainer.explain("the film", n_steps=1).provenance["model_fingerprint"]
+    assert before == explainer.fingerprint()
+    with torch.no_grad():
+        explainer.model.classifier.weight.mul_(3)
+    released = explainer.explain("the film", n_steps=1, preset="as_released")  # it does not use the statistics
+    with pytest.warns(UserWarning, match="have changed since they were gathered"):
+        results = [explainer.explain("the film", n_steps=1)]
+    results += [explainer.explain("the film", n_steps=1), released]
+    assert {result.provenance["model_fingerprint"] for result in results} == {explainer.fingerprint()} != {before}

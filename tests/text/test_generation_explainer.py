@@ -173,9 +173,10 @@ def test_models_that_see_later_tokens_are_refused(wordpiece):
         GenerationExplainer(transformers.BertForMaskedLM(config).eval(), wordpiece).explain(PROMPT, RESPONSE)
 
 
-def byte_tokenizer():
-    """Every byte is a token, so that a character may have several."""
-    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE({letter: i for i, letter in enumerate(ALPHABET)}, []))
+def byte_tokenizer(merges=()):
+    """Every byte is a token, so that a character may have several, and every merge of two."""
+    letters = [*ALPHABET, *("".join(merge) for merge in merges)]
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE({letter: i for i, letter in enumerate(letters)}, [*merges]))
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = tokenizers.decoders.ByteLevel()
     return transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer)
@@ -318,3 +319,16 @@ def test_progress_is_shown_over_all_steps(explainer, capsys):
     assert "Generated text" in shown and "10/10" in shown  # two batches of four steps and the final mask
     explainer.explain(PROMPT, RESPONSE, **QUICK)
     assert capsys.readouterr().err == ""
+
+
+def test_a_token_that_begins_a_character_is_explained_with_it():
+    tokenizer = byte_tokenizer(merges=[("\u0120", "\u00e6")])  # a space, and the first byte of a character
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**{**DECODER, "vocab_size": 260})).eval()
+    explainer = GenerationExplainer(model, tokenizer)
+    for response in ("ab \u65e5\u672c", None):
+        if response is None:  # as it is generated
+            ids = tokenizer("ab \u65e5\u672c")["input_ids"]
+            explainer.attribution.response_ids = lambda *args, ids=ids: list(ids)
+        result = explainer.explain("a b", response, span="\u65e5", **QUICK)
+        assert result.response == "ab \u65e5\u672c" and result.explained == "\u65e5"
+        assert [token.explained for token in result.tokens] == [False, False, True, True, True]
