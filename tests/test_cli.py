@@ -503,10 +503,17 @@ def test_ctrl_c(tmp_path):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no such signals")
-def test_ctrl_c_while_an_object_is_deleted():
-    code = """if True:
+@pytest.mark.parametrize(
+    ("losing", "printed"),
+    [
+        ("Deleted()", ""),
+        ("swallow()", ""),
+        ("clean()", "cleaned\n"),  # the cleaning takes longer than until the interrupt is raised again
+    ],
+)
+def test_ctrl_c_that_a_library_loses(losing, printed):
+    code = f"""if True:
         import time
-        import typer
         from signal import SIGINT, raise_signal
         from captum_iba import cli
         from captum_iba.cli.common import plain_errors
@@ -515,17 +522,30 @@ def test_ctrl_c_while_an_object_is_deleted():
             def __del__(self):
                 raise_signal(SIGINT)
 
+        def swallow():
+            try:
+                raise_signal(SIGINT)
+            except:
+                pass
+
+        def clean():
+            try:
+                raise_signal(SIGINT)
+            finally:
+                time.sleep(2.5)
+                print("cleaned", flush=True)
+
         @cli.app.command()
         def wait():
             with plain_errors(quiet=False):
-                Deleted()
+                {losing}
                 while True:
                     time.sleep(0.1)
 
         cli.main(["wait"])
     """
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=50)
-    assert (done.returncode, done.stderr.strip()) == (130, "captum-iba: error: interrupted")
+    assert (done.returncode, done.stdout, done.stderr.strip()) == (130, printed, "captum-iba: error: interrupted")
 
 
 @pytest.mark.parametrize("name", ["typer", "rich", "jinja2", "transformers"])

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
-from _thread import interrupt_main
 from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Annotated
@@ -28,6 +26,7 @@ from captum_iba.cli.compare import compare, report
 from captum_iba.cli.demo import demo
 from captum_iba.cli.explain import explain
 from captum_iba.cli.explain_response import explain_response
+from captum_iba.cli.interrupts import repeated_interrupts
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 app.command(cls=CommandWithTexts)(explain)
@@ -44,11 +43,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         # A terminal or pipe that is not UTF-8 shows "?" rather than ending the program.
         getattr(stream, "reconfigure", lambda **_: None)(errors="replace")
-    sys.unraisablehook = _interrupt_again
     command = typer.main.get_command(app)
     words = None if arguments is None else list(arguments)
     try:
-        sys.exit(command.main(words, prog_name="captum-iba", standalone_mode=False) or 0)
+        with repeated_interrupts():
+            sys.exit(command.main(words, prog_name="captum-iba", standalone_mode=False) or 0)
     except KeyboardInterrupt:
         print_error("interrupted")
         sys.exit(130)
@@ -62,14 +61,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
             known = named in command.commands  # type: ignore[attr-defined]
             print_error(f"{message()} (captum-iba {f'{named} ' if known else ''}--help says more)")
         sys.exit(getattr(failure, "exit_code", 2))
-
-
-def _interrupt_again(unraisable: sys.UnraisableHookArgs) -> None:
-    """Raise Ctrl-C once more if it came while an object was deleted, where Python ignores every exception."""
-    if unraisable.exc_type is KeyboardInterrupt:
-        threading.Timer(0.1, interrupt_main).start()  # raised right here, it would be ignored as well
-    else:
-        sys.__unraisablehook__(unraisable)
 
 
 def _show_version(wanted: bool) -> None:

@@ -22,6 +22,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
 from typer.core import TyperCommand
 
+from captum_iba.cli.interrupts import interrupt_is_caught
+
 if TYPE_CHECKING:
     from captum_iba.compare.parallel import Executor
     from captum_iba.text import TextAttribution
@@ -385,6 +387,7 @@ def plain_errors(quiet: bool, interrupted: Callable[[], str] = lambda: "interrup
         try:
             yield
         except KeyboardInterrupt:
+            interrupt_is_caught()
             print_error(interrupted())
             raise typer.Exit(130) from None
         except (typer.Exit, typer.BadParameter, BrokenPipeError):
