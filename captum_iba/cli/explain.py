@@ -440,15 +440,15 @@ def _names_of_classes(column: Sequence[str], labels: Sequence[str]) -> list[str]
     """
     from captum_iba.text.arguments import find_target
 
+    def name(label: str) -> str:
+        if label in labels:
+            return label
+        if not label.strip() or label == "-1":
+            return ""
+        return labels[find_target(number_or_name(label.removesuffix(".0")), labels)]
+
     try:
-        return [
-            ""
-            if not label.strip() or label == "-1"
-            else label
-            if label in labels
-            else labels[find_target(number_or_name(label.removesuffix(".0")), labels)]
-            for label in column
-        ]
+        return [name(label) for label in column]
     except ValueError:
         return None
 

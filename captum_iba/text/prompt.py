@@ -129,15 +129,15 @@ class _Tokens:
             text,
             ids,
             [(0, 0) if hidden else tuple(offset) for offset, hidden in zip(offsets, is_special, strict=True)],
-            [tuple(offset) for offset, hidden in zip(offsets, is_special, strict=True) if hidden],
+            [(a, b) for (a, b), hidden in zip(offsets, is_special, strict=True) if hidden and a < b],
         )
 
     def between_special_tokens(self, regions: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         """Regions of the text without the special tokens that are written in it."""
         pieces = list(regions)
         for a, b in self.written:
-            cut = [((start, min(end, a)), (max(start, b), end)) for start, end in pieces]
-            pieces = [(start, end) for both in cut for start, end in both if start < end] if a < b else pieces
+            before_and_after = [((start, min(end, a)), (max(start, b), end)) for start, end in pieces]
+            pieces = [(start, end) for both in before_and_after for start, end in both if start < end]
         return pieces
 
 
