@@ -38,7 +38,7 @@ from captum_iba.text.generation import (
     LLMInformationBottleneckAttribution,
     generation_settings,
 )
-from captum_iba.text.prompt import Prompt, divide, read_prompt
+from captum_iba.text.prompt import Prompt, divide
 from captum_iba.text.prompt_model import PromptRemoval
 
 N_TOKENS, COUNTS, N_RERANKED = 24, (1, 3, 5), 8
@@ -138,9 +138,9 @@ class Case:
             prompt = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
         start = prompt.index(text)
         spans = [(start + a, start + b) for a, b in divide(text, by)]
-        self.prompt: Prompt = read_prompt(prompt, tokenizer, spans)
+        self.prompt: Prompt = attribution.read(prompt, spans)
         self.n_parts = len(self.prompt.names)
-        self.response = attribution.response_ids(self.prompt.ids, None, {**GREEDY, "max_new_tokens": N_TOKENS})
+        self.response = attribution.response_ids(self.prompt, None, {**GREEDY, "max_new_tokens": N_TOKENS})
         self.known: dict[tuple[bool, ...], float] = {}
 
     def removal(self) -> PromptRemoval:

@@ -73,7 +73,7 @@ def measure(path: str, method: str) -> dict[str, Any]:
     sentences = story(tokenizer)
     prompt = " ".join(sentences)
     arguments = {**GREEDY, "min_new_tokens": N_RESPONSE, "max_new_tokens": N_RESPONSE}
-    ids = explainer.attribution.response_ids(tokenizer(prompt)["input_ids"], None, arguments)
+    ids = explainer.attribution.response_ids(explainer.attribution.read(prompt), None, arguments)
     response = tokenizer.decode(ids)
     explainer.explain("A short prompt.", " A response.", n_steps=1, rerank=0)  # the check of the model, once per model
     counted = [0, 0]

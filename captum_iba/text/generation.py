@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -24,7 +24,7 @@ from captum_iba.attr.objective import NATS_PER_BIT, Information, MaskLayout
 from captum_iba.attr.optimizer import optimize_mask
 from captum_iba.attr.settings import BottleneckSettings, SettingsOverrides, resolve_settings
 from captum_iba.text.prompt import Prompt, read_prompt, token_text
-from captum_iba.text.prompt_model import ClosableModel, check_model, stop_tokens
+from captum_iba.text.prompt_model import ClosableModel, check_model, closable, decoder_prefix, stop_tokens
 
 GENERATION = BottleneckSettings(
     "token",
@@ -60,13 +60,13 @@ class LLMInformationBottleneckAttribution:
 
     Args:
 
-        model (PreTrainedModel): A decoder of ``transformers`` with a language-model head, whose attention goes by
-                    ``transformers``' interface. It is left as it was.
+        model (PreTrainedModel): A decoder or encoder-decoder of ``transformers`` with a language-model head, whose
+                    attention goes by ``transformers``' interface. It is left as it was.
         tokenizer (PreTrainedTokenizerBase): Its tokenizer, a fast one.
 
     Raises:
 
-        ValueError: An encoder-decoder, a model without a language-model head, or whose attention cannot be set.
+        ValueError: A model without a language-model head, or whose attention cannot be set.
 
     Examples::
 
@@ -82,8 +82,6 @@ class LLMInformationBottleneckAttribution:
 
     def __init__(self, model: Any, tokenizer: Any) -> None:
         name = type(model).__name__
-        if getattr(model.config, "is_encoder_decoder", False):
-            raise ValueError(f"model: {name} is an encoder-decoder, expected a decoder")
         if model.get_output_embeddings() is None:
             raise ValueError(f"model: {name} has no language-model head, expected one for causal language modeling")
         if not model._can_set_attn_implementation():
@@ -149,8 +147,8 @@ class LLMInformationBottleneckAttribution:
         check_flag("show_progress", show_progress)
         check_integer("internal_batch_size", internal_batch_size, at_least=1)
         settings = generation_settings(preset, overrides)
-        prompt = read_prompt(inp, self.tokenizer)
-        response = self.response_ids(prompt.ids, target, gen_args)
+        prompt = self.read(inp, gen_args=gen_args)
+        response = self.response_ids(prompt, target, gen_args)
         rows = torch.ones(1, len(response)) / len(response)
         if per_token:
             rows = torch.cat([rows, torch.eye(len(response))])
@@ -185,8 +183,8 @@ class LLMInformationBottleneckAttribution:
             choice; and the probabilities of the response's tokens without a mask, (R,).
         """
         with ModuleGuard(self.model), torch.inference_mode(False):
-            model = ClosableModel(self.model, prompt, response)
-            other = None if contrast is None else ClosableModel(self.model, prompt, contrast)
+            model = closable(self.model, prompt, response)
+            other = None if contrast is None else closable(self.model, prompt, contrast)
             if not self._checked:
                 self._checked = check_model(self.model, prompt, response)
             with torch.no_grad():
@@ -199,22 +197,35 @@ class LLMInformationBottleneckAttribution:
         bits, masked = (torch.cat(tensors) for tensors in zip(*batches, strict=True))
         return bits, masked, probabilities.cpu()
 
+    def read(
+        self, inp: Any, granularity: str | Sequence[tuple[int, int]] = "token", gen_args: dict[str, Any] | None = None
+    ) -> Prompt:
+        """The tokens and parts of a prompt (:func:`captum_iba.text.prompt.read_prompt`), as this model takes them."""
+        prompt = read_prompt(inp, self.tokenizer, granularity)
+        prompt = replace(prompt, decoder_ids=decoder_prefix(self.model, gen_args))
+        if prompt.decoder_ids and -1 not in prompt.parts:
+            raise ValueError(
+                "inp has a bottleneck for every token, and the decoder has none to read where all are closed; expected "
+                "one that is skipped, such as the token at its end"
+            )
+        return prompt
+
     def response_ids(
-        self, ids: Sequence[int], target: Any, gen_args: dict[str, Any] | None = None, name: str = "target"
+        self, prompt: Prompt, target: Any, gen_args: dict[str, Any] | None = None, name: str = "target"
     ) -> list[int]:
-        """Token ids of a response to a prompt of token ids; ``name`` is the argument that errors name."""
-        response = self._generated(ids, gen_args, name) if target is None else self._given(target, gen_args, name)
-        self._check_length(len(ids) + len(response))
+        """Token ids of a response to a prompt; ``name`` is the argument that errors name."""
+        self._check_length(prompt, 1)
+        response = self._generated(prompt, gen_args, name) if target is None else self._given(target, gen_args, name)
+        self._check_length(prompt, len(response))
         return response
 
-    def _generated(self, ids: Sequence[int], gen_args: dict[str, Any] | None, name: str) -> list[int]:
-        self._check_length(len(ids) + 1)
-        inputs = torch.tensor([ids], device=self.model.get_input_embeddings().weight.device)
+    def _generated(self, prompt: Prompt, gen_args: dict[str, Any] | None, name: str) -> list[int]:
+        inputs = torch.tensor([prompt.ids], device=self.model.get_input_embeddings().weight.device)
         arguments = GREEDY if gen_args is None else gen_args
         with ModuleGuard(self.model), torch.no_grad():
             generated = self.model.generate(inputs, attention_mask=torch.ones_like(inputs), **arguments)
         sequences = getattr(generated, "sequences", generated)  # with return_dict_in_generate
-        response: list[int] = sequences[0, len(ids) :].tolist()
+        response: list[int] = sequences[0, len(prompt.decoder_ids or prompt.ids) :].tolist()
         # After its end, the longest of several sequences pads the others.
         stops = stop_tokens(self.model) if "eos_token_id" not in arguments else arguments["eos_token_id"]
         stops = [stops] if isinstance(stops, int) else stops or []
@@ -239,12 +250,20 @@ class LLMInformationBottleneckAttribution:
             raise ValueError(f"{name} has the token id {wrong[0]}, expected ids from 0 to {size - 1}")
         return list(response)
 
-    def _check_length(self, length: int) -> None:
+    def _check_length(self, prompt: Prompt, n_response: int) -> None:
         limit = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
-        if isinstance(limit, int) and length > limit:
-            raise ValueError(
-                f"prompt and response have {length} tokens, expected at most {limit}, the model's positions"
-            )
+        if not isinstance(limit, int):
+            return
+        if prompt.decoder_ids:
+            lengths = {"the prompt": len(prompt.ids), "the response": len(prompt.decoder_ids) + n_response - 1}
+        else:
+            lengths = {"prompt and response": len(prompt.ids) + n_response}
+        for what, length in lengths.items():
+            if length > limit:
+                raise ValueError(
+                    f"{what} ha{'ve' if ' and ' in what else 's'} {length} tokens, expected at most {limit}, the "
+                    "model's positions"
+                )
 
 
 def generation_settings(preset: BottleneckSettings, overrides: Mapping[str, Any]) -> BottleneckSettings:

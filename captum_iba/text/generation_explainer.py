@@ -20,7 +20,7 @@ from captum_iba.text.generation import GENERATION, LLMInformationBottleneckAttri
 from captum_iba.text.generation_result import GenerationAttribution, PromptCheck, PromptPart, ResponseToken
 from captum_iba.text.json_result import provenance
 from captum_iba.text.model_properties import model_name
-from captum_iba.text.prompt import Prompt, is_span, read_prompt
+from captum_iba.text.prompt import Prompt, is_span
 from captum_iba.text.prompt_model import PromptRemoval
 
 
@@ -30,12 +30,13 @@ class GenerationExplainer:
 
     Args:
 
-        model (PreTrainedModel): A decoder of ``transformers`` with a language-model head. It is left as it was.
+        model (PreTrainedModel): A decoder or encoder-decoder of ``transformers`` with a language-model head. It is left
+                    as it was.
         tokenizer (PreTrainedTokenizerBase): Its tokenizer, a fast one.
 
     Raises:
 
-        ValueError: An encoder-decoder, a model without a language-model head, or whose attention cannot be set.
+        ValueError: A model without a language-model head, or whose attention cannot be set.
 
     Examples::
 
@@ -72,16 +73,14 @@ class GenerationExplainer:
                 the device.
             OSError: There is no such folder or name.
         """
-        from transformers import AutoModelForCausalLM
-
         from captum_iba.text.classifier import load_model
 
         name = os.fspath(name_or_path)
-        model, tokenizer, missing = load_model(AutoModelForCausalLM, name, device, dtype=dtype, **options)
+        model, tokenizer, missing = load_model(_LanguageModel, name, device, dtype=dtype, **options)
         if missing:
             raise ValueError(
                 f"model: {name} is not a trained language model, its file lacks {', '.join(missing[:3])}; expected a "
-                "decoder with a language-model head."
+                "decoder or encoder-decoder with a language-model head."
             )
         return cls(model, tokenizer)
 
@@ -162,8 +161,8 @@ class GenerationExplainer:
         if response is not None and not isinstance(response, str):
             raise TypeError(f"response is a {type(response).__name__}, expected a string or None")
         settings = generation_settings(preset, overrides)
-        read = read_prompt(prompt, self.tokenizer, granularity)
-        ids = self.attribution.response_ids(read.ids, response, gen_args, "response")
+        read = self.attribution.read(prompt, granularity, gen_args)
+        ids = self.attribution.response_ids(read, response, gen_args, "response")
         text, offsets, shared = self._offsets(ids, response)
         start, end = _find_span(span, text)
         explained = [span is None or (start < b and a < end) for a, b in shared]
@@ -173,7 +172,7 @@ class GenerationExplainer:
         ids = ids[:length]  # what comes after the span has no part in it
         weights = torch.tensor(explained[:length], dtype=torch.float32)
         weights = weights / weights.sum()
-        contrast_ids = None if contrast is None else self.attribution.response_ids(read.ids, contrast, None, "contrast")
+        contrast_ids = None if contrast is None else self.attribution.response_ids(read, contrast, None, "contrast")
         rows = weights.unsqueeze(0)
         if per_token:
             rows = torch.cat([rows, torch.eye(length)[weights > 0]])
@@ -224,8 +223,8 @@ class GenerationExplainer:
             PromptRemoval: Function of the kept parts, (N, P) booleans, that returns the mean log-probability per token
             of the response, (N,).
         """
-        read = read_prompt(prompt, self.tokenizer, granularity)
-        ids = self.attribution.response_ids(read.ids, response, None, "response")
+        read = self.attribution.read(prompt, granularity)
+        ids = self.attribution.response_ids(read, response, None, "response")
         return PromptRemoval(self.model, read, ids, None, replacement, batch_size)
 
     def _removal(
@@ -268,6 +267,20 @@ class GenerationExplainer:
             PromptPart(name, *span, of_part, floor * prompt.parts.count(number))
             for number, (name, span, of_part) in enumerate(zip(prompt.names, prompt.spans, bits.tolist(), strict=True))
         )
+
+
+class _LanguageModel:
+    """Loads a model by its configuration: an encoder-decoder, or a decoder."""
+
+    @staticmethod
+    def from_pretrained(name: str, **options: Any) -> Any:
+        from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
+
+        try:
+            in_two_parts = AutoConfig.from_pretrained(name).is_encoder_decoder
+        except OSError:  # the folder of an adapter has none
+            in_two_parts = False
+        return (AutoModelForSeq2SeqLM if in_two_parts else AutoModelForCausalLM).from_pretrained(name, **options)
 
 
 def _find_span(span: str | tuple[int, int] | None, response: str) -> tuple[int, int]:

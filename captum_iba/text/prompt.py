@@ -35,6 +35,8 @@ class Prompt:
         names (list of str): Text of each part.
         text (str): The prompt as the model gets it, a chat template included; "" if only ids are known.
         spans (list of tuple): Start and end of each part in ``text``; empty if only ids are known.
+        decoder_ids (list of int): Token ids after which the response follows in the decoder of an encoder-decoder;
+            empty for a decoder.
     """
 
     ids: list[int]
@@ -42,6 +44,7 @@ class Prompt:
     names: list[str]
     text: str = ""
     spans: list[tuple[int, int]] = field(default_factory=list)
+    decoder_ids: list[int] = field(default_factory=list)
 
 
 def read_prompt(inp: Any, tokenizer: Any, granularity: str | Sequence[tuple[int, int]] = "token") -> Prompt:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import inspect
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -19,7 +20,7 @@ from captum_iba.attr.objective import apply_bottleneck
 from captum_iba.text.model_properties import attention_implementation
 from captum_iba.text.prompt import Prompt
 
-_ATTENTION = "captum_iba_closing"
+_ATTENTION, _CROSS_ATTENTION = "captum_iba_closing", "captum_iba_closing_cross"
 _KEY_BIAS: ContextVar[Tensor] = ContextVar("captum_iba_key_bias")
 # Differences of log-probabilities, relative to 1, by which a model computes otherwise than is assumed: in one
 # implementation of attention, and between two in half precision, which differ by up to 0.03 in real models.
@@ -37,9 +38,9 @@ class ClosableModel:
         self.embeddings = model.get_input_embeddings()
         self.device = self.embeddings.weight.device
         self.vocabulary = self.embeddings.weight.shape[0]
-        self.ids = torch.tensor([[*prompt.ids, *response]], device=self.device)
+        self.ids = torch.tensor([[*prompt.ids, *self._in_prompt(response)]], device=self.device)
         self.response = torch.tensor(response, device=self.device)
-        parts = torch.tensor([[*prompt.parts, *[-1] * len(response)]], device=self.device)
+        parts = torch.tensor([[*prompt.parts, *[-1] * (self.ids.shape[1] - len(prompt.ids))]], device=self.device)
         self.maskable = parts >= 0
         self.parts = parts.clamp_min(0)
         self.n_parts = len(prompt.names)
@@ -61,19 +62,80 @@ class ClosableModel:
             everything = self.embeddings(torch.arange(self.vocabulary, device=self.device)).float()
             return everything.mean(0), everything.std(0).clamp_min(1e-6)
 
+    def _in_prompt(self, response: Sequence[int]) -> Sequence[int]:
+        """The tokens of the response that stand in one sequence with the prompt."""
+        return response
+
     def log_probabilities(self, rows: int, lam: Tensor | None = None, log_lam: Tensor | None = None) -> Tensor:
         """Log-probabilities of the response's tokens, (rows, R), through a mask, (rows, T, 1), or without."""
         embedded = self.embedded.expand(rows, -1, -1)
         if lam is not None and log_lam is not None:
             embedded = torch.where(self.last, apply_bottleneck(embedded, self.statistics[0], lam), embedded)
             bias = torch.where(self.closes, log_lam.transpose(1, 2), 0.0).unsqueeze(1)
-            with _closing_attention(self.model, bias):
+            with _closing_attention(self.model, _ATTENTION, bias):
                 return self._of_response(embedded)
         return self._of_response(embedded)
+
+    def own_log_probabilities(self, ids: Tensor) -> Tensor:
+        """Log-probabilities of the response's tokens by the model as it is, from token ids, (1, R)."""
+        logits = self.model(input_ids=ids, use_cache=False).logits
+        if logits.shape[:2] != ids.shape:
+            raise ValueError(
+                f"model: {type(self.model).__name__} gives logits of the shape {tuple(logits.shape)} for "
+                f"{ids.shape[1]} tokens"
+            )
+        return _of_tokens(logits[:, -len(self.response) - 1 : -1], self.response)
 
     def _of_response(self, embedded: Tensor) -> Tensor:
         logits = _last_logits(self.model, len(self.response) + 1, inputs_embeds=embedded)[:, :-1]
         return _of_tokens(logits, self.response)
+
+
+class ClosableEncoderDecoder(ClosableModel):
+    """The same of an encoder-decoder: its encoder reads the prompt, and the response follows in its decoder.
+
+    A mask value multiplies the attention weights that other positions of the encoder, and all of the decoder, give to a
+    token.
+    """
+
+    def __init__(self, model: Any, prompt: Prompt, response: Sequence[int]) -> None:
+        super().__init__(model, prompt, response)
+        self.last = torch.zeros_like(self.last)
+        parts = torch.where(self.maskable, self.parts, -1)
+        self.closes = self.maskable.unsqueeze(1) & (parts.unsqueeze(2) != parts.unsqueeze(1))
+        self.decoder_ids = torch.tensor([[*prompt.decoder_ids, *response[:-1]]], device=self.device)
+
+    def _in_prompt(self, response: Sequence[int]) -> Sequence[int]:
+        return ()
+
+    def log_probabilities(self, rows: int, lam: Tensor | None = None, log_lam: Tensor | None = None) -> Tensor:
+        """As of a decoder: log-probabilities of the response's tokens, (rows, R)."""
+        embedded = self.embedded.expand(rows, -1, -1)
+        inputs = {"attention_mask": torch.ones_like(embedded[..., 0], dtype=torch.long)}
+        encoder = self.model.get_encoder()
+        if lam is None or log_lam is None:
+            return self._of_decoder(rows, encoder(inputs_embeds=embedded, **inputs), inputs)
+        of_keys = log_lam.transpose(1, 2)
+        with _closing_attention(self.model, _ATTENTION, torch.where(self.closes, of_keys, 0.0).unsqueeze(1)):
+            encoded = encoder(inputs_embeds=embedded, **inputs)
+        of_keys = torch.where(self.maskable.unsqueeze(1), of_keys, 0.0)
+        with _closing_attention(self.model, _CROSS_ATTENTION, of_keys.unsqueeze(1)):
+            return self._of_decoder(rows, encoded, inputs)
+
+    def _of_decoder(self, rows: int, encoded: Any, inputs: dict[str, Tensor]) -> Tensor:
+        decoder_ids = self.decoder_ids.expand(rows, -1)
+        logits = self.model(encoder_outputs=encoded, decoder_input_ids=decoder_ids, use_cache=False, **inputs).logits
+        return _of_tokens(logits[:, -len(self.response) :], self.response)
+
+    def own_log_probabilities(self, ids: Tensor) -> Tensor:
+        """As of a decoder: by the model as it is, (1, R)."""
+        logits = self.model(input_ids=ids, decoder_input_ids=self.decoder_ids, use_cache=False).logits
+        return _of_tokens(logits[:, -len(self.response) :], self.response)
+
+
+def closable(model: Any, prompt: Prompt, response: Sequence[int]) -> ClosableModel:
+    """The class that fits a model: an encoder-decoder's prompts have tokens that begin the decoder's input."""
+    return (ClosableEncoderDecoder if prompt.decoder_ids else ClosableModel)(model, prompt, response)
 
 
 def check_model(model: Any, prompt: Prompt, response: Sequence[int]) -> bool:
@@ -85,44 +147,40 @@ def check_model(model: Any, prompt: Prompt, response: Sequence[int]) -> bool:
     Returns:
         bool: Whether the prompt is long enough to tell.
     """
-    name, size = type(model).__name__, len(response)
-    every = Prompt(prompt.ids, list(range(len(prompt.ids))), [""] * len(prompt.ids))
-    closable = ClosableModel(model, every, response)
-    zero = torch.zeros_like(closable.embedded[..., :1], dtype=torch.float32)
-
-    def own(ids: Tensor) -> Tensor:
-        logits = model(input_ids=ids, use_cache=False).logits
-        if logits.shape[:2] != ids.shape:
-            raise ValueError(f"model: {name} gives logits of the shape {tuple(logits.shape)} for {ids.shape[1]} tokens")
-        return _of_tokens(logits[:, -size - 1 : -1], closable.response)
+    name = type(model).__name__
+    # The last token of an encoder stays open: attention to nothing but closed tokens is not closed.
+    n_parts = len(prompt.ids) - bool(prompt.decoder_ids)
+    every = replace(prompt, parts=[*range(n_parts), -1][: len(prompt.ids)], names=[""] * n_parts)
+    whole = closable(model, every, response)
+    zero = torch.zeros_like(whole.embedded[..., :1], dtype=torch.float32)
 
     def differ(a: Tensor, b: Tensor, tolerance: float = _SAME) -> bool:
         return not bool(((a - b).abs() <= tolerance * (1 + b.abs())).all())
 
     with torch.no_grad():
-        of_ids = own(closable.ids)
+        of_ids = whole.own_log_probabilities(whole.ids)
         if not of_ids.isfinite().all():
             raise ValueError(f"model: {name} gives log-probabilities that are not finite in {model.dtype}")
-        in_half_precision = torch.finfo(closable.embedded.dtype).bits < 32
+        in_half_precision = torch.finfo(whole.embedded.dtype).bits < 32
         tolerance = _SAME_IN_HALF_PRECISION if in_half_precision else _SAME
-        if differ(closable.log_probabilities(1, zero + 1, zero), of_ids, tolerance):
+        if differ(whole.log_probabilities(1, zero + 1, zero), of_ids, tolerance):
             raise ValueError(f"model: {name} gives other probabilities from its embeddings than from token ids")
-        later = closable.ids.clone()
-        later[:, -1] = (later[:, -1] + 1) % closable.vocabulary
-        if differ(own(later), of_ids):
+        later = whole.ids.clone()
+        later[:, -1] = (later[:, -1] + 1) % whole.vocabulary
+        if not prompt.decoder_ids and differ(whole.own_log_probabilities(later), of_ids):
             raise ValueError(f"model: {name} sees later tokens, as a masked language model does; expected a decoder")
-        closed = torch.where(closable.maskable.unsqueeze(2), zero - 1e4, zero)
-        before = closable.log_probabilities(1, zero + 1, closed)
-        changed = closable.maskable.unsqueeze(2) & ~closable.last
+        closed = torch.where(whole.maskable.unsqueeze(2), zero - 1e4, zero)
+        before = whole.log_probabilities(1, zero + 1, closed)
+        changed = whole.maskable.unsqueeze(2) & ~whole.last
         # Far from every token: a model that does not read these positions does not change at all.
-        other = closable.embedded.roll(1, 1) + 10 * closable.embedded.float().std().to(closable.embedded)
-        closable.embedded = torch.where(changed, other, closable.embedded)
-        if differ(closable.log_probabilities(1, zero + 1, closed), before):
+        other = whole.embedded.roll(1, 1) + 10 * whole.embedded.float().std().to(whole.embedded)
+        whole.embedded = torch.where(changed, other, whole.embedded)
+        if differ(whole.log_probabilities(1, zero + 1, closed), before):
             raise ValueError(
                 f"model: {name} reads positions of the prompt past its attention (a state-space layer, or attention of "
                 "its own); such models are not supported"
             )
-    return len(prompt.ids) > 1
+    return n_parts > 1
 
 
 class PromptRemoval:
@@ -131,7 +189,7 @@ class PromptRemoval:
     Where no token of the prompt is left, the response follows the token that begins a text.
 
     Args:
-        model (PreTrainedModel): A decoder.
+        model (PreTrainedModel): A decoder or an encoder-decoder.
         prompt (Prompt): Tokens and parts.
         response (sequence of int): Token ids of the response.
         weights (Tensor, optional): Weight of each of its tokens, (R,), with the sum 1. Default: equal ones.
@@ -185,19 +243,47 @@ class PromptRemoval:
                 i if part < 0 or kept[part] else self.replacement
                 for i, part in zip(prompt.ids, prompt.parts, strict=True)
             ]
-        return [*(ids or [_first_token(self.model)]), *self.response]
+        ids = ids or [_first_token(self.model)]
+        return ids if prompt.decoder_ids else [*ids, *self.response]
 
     def _of_batch(self, rows: Sequence[Sequence[int]]) -> Tensor:
-        """Rows are padded on the right, where causal attention does not see it."""
+        """Rows are padded on the right, where causal attention does not see it; an encoder gets a mask."""
         length, size = max(len(row) for row in rows), len(self.response)
         device = self.model.get_input_embeddings().weight.device
         ids = torch.tensor([[*row, *[row[-1]] * (length - len(row))] for row in rows], device=device)
+        if self.prompt.decoder_ids:
+            lengths = torch.tensor([[len(row)] for row in rows], device=device)
+            mask = (torch.arange(length, device=device) < lengths).long()
+            decoder_ids = torch.tensor([[*self.prompt.decoder_ids, *self.response[:-1]]] * len(rows), device=device)
+            logits = self.model(
+                input_ids=ids, attention_mask=mask, decoder_input_ids=decoder_ids, use_cache=False
+            ).logits[:, -size:]
+            return (_of_tokens(logits, torch.tensor(self.response, device=device)).cpu() * self.weights).sum(1)
         first = torch.tensor([len(row) - size - 1 for row in rows], device=device)
         logits = _last_logits(self.model, length - int(first.min()), input_ids=ids)
         steps = first.unsqueeze(1) - int(first.min()) + torch.arange(size, device=device)
         of_rows = logits.gather(1, steps.unsqueeze(2).expand(-1, -1, logits.shape[2]))
         of_tokens = _of_tokens(of_rows, torch.tensor(self.response, device=device))
         return (of_tokens.cpu() * self.weights).sum(1)
+
+
+def decoder_prefix(model: Any, gen_args: Mapping[str, Any] | None = None) -> list[int]:
+    """Token ids that an encoder-decoder's decoder begins with before its response; empty for a decoder."""
+    if not getattr(model.config, "is_encoder_decoder", False):
+        return []
+
+    def setting(name: str) -> Any:
+        sources = (dict(gen_args or {}), vars(model.generation_config), vars(model.config))
+        return next((source[name] for source in sources if source.get(name) is not None), None)
+
+    start, forced = setting("decoder_start_token_id"), setting("forced_bos_token_id")
+    start = setting("bos_token_id") if start is None else start
+    if not isinstance(start, int):
+        raise ValueError(
+            f"model: the generation_config of {type(model).__name__} has decoder_start_token_id {start!r}, expected "
+            "the id of the token that its decoder begins with"
+        )
+    return [start] if forced is None else [start, forced]
 
 
 def stop_tokens(model: Any) -> list[int]:
@@ -234,16 +320,21 @@ def _last_logits(model: Any, count: int, **inputs: Tensor) -> Tensor:
 
 
 @contextmanager
-def _closing_attention(model: Any, bias: Tensor) -> Iterator[None]:
-    """Context in which a value is added to every attention logit, (B, 1, T, T)."""
+def _closing_attention(model: Any, name: str, bias: Tensor) -> Iterator[None]:
+    """Context in which a value is added to attention logits, (B, 1, T, T): to all, or to those of a prompt's encoding.
+
+    ``name`` is that of the implementation, ``_ATTENTION`` or ``_CROSS_ATTENTION``.
+    """
     from transformers import AttentionInterface
     from transformers.masking_utils import AttentionMaskInterface, eager_mask
 
     AttentionInterface.register(_ATTENTION, _attention_with_bias)
     AttentionMaskInterface.register(_ATTENTION, eager_mask)
+    AttentionInterface.register(_CROSS_ATTENTION, _eager_attention)
+    AttentionMaskInterface.register(_CROSS_ATTENTION, _mask_with_bias)
     token = _KEY_BIAS.set(bias)
     try:
-        with attention_implementation(model, _ATTENTION):
+        with attention_implementation(model, name):
             yield
     finally:
         _KEY_BIAS.reset(token)
@@ -252,10 +343,24 @@ def _closing_attention(model: Any, bias: Tensor) -> Iterator[None]:
 def _attention_with_bias(
     module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, *args: Any, **kwargs: Any
 ) -> tuple[Tensor, Any]:
+    bias = _KEY_BIAS.get().to(query)
+    mask = bias if attention_mask is None else attention_mask + bias
+    return _eager_attention(module, query, key, value, mask, *args, **kwargs)
+
+
+def _eager_attention(module: Any, *args: Any, **kwargs: Any) -> tuple[Tensor, Any]:
     eager: Callable[..., Any] | None = getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
     if eager is None:
         raise ValueError(f"model: {type(module).__name__} has no attention that takes a bias; expected eager attention")
-    bias = _KEY_BIAS.get().to(query)
-    mask = bias if attention_mask is None else attention_mask + bias
-    result: tuple[Tensor, Any] = eager(module, query, key, value, mask, *args, **kwargs)
+    result: tuple[Tensor, Any] = eager(module, *args, **kwargs)
     return result
+
+
+def _mask_with_bias(*args: Any, **kwargs: Any) -> Tensor:
+    """The mask of eager attention; in a decoder, attention that is not causal is that to the encoded prompt."""
+    from transformers.masking_utils import eager_mask
+
+    mask: Tensor = eager_mask(*args, **{**kwargs, "allow_is_bidirectional_skip": False})
+    first, second = torch.arange(2)
+    of_prompt = bool(kwargs["mask_function"](first, first, first, second))
+    return mask + _KEY_BIAS.get().to(mask) if of_prompt else mask
