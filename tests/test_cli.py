@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from captum_iba import __version__, cli
 from captum_iba.demo import embedded_model_path
 from captum_iba.methods import attribute
-from captum_iba.text import Classifier, GenerationAttribution, TextAttribution
+from captum_iba.text import Classifier, GenerationAttribution, GenerationExplainer, TextAttribution
 from captum_iba.text.classifier import load_classifier
 from tests.text.conftest import bert, wordpiece  # noqa: F401
 
@@ -583,10 +583,62 @@ def test_explain_response(language_model):
     assert json.loads(contrast.stdout)["contrast"] == "a plot"
 
 
+def test_explain_responses_of_a_table(language_model, monkeypatch):
+    rows = [
+        {"prompt": "the film was good", "response": "a good film"},
+        {"prompt": "a dull plot", "response": ""},
+        {"prompt": "the film was bad", "response": "bad"},
+    ]
+    Path("prompts.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    command = [*language_model, "--file", "prompts.jsonl", "--keep", "kept", "--max-new-tokens", "2"]
+    real, explained = GenerationExplainer.explain, []
+
+    def stopped(self, prompt, *rest, **settings):
+        explained.append(prompt)
+        if len(explained) == 3:
+            raise KeyboardInterrupt
+        return real(self, prompt, *rest, **settings)
+
+    monkeypatch.setattr(GenerationExplainer, "explain", stopped)
+    done = run(*command)
+    assert done.exit_code == 130 and "2 of 3 prompts are kept in kept, and the same command goes on" in done.stderr
+    done = run(*command, "--json", "results.json", "--html", "page.html", "--per-token")  # other settings: all anew
+    assert done.exit_code == 0 and len(explained) == 6, done.stderr
+    done = run(*command, "--json", "-")
+    assert done.exit_code == 0 and explained[6:] == ["the film was bad"], done.stderr
+    results = [GenerationAttribution.from_dict(entry) for entry in json.loads(done.stdout)]
+    assert [result.prompt for result in results] == [row["prompt"] for row in rows]
+    assert results[0].response == "a good film" and len(results[1].tokens) <= 2
+    alone = GenerationExplainer.from_pretrained("llama").explain(
+        rows[0]["prompt"], "a good film", check=True, n_steps=2
+    )
+    assert alone.parts == results[0].parts and alone.check == results[0].check
+    page = Path("page.html").read_text("utf-8")
+    assert page.count('<details class="response-of"') == 3 and page.count('id="r2t0"') == 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "arguments", "says"),
+    [
+        ([{"text": "a"}], [], "has no column 'prompt' or 'messages'; name it by --prompt-column: 'text'"),
+        ([{"prompt": "a"}], ["--prompt-column", "q"], "--prompt-column: prompts.jsonl has no column 'q'"),
+        ([{"prompt": 7}], [], "line 1 has a int, expected a text, or a list of chat messages"),
+        ([{"prompt": "a"}, {"prompt": ""}], [], "prompts: number 1: inp has no token to attribute to"),
+        ([{"prompt": "a", "response": "b"}], ["--response", "c"], "--response: the responses are in the file already"),
+        ([{"messages": [{"role": "user", "content": 7}]}], [], "the content of message 0 is a int, expected a string"),
+    ],
+)
+def test_tables_of_prompts_that_cannot_be_read(language_model, rows, arguments, says):
+    Path("prompts.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    done = run(*language_model, "--file", "prompts.jsonl", *arguments)
+    assert done.exit_code and says in " ".join(done.stderr.split())
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
         ([], "PROMPT and --file: expected one of them"),
+        (["the film", "--prompt-column", "prompt"], "--prompt-column is for a table"),
         (["the film", "--file", "-"], "PROMPT and --file: expected one of them"),
         (["the film", "--chat"], "--chat: the tokenizer has no chat template"),
         (["the film", "--response", "a film", "--span", "plot"], "span is 'plot', which is 0 times in the response"),

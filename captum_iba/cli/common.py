@@ -345,6 +345,36 @@ def note(message: str, quiet: bool) -> None:
         typer.echo(f"captum-iba: {message}", err=True)
 
 
+class KeptWork:
+    """How far a command with ``--keep`` is: for a line a minute, and for Ctrl-C."""
+
+    def __init__(self, what: str, keep: Path | None, quiet: bool) -> None:
+        self.total = self._finished = 0
+        self._what, self._keep, self._quiet = what, keep, quiet
+
+    def progressed(self, finished: int) -> None:
+        """Take the number of finished texts or prompts into account."""
+        self._finished = finished
+
+    def every_minute(self) -> AbstractContextManager[None]:
+        """Context with a line a minute, where no bar shows the progress."""
+        return nullcontext() if sys.stderr.isatty() else every_minute(self._say)
+
+    def interrupted(self) -> str:
+        """What Ctrl-C shows."""
+        if self.total < 2:
+            return "interrupted"
+        if self._keep is None:
+            return "interrupted; nothing is kept without --keep"
+        if not self._finished:
+            return f"interrupted; none of the {self._what} was finished, and nothing is kept in {self._keep}"
+        finished = f"{self._finished:,} of {self.total:,} {self._what}"
+        return f"interrupted; {finished} are kept in {self._keep}, and the same command goes on"
+
+    def _say(self) -> None:
+        note(f"{self._finished:,} of {self.total:,} {self._what} are explained", self._quiet)
+
+
 def print_error(message: str) -> None:
     """Print an error to standard error, in one line."""
     line = " ".join(str(message).split())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -19,6 +18,7 @@ from captum_iba.cli.common import (
     ExecutorName,
     ExecutorOption,
     FileOfTexts,
+    KeptWork,
     ModelOption,
     Precision,
     PrecisionOption,
@@ -28,7 +28,6 @@ from captum_iba.cli.common import (
     check_model,
     check_output_folder,
     check_results,
-    every_minute,
     find_executor,
     has_columns,
     loading,
@@ -157,25 +156,8 @@ def explain(
 ) -> None:
     """Explain texts: the words in color, and how many bits the classifier needs of each."""
 
-    finished = total = 0
-
-    def progressed(count: int) -> None:
-        nonlocal finished
-        finished = count
-
-    def say() -> None:
-        note(f"{finished:,} of {total:,} texts are explained", quiet)
-
-    def interrupted() -> str:
-        if total < 2:
-            return "interrupted"
-        if keep is None:
-            return "interrupted; nothing is kept without --keep"
-        if not finished:
-            return f"interrupted; no batch of texts was finished, and nothing is kept in {keep}"
-        return f"interrupted; {finished:,} of {total:,} texts are kept in {keep}, and the same command goes on"
-
-    with plain_errors(quiet, interrupted):
+    work = KeptWork("texts", keep, quiet)
+    with plain_errors(quiet, work.interrupted):
         _check_options(texts, preset, statistics, statistics_from, text_column, pair_column)
         if texts and file is not None:
             raise typer.BadParameter("TEXT and --file: expected one of them, got both.")
@@ -192,7 +174,7 @@ def explain(
             if pair and len(pair) != len(first_texts):
                 expected = f"expected one for each of the {len(first_texts)} texts, got {len(pair)}"
                 raise typer.BadParameter(f"--pair: {expected}.")
-            from captum_iba.compare.parallel import explain_texts
+            from captum_iba.compare.explain_many import explain_texts
             from captum_iba.text.arguments import check_device, check_texts
 
             check_texts(first_texts, pair or second_texts)
@@ -208,10 +190,9 @@ def explain(
             _find_statistics(explainer, model, statistics_from, (text_column, pair_column), quiet)
         attribute: Callable[..., list[TextAttribution]] = explainer.explain
         if where.remote or keep is not None or len(first_texts) > batch_size:
-            attribute = partial(explain_texts, where, explainer, device=device, keep=keep, on_batch=progressed)
-        total = len(first_texts)
-        has_bar = sys.stderr.isatty()
-        with quiet_workers(where), nullcontext() if has_bar else every_minute(say):
+            attribute = partial(explain_texts, where, explainer, device=device, keep=keep, on_batch=work.progressed)
+        work.total = len(first_texts)
+        with quiet_workers(where), work.every_minute():
             results = attribute(
                 first_texts,
                 pair or second_texts,
@@ -226,7 +207,7 @@ def explain(
                 repeats=repeats,
                 check=check,
                 batch_size=batch_size,
-                show_progress=not quiet and has_bar,
+                show_progress=not quiet and sys.stderr.isatty(),
             )
         scores = _scores(names, layers, explainer, results, seed, quiet)
         _deliver(results, scores, read, explainer.classifier.labels, html, json_file, quiet)

@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from captum_iba.cli.common import (
+    AddressOption,
     DeviceOption,
+    ExecutorName,
+    ExecutorOption,
+    KeptWork,
     Precision,
     PrecisionOption,
     QuietOption,
+    WorkersOption,
     check_input,
     check_model,
+    check_output_folder,
     check_results,
+    find_executor,
+    has_columns,
     loading,
     named_model,
     note,
     plain_errors,
+    quiet_workers,
     read_text,
 )
+
+if TYPE_CHECKING:
+    from captum_iba.text.generation_result import GenerationAttribution
 
 
 class PartOfPrompt(str, Enum):
@@ -40,8 +53,21 @@ def explain_response(
     file: Annotated[
         str | None,
         typer.Option(
-            help="File with the prompt, without the line break at its end; - is standard input.", show_default=False
+            help="File with the prompt, without the line break at its end, or a table (CSV, JSON lines or parquet) "
+            "with one in each row; - is standard input.",
+            show_default=False,
         ),
+    ] = None,
+    prompt_column: Annotated[
+        str | None,
+        typer.Option(
+            help="Column with the prompts, texts or lists of chat messages, of a table.",
+            show_default="prompt or messages",
+        ),
+    ] = None,
+    response_column: Annotated[
+        str | None,
+        typer.Option(help="Column with the responses, of a table; an empty one is generated.", show_default="response"),
     ] = None,
     chat: Annotated[
         bool | None,
@@ -74,62 +100,110 @@ def explain_response(
     steps: Annotated[int | None, typer.Option(min=0, help="Number of optimizer steps.", show_default="10")] = None,
     html: Annotated[Path | None, typer.Option(help="File for a page with the colored prompt.")] = None,
     json_file: Annotated[
-        Path | None, typer.Option("--json", help="File for the result as JSON; - is standard output.")
+        Path | None,
+        typer.Option("--json", help="File for the result as JSON, of a table a list; - is standard output."),
+    ] = None,
+    keep: Annotated[
+        Path | None,
+        typer.Option(help="Folder for finished results: the same command then goes on where it stopped."),
     ] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Largest number of rows of a forward pass.")] = 8,
     device: DeviceOption = None,
     dtype: PrecisionOption = None,
+    executor: ExecutorOption = ExecutorName.local,
+    address: AddressOption = None,
+    workers: WorkersOption = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Explain the response of a language model: the parts of the prompt that it needs, and how many bits of each."""
-    with plain_errors(quiet):
+    """Explain responses of a language model: the parts of the prompt that they need, and how many bits of each."""
+    work = KeptWork("prompts", keep, quiet)
+    with plain_errors(quiet, work.interrupted):
         if (prompt is None) == (file is None):
             raise typer.BadParameter("PROMPT and --file: expected one of them.")
         check_input("--file", None if file == "-" else file, "a file with a prompt")
         check_model(model)
         check_results(html, json_file)
-        text = _read(str(file)) if prompt is None else prompt
+        check_output_folder("--keep", keep)
+        is_table = file is not None and has_columns(file)
+        for option, column in (("--prompt-column", prompt_column), ("--response-column", response_column)):
+            if column is not None and not is_table:
+                raise typer.BadParameter(f"{option} is for a table (--file with CSV, JSON lines or parquet).")
         with loading():
             import torch
 
+            from captum_iba.compare.explain_many import explain_prompts
             from captum_iba.text import GenerationExplainer
             from captum_iba.text.arguments import check_device
             from captum_iba.text.generation import GREEDY
 
-            check_device(device, "--device")
+            if is_table:
+                prompts, responses = _read_table(str(file), prompt_column, response_column)
+            else:
+                prompts, responses = [_read(str(file)) if prompt is None else prompt], [None]
+            if response is not None:
+                if any(item is not None for item in responses):
+                    raise typer.BadParameter("--response: the responses are in the file already.")
+                responses = [response] * len(prompts)
+            if contrast is not None and per_token:
+                raise typer.BadParameter("--per-token and --contrast: expected one of them.")
+            where = find_executor(executor, address, workers)
+            if not where.remote:  # remote workers have devices of their own
+                check_device(device, "--device")
             note(f"loading {model}", quiet)
             with named_model(model):
                 explainer = GenerationExplainer.from_pretrained(
-                    model, device=device, dtype=getattr(torch, (dtype or Precision.float32).value)
+                    model,
+                    device=None if where.remote else device,
+                    dtype=getattr(torch, (dtype or Precision.float32).value),
                 )
         has_template = bool(explainer.tokenizer.chat_template)
         if chat and not has_template:
             raise typer.BadParameter("--chat: the tokenizer has no chat template.")
         as_chat = has_template if chat is None else chat
-        note(f"explaining{'; the prompt is a message of a user in the chat template' if as_chat else ''}", quiet)
-        result = explainer.explain(
-            [{"role": "user", "content": text}] if as_chat else text,
-            response,
-            span=span,
-            contrast=contrast,
-            granularity=by.value,
-            per_token=per_token,
-            rerank=rerank,
-            check=check,
-            show_progress=not quiet and sys.stderr.isatty(),
-            gen_args={**GREEDY, "max_new_tokens": max_new_tokens} if response is None else None,
-            batch_size=batch_size,
-            beta=beta,
-            n_steps=steps,
-        )
-        written = []
-        if json_file is not None and str(json_file) != "-":
-            written.append(result.save(json_file))
-        if html is not None:
-            written.append(result.save_html(html))
-        typer.echo(result.to_json(indent=1) if str(json_file) == "-" else str(result))
-        for path in written:
-            note(f"wrote {path}", quiet)
+        as_messages = as_chat and any(isinstance(item, str) for item in prompts)
+        note(f"explaining{'; the prompt is a message of a user in the chat template' if as_messages else ''}", quiet)
+        work.total = len(prompts)
+        with quiet_workers(where), work.every_minute():
+            results = explain_prompts(
+                where,
+                explainer,
+                [[{"role": "user", "content": p}] if as_chat and isinstance(p, str) else p for p in prompts],
+                responses,
+                device=device,
+                show_progress=not quiet and sys.stderr.isatty(),
+                keep=keep,
+                on_prompt=work.progressed,
+                span=span,
+                contrast=contrast,
+                granularity=by.value,
+                per_token=per_token,
+                rerank=rerank,
+                check=check,
+                gen_args={**GREEDY, "max_new_tokens": max_new_tokens},
+                batch_size=batch_size,
+                beta=beta,
+                n_steps=steps,
+            )
+        _deliver(results, is_table, html, json_file, quiet)
+
+
+def _deliver(
+    results: list[GenerationAttribution], is_table: bool, html: Path | None, json_file: Path | None, quiet: bool
+) -> None:
+    from captum_iba._files import write_text
+    from captum_iba.visualization import generation_page
+
+    entries: Any = [result.to_dict() for result in results] if is_table else results[0].to_dict()
+    content = json.dumps(entries, ensure_ascii=False, allow_nan=False, indent=1)
+    # Files first: who reads the output may close it before its end.
+    written = []
+    if json_file is not None and str(json_file) != "-":
+        written.append(write_text(json_file, f"{content}\n"))
+    if html is not None:
+        written.append(write_text(html, generation_page(results)))
+    typer.echo(content if str(json_file) == "-" else "\n\n".join(map(str, results)))
+    for path in written:
+        note(f"wrote {path}", quiet)
 
 
 def _read(file: str) -> str:
@@ -137,3 +211,44 @@ def _read(file: str) -> str:
     if not text.strip():
         raise ValueError(f"--file: {file} is empty, expected a prompt")
     return text.removesuffix("\n").removesuffix("\r")
+
+
+def _read_table(
+    source: str, prompt_column: str | None, response_column: str | None
+) -> tuple[list[Any], list[str | None]]:
+    """Prompts and responses of a table; a last message of the assistant is the response."""
+    from captum_iba.compare.data import open_table, row_name
+
+    table, _ = open_table(source)
+    names = {name.casefold(): name for name in reversed(table.column_names)}
+    for option, name in (("--prompt-column", prompt_column), ("--response-column", response_column)):
+        if name is not None and name not in table.column_names:
+            listed = ", ".join(map(repr, table.column_names))
+            raise ValueError(f"{option}: {source} has no column {name!r}; the columns are {listed}.")
+    prompt_name = prompt_column or names.get("prompt") or names.get("messages")
+    if prompt_name is None:
+        listed = ", ".join(map(repr, table.column_names))
+        raise ValueError(f"{source} has no column 'prompt' or 'messages'; name it by --prompt-column: {listed}.")
+    response_name = response_column or names.get("response")
+    prompts: list[Any] = []
+    responses: list[str | None] = []
+    for number in range(len(table)):
+        row = table[number]
+        prompt, response = row[prompt_name], row[response_name] if response_name is not None else None
+        if isinstance(prompt, list) and response is None and len(prompt) > 1 and _role(prompt[-1]) == "assistant":
+            prompt, response = prompt[:-1], prompt[-1].get("content")
+        if not isinstance(prompt, (str, list)) or not isinstance(response, (str, type(None))):
+            value = response if isinstance(prompt, (str, list)) else prompt
+            raise ValueError(
+                f"{source}: {row_name(table, number)} has a {type(value).__name__}, expected a text, or a list of chat "
+                "messages."
+            )
+        prompts.append(prompt)
+        responses.append(response or None)
+    if not prompts:
+        raise ValueError(f"--file: {source} is empty, expected prompts")
+    return prompts, responses
+
+
+def _role(message: Any) -> Any:
+    return message.get("role") if isinstance(message, dict) else None

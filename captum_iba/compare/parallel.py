@@ -1,40 +1,27 @@
 """Executors: the same work done in this process, or by Ray actors on this machine or on a cluster.
 
-The work is a map over chunks of texts: :func:`captum_iba.compare.prepare` takes an executor, and so does
-:func:`explain_texts`, the form of :meth:`captum_iba.text.TextExplainer.explain` for many texts. This module needs
-neither the extra ``compare`` nor, without :class:`RayExecutor`, the extra ``ray``.
+The work is a map over chunks of texts: :func:`captum_iba.compare.prepare` takes an executor, and so do the functions of
+:mod:`captum_iba.compare.explain_many`. This module needs neither the extra ``compare`` nor, without
+:class:`RayExecutor`, the extra ``ray``.
 """
 
 from __future__ import annotations
 
-import hashlib
 import importlib
-import json
 import logging
 import os
-import re
 import socket
 import warnings
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 
-from captum_iba._compat import progress
-from captum_iba._files import write_text
 from captum_iba._warnings import warn_user
-from captum_iba.attr.settings import PRESETS, preset_values
-from captum_iba.text.arguments import batches_by_length, check_texts, resolve_text_settings, targets_per_text
-from captum_iba.text.bottleneck import MASK_LOST_PREDICTION
-from captum_iba.text.explainer import TextExplainer
 from captum_iba.text.json_result import library_versions
-from captum_iba.text.result import TextAttribution
-from captum_iba.text.statistics import add_part
-from captum_iba.visualization.pieces import lost_prediction
 
 RETRIES = 3
 """How often a job is done again after its worker died."""
@@ -316,161 +303,3 @@ def _require_listener(address: str) -> None:
 def one_line(error: Exception) -> str:
     """The message of an exception in one line, which is not too long to print."""
     return " ".join(str(error).split())[:500]
-
-
-class _Explaining:
-    """The worker of :func:`explain_texts`."""
-
-    def __init__(self, explainer: TextExplainer, settings: dict[str, Any]) -> None:
-        self.explainer = explainer
-        self.settings = settings
-
-    def move(self, device: str) -> None:
-        self.explainer.classifier.model.to(device)
-
-    def explain(self, texts: list[str], pairs: list[str] | None, targets: list[int | None]) -> list[TextAttribution]:
-        return self.explainer.explain(texts, pairs, targets, batch_size=len(texts), **self.settings)
-
-
-def explain_texts(
-    executor: Executor,
-    explainer: TextExplainer,
-    texts: Sequence[str],
-    pairs: Sequence[str] | None = None,
-    target: Any = None,
-    *,
-    device: str | None = None,
-    batch_size: int = 8,
-    show_progress: bool = False,
-    keep: str | os.PathLike[str] | None = None,
-    on_batch: Callable[[int], object] = lambda _: None,
-    **settings: Any,
-) -> list[TextAttribution]:
-    """Explain many texts by the workers of an executor, as :meth:`captum_iba.text.TextExplainer.explain` does here.
-
-    A job is one of the batches that ``explain`` makes. So the numbers are the same on the same kind of processor with
-    as many threads, and else within the tolerance of ``docs/scale.md``.
-
-    Args:
-        executor (Executor): Where the work is done.
-        explainer (TextExplainer): Model, layers and their statistics; remote workers get a copy.
-        texts, pairs, target: As for ``explain``.
-        device (str, optional): Device of the models of remote workers; None is the CPU. Default: None.
-        batch_size (int, optional): Number of texts in a batch. Default: 8.
-        show_progress (bool, optional): Whether to show a progress bar over the batches. Default: False.
-        keep (path, optional): Folder for finished batches: the same call with the same folder goes on where it
-            stopped, by any executor. Default: None.
-        on_batch (Callable, optional): Called with the number of texts that are finished. Default: nothing is called.
-        **settings: All other arguments of ``explain``.
-
-    Returns:
-        list of TextAttribution: One result per text, in the order of ``texts``.
-
-    Raises:
-        TypeError, ValueError: As ``explain``.
-        ExecutorError: There are no workers, or they die over and over.
-        OSError: The folder cannot be written; what was kept before stays.
-
-    Examples::
-
-        >>> results = explain_texts(RayExecutor(workers=2), explainer, reviews, preset="paper")
-    """
-    first, second = check_texts(texts, pairs)
-    targets = targets_per_text(target, len(first), explainer.classifier.labels)
-    batches = batches_by_length([len(item) for item in explainer.classifier.encode(first, second)], batch_size)
-    calls = [
-        (
-            [first[i] for i in batch],
-            None if pairs is None else [pair for i in batch if (pair := second[i]) is not None],
-            [targets[i] for i in batch],
-        )
-        for batch in batches
-    ]
-    preset = settings.get("preset", "default")
-    overrides: Any = {name: settings[name] for name in settings if hasattr(PRESETS["default"], name)}
-    if not resolve_text_settings(preset, overrides)[2].noise_around_input:
-        explainer._find_statistics(pairs is not None, show_progress)  # once, and not by every worker
-    kept = None if keep is None else _KeptBatches(Path(keep), explainer, device, settings)
-    results: dict[int, TextAttribution] = {}
-    explained: Iterable[Any] = _explained(executor, _Explaining(explainer, settings), device, calls, kept)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", re.escape(MASK_LOST_PREDICTION))  # once for all batches, new and kept
-        for number, batch_results in progress(explained, "Texts", len(batches)) if show_progress else explained:
-            results.update(zip(batches[number], batch_results, strict=True))
-            on_batch(len(results))
-    if any(map(lost_prediction, results.values())):
-        warn_user(MASK_LOST_PREDICTION)
-    return [results[i] for i in range(len(first))]
-
-
-def _explained(
-    executor: Executor, worker: _Explaining, device: str | None, calls: list[Any], kept: _KeptBatches | None
-) -> Iterator[tuple[int, list[TextAttribution]]]:
-    """Number and results of every batch, those that were kept first."""
-    missing = []
-    for number, call in enumerate(calls):
-        results = None if kept is None else kept.read(*call)
-        if results is None:
-            missing.append((number, call))
-        else:
-            yield number, results
-    if not missing:
-        return
-    with executor.open(worker, device) as workers:
-        for number, results in workers.map("explain", missing):
-            if kept is not None:
-                kept.write(results, *calls[number])
-            yield number, results
-
-
-class _KeptBatches:
-    """A folder with one file per finished batch, which is its texts, pairs and targets.
-
-    A file is named by the digest of all that its results depend on: model, layers, statistics, device, versions of
-    the libraries, presets, settings, texts. What was computed with anything else is not found, so nothing ever mixes.
-    """
-
-    def __init__(self, folder: Path, explainer: TextExplainer, device: str | None, settings: dict[str, Any]) -> None:
-        if folder.exists() and not folder.is_dir():
-            raise NotADirectoryError(f"keep: {folder} is a file, expected a folder.")
-        folder.mkdir(parents=True, exist_ok=True)
-        self._folder = folder
-        self._digest = hashlib.sha256()
-        classifier, bottleneck = explainer.classifier, explainer._bottleneck_of(settings.get("preset", "default"))
-        parts = [
-            explainer.fingerprint(),
-            *classifier.labels,
-            str(classifier.multi_label),
-            *(block.key for block in bottleneck.layers),
-            f"{len(bottleneck.layers)} {classifier.max_length}",
-            device or str(next(iter(classifier.model.parameters())).device),
-            json.dumps([library_versions(), preset_values(), settings], sort_keys=True, default=str),
-        ]
-        for part in parts:
-            add_part(self._digest, part)
-        for statistics in bottleneck.statistics or ():
-            for tensor in (statistics.mean, statistics.std, *statistics.further_tensors().values()):
-                self._digest.update(tensor.cpu().contiguous().numpy().tobytes())
-
-    def read(self, *batch: Any) -> list[TextAttribution] | None:
-        """The results of a batch; None where there are none, or a damaged file."""
-        try:
-            content = json.loads(self._path(*batch).read_text(encoding="utf-8"))
-            results = [TextAttribution.from_dict(item) for item in content]
-        except (FileNotFoundError, ValueError, TypeError):
-            return None
-        return results if len(results) == len(batch[0]) else None
-
-    def write(self, results: list[TextAttribution], *batch: Any) -> None:
-        content = json.dumps([result.to_dict() for result in results], ensure_ascii=False, allow_nan=False)
-        try:
-            write_text(self._path(*batch), content)
-        except OSError as error:
-            reason = f"keep: {error.strerror or error}; the batches that were finished before are kept"
-            raise OSError(error.errno, reason) from error
-
-    def _path(self, texts: list[str], pairs: list[str] | None, targets: list[int | None]) -> Path:
-        digest = self._digest.copy()
-        for part in (json.dumps([pairs is None, targets]), *texts, *(pairs or ())):
-            add_part(digest, part)
-        return self._folder / f"{digest.hexdigest()[:32]}.json"

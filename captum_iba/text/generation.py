@@ -208,13 +208,13 @@ class LLMInformationBottleneckAttribution:
                 "inp has a bottleneck for every token, and the decoder has none to read where all are closed; expected "
                 "one that is skipped, such as the token at its end"
             )
+        self._check_length(prompt, 1)
         return prompt
 
     def response_ids(
         self, prompt: Prompt, target: Any, gen_args: dict[str, Any] | None = None, name: str = "target"
     ) -> list[int]:
         """Token ids of a response to a prompt; ``name`` is the argument that errors name."""
-        self._check_length(prompt, 1)
         response = self._generated(prompt, gen_args, name) if target is None else self._given(target, gen_args, name)
         self._check_length(prompt, len(response))
         return response

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -22,6 +24,7 @@ from captum_iba.text.json_result import provenance
 from captum_iba.text.model_properties import model_name
 from captum_iba.text.prompt import Prompt, is_span
 from captum_iba.text.prompt_model import PromptRemoval
+from captum_iba.text.statistics import model_fingerprint, tokenizer_fingerprint
 
 
 class GenerationExplainer:
@@ -154,14 +157,10 @@ class GenerationExplainer:
         check_flag("show_progress", show_progress)
         check_integer("batch_size", batch_size, at_least=1)
         check_integer("rerank", rerank, at_least=0)
-        if not isinstance(prompt, str) and not isinstance(prompt, (list, tuple)):
-            raise TypeError(f"prompt is a {type(prompt).__name__}, expected a string or chat messages")
         if contrast is not None and per_token:
             raise ValueError("per_token is True, and contrast is given; expected one of them")
-        if response is not None and not isinstance(response, str):
-            raise TypeError(f"response is a {type(response).__name__}, expected a string or None")
         settings = generation_settings(preset, overrides)
-        read = self.attribution.read(prompt, granularity, gen_args)
+        read = self.read(prompt, response, granularity, gen_args)
         ids = self.attribution.response_ids(read, response, gen_args, "response")
         text, offsets, shared = self._offsets(ids, response)
         start, end = _find_span(span, text)
@@ -202,6 +201,33 @@ class GenerationExplainer:
         result = _rerank(removal, result, rerank)
         return replace(result, check=_check(removal, result)) if check else result
 
+    def read(
+        self,
+        prompt: str | Sequence[Mapping[str, str]],
+        response: str | None = None,
+        granularity: str | Sequence[tuple[int, int]] = "word",
+        gen_args: dict[str, Any] | None = None,
+    ) -> Prompt:
+        """The tokens and parts of a prompt; the errors of :meth:`explain` that need no forward pass.
+
+        Args:
+            prompt, response, granularity, gen_args: As of :meth:`explain`.
+        """
+        if not isinstance(prompt, str) and not isinstance(prompt, (list, tuple)):
+            raise TypeError(f"prompt is a {type(prompt).__name__}, expected a string or chat messages")
+        if response is not None and not isinstance(response, str):
+            raise TypeError(f"response is a {type(response).__name__}, expected a string or None")
+        read = self.attribution.read(prompt, granularity, gen_args)
+        if response is not None:
+            self.attribution.response_ids(read, response, gen_args, "response")
+        return read
+
+    def fingerprint(self) -> str:
+        """Digest of the model, its weights and active adapters, its generation settings, and of the tokenizer."""
+        parts = [model_fingerprint(self.model), tokenizer_fingerprint(self.tokenizer)]
+        parts += [json.dumps(self.model.generation_config.to_dict(), sort_keys=True, default=str)]
+        return hashlib.sha256("\n".join([*parts, str(self.tokenizer.chat_template)]).encode()).hexdigest()
+
     def removal(
         self,
         prompt: str | Sequence[Mapping[str, str]],
@@ -223,7 +249,7 @@ class GenerationExplainer:
             PromptRemoval: Function of the kept parts, (N, P) booleans, that returns the mean log-probability per token
             of the response, (N,).
         """
-        read = self.attribution.read(prompt, granularity)
+        read = self.read(prompt, response, granularity)
         ids = self.attribution.response_ids(read, response, None, "response")
         return PromptRemoval(self.model, read, ids, None, replacement, batch_size)
 

@@ -68,24 +68,34 @@ class _Piece:
     label: str = ""
 
 
-def generation_page(attribution: DrawableGeneration, title: str = "What the response needs of its prompt") -> str:
+def generation_page(
+    attribution: DrawableGeneration | Sequence[DrawableGeneration], title: str = "What the response needs of its prompt"
+) -> str:
     """A self-contained page: a click on a token of the response, or its key, colors the prompt for that token.
 
     It needs ``per_token`` for the tokens; without, the page has the whole span alone. There is no script.
 
     Args:
-        attribution (DrawableGeneration): Attribution to draw.
+        attribution (DrawableGeneration or sequence): Attribution to draw, or several of one model and settings, of
+            which all but the first are folded.
         title (str): Title of the page. Default: "What the response needs of its prompt".
 
     Returns:
         str: HTML.
+
+    Raises:
+        ValueError: No attributions.
 
     Examples::
 
         >>> generation_page(generated, title="A summary").count('class="prompt"')
         1
     """
-    return render_template("generation.html.jinja", title=title, sorting=None, **_drawn(attribution))
+    attributions = attribution if isinstance(attribution, Sequence) else [attribution]
+    if not attributions:
+        raise ValueError("attribution is empty, expected at least one")
+    drawn = [{**_drawn(item), "id": f"r{number}" if number else ""} for number, item in enumerate(attributions)]
+    return render_template("generation.html.jinja", title=title, sorting=None, drawn=drawn, scale=Scale(1.0))
 
 
 def generation_map(attribution: DrawableGeneration) -> Html:
@@ -118,7 +128,7 @@ def _drawn(attribution: DrawableGeneration) -> dict[str, Any]:
         "tokens": tokens,
         "after": attribution.response[end:],
         "whole": _pieces(attribution, attribution.bits.tolist(), attribution.shares.tolist()),
-        "scale": Scale(1.0),
+        "measured": any(part.effect is not None for part, _ in attribution.ranked),
     }
 
 

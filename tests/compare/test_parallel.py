@@ -16,7 +16,8 @@ from typer.testing import CliRunner
 from captum_iba import cli
 from captum_iba.attr.settings import PRESETS
 from captum_iba.compare import parallel, prepare
-from captum_iba.compare.parallel import ExecutorError, LocalExecutor, RayExecutor, explain_texts
+from captum_iba.compare.explain_many import explain_texts
+from captum_iba.compare.parallel import ExecutorError, LocalExecutor, RayExecutor
 from captum_iba.compare.worker import LayerStatistics
 from captum_iba.text import Classifier, TextExplainer, find_layer
 from captum_iba.text.classifier import load_classifier

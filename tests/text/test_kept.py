@@ -1,7 +1,6 @@
 """A run over many texts that was stopped goes on where it was."""
 
 import json
-import sys
 
 import pytest
 import torch
@@ -9,8 +8,10 @@ from typer.testing import CliRunner
 
 from captum_iba import cli
 from captum_iba.attr.settings import PRESETS, resolve_settings
+from captum_iba.cli import common
 from captum_iba.cli.common import every_minute
-from captum_iba.compare.parallel import LocalExecutor, explain_texts
+from captum_iba.compare.explain_many import explain_texts
+from captum_iba.compare.parallel import LocalExecutor
 from captum_iba.demo import embedded_model_path, embedded_statistics
 from captum_iba.text import TextExplainer
 
@@ -127,8 +128,7 @@ def test_results_of_repeats_with_other_groups_of_texts_are_not_used(explainer, t
 def test_progress_and_interruption_are_told(tmp_path, monkeypatch):
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS[:3]), encoding="utf-8")
     command = ["explain", "--file", str(tmp_path / "texts.txt"), "--steps", "2", "--batch-size", "1", "--no-check"]
-    explain_command = sys.modules["captum_iba.cli.explain"]
-    monkeypatch.setattr(explain_command, "every_minute", lambda say: every_minute(say, 0.01))
+    monkeypatch.setattr(common, "every_minute", lambda say: every_minute(say, 0.01))
     done = CliRunner().invoke(cli.app, command)
     assert done.exit_code == 0 and " of 3 texts are explained" in done.stderr, done.output
     real, calls = TextExplainer.explain, []
@@ -147,4 +147,4 @@ def test_progress_and_interruption_are_told(tmp_path, monkeypatch):
     assert kept.exit_code == 130 and f"interrupted; 1 of 3 texts are kept in {tmp_path / 'kept'}, and" in kept.stderr
     calls[:] = [None]
     empty = CliRunner().invoke(cli.app, [*command, "--keep", str(tmp_path / "empty")])
-    assert empty.exit_code == 130 and "no batch of texts was finished, and nothing is kept" in empty.stderr
+    assert empty.exit_code == 130 and "none of the texts was finished, and nothing is kept" in empty.stderr

@@ -9,7 +9,8 @@ import torch
 import transformers
 from transformers.modeling_outputs import SequenceClassifierOutput
 
-from captum_iba.compare.parallel import LocalExecutor, explain_texts
+from captum_iba.compare.explain_many import explain_texts
+from captum_iba.compare.parallel import LocalExecutor
 from captum_iba.demo import embedded_model_path
 from captum_iba.text import TextExplainer, explain_layers
 from captum_iba.text.bottleneck import MASK_LOST_PREDICTION

@@ -14,7 +14,8 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 from typer.testing import CliRunner
 
 from captum_iba import FeatureStatistics, cli
-from captum_iba.compare.parallel import LocalExecutor, explain_texts
+from captum_iba.compare.explain_many import explain_texts
+from captum_iba.compare.parallel import LocalExecutor
 from captum_iba.methods import AttributionTask, attribute, score
 from captum_iba.text import TextExplainer, cached_statistics, encoding
 from captum_iba.text import bottleneck as bottleneck_module

@@ -1,0 +1,292 @@
+"""Many texts or prompts, explained by the workers of an executor, and kept as they are finished.
+
+It needs neither the extra ``compare`` nor, without :class:`captum_iba.compare.parallel.RayExecutor`, the extra ``ray``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from torch import Tensor
+
+from captum_iba._compat import progress
+from captum_iba._files import write_text
+from captum_iba._warnings import warn_user
+from captum_iba.attr.settings import PRESETS, preset_values
+from captum_iba.compare.parallel import Executor
+from captum_iba.text.arguments import batches_by_length, check_texts, resolve_text_settings, targets_per_text
+from captum_iba.text.bottleneck import MASK_LOST_PREDICTION
+from captum_iba.text.explainer import TextExplainer
+from captum_iba.text.generation import GENERATION
+from captum_iba.text.generation_explainer import GenerationExplainer
+from captum_iba.text.generation_result import GenerationAttribution
+from captum_iba.text.json_result import JsonResult, library_versions
+from captum_iba.text.result import TextAttribution
+from captum_iba.text.statistics import add_part
+from captum_iba.visualization.pieces import lost_prediction
+
+PromptLike = str | Sequence[Mapping[str, str]]
+"""A prompt: a string, or chat messages."""
+
+Result = TypeVar("Result", bound=JsonResult)
+
+
+class _Explaining:
+    """The worker of :func:`explain_texts` and :func:`explain_prompts`."""
+
+    def __init__(self, explainer: TextExplainer | GenerationExplainer, settings: dict[str, Any]) -> None:
+        self.explainer = explainer
+        self.settings = settings
+
+    def move(self, device: str) -> None:
+        self.explainer.model.to(device)
+
+    def explain(self, texts: list[str], pairs: list[str] | None, targets: list[int | None]) -> list[TextAttribution]:
+        assert isinstance(self.explainer, TextExplainer)
+        return self.explainer.explain(texts, pairs, targets, batch_size=len(texts), **self.settings)
+
+    def explain_prompts(self, prompts: list[PromptLike], responses: list[str | None]) -> list[GenerationAttribution]:
+        assert isinstance(self.explainer, GenerationExplainer)
+        return [
+            self.explainer.explain(prompt, response, **_settings_with(response, self.settings))
+            for prompt, response in zip(prompts, responses, strict=True)
+        ]
+
+
+def explain_texts(
+    executor: Executor,
+    explainer: TextExplainer,
+    texts: Sequence[str],
+    pairs: Sequence[str] | None = None,
+    target: Any = None,
+    *,
+    device: str | None = None,
+    batch_size: int = 8,
+    show_progress: bool = False,
+    keep: str | os.PathLike[str] | None = None,
+    on_batch: Callable[[int], object] = lambda _: None,
+    **settings: Any,
+) -> list[TextAttribution]:
+    """Explain many texts by the workers of an executor, as :meth:`captum_iba.text.TextExplainer.explain` does here.
+
+    A job is one of the batches that ``explain`` makes. So the numbers are the same on the same kind of processor with
+    as many threads, and else within the tolerance of ``docs/scale.md``.
+
+    Args:
+        executor (Executor): Where the work is done.
+        explainer (TextExplainer): Model, layers and their statistics; remote workers get a copy.
+        texts, pairs, target: As for ``explain``.
+        device (str, optional): Device of the models of remote workers; None is the CPU. Default: None.
+        batch_size (int, optional): Number of texts in a batch. Default: 8.
+        show_progress (bool, optional): Whether to show a progress bar over the batches. Default: False.
+        keep (path, optional): Folder for finished batches: the same call with the same folder goes on where it
+            stopped, by any executor. Default: None.
+        on_batch (Callable, optional): Called with the number of texts that are finished. Default: nothing is called.
+        **settings: All other arguments of ``explain``.
+
+    Returns:
+        list of TextAttribution: One result per text, in the order of ``texts``.
+
+    Raises:
+        TypeError, ValueError: As ``explain``.
+        ExecutorError: There are no workers, or they die over and over.
+        OSError: The folder cannot be written; what was kept before stays.
+
+    Examples::
+
+        >>> results = explain_texts(RayExecutor(workers=2), explainer, reviews, preset="paper")
+    """
+    first, second = check_texts(texts, pairs)
+    targets = targets_per_text(target, len(first), explainer.classifier.labels)
+    batches = batches_by_length([len(item) for item in explainer.classifier.encode(first, second)], batch_size)
+    calls = [
+        (
+            [first[i] for i in batch],
+            None if pairs is None else [pair for i in batch if (pair := second[i]) is not None],
+            [targets[i] for i in batch],
+        )
+        for batch in batches
+    ]
+    preset = settings.get("preset", "default")
+    overrides: Any = {name: settings[name] for name in settings if hasattr(PRESETS["default"], name)}
+    if not resolve_text_settings(preset, overrides)[2].noise_around_input:
+        explainer._find_statistics(pairs is not None, show_progress)  # once, and not by every worker
+    kept = None
+    if keep is not None:
+        classifier, bottleneck = explainer.classifier, explainer._bottleneck_of(settings.get("preset", "default"))
+        statistics = bottleneck.statistics or ()
+        tensors = [t for item in statistics for t in (item.mean, item.std, *item.further_tensors().values())]
+        parts = [*classifier.labels, str(classifier.multi_label), *(block.key for block in bottleneck.layers)]
+        parts += [f"{len(bottleneck.layers)} {classifier.max_length}", json.dumps(preset_values(), sort_keys=True)]
+        kept = _KeptResults(Path(keep), TextAttribution, explainer, device, settings, parts, tensors)
+    results: dict[int, TextAttribution] = {}
+    explained = _explained(executor, _Explaining(explainer, settings), "explain", device, calls, kept)
+    bar: Any = progress(explained, "Texts", len(batches)) if show_progress else explained
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", re.escape(MASK_LOST_PREDICTION))  # once for all batches, new and kept
+        for number, batch_results in bar:
+            results.update(zip(batches[number], batch_results, strict=True))
+            on_batch(len(results))
+    if any(map(lost_prediction, results.values())):
+        warn_user(MASK_LOST_PREDICTION)
+    return [results[i] for i in range(len(first))]
+
+
+def explain_prompts(
+    executor: Executor,
+    explainer: GenerationExplainer,
+    prompts: Sequence[PromptLike],
+    responses: Sequence[str | None] | None = None,
+    *,
+    device: str | None = None,
+    show_progress: bool = False,
+    keep: str | os.PathLike[str] | None = None,
+    on_prompt: Callable[[int], object] = lambda _: None,
+    **settings: Any,
+) -> list[GenerationAttribution]:
+    """Explain the responses to many prompts, each as :meth:`captum_iba.text.GenerationExplainer.explain` does.
+
+    Args:
+        executor (Executor): Where the work is done.
+        explainer (GenerationExplainer): The model; remote workers get a copy.
+        prompts (sequence): Strings, or lists of chat messages.
+        responses (sequence, optional): One response per prompt; None among them is generated. Default: None, all are.
+        device (str, optional): Device of the models of remote workers; None is the CPU. Default: None.
+        show_progress (bool, optional): Whether to show a progress bar over the prompts, or over the steps of a single
+            one. Default: False.
+        keep (path, optional): Folder for finished prompts: the same call with the same folder goes on where it
+            stopped, by any executor. Default: None.
+        on_prompt (Callable, optional): Called with the number of prompts that are finished. Default: nothing is called.
+        **settings: All other arguments of ``explain``; ``gen_args`` are for the responses that are generated.
+
+    Returns:
+        list of GenerationAttribution: One result per prompt, in their order.
+
+    Raises:
+        TypeError, ValueError: As ``explain``; the message names the prompt.
+        ExecutorError: There are no workers, or they die over and over.
+        OSError: The folder cannot be written; what was kept before stays.
+
+    Examples::
+
+        >>> results = explain_prompts(RayExecutor(workers=2), explainer, prompts, keep="finished", check=True)
+    """
+    if isinstance(prompts, str) or (prompts and isinstance(prompts[0], Mapping)):
+        raise TypeError("prompts is one prompt, expected a sequence of them")
+    given = [None] * len(prompts) if responses is None else list(responses)
+    if len(given) != len(prompts):
+        raise ValueError(f"responses has {len(given)}, expected one for each of the {len(prompts)} prompts")
+    for number, (prompt, response) in enumerate(zip(prompts, given, strict=True)):
+        try:  # before the first is explained, which takes a while
+            fitting = _settings_with(response, settings)
+            explainer.read(prompt, response, fitting.get("granularity", "word"), fitting.get("gen_args"))
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"prompts: number {number}: {error}") from error
+    calls = [([prompt], [response]) for prompt, response in zip(prompts, given, strict=True)]
+    kept = None
+    if keep is not None:
+        preset = json.dumps(asdict(GENERATION), sort_keys=True)
+        kept = _KeptResults(Path(keep), GenerationAttribution, explainer, device, settings, [preset])
+    results: dict[int, GenerationAttribution] = {}
+    worker = _Explaining(explainer, {**settings, "show_progress": show_progress and len(calls) == 1})
+    explained = _explained(executor, worker, "explain_prompts", device, calls, kept)
+    bar: Any = progress(explained, "Prompts", len(calls)) if show_progress and len(calls) > 1 else explained
+    for number, (result,) in bar:
+        results[number] = result
+        on_prompt(len(results))
+    return [results[i] for i in range(len(calls))]
+
+
+def _settings_with(response: str | None, settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings of ``explain``, of which ``gen_args`` have no place beside a response."""
+    return settings if response is None else {key: value for key, value in settings.items() if key != "gen_args"}
+
+
+def _explained(
+    executor: Executor,
+    worker: _Explaining,
+    method: str,
+    device: str | None,
+    calls: Sequence[tuple[Any, ...]],
+    kept: _KeptResults[Result] | None,
+) -> Iterator[tuple[int, list[Result]]]:
+    """Number and results of every call, those that were kept first."""
+    missing = []
+    for number, call in enumerate(calls):
+        results = None if kept is None else kept.read(call)
+        if results is None:
+            missing.append((number, call))
+        else:
+            yield number, results
+    if not missing:
+        return
+    with executor.open(worker, device) as workers:
+        for number, results in workers.map(method, missing):
+            if kept is not None:
+                kept.write(results, calls[number])
+            yield number, results
+
+
+class _KeptResults(Generic[Result]):
+    """A folder with one file per finished call: of a batch of texts, or of a prompt.
+
+    A file is named by the digest of all that its results depend on: model, layers, statistics, device, versions of
+    the libraries, presets, settings, texts. What was computed with anything else is not found, so nothing ever mixes.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        kind: type[Result],
+        explainer: TextExplainer | GenerationExplainer,
+        device: str | None,
+        settings: Mapping[str, Any],
+        parts: Sequence[str] = (),
+        tensors: Sequence[Tensor] = (),
+    ) -> None:
+        if folder.exists() and not folder.is_dir():
+            raise NotADirectoryError(f"keep: {folder} is a file, expected a folder.")
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder, self._kind = folder, kind
+        self._digest = hashlib.sha256()
+        of_model = device or str(next(iter(explainer.model.parameters())).device)
+        for part in (
+            kind.__name__,
+            explainer.fingerprint(),
+            of_model,
+            json.dumps([library_versions(), settings], sort_keys=True, default=str),
+            *parts,
+        ):
+            add_part(self._digest, part)
+        for tensor in tensors:
+            self._digest.update(tensor.cpu().contiguous().numpy().tobytes())
+
+    def read(self, call: tuple[Any, ...]) -> list[Result] | None:
+        """The results of a call; None where there are none, or a damaged file."""
+        try:
+            content = json.loads(self._path(call).read_text(encoding="utf-8"))
+            results = [self._kind.from_dict(item) for item in content]
+        except (FileNotFoundError, ValueError, TypeError):
+            return None
+        return results if len(results) == len(call[0]) else None
+
+    def write(self, results: Sequence[Result], call: tuple[Any, ...]) -> None:
+        content = json.dumps([result.to_dict() for result in results], ensure_ascii=False, allow_nan=False)
+        try:
+            write_text(self._path(call), content)
+        except OSError as error:
+            reason = f"keep: {error.strerror or error}; those that were finished before are kept"
+            raise OSError(error.errno, reason) from error
+
+    def _path(self, call: tuple[Any, ...]) -> Path:
+        digest = self._digest.copy()
+        add_part(digest, json.dumps(call, default=dict))
+        return self._folder / f"{digest.hexdigest()[:32]}.json"
