@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+from datasets import ClassLabel, Dataset, Features, Value
 from typer.testing import CliRunner
 
 from captum_iba import __version__, cli
@@ -207,6 +209,13 @@ def test_labels_and_ids_of_a_table_are_kept():
     done = run("explain", *QUICK, "--file", "r.csv", "--html", "out.html")
     page = Path("out.html").read_text("utf-8")
     assert "not the predicted class" not in page and 'data-head="gold label" data-value="positive"' in page
+    # A parquet file names its own numbers, which need not be the model's.
+    labels = Features({"text": Value("string"), "label": ClassLabel(names=["positive", "negative"])})
+    Dataset.from_dict({"text": [GOOD, DULL], "label": [0, 1]}, features=labels).to_parquet("r.parquet")
+    done = run("explain", *QUICK, "--file", "r.parquet", "--html", "out.html")
+    page = Path("out.html").read_text("utf-8")
+    assert re.findall('data-head="gold label" data-value="(.*?)"', page) == ["positive", "negative"], done.stderr
+    assert "not the predicted class" not in page
     done = run("explain", *QUICK, "--html", "out.html", "--json", "out.json", GOOD, DULL)
     assert "gold label" not in Path("out.html").read_text("utf-8")
     assert "label" not in json.loads(Path("out.json").read_text("utf-8"))[0]

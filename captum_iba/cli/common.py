@@ -7,9 +7,10 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
 from enum import Enum
+from functools import partial
 from importlib.util import find_spec
 from io import StringIO
 from itertools import pairwise
@@ -140,12 +141,17 @@ def has_columns(source: str) -> bool:
 
 
 class FileOfTexts(NamedTuple):
-    """Texts, and of a table the second texts, gold labels and ids, as far as there are such columns."""
+    """Texts, and of a table the second texts, gold labels and ids, as far as there are such columns.
+
+    ``labels`` are as they are written; ``names_of_labels`` takes the names of a model's classes, and returns the
+    labels by their names, and whether all are classes.
+    """
 
     first: list[str]
     second: list[str] | None = None
     labels: list[str] | None = None
     ids: list[str] | None = None
+    names_of_labels: Callable[[Sequence[str]], tuple[list[str], bool]] | None = None
 
 
 def read_texts(source: str, text_column: str | None, pair_column: str | None) -> tuple[list[str], list[str] | None]:
@@ -159,7 +165,7 @@ def read_columns(source: str, text_column: str | None, pair_column: str | None) 
         if text_column is not None or pair_column is not None:
             raise ValueError(f"{source} is read line by line and has no columns; expected CSV, JSON lines or parquet.")
         return FileOfTexts(read_lines(source))
-    from captum_iba.compare.data import find_columns, missing_text, open_table, row_name
+    from captum_iba.compare.data import find_columns, missing_text, names_of_labels, open_table, row_name
     from captum_iba.text.arguments import blank_text, broken_text
 
     table, _ = open_table(source)
@@ -182,7 +188,8 @@ def read_columns(source: str, text_column: str | None, pair_column: str | None) 
         None if name is None or name in names else ["" if value is None else str(value) for value in table[name]]
         for name in (columns.label, identifier)
     )
-    return FileOfTexts(first or [], pairs, labels, ids)
+    of_classes = None if labels is None else partial(names_of_labels, table, str(columns.label))
+    return FileOfTexts(first or [], pairs, labels, ids, of_classes)
 
 
 def _text_of(value: Any, source: str, table: Any, number: int) -> str:

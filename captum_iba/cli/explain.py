@@ -414,26 +414,6 @@ def _leading_words(scores: Scores) -> str:
     return f"{method_title(scores.method)}: {leading}"
 
 
-def _names_of_classes(column: Sequence[str], labels: Sequence[str]) -> list[str] | None:
-    """The classes of a column of gold labels, which names them or has their numbers from 0; None of any other column.
-
-    An empty label, and -1, are no label.
-    """
-    from captum_iba.text.arguments import find_target
-
-    def name(label: str) -> str:
-        if label in labels:
-            return label
-        if not label.strip() or label == "-1":
-            return ""
-        return labels[find_target(number_or_name(label.removesuffix(".0")), labels)]
-
-    try:
-        return [name(label) for label in column]
-    except ValueError:
-        return None
-
-
 def _deliver(
     results: list[TextAttribution],
     scores: list[list[Scores]],
@@ -446,8 +426,8 @@ def _deliver(
     from captum_iba._files import write_text
     from captum_iba.visualization import token_page
 
-    gold = None if read.labels is None else _names_of_classes(read.labels, labels)
-    known = None if gold is None else labels  # labels that are no classes are shown as they are, and not compared
+    gold, are_classes = (None, False) if read.names_of_labels is None else read.names_of_labels(labels)
+    known = labels if are_classes else None  # labels that are no classes are shown as they are, and not compared
     # Files first: who reads the output may close it before its end.
     content = None
     if json_file is not None:
@@ -462,7 +442,7 @@ def _deliver(
     if json_file is not None and str(json_file) != "-":
         written.append(write_text(json_file, f"{content}\n"))
     if html is not None:
-        page = token_page(results, methods=scores or None, gold_labels=gold or read.labels, ids=read.ids, labels=known)
+        page = token_page(results, methods=scores or None, gold_labels=gold, ids=read.ids, labels=known)
         written.append(write_text(html, page))
     if str(json_file) == "-":
         typer.echo(content)

@@ -163,6 +163,9 @@ def fingerprint(examples: Iterable[Example]) -> str:
 _UNNAMED = re.compile(r"LABEL_\d+")
 
 
+_WHOLE = re.compile(r"\+?(\d+)(?:\.0+)?")
+
+
 class _GoldLabels:
     """From what the column of labels holds to the numbers of the model's classes.
 
@@ -178,7 +181,7 @@ class _GoldLabels:
         self.names = getattr(table.features[column], "names", None)
         # No list, which is no label.
         values = table.unique(column) if hasattr(table.features[column], "dtype") else []
-        every = [value for value in values if value not in (None, "")]
+        every = [value for value in values if not _is_empty(value)]
         # Datasets mark a row without a label by -1.
         values = [value for value in every if value not in (-1, "-1")]
         self.by_name = all(self._named(name) is not None for name in self.names or map(str, values))
@@ -199,9 +202,7 @@ class _GoldLabels:
     def of_rows(self, rows: Sequence[int], required: bool) -> dict[int, int | None]:
         """The class of each row; None where it has no label, which is an error if labels are required."""
         values = [self.table[row][self.column] for row in rows]
-        lacking = [
-            value in (None, "") or (value in (-1, "-1") and self._problem(value) is not None) for value in values
-        ]
+        lacking = [_is_empty(value) or (value in (-1, "-1") and self._problem(value) is not None) for value in values]
         if required and any(lacking):
             first = lacking.index(True)
             more = f", nor do {sum(lacking) - 1} others of {len(rows)} rows" if sum(lacking) > 1 else ""
@@ -215,14 +216,14 @@ class _GoldLabels:
     def __call__(self, value: Any, row: int) -> int:
         if (problem := self._problem(value)) is not None:
             raise ValueError(f"data: {row_name(self.table, row)} has the label {value!r} {problem}.")
-        named = self._named(self._spelled(value))
+        named = self._named(_spelled(value, self.names))
         index = self._numbered(value) if named is None else named
         assert index is not None
         return index
 
     def _problem(self, value: Any) -> str | None:
         """Why a label is no class of the model, or not for certain."""
-        spelled = self._spelled(value)
+        spelled = _spelled(value, self.names)
         named, number = self._named(spelled), self._numbered(value)
         classes = ", ".join(f"{i} ({label})" for i, label in enumerate(self.labels))
         if named is None and number is None:
@@ -240,10 +241,6 @@ class _GoldLabels:
             f"{classes}, or only their numbers"
         )
 
-    def _spelled(self, value: Any) -> str:
-        known = self.names is not None and isinstance(value, int) and 0 <= value < len(self.names)
-        return str(self.names[value] if known and self.names is not None else value)
-
     def _named(self, name: str) -> int | None:
         try:
             return find_target(name, self.labels)
@@ -251,10 +248,35 @@ class _GoldLabels:
             return None
 
     def _numbered(self, value: Any) -> int | None:
-        if isinstance(value, str) and (digits := value.strip().removeprefix("+")).isdecimal():
-            value = int(digits)
+        if isinstance(value, str) and (digits := _WHOLE.fullmatch(value.strip())):
+            value = int(digits[1])
+        if isinstance(value, float) and value.is_integer():  # pandas writes 1.0 where other rows have no label
+            value = int(value)
         whole = isinstance(value, int) and not isinstance(value, bool)
         return value if whole and 0 <= value < len(self.labels) else None
+
+
+def _spelled(label: Any, names: Sequence[str] | None) -> str:
+    """The name that the dataset has for a label, or the label as it is."""
+    known = names is not None and isinstance(label, int) and 0 <= label < len(names)
+    return str(names[label] if known and names is not None else label)
+
+
+def _is_empty(label: Any) -> bool:
+    return label is None or label == "" or label != label  # NaN
+
+
+def names_of_labels(table: Any, column: str, labels: Sequence[str]) -> tuple[list[str], bool]:
+    """What a column of gold labels has in each row: the name of the model's class, "" for no label.
+
+    The second is False where a label is no class of the model, or not for certain: then the labels are as they are.
+    """
+    try:
+        gold = _GoldLabels(table, column, labels).of_rows(range(len(table)), required=False)
+    except ValueError:
+        names = getattr(table.features[column], "names", None)
+        return ["" if value is None else _spelled(value, names) for value in table[column]], False
+    return ["" if (number := gold[row]) is None else labels[number] for row in range(len(table))], True
 
 
 def _example(table: Any, columns: Columns, number: int, gold: int | None) -> Example:

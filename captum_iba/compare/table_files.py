@@ -94,6 +94,9 @@ def decoded(content: bytes) -> str:
     """The text of UTF-8 bytes, without a byte order mark; ValueError says what is wrong with others."""
     if content[:2] in (b"\xff\xfe", b"\xfe\xff"):
         raise ValueError("it is UTF-16, as of a spreadsheet; expected UTF-8")
+    halves = content[:64:2], content[1:64:2]
+    if any(half.count(0) > len(half) / 2 for half in halves):
+        raise ValueError("it has zero bytes, as UTF-16 without its mark has; expected UTF-8")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -142,7 +145,7 @@ def _read_csv(file: Iterable[str], tabs: bool) -> FileTable:
     except csv.Error as error:
         raise ValueError(
             f"line {before + 1} is not CSV ({error}); a line break in a field needs quotation marks, and a quotation "
-            "mark in quotes is doubled"
+            f"mark in quotes is doubled{'; between the names there are commas' if names is None else ''}"
         ) from error
     finally:
         csv.field_size_limit(limit)

@@ -148,30 +148,35 @@ def conductance(
     Args:
         layer (int, str or None): Block number from 1, or a module's name. Default: the task's, or else
             :func:`captum_iba.text.default_layer`.
-        n_steps (int): Number of steps from the reference text. Default: 50.
+        n_steps (int): Number of steps, one half of them from the reference text, the other half back to it.
+            Default: 50.
         baseline (str): As for :func:`integrated_gradients`. Default: ``"pad"``.
     """
     check_integer("n_steps", n_steps, at_least=1)
+    one_way = (n_steps + 1) // 2
     reference_token(task.classifier, baseline)  # an unknown one is an error before anything runs
     block = _block(task, layer)
 
     def attribute(texts: EmbeddedTexts) -> Any:
         probe = _ActivationProbe(block, texts)
-        return (
-            LayerConductance(probe.run, probe)
-            .attribute(
-                texts.embeddings,
-                baselines=texts.baseline(baseline),
-                n_steps=n_steps,
+        reference = texts.baseline(baseline)
+
+        def between(start: Tensor, end: Tensor) -> Tensor:
+            change: Tensor = LayerConductance(probe.run, probe).attribute(
+                end,
+                baselines=start,
+                n_steps=one_way,
                 # The other rules omit the ends of the path, and the change there.
                 method="riemann_trapezoid",
                 internal_batch_size=max(task.batch_size, 2 * len(texts.encoded)),
                 **texts.arguments,
             )
-            .sum(1)
-        )
+            return change.sum(1)
 
-    return scores_at_embeddings(task, n_steps + 1, attribute)
+        # Captum takes the gradient at the beginning of each step. There and back, their mean is that of both ends.
+        return (between(reference, texts.embeddings) - between(texts.embeddings, reference)) / 2
+
+    return scores_at_embeddings(task, one_way + 1, attribute)
 
 
 def grad_cam(task: AttributionTask, layer: int | str | None = None) -> list[FloatArray]:

@@ -67,7 +67,7 @@ def _bottleneck(
     kind = "released" if settings.noise_around_input else "given"
     if kind == "given" and task.encoded and statistics is None:
         paired = any(text.pair is not None for text in task.encoded)
-        kind, used = f"neutral, pairs: {paired}", layer_statistics.change_mark(classifier.model)
+        kind, used = f"neutral, pairs: {paired}", layer_statistics.change_mark(classifier)
     bottleneck, used_before = bottlenecks.get((blocks, kind), (None, None))
     if bottleneck is None or used != used_before:
         if kind.startswith("neutral"):

@@ -264,6 +264,8 @@ def _number_words(
             same_word_id = word_ids[i] is not None and word_ids[i] == word_ids[before]
             joined = (
                 same is True
+                # Pieces of one character, which a normalizer may have expanded to several words.
+                or (left == right and left[0] < left[1])
                 or _continues(source, left, right)
                 or (same is None and same_word_id and not _space_before(source, left, right))
             )
@@ -299,11 +301,13 @@ def _continues(source: str, left: tuple[int, int], right: tuple[int, int]) -> bo
 
 
 def _space_before(source: str, left: tuple[int, int], right: tuple[int, int]) -> bool:
-    """Whether white space parts a token from the one before: between them, or at its own beginning."""
+    """Whether white space parts a token from the one before: between them, at its beginning, or at the other's end."""
     # Bytes of one character have the same span, which may take in the space before the character.
     if left == right:
         return False
-    return any(character.isspace() for character in source[left[1] : right[0] + 1])
+    before = source[slice(*left)]
+    ends_in_space = bool(before.strip()) and before[-1].isspace()
+    return ends_in_space or any(character.isspace() for character in source[left[1] : right[0] + 1])
 
 
 def pad(encoded: Sequence[EncodedText], pad_id: int, device: torch.device, multiple: int = 1) -> dict[str, Tensor]:

@@ -126,7 +126,7 @@ class TextExplainer:
         if any(feature_statistics.model is not None for feature_statistics in per_layer or ()):
             self._fingerprint: str | None = fingerprint or self.fingerprint()
             layer_statistics.check_model(per_layer or (), self._fingerprint, self.classifier.name)
-            self._change_mark: Any = layer_statistics.change_mark(self.classifier.model)
+            self._change_mark: Any = layer_statistics.change_mark(self.classifier)
         else:
             self._fingerprint = None
         self._outdated = False
@@ -313,7 +313,7 @@ class TextExplainer:
         statistics = self._statistics or ()
         models = {feature_statistics.model for feature_statistics in statistics if feature_statistics.model is not None}
         # The mark is cheap; the fingerprint reads all weights.
-        if models and self._change_mark != (mark := layer_statistics.change_mark(self.classifier.model)):
+        if models and self._change_mark != (mark := layer_statistics.change_mark(self.classifier)):
             self._change_mark, self._fingerprint = mark, self.fingerprint()
             self._outdated = models != {self._fingerprint}
         if warn and self._outdated:

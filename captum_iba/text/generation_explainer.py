@@ -313,7 +313,7 @@ def _find_span(span: str | tuple[int, int] | None, response: str) -> tuple[int, 
     if span is None:
         return 0, len(response)
     if isinstance(span, str):
-        count = response.count(span) if span else 0
+        count = sum(response.startswith(span, place) for place in range(len(response))) if span else 0
         if count != 1:
             raise ValueError(f"span is {span!r}, which is {count} times in the response {response!r}, expected once")
         start = response.index(span)

@@ -334,13 +334,22 @@ def model_fingerprint(model: nn.Module) -> str:
     return digest.hexdigest()
 
 
-def change_mark(model: nn.Module) -> tuple[Any, ...]:
-    """A value, cheap to compute, that changes with weights and adapters."""
+def change_mark(classifier: Classifier) -> tuple[Any, ...]:
+    """A value, cheap to compute, that changes with weights, adapters, configuration and settings of the tokenizer."""
+    model, tokenizer = classifier.model, classifier.tokenizer
     weights = (*model.parameters(), *model.buffers())
-    return _adapters(model), [
-        (tensor.data_ptr(), None if tensor.is_inference() else tensor._version, _sample_of(tensor))
-        for tensor in weights
-    ]
+    config = json.dumps(_computed(model.config.to_dict()), sort_keys=True, default=str)
+    read = (len(tokenizer), str(tokenizer.special_tokens_map), getattr(tokenizer, "truncation_side", "right"))
+    return (
+        _adapters(model),
+        config,
+        id(tokenizer),
+        read,
+        [
+            (tensor.data_ptr(), None if tensor.is_inference() else tensor._version, _sample_of(tensor))
+            for tensor in weights
+        ],
+    )
 
 
 def _sample_of(tensor: torch.Tensor) -> float | None:
@@ -348,7 +357,8 @@ def _sample_of(tensor: torch.Tensor) -> float | None:
     if tensor.is_meta or tensor.layout is not torch.strided or tensor.is_quantized or not tensor.is_floating_point():
         return None
     with suppress(NotImplementedError, RuntimeError):  # types of less than a byte, weights that are elsewhere
-        return float(tensor.detach().flatten()[:: max(1, tensor.numel() // 16)].double().abs().sum())
+        sample = tensor.detach().flatten()[:: max(1, tensor.numel() // 16)].double()
+        return float(sample @ torch.arange(1.0, len(sample) + 1, dtype=torch.float64, device=sample.device))
     return None
 
 

@@ -216,7 +216,7 @@ def parts(attribution: Drawable, floor: float | None = None) -> Iterator[Part]:
     def gap(sequence: int, start: int) -> list[Part]:
         text = ((source.pair or "") if sequence else source.text)[ends[sequence] : start]
         # What is truncated at the end of a text is not drawn either.
-        unread = not ends[sequence] and source.tokens_truncated and text.strip()
+        unread = not ends[sequence] and source.tokens_truncated and _has_characters(text)
         return [Part("… " if unread else text, "gap")] if text else []
 
     for name, bits, special, number, (first, last), of_text in tokens:
@@ -368,6 +368,11 @@ def _places(words: Sequence[Any]) -> list[str]:
     return places
 
 
+def _has_characters(text: str) -> bool:
+    """Whether a text has more than white space and what normalizers drop: marks without width, and U+FFFD."""
+    return any(not c.isspace() and c != "\ufffd" and unicodedata.category(c) not in ("Cf", "Cc", "Mn") for c in text)
+
+
 def ranked_words(attribution: DrawableBits) -> tuple[list[RankedWord], list[RankedWord]]:
     """The words that hold 80% of the bits above the floor, most first, and the others; NaN and infinity are last.
 
@@ -380,7 +385,7 @@ def ranked_words(attribution: DrawableBits) -> tuple[list[RankedWord], list[Rank
     sources = (attribution.text, attribution.pair or "")
     # Of words that are truncated before the others, the number is not known.
     truncated_before = [
-        bool(attribution.tokens_truncated and starts and sources[sequence][: min(starts)].strip())
+        bool(attribution.tokens_truncated and starts and _has_characters(sources[sequence][: min(starts)]))
         for sequence in (0, 1)
         for starts in [[word.start for word in attribution.words if (word.sequence or 0) == sequence]]
     ]

@@ -221,3 +221,61 @@ def test_padding_does_not_count_in_rows_of_all_examples():
         rows = model.layer(model.embedding(ids))[mask.bool()]
     assert statistics.count == int(mask.sum())
     torch.testing.assert_close(statistics.mean, rows.mean(0))
+
+
+class QuestionAndAnswer(nn.Module):
+    """A text and another one, each through an encoder of its own; the mask is that of the first."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(30, 6)
+        self.question, self.answer = (nn.TransformerEncoderLayer(6, 2, 16, batch_first=True) for _ in range(2))
+        self.head = nn.Linear(12, 2)
+
+    def forward(self, input_ids, answer_ids, attention_mask):
+        question = self.question(self.embedding(input_ids), src_key_padding_mask=attention_mask == 0)
+        answer = self.answer(self.embedding(answer_ids))
+        return self.head(torch.cat([(question * attention_mask[..., None]).sum(1), answer[:, 0]], 1))
+
+
+def test_the_mask_of_one_text_is_not_used_for_the_other():
+    """Real positions of the second text were dropped: both were shortened to see whether a layer follows the mask."""
+    torch.manual_seed(0)
+    model = QuestionAndAnswer().eval()
+    ids, answers = torch.randint(2, 30, (2, 200, 8))
+    mask = (torch.arange(8) < torch.randint(2, 9, (200, 1))).long()
+    batch = {"input_ids": ids * mask, "answer_ids": answers, "attention_mask": mask}
+    with pytest.warns(UserWarning, match="layer answer gives .* other positions"):
+        found = FeatureStatistics.estimate(model, model.answer, [batch])
+    with torch.no_grad():
+        states = model.answer(model.embedding(answers)).flatten(0, 1)
+    assert found.count == 1600 and torch.allclose(found.mean, states.mean(0), atol=1e-5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert FeatureStatistics.estimate(model, model.question, [batch]).count == int(mask.sum())
+
+
+def test_the_mask_of_an_encoder_is_not_used_for_a_decoder_of_one_length():
+    """It does not run on shorter texts, and the sizes are equal: only the names tell that there are two texts."""
+
+    class Translation(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding, self.positions = nn.Embedding(30, 6), nn.Parameter(torch.randn(8, 6))
+            self.encoder = nn.TransformerEncoderLayer(6, 2, 16, batch_first=True)
+            self.decoder = nn.TransformerDecoderLayer(6, 2, 16, batch_first=True)
+
+        def forward(self, src, tgt, src_key_padding_mask, tgt_key_padding_mask):
+            memory = self.encoder(self.embedding(src) + self.positions, src_key_padding_mask=src_key_padding_mask)
+            return self.decoder(self.embedding(tgt) + self.positions, memory, tgt_key_padding_mask=tgt_key_padding_mask)
+
+    torch.manual_seed(0)
+    model = Translation().eval()
+    src, tgt = torch.randint(1, 30, (2, 100, 8))
+    masks = [torch.arange(8) >= torch.randint(2, 9, (100, 1)) for _ in range(2)]
+    batch = {"src": src, "tgt": tgt, "src_key_padding_mask": masks[0], "tgt_key_padding_mask": masks[1]}
+    with pytest.warns(UserWarning, match="'tgt_key_padding_mask' and the attention mask seem to mark padding of two"):
+        found = FeatureStatistics.estimate(model, model.decoder, [batch])
+    assert found.count == 800
+    named = FeatureStatistics.estimate(model, model.decoder, [batch], mask_func=lambda b: ~b["tgt_key_padding_mask"])
+    assert named.count == int((~masks[1]).sum())

@@ -225,6 +225,43 @@ def test_every_pass_begins_from_the_state_that_the_user_has(replay):
     assert_same(bits, attributed(from_there, net.layer, x, **changes)[0])
 
 
+class Gains(nn.Module):
+    """Its state changes only where noise has left little of the layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.head = nn.Linear(6, 6), nn.Linear(6, 3)
+        self.register_buffer("gain", torch.tensor(1.0))
+        with torch.no_grad():
+            for parameter in self.parameters():
+                parameter *= 4
+
+    def forward(self, x):
+        hidden = self.layer(x)
+        out = self.head(torch.tanh(hidden).mean(1)) * self.gain
+        if hidden.detach().std() < 1.0:
+            self.gain = self.gain * 1.3
+        return out
+
+
+@pytest.mark.parametrize("replay", [False, True])
+def test_a_state_that_only_noised_passes_change_does_not_reach_the_next_pass(replay):
+    model, x = seeded(Gains), drawn(1, 5, 6)
+    statistics = FeatureStatistics.estimate(model, model.layer, [drawn(300, 5, 6, seed=1)])
+
+    def from_the_first_state(x):
+        model.gain = torch.tensor(1.0)
+        return model(x)
+
+    found, expected = (
+        InformationBottleneckAttribution(function, model.layer, statistics=statistics).attribute(
+            x, target=1, beta=0.3, replay=replay
+        )
+        for function in (model, from_the_first_state)
+    )
+    assert torch.allclose(found, expected, atol=1e-4) and expected.sum() > 10
+
+
 class Merges(nn.Module):
     """Adds an adapter to its weights in its first pass, by ``.data``, and remembers it."""
 

@@ -8,7 +8,7 @@ import pytest
 
 from captum_iba.cli.common import has_columns, read_texts
 from captum_iba.compare import table_files
-from captum_iba.compare.data import Columns, find_columns, fingerprint, load_data, open_table
+from captum_iba.compare.data import Columns, find_columns, fingerprint, load_data, names_of_labels, open_table
 from tests.compare.conftest import LABELS, rows_of_texts, write_lines
 
 ROWS = [{"text": "the film", "label": 2}, {"text": "a plot", "label": 0}]
@@ -172,6 +172,7 @@ def test_other_places(tmp_path):
     [
         ("a.csv", 'text,label\n"two\nlines",0\n\nlast,9\n', "line 5 has the label '9'"),
         ("a.csv", 'text,label\ngood,0\n"open,1\n', "line 3 is not CSV"),
+        ("a.csv", '"text";"label"\n"good";"0"\n', "line 1 is not CSV .* between the names there are commas"),
         ("a.csv", 'text,label\n"a "fine" film",1\n', "line 2 is not CSV .*quotation mark in quotes is doubled"),
         ("a.jsonl", '{"text": "good", "label": 0}\n\n{"text": "bad", "label": 9}\n', "line 3 has the label 9"),
         ("a.json", '[{"text": "good", "label": 0},\n {"text": "bad", "label": 9}]', "row 2 has the label 9"),
@@ -241,3 +242,11 @@ def test_other_separators_and_encodings_are_named(tmp_path):
     (tmp_path / "wide.csv").write_text("text,label\nA film,1\n", encoding="utf-16")
     with pytest.raises(ValueError, match="wide.csv cannot be read: it is UTF-16, as of a spreadsheet; expected UTF-8"):
         open_table(str(tmp_path / "wide.csv"))
+
+
+def test_labels_that_are_classes_by_number_and_by_name_stay_as_they_are():
+    """Stars 0 to 4 in the table, "1" to "5" in the model: 0 was taken for a number, and the others for names."""
+    column = {"text": ["a film"] * 5, "label": ["0", "1", "2", "3", "4"]}
+    table = table_files.FileTable(column, None)
+    assert names_of_labels(table, "label", ["1", "2", "3", "4", "5"]) == (["0", "1", "2", "3", "4"], False)
+    assert names_of_labels(table, "label", list("abcde")) == (list("abcde"), True)

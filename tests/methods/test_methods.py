@@ -1,5 +1,6 @@
 """What all methods have in common, on tiny models with random weights."""
 
+import itertools
 import random
 import subprocess
 import sys
@@ -223,9 +224,32 @@ def test_ig_sums_to_the_change_of_the_logit(classifier):
 
 def test_conductance_at_the_word_embeddings_is_ig(classifier):
     layer = "bert.embeddings.word_embeddings"
-    through = attribute("conductance", classifier, TEXTS, target=1, layer=layer, n_steps=2000, batch_size=512)
+    through = attribute("conductance", classifier, TEXTS, target=1, layer=layer, n_steps=200, batch_size=512)
     for one, other in zip(through, attribute("ig", classifier, TEXTS, target=1, n_steps=400), strict=True):
         assert np.allclose(one.tokens, other.tokens, atol=0.02 * abs(other.tokens).max())
+
+
+def test_conductance_sums_to_the_change_of_the_logit(classifier):
+    """Captum's sum of steps from their beginnings is 15% off with its 50 steps, on a trained model."""
+    scores = attribute("conductance", classifier, TEXTS[0], target=1, layer=1, n_steps=40)[0]
+    ids, *others = classifier.tensors([scores.encoded]).values()
+    empty = ids.where(torch.tensor([scores.encoded.special]), classifier.tokenizer.pad_token_id)
+    with torch.no_grad():
+        change = (classifier.logits(ids, *others) - classifier.logits(empty, *others))[0, 1]
+    layer = classifier.model.bert.encoder.layer[0]
+    kept, expected = [], 0
+    start, end = (classifier.model.get_input_embeddings()(tokens).detach() for tokens in (empty, ids))
+    names = [name for name in classifier.input_names if name != "input_ids"]
+    with layer.register_forward_hook(lambda *call: kept.append(call[2])):
+        points = []
+        for step in range(401):
+            embedded = (start + step / 400 * (end - start)).requires_grad_()
+            logit = classifier.model(inputs_embeds=embedded, **dict(zip(names, others, strict=True))).logits[0, 1]
+            points.append((torch.autograd.grad(logit, kept[-1])[0], kept[-1].detach()))
+    for (gradient, value), (next_gradient, next_value) in itertools.pairwise(points):
+        expected = expected + ((gradient + next_gradient) / 2 * (next_value - value)).sum(-1)[0]
+    assert expected.sum().item() == pytest.approx(float(change), abs=1e-3)
+    assert np.allclose(scores.tokens[1:-1], expected[1:-1].numpy(), atol=0.02 * abs(expected).max().item())
 
 
 def test_grad_cam_by_hand(classifier):

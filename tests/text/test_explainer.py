@@ -562,3 +562,17 @@ def test_provenance_has_the_fingerprint_of_the_model_as_it_is(bert, wordpiece):
         results = [explainer.explain("the film", n_steps=1)]
     results += [explainer.explain("the film", n_steps=1), released]
     assert {result.provenance["model_fingerprint"] for result in results} == {explainer.fingerprint()} != {before}
+    tokenizer = copy.deepcopy(wordpiece)
+    changes = (
+        lambda: setattr(explainer.classifier.tokenizer, "truncation_side", "left"),
+        lambda: setattr(explainer.model.config, "hidden_act", "relu"),
+        lambda: explainer.model.classifier.weight.data.neg_(),
+    )
+    explainer = TextExplainer(explainer.model, tokenizer)
+    explainer.estimate_statistics(["the film was good"] * 8)
+    for change in changes:
+        change()
+        with pytest.warns(UserWarning, match="configuration or tokenizer of the model have changed"):
+            result = explainer.explain("the film", n_steps=1)
+        assert result.provenance["model_fingerprint"] == explainer.fingerprint()
+        explainer.estimate_statistics(["the film was good"] * 8)

@@ -129,6 +129,7 @@ def test_the_page_has_a_map_per_token_and_no_markup_of_texts(explainer, tmp_path
 def test_bad_input(explainer, wordpiece, bert):
     cases = [
         ({"span": "good"}, ValueError, "span is 'good', which is 0 times in the response 'a bad film', expected once"),
+        ({"response": "a baaad", "span": "aa"}, ValueError, "span is 'aa', which is 2 times in the response"),
         ({"span": ""}, ValueError, "span is ''"),
         ({"span": (4, 4)}, ValueError, r"span is \(4, 4\), expected start and end from 0 to 10"),
         ({"span": 3}, TypeError, "span is 3, expected a text, or"),

@@ -6,9 +6,10 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
+from captum_iba.demo import embedded_model_path, embedded_statistics
 from captum_iba.methods import attribute
 from captum_iba.text import TextAttribution, TextExplainer, cached_statistics
 from captum_iba.text.bottleneck import NEUTRAL_STATISTICS
@@ -172,3 +173,32 @@ def test_neutral_statistics_that_are_loaded_do_not_serve_pairs_or_lose_their_nam
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert "neutral" not in loaded.explain(TEXTS[0], "good", **QUICK).statistics
+
+
+def test_one_character_of_several_tokens_is_one_word():
+    """NFKC makes four words of U+FDFA, which had one name, a quarter of the bits each, and were deleted in part."""
+    core = Tokenizer(models.Unigram())
+    core.normalizer = normalizers.NFKC()
+    core.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])
+    text = "\u0642\u0627\u0644 \u0627\u0644\u0646\u0628\u064a \ufdfa \u062e\u064a\u0631"
+    core.train_from_iterator([text] * 20, trainers.UnigramTrainer(vocab_size=60, special_tokens=["<unk>", "<pad>"]))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, unk_token="<unk>", pad_token="<pad>")
+    encoded = encode(tokenizer, text, None, 99, ["input_ids"])
+    assert [text[word.start : word.end] for word in encoded.word_spans] == text.split()
+
+
+@pytest.mark.parametrize("text", ["ab ba", "a b a b"])
+def test_tokens_that_end_in_a_space_end_a_word(text):
+    vocabulary = {token: number for number, token in enumerate(["a", "b", "\u0120", "b\u0120", "a\u0120"])}
+    core = Tokenizer(models.BPE(vocab=vocabulary, merges=[("b", "\u0120"), ("a", "\u0120")]))
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    encoded = encode(PreTrainedTokenizerFast(tokenizer_object=core), text, None, 99, ["input_ids"])
+    assert [text[word.start : word.end] for word in encoded.word_spans] == text.split()
+
+
+def test_marks_without_width_are_no_truncated_text():
+    explainer = TextExplainer.from_pretrained(embedded_model_path(), 9, embedded_statistics(9), max_length=8)
+    text = "A dreadful, boring film that never ends."
+    plain, marked = (explainer.explain(start + text, n_steps=2) for start in ("", "\ufeff"))
+    assert plain.tokens_truncated and str(marked) == str(plain)
+    assert "\u2026 " not in token_map(marked)

@@ -9,6 +9,7 @@ import threading
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from operator import is_
 from typing import Any, TypeGuard
 
 import torch
@@ -199,6 +200,9 @@ class _State:
         self._ignored = ignored
         self._values = {name: value for name, value in vars(module).items() if name not in ignored}
         self._items = {name: value.copy() for name, value in self._values.items() if type(value) in _CONTAINERS}
+        # For every pass: most containers are the empty ones of hooks.
+        self._empty = [self._values[name] for name, items in self._items.items() if not items]
+        self._filled = [(self._values[name], items) for name, items in self._items.items() if items]
         self._contents = [*_contents_of(module._buffers), *_contents_of(self._values)]
         self._weights = self._sampled_weights()
 
@@ -214,11 +218,12 @@ class _State:
     @property
     def changed(self) -> bool:
         """Whether any attribute has been replaced, or its content has changed."""
-        now = {name: value for name, value in vars(self.module).items() if name not in self._ignored}
+        now = vars(self.module)
         return (
-            len(now) != len(self._values)
-            or any(now.get(name, self) is not value for name, value in self._values.items())
-            or any(not _same_items(self._values[name], items) for name, items in self._items.items())
+            len(now) - sum(name in now for name in self._ignored) != len(self._values)
+            or not all(map(is_, map(now.get, self._values), self._values.values()))
+            or any(self._empty)
+            or not all(_same_items(value, items) for value, items in self._filled)
             or any(content.changed for content in self._contents)
         )
 

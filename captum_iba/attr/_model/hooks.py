@@ -277,7 +277,6 @@ class RecordedPass:
             tiled ``n`` times.
         captured (tuple of CapturedActivation): The activations, in the order in which the hook points were passed.
         changed (tuple): For each of them, and for every call of its prefix, whether the model wrote into the output.
-        stateful (bool): Whether modules were left in another state, so that every pass must begin from the first.
     """
 
     forward: Callable[[int], Tensor]
@@ -286,7 +285,6 @@ class RecordedPass:
     captured: tuple[CapturedActivation, ...]
     changed: tuple[tuple[bool, ...], ...]
     guard: ModuleGuard
-    stateful: bool
 
 
 def record(forward: Callable[[int], Tensor], points: Sequence[HookPoint], guard: ModuleGuard) -> RecordedPass:
@@ -302,12 +300,12 @@ def record(forward: Callable[[int], Tensor], points: Sequence[HookPoint], guard:
             tuple(call.finished and call.changed_in_place for call in captured.prefix.calls) for captured in activations
         )
         guard.require_no_new_modules()
-        stateful = guard.restore_state()
-        if stateful or any(map(any, changed)) or any(captured.changed_in_place for captured in activations):
+        written = any(map(any, changed)) or any(captured.changed_in_place for captured in activations)
+        if guard.restore_state() or written:
             # The model wrote into tensors that are needed later: run it again and keep copies.
             output, activations = _observe(forward, points, guard, keep_copies=True)
             guard.restore_state()
-    return RecordedPass(forward, points, output, tuple(activations), changed, guard, stateful)
+    return RecordedPass(forward, points, output, tuple(activations), changed, guard)
 
 
 def _observe(

@@ -31,6 +31,7 @@ class Padding:
         self._function = forward_func.forward if isinstance(forward_func, Module) else forward_func
         self._layers = layers
         self._have_positions: dict[int, bool] = {}
+        self._of_which_text = True  # whether it is known which text of several a mask belongs to
         self._warned: set[str] = set()
 
     def masks(
@@ -54,16 +55,13 @@ class Padding:
             self._look_for_masks(named, activations)  # of another sequence
             return all_count
         if (other := _mask_of_another_text(named, mask)) is not None:
-            self._warn(
-                "texts",
-                f"batches: {other!r} and the attention mask seem to mark padding of two texts; which one a layer reads "
-                "is not known, and padding is counted as data. Pass mask_func, which returns the mask of the layer's "
-                "text, 1 for tokens and 0 for padding.",
-            )
+            self._warn_of_texts(other)
             return all_count
         same_shape = [activation.ndim >= 3 and activation.shape[:2] == mask.shape for activation in activations]
         if any(same and number not in self._have_positions for number, same in enumerate(same_shape)):
-            self._try_shorter(batch, mask, same_shape, activations, rerun)
+            self._try_shorter(batch, named, mask, same_shape, activations, rerun)
+            if not self._of_which_text:
+                return all_count
         return [
             self._mask_of(number, mask, activation, same_shape[number]) for number, activation in enumerate(activations)
         ]
@@ -85,6 +83,7 @@ class Padding:
     def _try_shorter(
         self,
         batch: Any,
+        named: Sequence[tuple[str, Any]],
         mask: Tensor,
         same_shape: Sequence[bool],
         activations: Sequence[Tensor],
@@ -99,24 +98,30 @@ class Padding:
             return
         length = (mask.shape[1] + 1) // 2  # half, often whole windows for models that pad to windows
 
-        def cut(name: str, value: Any) -> Any:
+        def cut(name: str, value: Any, whole: str | None) -> Any:
             if isinstance(value, Mapping):
-                return with_values(value, {key: cut(str(key), value[key]) for key in value})
+                return with_values(value, {key: cut(str(key), value[key], whole) for key in value})
             if isinstance(value, (tuple, list)) and not _are_numbers(value):
-                items = [cut(name, item) for item in value]
+                items = [cut(name, item, whole) for item in value]
                 return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
             # The positions of a decoder are others.
             if not isinstance(value, Tensor) or value.shape[:2] != mask.shape or name.startswith(_OTHER_SEQUENCES):
                 return value
             # The model may write into its inputs, and is not to write into the user's batch.
-            return value[:, :length].clone()
+            return value.clone() if name == whole else value[:, :length].clone()
 
-        items = batch.items() if isinstance(batch, Mapping) else zip(self._named(batch), batch, strict=False)
-        shortened = {name: cut(name, value) for name, value in items}
-        shorter = shortened if isinstance(batch, Mapping) else tuple(shortened.values())
+        def run_shorter(whole: str | None = None) -> Sequence[Tensor]:
+            items = batch.items() if isinstance(batch, Mapping) else zip(self._named(batch), batch, strict=False)
+            shortened = {name: cut(name, value, whole) for name, value in items}
+            return rerun(shortened if isinstance(batch, Mapping) else tuple(shortened.values()))
+
         try:
-            shorter_activations = rerun(shorter)
+            shorter_activations = run_shorter()
         except Exception:  # a model of one length: only the shape is known
+            if (other := _mask_of_another_text(named, mask, with_decoders=True)) is not None:
+                self._warn_of_texts(other)
+                self._of_which_text = False
+                return
             for number, (activation, same) in enumerate(zip(activations, same_shape, strict=True)):
                 if same and mask.shape[1] in (mask.shape[0], *activation.shape[2:]):
                     self._warn(
@@ -131,6 +136,15 @@ class Padding:
             if same:
                 fits = activation.ndim >= 3 and activation.shape[:2] == (mask.shape[0], length)
                 self._have_positions.setdefault(number, fits)
+        texts = [name for name, value in named if _is_text(name, value, mask)]
+        for text in texts if len(texts) > 1 else ():  # a layer that reads another text has the positions of that one
+            try:
+                whole_activations = run_shorter(text)
+            except Exception:  # it belongs to the text of the mask
+                continue
+            for number, (activation, same) in enumerate(zip(whole_activations, same_shape, strict=True)):
+                if same and activation.shape[:2] == mask.shape:
+                    self._have_positions[number] = False
 
     def _named(self, batch: Any) -> dict[str, Any]:
         """The values of a batch by the names of the parameters that take them."""
@@ -172,6 +186,14 @@ class Padding:
             f"batches: {name!r} seems to mark padding, which is counted as data. "
             "Pass the batches as mappings with 'attention_mask', or mask_func=lambda batch: ... that "
             "returns the mask (or None, where all count).",
+        )
+
+    def _warn_of_texts(self, name: str) -> None:
+        self._warn(
+            "texts",
+            f"batches: {name!r} and the attention mask seem to mark padding of two texts; which one a layer reads "
+            "is not known, and padding is counted as data. Pass mask_func, which returns the mask of the layer's "
+            "text, 1 for tokens and 0 for padding.",
         )
 
     def _warn(self, what: str, message: str) -> None:
@@ -216,10 +238,10 @@ def _attention_masks(named: Sequence[tuple[str, Any]]) -> list[Tensor]:
     return next(iter(masks.values()), [])
 
 
-def _mask_of_another_text(named: Sequence[tuple[str, Any]], mask: Tensor) -> str | None:
+def _mask_of_another_text(named: Sequence[tuple[str, Any]], mask: Tensor, with_decoders: bool = False) -> str | None:
     """Name of a mask of the same shape, but with other padding, or none; those of decoders are known by their names."""
     for name, value in named:
-        if name in _NO_MASK or name.startswith(_OTHER_SEQUENCES):
+        if name in _NO_MASK or (name.startswith(_OTHER_SEQUENCES) and not with_decoders):
             continue
         if not isinstance(value, Tensor) or value.shape != mask.shape:
             continue
@@ -229,6 +251,13 @@ def _mask_of_another_text(named: Sequence[tuple[str, Any]], mask: Tensor) -> str
         if is_mask and not (ones.equal(marked) or ones.equal(~marked)):
             return name
     return None
+
+
+def _is_text(name: str, value: Any, mask: Tensor) -> bool:
+    """Whether a value seems to have token ids at the positions of a mask."""
+    if not isinstance(value, Tensor) or value.shape != mask.shape or value.is_floating_point() or _is_called_mask(name):
+        return False
+    return not name.startswith((*_OTHER_SEQUENCES, "token_type", "position")) and bool((value > 1).any())
 
 
 def _is_of_lengths(name: str, value: Any) -> bool:

@@ -135,8 +135,8 @@ class ForwardPasses:
 
         if self._cached:
             self._cached.restart(copies)
-        if self._recorded.stateful:
-            self.guard.restore_state()
+        # Also where the recorded pass left the state alone: other activations may take the model elsewhere.
+        self.guard.restore_state()
         # Noised activations may take a model through modules that the recorded pass did not run.
         try:
             with self.guard.watching(), hooked(self._points, visit):
