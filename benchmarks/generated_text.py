@@ -190,8 +190,10 @@ def reranked(case: Case) -> tuple[Tensor, float, Tensor]:
     removal = case.removal()
     _, effects = removal_effects(removal, order[:N_RERANKED], case.n_parts)
     leaders = [order[i] for i in effects.argsort(descending=True).tolist()]
+    n_helpful = int((effects > 0).sum())  # those whose removal raises the log-probability are the last
     scores = torch.empty(case.n_parts)
-    scores[leaders + order[N_RERANKED:]] = torch.arange(case.n_parts, 0, -1.0)
+    ranked = leaders[:n_helpful] + order[N_RERANKED:] + leaders[n_helpful:]
+    scores[ranked] = torch.arange(case.n_parts, 0, -1.0)
     return scores, passes + removal.passes, bits
 
 

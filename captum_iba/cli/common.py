@@ -159,17 +159,19 @@ def read_texts(source: str, text_column: str | None, pair_column: str | None) ->
     return read_columns(source, text_column, pair_column)[:2]
 
 
-def read_columns(source: str, text_column: str | None, pair_column: str | None) -> FileOfTexts:
+def read_columns(
+    source: str, text_column: str | None, pair_column: str | None, label_column: str | None = None
+) -> FileOfTexts:
     """The texts of a file: columns of a table, else the lines that are not blank; ValueError names the line."""
     if not has_columns(source):
-        if text_column is not None or pair_column is not None:
+        if any(column is not None for column in (text_column, pair_column, label_column)):
             raise ValueError(f"{source} is read line by line and has no columns; expected CSV, JSON lines or parquet.")
         return FileOfTexts(read_lines(source))
     from captum_iba.compare.data import find_columns, missing_text, names_of_labels, open_table, row_name
     from captum_iba.text.arguments import blank_text, broken_text
 
     table, _ = open_table(source)
-    columns = find_columns(table.column_names, text_column, pair_column)
+    columns = find_columns(table.column_names, text_column, pair_column, label_column)
     names = [name for name in (columns.text, columns.pair) if name is not None]
     for number, values in enumerate(zip(*(table[name] for name in names), strict=True)):
         if (lacking := missing_text(columns, dict(zip(names, values, strict=True)))) is not None:

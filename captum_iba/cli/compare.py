@@ -167,8 +167,9 @@ def compare(
         raise typer.BadParameter("Missing option --data (or --config with a file that names the data).")
 
     def interrupted() -> str:
-        kept = "; what is finished is kept, and the same command goes on where it stopped"
-        return f"interrupted{kept if any((out / 'records').glob('*/*.parquet')) else ''}"
+        if any((out / "records").glob("*/*.parquet")):
+            return "interrupted; what is finished is kept, and the same command goes on where it stopped"
+        return "interrupted; no chunk of texts was finished, so that nothing is kept"
 
     with plain_errors(quiet, interrupted):
         require_extra()

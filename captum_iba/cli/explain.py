@@ -80,6 +80,9 @@ def explain(
     pair_column: Annotated[
         str | None, typer.Option(help="Column with the second texts, of a table.", show_default="found by its name")
     ] = None,
+    label_column: Annotated[
+        str | None, typer.Option(help="Column with the gold labels, of a table.", show_default="found by its name")
+    ] = None,
     layer: Annotated[
         str | None,
         typer.Option(
@@ -158,7 +161,7 @@ def explain(
 
     work = KeptWork("texts", keep, quiet)
     with plain_errors(quiet, work.interrupted):
-        _check_options(texts, preset, statistics, statistics_from, text_column, pair_column)
+        _check_options(texts, preset, statistics, statistics_from, text_column, pair_column, label_column)
         if texts and file is not None:
             raise typer.BadParameter("TEXT and --file: expected one of them, got both.")
         _check_paths(file, statistics, statistics_from, html, json_file, keep, model)
@@ -167,7 +170,7 @@ def explain(
         if statistics_from is not None and has_columns(str(statistics_from)) and not has_columns(file or "-"):
             of_file = (None, None)  # they are columns of the file for the statistics
         with loading():
-            read = _texts(texts, file, *of_file)
+            read = _texts(texts, file, *of_file, label_column)
             first_texts, second_texts = read.first, read.second
             if pair and second_texts:
                 raise typer.BadParameter("--pair: the second texts are in the file already.")
@@ -220,6 +223,7 @@ def _check_options(
     statistics_from: Path | None,
     text_column: str | None,
     pair_column: str | None,
+    label_column: str | None,
 ) -> None:
     """Refuse options that would change nothing."""
     for option, path in (("--statistics", statistics), ("--statistics-from", statistics_from)):
@@ -229,6 +233,8 @@ def _check_options(
     for option, column in (("--text-column", text_column), ("--pair-column", pair_column)):
         if column is not None and texts and not columns_of_statistics:
             raise typer.BadParameter(f"{option} is for a table (--file), the texts are arguments.")
+    if label_column is not None and texts:
+        raise typer.BadParameter("--label-column is for a table (--file), the texts are arguments.")
 
 
 def _check_paths(
@@ -254,14 +260,18 @@ def _check_paths(
 
 
 def _texts(
-    arguments: list[str] | None, file: str | None, text_column: str | None, pair_column: str | None
+    arguments: list[str] | None,
+    file: str | None,
+    text_column: str | None,
+    pair_column: str | None,
+    label_column: str | None,
 ) -> FileOfTexts:
     if arguments:
         return FileOfTexts(arguments)
     if file is None and sys.stdin.isatty():
         raise typer.BadParameter("no text: expected TEXT, --file, or texts on standard input.")
     source = "-" if file is None else file
-    read = read_columns(source, text_column, pair_column)
+    read = read_columns(source, text_column, pair_column, label_column)
     if not read.first:
         raise typer.BadParameter(f"no text in {'standard input' if source == '-' else source}.")
     return read
@@ -344,10 +354,7 @@ def _find_statistics(
     if source is not None:
         # The columns are those of --file, if this file has columns at all.
         texts, pairs = read_texts(str(source), *(columns if has_columns(str(source)) else (None, None)))
-        note(
-            f"estimating statistics from {len(texts)} text{'s' * (len(texts) != 1)}, unless they are in the cache",
-            quiet,
-        )
+        note(f"statistics of the {len(texts)} texts of {source}: from the cache, or estimated now", quiet)
         path, was_cached = cached_statistics(
             explainer, texts, pairs=pairs, show_progress=not quiet and sys.stderr.isatty()
         )
@@ -405,15 +412,6 @@ def _layer_of_method(
     return layers[0] if len(layers) == 1 else layers, f", at layer {', '.join(map(str, layers))}"
 
 
-def _leading_words(scores: Scores) -> str:
-    """One line: the words with the largest scores of a method, by magnitude, and these."""
-    from captum_iba.visualization.pieces import method_title, token_parts
-    from captum_iba.visualization.terminal import printable
-
-    leading = ", ".join(f"{printable(word)} {score}" for word, score in token_parts(scores).leading)
-    return f"{method_title(scores.method)}: {leading}"
-
-
 def _deliver(
     results: list[TextAttribution],
     scores: list[list[Scores]],
@@ -452,6 +450,6 @@ def _deliver(
                 typer.echo()
             print_result(result)
             for item in scores[number] if scores else []:
-                typer.echo(_leading_words(item))
+                typer.echo(str(item))
     for path in written:
         note(f"wrote {path}", quiet)

@@ -87,7 +87,8 @@ def explain_response(
         str | None, typer.Option(help="Text in the response that is explained.", show_default="the whole response")
     ] = None,
     contrast: Annotated[
-        str | None, typer.Option(help="Another response: why does the model prefer the first one to it?")
+        str | None,
+        typer.Option(help="Another response, or text in the place of --span: why does the model prefer the first one?"),
     ] = None,
     by: Annotated[PartOfPrompt, typer.Option(help="Parts of the prompt.")] = PartOfPrompt.word,
     per_token: Annotated[

@@ -23,6 +23,8 @@ from captum_iba.text.encoding import EncodedText
 
 TEXTS = "texts.parquet"
 """The file of the texts, in the folder of a comparison."""
+RECORDS = "records"
+"""The folder of the records, in that folder."""
 
 _NUMBERS = pa.list_(pa.float64())
 _INTEGERS = pa.list_(pa.int32())
@@ -90,7 +92,7 @@ class Record:
 
 def chunk_path(folder: Path, run: str, chunk: int) -> Path:
     """Where the records of a run and chunk of examples lie."""
-    return folder / "records" / folder_name(run) / f"{chunk:05d}.parquet"
+    return folder / RECORDS / folder_name(run) / f"{chunk:05d}.parquet"
 
 
 def write_records(path: Path, records: Sequence[Record]) -> None:
@@ -279,7 +281,7 @@ def _same_leading(folder: Path, runs: Sequence[str], words: Mapping[int, Sequenc
 
 
 def _record_files(folder: Path, run: str) -> list[Path]:
-    return sorted((folder / "records" / folder_name(run)).glob("*.parquet"))
+    return sorted((folder / RECORDS / folder_name(run)).glob("*.parquet"))
 
 
 def _read_run(folder: Path, run: str, damaged_is_missing: bool = False) -> dict[int, Record]:

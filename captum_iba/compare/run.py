@@ -18,7 +18,7 @@ from captum_iba.compare.code_digest import code_digest
 from captum_iba.compare.config import ComparisonConfig, MethodRun, claim_folder
 from captum_iba.compare.data import Data, Example, fingerprint, load_data
 from captum_iba.compare.parallel import Executor, ExecutorError, LocalExecutor, Workers
-from captum_iba.compare.records import TEXTS, chunk_path, is_finished, write_records, write_texts
+from captum_iba.compare.records import RECORDS, TEXTS, chunk_path, is_finished, write_records, write_texts
 from captum_iba.compare.worker import ComparisonWorker, LayerStatistics, StatisticsError, encode
 from captum_iba.demo import embedded_model_path, embedded_statistics
 from captum_iba.methods import find_method
@@ -101,7 +101,10 @@ def prepare(
     resumed = claim_folder(out, _provenance(config, comparison, data, origin), config)
     read = ", ".join(f"{what} in {name!r}" for what, name in asdict(data.columns).items() if name is not None)
     note(f"columns: {read}; explained: the {target} class; statistics: {origin}")
-    note(f"{len(data.examples)} of {data.rows} examples, {len(runs)} runs{', going on' if resumed else ''}")
+    going_on = resumed and any((out / RECORDS).glob("*/*.parquet"))
+    rows = len({run.row for run in runs})
+    of_rows = f"{rows} method{'s' * (rows > 1)}" + (f" in {len(runs)} runs" if len(runs) > rows else "")
+    note(f"{len(data.examples)} of {data.rows} examples, {of_rows}{', going on' if going_on else ''}")
     return comparison
 
 

@@ -20,6 +20,7 @@ from captum_iba.methods.task import AttributionTask, FloatArray, Scores, no_stat
 from captum_iba.text.arguments import check_texts, targets_per_text
 from captum_iba.text.classifier import Classifier, predicted_classes
 from captum_iba.text.encoding import EncodedText, scores_per_word
+from captum_iba.text.explainer import TextExplainer
 from captum_iba.text.layers import Block, find_layers
 from captum_iba.text.statistics import check_model, classifier_fingerprint, one_per_layer
 
@@ -206,7 +207,7 @@ def _magnitudes(function: MethodFunction) -> MethodFunction:
 
 def attribute(
     name: str,
-    classifier: Classifier,
+    classifier: Classifier | TextExplainer,
     texts: str | Sequence[str],
     pairs: str | Sequence[str] | None = None,
     target: Any = None,
@@ -223,7 +224,7 @@ def attribute(
 
     Args:
         name (str): The method: one of :func:`method_names`, with the suffix ``:abs`` for its magnitude.
-        classifier (Classifier): The model and its tokenizer.
+        classifier (Classifier or TextExplainer): The model and its tokenizer.
         texts (str or sequence of str): One text, or several.
         pairs (str, sequence of str or None): The second text of each. Default: None.
         target (int, str, None, or one per text): The class to explain, by number or label.
@@ -252,6 +253,7 @@ def attribute(
         >>> dict(zip(scores.encoded.tokens, scores.tokens))
     """
     find_method(name).check_layer(layer)  # an unknown method is an error before anything runs
+    classifier = classifier.classifier if isinstance(classifier, TextExplainer) else classifier
     first, second = check_texts(texts, pairs)
     encoded = classifier.encode(first, second)
     targets = targets_per_text(target, len(first), classifier.labels)

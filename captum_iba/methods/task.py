@@ -18,6 +18,8 @@ from captum_iba.attr.feature_statistics import FeatureStatistics
 from captum_iba.text.classifier import Classifier
 from captum_iba.text.encoding import EncodedText, per_token
 from captum_iba.text.layers import Block
+from captum_iba.visualization.pieces import method_title, token_parts
+from captum_iba.visualization.terminal import printable
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -96,6 +98,10 @@ class Scores:
     words: FloatArray
     signed: bool
     seconds: float
+
+    def __str__(self) -> str:
+        leading = ", ".join(f"{printable(word)} {score}" for word, score in token_parts(self).leading)
+        return f"{method_title(self.method)}: {leading}"
 
 
 def seed_of_text(seed: int, encoded: EncodedText) -> int:

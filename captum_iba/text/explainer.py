@@ -249,7 +249,7 @@ class TextExplainer:
             self._warned_of_pairs = True
             warn_user(
                 f"pairs is None, and the classes {', '.join(self.classifier.labels)} are of pairs of texts, such as a "
-                "premise and a hypothesis; the model reads one text alone"
+                "premise and a hypothesis; the model reads one text alone. Give the second text (pairs, --pair)"
             )
         if not settings.noise_around_input:
             self._find_statistics(pairs is not None, show_progress)

@@ -170,13 +170,14 @@ class LLMInformationBottleneckAttribution:
         response: Sequence[int],
         weights: Tensor,
         settings: BottleneckSettings,
-        contrast: Sequence[int] | None = None,
+        contrast: tuple[Sequence[int], Tensor] | None = None,
         internal_batch_size: int = 8,
         show_progress: bool = False,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Attribute rows of weights of the response's tokens, (B, R), to the parts of a prompt.
 
-        With ``contrast`` the loss is that of the choice between two responses, by their mean log-probabilities.
+        With ``contrast``, token ids and the weight of each, the loss is that of the choice between two responses, by
+        their mean log-probabilities.
 
         Returns:
             tuple: bits, (B, P); the probability through each final mask, (B,), the geometric mean per token, or of the
@@ -184,7 +185,7 @@ class LLMInformationBottleneckAttribution:
         """
         with ModuleGuard(self.model), torch.inference_mode(False):
             model = closable(self.model, prompt, response)
-            other = None if contrast is None else closable(self.model, prompt, contrast)
+            other = None if contrast is None else (closable(self.model, prompt, contrast[0]), contrast[1])
             if not self._checked:
                 self._checked = check_model(self.model, prompt, response)
             with torch.no_grad():
@@ -289,7 +290,7 @@ class _GenerationObjective:
     model: ClosableModel
     weights: Tensor
     settings: BottleneckSettings
-    contrast: ClosableModel | None = None
+    contrast: tuple[ClosableModel, Tensor] | None = None
     loss: str = "cross_entropy"
 
     @cached_property
@@ -320,7 +321,8 @@ class _GenerationObjective:
             if self.contrast is None:
                 loss = -torch.log(-torch.expm1(log_p.clamp_max(-_TINY))) if mask else -log_p
             else:
-                of_contrast = self._mean(self.contrast, self._layout_of_contrast, -alpha if mask else alpha, None)
+                model, weights = self.contrast
+                of_contrast = self._mean(model, self._layout_of_contrast, -alpha if mask else alpha, weights)
                 difference = log_p - of_contrast
                 loss = F.softplus(difference if mask else -difference)
             results.append(loss)
@@ -329,17 +331,18 @@ class _GenerationObjective:
     @cached_property
     def _layout_of_contrast(self) -> MaskLayout:
         assert self.contrast is not None
-        return MaskLayout.of(self._embeddings(self.contrast), "token", self.contrast.parts, self.contrast.maskable, 2)
+        model, _ = self.contrast
+        return MaskLayout.of(self._embeddings(model), "token", model.parts, model.maskable, 2)
 
     def _embeddings(self, model: ClosableModel) -> Tensor:
         embedded: Tensor = model.embedded
         return embedded.expand(len(self.weights), -1, -1)
 
-    def _mean(self, model: ClosableModel, layout: MaskLayout, alpha: Tensor, weights: Tensor | None) -> Tensor:
+    def _mean(self, model: ClosableModel, layout: MaskLayout, alpha: Tensor, weights: Tensor) -> Tensor:
         """Weighted means of the log-probabilities of the response's tokens, (B,)."""
         log_lam = torch.where(layout.maskable, F.logsigmoid(layout.expand(alpha)), 0.0)
         of_tokens = model.log_probabilities(len(self.weights), layout.gate(alpha), log_lam)
-        means: Tensor = of_tokens.mean(1) if weights is None else (weights.to(of_tokens) * of_tokens).sum(1)
+        means: Tensor = (weights.to(of_tokens) * of_tokens).sum(1)
         return means
 
 

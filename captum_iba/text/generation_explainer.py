@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from captum_iba._checks import check_flag, check_integer
+from captum_iba._warnings import warn_user
 from captum_iba.attr.optimizer import unneeded_bits
 from captum_iba.attr.settings import BottleneckSettings
 from captum_iba.metrics.prompt_removal import LogProbability, removal_effects
@@ -25,6 +26,9 @@ from captum_iba.text.model_properties import model_name
 from captum_iba.text.prompt import Prompt, is_span
 from captum_iba.text.prompt_model import PromptRemoval
 from captum_iba.text.statistics import model_fingerprint, tokenizer_fingerprint
+
+# Per token; models give a response in other words, or without the space before it, less.
+_LEAST_PROBABILITY = 1e-3
 
 
 class GenerationExplainer:
@@ -119,8 +123,8 @@ class GenerationExplainer:
             span (str or tuple of int, optional): Start and end of the characters of the response that are explained, or
                         a text that is in it once. Tokens that share a character with it count.
                         Default: None, the whole response
-            contrast (str, optional): Another response: explained is why the model prefers the span to it, by the mean
-                        log-probabilities per token of both.
+            contrast (str, optional): Another response, or with ``span`` another text in its place: explained is why
+                        the model prefers the span to it, by the mean log-probabilities per token of both.
                         Default: None
             granularity (str or list of tuple): ``"token"``, ``"word"``, ``"sentence"``, ``"paragraph"``, or
                         (start, end) of spans of a prompt that is a string; what is in no span has no bottleneck.
@@ -171,19 +175,25 @@ class GenerationExplainer:
         ids = ids[:length]  # what comes after the span has no part in it
         weights = torch.tensor(explained[:length], dtype=torch.float32)
         weights = weights / weights.sum()
-        contrast_ids = None if contrast is None else self.attribution.response_ids(read, contrast, None, "contrast")
+        other = None if contrast is None else self._contrast(read, text[:start], contrast)
         rows = weights.unsqueeze(0)
         if per_token:
             rows = torch.cat([rows, torch.eye(length)[weights > 0]])
         bits, masked, probabilities = self.attribution.attribute_parts(
-            read, ids, rows, settings, contrast_ids, batch_size, show_progress
+            read, ids, rows, settings, other, batch_size, show_progress
         )
         of_tokens = iter(bits[1:].tolist() if per_token else [()] * length)
         tokens = tuple(
             ResponseToken(text[a:b], a, b, probability, inside, tuple(next(of_tokens)) if inside and per_token else ())
             for (a, b), probability, inside in zip(offsets, probabilities.tolist(), explained, strict=False)
         )
-        removal = self._removal(read, ids, weights, contrast_ids, batch_size)
+        per_token_probability = float((weights * probabilities.log()).sum().exp())
+        if per_token_probability < _LEAST_PROBABILITY:
+            warn_user(
+                f"response: the model gives {text[start:end]!r} the probability {per_token_probability:.1e} per token, "
+                "and would hardly say it; many responses begin with a space, which belongs to them"
+            )
+        removal = self._removal(read, ids, weights, other, batch_size)
         result = GenerationAttribution(
             prompt=read.text,
             parts=self._parts(read, bits[0], settings),
@@ -213,8 +223,13 @@ class GenerationExplainer:
         Args:
             prompt, response, granularity, gen_args: As of :meth:`explain`.
         """
-        if not isinstance(prompt, str) and not isinstance(prompt, (list, tuple)):
-            raise TypeError(f"prompt is a {type(prompt).__name__}, expected a string or chat messages")
+        if not isinstance(prompt, str) and not (
+            isinstance(prompt, (list, tuple)) and prompt and all(isinstance(message, Mapping) for message in prompt)
+        ):
+            several = ", one per call (explain_prompts takes several)" if isinstance(prompt, (list, tuple)) else ""
+            raise TypeError(f"prompt is a {type(prompt).__name__}, expected a string or chat messages{several}")
+        if isinstance(prompt, str) and not prompt.strip():
+            raise ValueError(f"prompt is {prompt!r}, without any word, expected a prompt")
         if response is not None and not isinstance(response, str):
             raise TypeError(f"response is a {type(response).__name__}, expected a string or None")
         read = self.attribution.read(prompt, granularity, gen_args)
@@ -253,13 +268,29 @@ class GenerationExplainer:
         ids = self.attribution.response_ids(read, response, None, "response")
         return PromptRemoval(self.model, read, ids, None, replacement, batch_size)
 
+    def _contrast(self, prompt: Prompt, before: str, contrast: str) -> tuple[list[int], Tensor]:
+        """Token ids of the response with another text in the place of its span, and the weights of that text's."""
+        self.attribution.response_ids(prompt, contrast, None, "contrast")
+        text = contrast if contrast.startswith(before) else before + contrast
+        ids = self.attribution.response_ids(prompt, text, None, "contrast")
+        _, _, shared = self._offsets(ids, text)
+        inside = torch.tensor([float(end > len(before)) for _, end in shared])
+        if not inside.any():
+            raise ValueError(f"contrast is {contrast!r}, which ends before the span begins, expected text in its place")
+        return ids, inside / inside.sum()
+
     def _removal(
-        self, prompt: Prompt, ids: Sequence[int], weights: Tensor, contrast: Sequence[int] | None, batch_size: int
+        self,
+        prompt: Prompt,
+        ids: Sequence[int],
+        weights: Tensor,
+        contrast: tuple[Sequence[int], Tensor] | None,
+        batch_size: int,
     ) -> LogProbability:
         of_response = PromptRemoval(self.model, prompt, ids, weights, None, batch_size)
         if contrast is None:
             return of_response
-        of_contrast = PromptRemoval(self.model, prompt, contrast, None, None, batch_size)
+        of_contrast = PromptRemoval(self.model, prompt, *contrast, None, batch_size)
         return lambda kept: torch.nn.functional.logsigmoid(of_response(kept) - of_contrast(kept))
 
     def _offsets(

@@ -153,11 +153,26 @@ class GenerationAttribution(JsonResult):
         return above / total if total > 0 else np.zeros(len(self.parts))
 
     @property
-    def ranked(self) -> list[tuple[PromptPart, float]]:
-        """Parts with bits above the floor, and their shares.
+    def importance(self) -> npt.NDArray[np.float64]:
+        """What lists and colors show of each part, (P,), from 0 to 1.
 
-        Those with the most bits come first, ordered by the effect of their removal as far as it was measured.
+        Of parts whose removal was measured it is the decrease in log-probability, relative to the largest, and 0 where
+        the removal raises it. The others come after them, by their bits above the floor.
         """
+        shares, importance = self.shares, np.zeros(len(self.parts))
+        effects = np.array([math.nan if part.effect is None else part.effect for part in self.parts])
+        measured, helps = np.isfinite(effects), effects > 0
+        if helps.any():
+            importance[helps] = effects[helps] / effects[helps].max()
+            least, of_least = importance[helps].min(), shares[measured].min()
+            importance[~measured] = least * np.minimum(1.0, shares[~measured] / of_least) if of_least > 0 else 0.0
+        elif not measured.any() and shares.max() > 0:
+            importance = shares / shares.max()
+        return importance
+
+    @property
+    def ranked(self) -> list[tuple[PromptPart, float]]:
+        """Parts with bits above the floor, and their shares, the most important ones (:attr:`importance`) first."""
         return [(self.parts[i], float(self.shares[i])) for i in self._order if self.shares[i] > 0]
 
     @property
@@ -169,15 +184,26 @@ class GenerationAttribution(JsonResult):
 
     @property
     def _order(self) -> npt.NDArray[np.intp]:
-        effects = [-math.inf if part.effect is None else part.effect for part in self.parts]
-        return np.lexsort((-self.bits, -self.shares, -np.array(effects)))
+        # Parts whose removal raises the log-probability are the last.
+        harms = [part.effect is not None and part.effect <= 0 for part in self.parts]
+        return np.lexsort((-self.bits, -self.shares, -self.importance, np.array(harms)))
 
     @property
     def leading(self) -> list[tuple[PromptPart, float]]:
-        """The first of :attr:`ranked`, until they hold 80% of the bits above the floor."""
-        ranked = self.ranked
-        before = accumulate((share for _, share in ranked), initial=0.0)
-        return [row for row, share_before in zip(ranked, before, strict=False) if share_before < COVERED]
+        """The first of :attr:`ranked`, until they hold 80% of the sum of :attr:`importance`."""
+        importance = self.importance
+        order = [i for i in self._order if importance[i] > 0]
+        before = accumulate((float(importance[i]) for i in order), initial=0.0)
+        covered = COVERED * float(importance.sum())
+        first = [i for i, sum_before in zip(order, before, strict=False) if sum_before < covered]
+        return [(self.parts[i], float(self.shares[i])) for i in first]
+
+    def place_of(self, part: PromptPart) -> str:
+        """Which of several parts of one name it is: " (word 4)"; empty where the name says it."""
+        same = [number for number, other in enumerate(self.parts, 1) if other.text == part.text]
+        noun = "part" if self.granularity == "spans" else self.granularity
+        number = next(number for number, other in enumerate(self.parts, 1) if other is part)
+        return f" ({noun} {number})" if len(same) > 1 else ""
 
     @property
     def explained(self) -> str:
@@ -198,9 +224,12 @@ class GenerationAttribution(JsonResult):
             f"{format_number(self.total_bits)} bits in {len(self.parts)} parts ({self.granularity})",
         ]
         lines += [
-            f"{share:6.1%}  {format_number(part.bits):>8} bits  {effect_of(part)}{_visible(part.text)}"
+            f"{effect_of(part)}{share:6.1%}  {format_number(part.bits):>8} bits  {_visible(part.text)}"
+            f"{self.place_of(part)}"
             for part, share in self.leading
-        ] or ["no part has bits above the floor"]
+        ] or ["no part speaks for it" if self.shares.any() else "no part has bits above the floor"]
+        if any(part.effect is not None for part, _ in self.leading):
+            lines.append(f"nats: decrease in the log-probability {what} without the part; %: share of the bits")
         if self.check is not None:
             lines.append(self.check_sentence())
         return "\n".join(lines)
@@ -260,7 +289,7 @@ class GenerationAttribution(JsonResult):
 
 def effect_of(part: PromptPart) -> str:
     """The effect of a part in a column of text; empty where it was not measured."""
-    return "" if part.effect is None else f"{part.effect:+6.2f} nats  "
+    return "" if part.effect is None else f"{round(part.effect, 2) + 0.0:5.2f} nats  "
 
 
 def _visible(text: str) -> str:

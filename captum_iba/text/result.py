@@ -20,7 +20,7 @@ import torch
 from captum_iba._files import write_text
 from captum_iba.text.encoding import EncodedText, join_words, scores_per_word
 from captum_iba.text.json_result import JsonResult
-from captum_iba.visualization.pieces import counted, ranked_words, remark
+from captum_iba.visualization.pieces import counted, ranked_words, remark, word_places
 from captum_iba.visualization.sentences import notes, percentage_note
 from captum_iba.visualization.terminal import printable
 
@@ -294,10 +294,16 @@ class TextAttribution(JsonResult):
         return " · ".join(parts)
 
     def to_dict(self) -> dict[str, Any]:
-        """The result as plain Python for JSON, with its words: NaN becomes None, infinity "inf" or "-inf"."""
+        """The result as plain Python for JSON: NaN becomes None, infinity "inf" or "-inf".
+
+        It has the words, too, each with its ``place`` as pages and terminals show it ("word 2").
+        """
         content = dataclasses.asdict(self)
         content["settings"], content["provenance"] = dict(self.settings), dict(self.provenance)
-        content["words"] = [dataclasses.asdict(word) for word in self.words]
+        places = word_places(self)
+        content["words"] = [
+            {**dataclasses.asdict(word), "place": place} for word, place in zip(self.words, places, strict=True)
+        ]
         content["total_bits"] = self.total_bits
         return {"format": _FORMAT, **_json_safe(content)}
 

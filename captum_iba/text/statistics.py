@@ -264,8 +264,14 @@ def cached(
     statistics = estimate(classifier, layers, encoded, BATCH_SIZE, show_progress)
     for feature_statistics in statistics:
         feature_statistics.model = fingerprint
-    path.parent.mkdir(parents=True, exist_ok=True)
-    save(path, layers, statistics)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save(path, layers, statistics)
+    except OSError as error:
+        reason = (
+            f"the cache, {path.parent}, cannot be written ({error.strerror}); CAPTUM_IBA_CACHE names another folder"
+        )
+        raise OSError(error.errno, reason) from error
     return statistics, path, False
 
 

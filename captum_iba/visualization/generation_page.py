@@ -46,6 +46,8 @@ class DrawableGeneration(Protocol):
     @property
     def shares(self) -> npt.NDArray[np.float64]: ...
     @property
+    def importance(self) -> npt.NDArray[np.float64]: ...
+    @property
     def ranked(self) -> Sequence[tuple[Any, float]]: ...
     @property
     def settings(self) -> Mapping[str, Any]: ...
@@ -56,7 +58,24 @@ class DrawableGeneration(Protocol):
     @property
     def model(self) -> str: ...
     def shares_of(self, bits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]: ...
+    def place_of(self, part: Any) -> str: ...
     def check_sentence(self) -> str: ...
+
+
+_N_LISTED, _N_OF_TOKEN = 12, 6
+_NO_EFFECT = 0.005  # shown as 0.00
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A part in a list, with the width of its bar, from 0 to 1."""
+
+    text: str
+    place: str
+    effect: str
+    share: float
+    bits: float
+    width: float
 
 
 @dataclass(frozen=True)
@@ -118,29 +137,54 @@ def generation_map(attribution: DrawableGeneration) -> Html:
 def _drawn(attribution: DrawableGeneration) -> dict[str, Any]:
     tokens = []
     for number, token in enumerate(attribution.tokens):
-        pieces = None
+        pieces, rows = None, list[_Row]()
         if token.bits:
-            pieces = _pieces(attribution, token.bits, attribution.shares_of(np.array(token.bits)).tolist())
-        tokens.append({"number": number, "token": token, "pieces": pieces})
+            shares = attribution.shares_of(np.array(token.bits))
+            pieces = _pieces(attribution, token.bits, shares.tolist(), shares.tolist())
+            order = [i for i in np.argsort(-shares, kind="stable")[:_N_OF_TOKEN] if shares[i] > 0]
+            rows = [_row(attribution, i, float(shares[i]), token.bits[i], shares / shares.max()) for i in order]
+        tokens.append({"number": number, "token": token, "pieces": pieces, "rows": rows})
+    bits, shares, importance = attribution.bits, attribution.shares, attribution.importance
+    numbers = {id(part): number for number, part in enumerate(attribution.parts)}
+    of_ranked = [(numbers[id(part)], share) for part, share in attribution.ranked[:_N_LISTED]]
     end = attribution.tokens[-1].end if attribution.tokens else 0
     return {
         "item": attribution,
         "tokens": tokens,
         "after": attribution.response[end:],
-        "whole": _pieces(attribution, attribution.bits.tolist(), attribution.shares.tolist()),
+        "whole": _pieces(attribution, bits.tolist(), shares.tolist(), importance.tolist()),
+        "rows": [_row(attribution, i, share, float(bits[i]), importance, True) for i, share in of_ranked],
         "measured": any(part.effect is not None for part, _ in attribution.ranked),
     }
 
 
-def _pieces(attribution: DrawableGeneration, bits: Sequence[float], shares: Sequence[float]) -> list[_Piece]:
-    """The prompt in order: parts, each colored by its share up to the largest one, and what is between them."""
-    scale, pieces, place = Scale(max(shares) or 1.0), [], 0
-    for part, of_part, share in zip(attribution.parts, bits, shares, strict=True):
+def _row(
+    attribution: DrawableGeneration,
+    number: int,
+    share: float,
+    bits: float,
+    importance: npt.NDArray[np.float64],
+    with_effect: bool = False,
+) -> _Row:
+    part = attribution.parts[number]
+    place, effect = [attribution.place_of(part).strip(" ()")], ""
+    if with_effect and part.effect is not None:
+        place += ["speaks against it"] if part.effect < -_NO_EFFECT else []
+        effect = f"{round(part.effect, 2) + 0.0:.2f} nats"
+    return _Row(part.text, ", ".join(filter(None, place)), effect, share, bits, float(importance[number]))
+
+
+def _pieces(
+    attribution: DrawableGeneration, bits: Sequence[float], shares: Sequence[float], importance: Sequence[float]
+) -> list[_Piece]:
+    """The prompt in order: parts, each colored by its importance up to the largest one, and what is between them."""
+    scale, pieces, place = Scale(max(importance) or 1.0), [], 0
+    for part, of_part, share, depth in zip(attribution.parts, bits, shares, importance, strict=True):
         if part.start > place:
             pieces.append(_Piece(attribution.prompt[place : part.start]))
         start = max(part.start, place)  # no character is drawn twice, though it may have several tokens
         label = f"{share:.1%}, {format_number(of_part)} bits"
-        pieces.append(_Piece(attribution.prompt[start : part.end], color_class(scale.level(share) or 0, False), label))
+        pieces.append(_Piece(attribution.prompt[start : part.end], color_class(scale.level(depth) or 0, False), label))
         place = max(place, part.end)
     if place < len(attribution.prompt):
         pieces.append(_Piece(attribution.prompt[place:]))

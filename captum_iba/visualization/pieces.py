@@ -356,8 +356,22 @@ def _is_punctuation(word: str) -> bool:
     return all(category[0] in "PZ" or category in ("Cc", "Cf") for category in categories)
 
 
+def word_places(attribution: DrawableBits) -> list[str]:
+    """Where each word stands, as it is printed: "word 2"; punctuation has no number, "after word 2"."""
+    places = [place for of in (0, 1) for place in _places([w for w in attribution.words if (w.sequence or 0) == of])]
+    sources = (attribution.text, attribution.pair or "")
+    for sequence in (0, 1):
+        starts = [word.start for word in attribution.words if (word.sequence or 0) == sequence]
+        # Of words that are truncated before the others, the number is not known.
+        if attribution.tokens_truncated and starts and _has_characters(sources[sequence][: min(starts)]):
+            of_text = [(word.sequence or 0) == sequence for word in attribution.words]
+            places = [f"{place} of those read" if of else place for place, of in zip(places, of_text, strict=True)]
+    texts = ["second" if word.sequence else "first" for word in attribution.words]
+    of_pair = [f"{text} text, {place}" for text, place in zip(texts, places, strict=True)]
+    return places if attribution.pair is None else of_pair
+
+
 def _places(words: Sequence[Any]) -> list[str]:
-    """Where each word of one text stands: "word 2"; punctuation has no number, "after word 2"."""
     marks = [_is_punctuation(word.word) for word in words]
     if all(marks):
         return [f"word {i}" for i in range(1, len(words) + 1)]
@@ -381,25 +395,13 @@ def ranked_words(attribution: DrawableBits) -> tuple[list[RankedWord], list[Rank
     shares, spread, repeated = attribution.word_shares, attribution.word_spread, attribution.repeated_shares
     if has_neutral_statistics(attribution):
         spread = [math.nan] * len(shares)
-    places = [place for of in (0, 1) for place in _places([w for w in attribution.words if (w.sequence or 0) == of])]
-    sources = (attribution.text, attribution.pair or "")
-    # Of words that are truncated before the others, the number is not known.
-    truncated_before = [
-        bool(attribution.tokens_truncated and starts and _has_characters(sources[sequence][: min(starts)]))
-        for sequence in (0, 1)
-        for starts in [[word.start for word in attribution.words if (word.sequence or 0) == sequence]]
-    ]
+    places = word_places(attribution)
     rows = []
     for i, word in enumerate(attribution.words):
-        place = places[i]
-        if truncated_before[word.sequence or 0]:
-            place += " of those read"
-        if attribution.pair is not None:
-            place = f"{'second' if word.sequence else 'first'} text, {place}"
         rows.append(
             RankedWord(
                 visible(word.word),
-                place,
+                places[i],
                 word.bits,
                 float(shares[i]),
                 float(spread[i]),
@@ -454,6 +456,11 @@ def remark(attribution: DrawableBits) -> str:
         return f"Hardly any bits pass the mask: {through}."
     if check is not None and check.without_leading < check.probability - _LARGE_DROP:
         return f"An average activation gives this prediction, too: {through}. The check says which words it rests on."
+    if masked > attribution.target_probability + _LARGE_DROP:
+        return (
+            f"This text speaks against {attribution.target_label}: {through}, and {attribution.target_probability:.1%} "
+            "with the text."
+        )
     return f"{HARDLY_ANYTHING[:-1]}: {through}."
 
 

@@ -15,6 +15,8 @@ from captum_iba.visualization.pieces import (
 
 # Of a probability; a smaller change is no finding of a check.
 _SMALL_CHANGE = 0.01
+# A smaller decrease is a weak confirmation.
+_LARGE_CHANGE = 0.1
 
 
 def notes(attribution: DrawableBits, listed: int | None = None) -> list[str]:
@@ -42,7 +44,7 @@ def notes(attribution: DrawableBits, listed: int | None = None) -> list[str]:
 def check_sentence(
     check: DrawableCheck, count: int, what: str, noun: str, listed: int | None = None, can_contradict: bool = True
 ) -> str:
-    """The check by deletion: the effect of the leading words first, then those of others, and a contradiction.
+    """The check by deletion: the effect of the leading words first, then those of others, and what follows from it.
 
     Args:
         check (DrawableCheck): Probabilities.
@@ -64,7 +66,8 @@ def check_sentence(
         'Check: without the leading 2 words the probability falls (90.0% to 20.0'
     """
     change = check.without_leading - check.probability
-    verb = "falls" if change <= -_SMALL_CHANGE else "rises" if change >= _SMALL_CHANGE else "hardly changes"
+    falls = "falls" if change <= -_LARGE_CHANGE else "falls a little"
+    verb = falls if change <= -_SMALL_CHANGE else "rises" if change >= _SMALL_CHANGE else "hardly changes"
     several = f"{count} " if count > 1 else ""
     words = f"{noun}s" if several else noun
     shown = f" ({listed} of them listed)" if listed is not None and listed < count else ""
@@ -75,7 +78,12 @@ def check_sentence(
         f"{check.without_least:.1%}."
     )
     if can_contradict and check.without_leading >= check.without_random:
-        sentence += f" Deleting the leading {words} lowers it no more than deleting random {words}."
+        sentence += (
+            f" Deleting the leading {words} lowers it no more than deleting random {words}: the check does not confirm "
+            "this order."
+        )
+    elif can_contradict and change > -_LARGE_CHANGE:
+        sentence += f" The check confirms this order weakly: other {noun}s give this probability, too."
     return sentence
 
 

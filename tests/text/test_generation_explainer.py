@@ -87,6 +87,27 @@ def test_a_contrast_is_the_choice_between_two_responses(explainer):
     assert same.bits == pytest.approx(another.bits, rel=1e-4)
 
 
+def test_a_contrast_to_a_span_takes_its_place(explainer, wordpiece):
+    """It was scored right after the prompt, where the span is not."""
+    result = explainer.explain(PROMPT, "a bad film", span="film", contrast="plot", check=True, **QUICK)
+    same = explainer.explain(PROMPT, "a bad film", span="film", contrast="a bad plot", check=True, **QUICK)
+    assert (result.parts, result.probability) == (same.parts, same.probability)
+    ids = wordpiece(PROMPT)["input_ids"] + wordpiece("a bad", add_special_tokens=False)["input_ids"]
+    film, plot = wordpiece.convert_tokens_to_ids(["film", "plot"])
+    with torch.no_grad():
+        logits = explainer.model(torch.tensor([ids])).logits[0, -1]
+    assert result.probability == pytest.approx(float((logits[film] - logits[plot]).sigmoid()), abs=1e-5)
+    with pytest.raises(ValueError, match="contrast is 'a bad', which ends before the span begins"):
+        explainer.explain(PROMPT, "a bad film", span="film", contrast="a bad", **QUICK)
+
+
+def test_an_improbable_response_is_named(explainer):
+    explainer.model.lm_head.weight.data *= 50
+    worst = min("abcdefg", key=lambda letter: float(explainer.removal(PROMPT, letter)(torch.ones(1, 5).bool())))
+    with pytest.warns(UserWarning, match=f"response: the model gives '{worst}' the probability .* per token"):
+        explainer.explain(PROMPT, worst, **QUICK)
+
+
 def test_a_chat_has_its_contents_and_a_generated_response(llama, wordpiece):
     tokenizer = copy.deepcopy(wordpiece)
     tokenizer.chat_template = "{% for m in messages %}a {{ m['content'] | trim }} !{% endfor %}the plot :"
@@ -142,7 +163,8 @@ def test_bad_input(explainer, wordpiece, bert):
         ({"response": 3}, TypeError, "response is a int, expected a string or None"),
         ({"response": " "}, ValueError, "response is ' ', without any token"),
         ({"prompt": {"a": 1}}, TypeError, "prompt is a dict, expected a string or chat messages"),
-        ({"prompt": ""}, ValueError, "no token to attribute to"),
+        ({"prompt": " "}, ValueError, "prompt is ' ', without any word, expected a prompt"),
+        ({"prompt": ["a film", "a plot"]}, TypeError, r"one per call \(explain_prompts takes several\)"),
         ({"prompt": "film " * 80}, ValueError, "expected at most 64, the model's positions"),
         ({"check": 1}, ValueError, "check is 1, expected True or False"),
         ({"steps": 1}, TypeError, "'steps' is not a setting"),
@@ -306,12 +328,28 @@ def test_the_leading_parts_are_ranked_by_the_effect_of_their_removal(explainer):
     _, effects = removal_effects(removal, leaders.tolist(), len(result.parts))
     found = [result.parts[i].effect for i in leaders]
     assert found == pytest.approx(effects.tolist(), abs=1e-5)
-    assert [part.effect for part, _ in result.ranked[:4]] == sorted(found, reverse=True)
-    assert result.ranked[4:] == plain.ranked[4:]
+    helpful = [effect for effect in found if effect > 0]
+    assert 0 < len(helpful) < 4  # the others, whose removal raises the log-probability, are the last
+    ranked = [part.effect for part, _ in result.ranked]
+    assert ranked[: len(helpful)] == sorted(helpful, reverse=True) and ranked[len(helpful)] is None
+    assert ranked[len(helpful) - 4 :] == sorted((effect for effect in found if effect <= 0), reverse=True)
+    assert result.importance.max() == 1 and result.importance[result.scores.argmax()] == 1
+    assert [result.parts[i].effect for i in leaders if result.importance[i] > 0] == [e for e in found if e > 0]
+    in_order = result.importance[(-result.scores).argsort()]
+    assert (in_order[:-1] >= in_order[1:]).all()
     assert sorted(result.scores) == list(range(len(result.parts))) and result.scores.argmax() in leaders
-    assert f"{result.ranked[0][0].effect:+.2f} nats" in str(result)
-    drops = prompt_degradation(removal, result.scores, [4]).drops
-    assert drops == pytest.approx(prompt_degradation(removal, plain.scores, [4]).drops)
+    assert f"{result.ranked[0][0].effect:.2f} nats" in str(result)
+    drops = prompt_degradation(removal, result.scores, [len(helpful)]).drops
+    assert drops == pytest.approx(
+        removal(
+            torch.tensor(
+                [[True] * len(result.parts), [part.effect is None or part.effect <= 0 for part in result.parts]]
+            )
+        )
+        .diff()
+        .neg(),
+        abs=1e-5,
+    )
 
 
 def test_progress_is_shown_over_all_steps(explainer, capsys):

@@ -200,5 +200,5 @@ def test_marks_without_width_are_no_truncated_text():
     explainer = TextExplainer.from_pretrained(embedded_model_path(), 9, embedded_statistics(9), max_length=8)
     text = "A dreadful, boring film that never ends."
     plain, marked = (explainer.explain(start + text, n_steps=2) for start in ("", "\ufeff"))
-    assert plain.tokens_truncated and str(marked) == str(plain)
+    assert plain.tokens_truncated and str(marked).replace("\ufeff", "") == str(plain)
     assert "\u2026 " not in token_map(marked)

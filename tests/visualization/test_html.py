@@ -120,7 +120,7 @@ def test_colors_begin_at_the_floor_of_each_token():
 def test_where_hardly_anything_is_needed_nothing_is_deep_and_pages_say_so(bits, floor):
     one = attribution("next to nothing", bits=bits, unneeded_bits=floor)
     for page in [*pages(one), shown(one, color_system=None)]:
-        assert HARDLY_ANYTHING in page and "of what the model needs" not in page
+        assert HARDLY_ANYTHING in page and "of the bits above the floor:" not in page
         assert all(int(level) <= 4 for level in re.findall(r'class="w q(\d+)"', page))
     assert "48;2;" not in shown(one, force_terminal=True, color_system="truecolor")  # no background
     enough = attribution("next to nothing", bits=[25.0, *bits[1:]], unneeded_bits=floor)
@@ -136,7 +136,7 @@ def test_the_words_that_hold_80_percent_come_first_with_their_place():
     ]
     assert [word.place for word in rest[:2]] == ["word 8", "word 4"] and len(rest) == 7
     seen = " ".join(Page(token_page([one])).text.split()).replace("\xa0", " ")
-    assert "These words have 90% of what the model needs:" in seen and "Not word 1 60.0% 60.0 bits" in seen
+    assert "These words have 90% of the bits above the floor:" in seen and "Not word 1 60.0% 60.0 bits" in seen
     assert "7 other words" in seen and seen.count("0.0%") == 3  # 60.0%, 30.0%, and those with 0.0% in one line
     assert "/> word 7 1.0% 1.00 bits 3 words with 0.0%: good., It, So" in seen
     pair = attribution("not one", [9.0, 1.0, 0.0, 90.0, 0.0], pair="is not. Three")
