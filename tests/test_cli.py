@@ -104,7 +104,7 @@ def test_statistics_are_estimated_once_and_found_again(tmp_path):
     assert first.stdout == second.stdout
     lines = first.stderr.splitlines()
     assert lines[0] == "captum-iba: loading the embedded model"
-    assert lines[1].startswith("captum-iba: estimating statistics from 2 texts")
+    assert lines[1].startswith("captum-iba: statistics of the 2 texts of reviews.txt: from the cache, or estimated")
     (file,) = (tmp_path / "cache").iterdir()
     assert run("explain", *QUICK, "-q", "--statistics", file, GOOD).stdout == first.stdout
 
@@ -371,7 +371,10 @@ def test_compare_and_report(tmp_path):
     asked = ["compare", "--data", lines("reviews.jsonl", *REVIEWS), "--methods", "iba,saliency,random", "--out", "out"]
     done = run(*asked)
     assert done.exit_code == 0, done.output
-    assert "3 of 3 examples, 7 runs" in done.stderr and f"wrote {tmp_path / 'out' / 'table.md'}" in done.stderr
+    assert (
+        "3 of 3 examples, 3 methods in 7 runs" in done.stderr
+        and f"wrote {tmp_path / 'out' / 'table.md'}" in done.stderr
+    )
     findings = done.stdout.splitlines()
     assert findings[0].startswith("drop at 1/9: ") and findings[-1] == f"The report is at {tmp_path}/out/report.html"
     before = Path("out/report.html").read_bytes()
@@ -632,7 +635,7 @@ def test_explain_responses_of_a_table(language_model, monkeypatch):
         ([{"text": "a"}], [], "has no column 'prompt' or 'messages'; name it by --prompt-column: 'text'"),
         ([{"prompt": "a"}], ["--prompt-column", "q"], "--prompt-column: prompts.jsonl has no column 'q'"),
         ([{"prompt": 7}], [], "line 1 has a int, expected a text, or a list of chat messages"),
-        ([{"prompt": "a"}, {"prompt": ""}], [], "prompts: number 1: inp has no token to attribute to"),
+        ([{"prompt": "a"}, {"prompt": ""}], [], "prompts: number 1: prompt is '', without any word"),
         ([{"prompt": "a", "response": "b"}], ["--response", "c"], "--response: the responses are in the file already"),
         ([{"messages": [{"role": "user", "content": 7}]}], [], "the content of message 0 is a int, expected a string"),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import suppress
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -236,7 +237,10 @@ def _read_table(
     for number in range(len(table)):
         row = table[number]
         prompt, response = row[prompt_name], row[response_name] if response_name is not None else None
-        if isinstance(prompt, list) and response is None and len(prompt) > 1 and _role(prompt[-1]) == "assistant":
+        if isinstance(prompt, str) and prompt_name.casefold() == "messages":  # of CSV
+            with suppress(ValueError):
+                prompt = json.loads(prompt)
+        if isinstance(prompt, list) and not response and len(prompt) > 1 and _role(prompt[-1]) == "assistant":
             prompt, response = prompt[:-1], prompt[-1].get("content")
         if not isinstance(prompt, (str, list)) or not isinstance(response, (str, type(None))):
             value = response if isinstance(prompt, (str, list)) else prompt

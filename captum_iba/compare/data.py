@@ -163,7 +163,7 @@ def fingerprint(examples: Iterable[Example]) -> str:
 _UNNAMED = re.compile(r"LABEL_\d+")
 
 
-_WHOLE = re.compile(r"\+?(\d+)(?:\.0+)?")
+_WHOLE = re.compile(r"\s*(-?\d+)\.0+\s*")
 
 
 class _GoldLabels:
@@ -181,7 +181,7 @@ class _GoldLabels:
         self.names = getattr(table.features[column], "names", None)
         # No list, which is no label.
         values = table.unique(column) if hasattr(table.features[column], "dtype") else []
-        every = [value for value in values if not _is_empty(value)]
+        every = [_without_fraction(value, labels) for value in values if not _is_empty(value)]
         # Datasets mark a row without a label by -1.
         values = [value for value in every if value not in (-1, "-1")]
         self.by_name = all(self._named(name) is not None for name in self.names or map(str, values))
@@ -197,11 +197,11 @@ class _GoldLabels:
         # as long as N is not among them.
         for value in values:
             if self._problem(value) is not None:
-                self(value, list(table[column]).index(value))
+                self(value, [_without_fraction(other, labels) for other in table[column]].index(value))
 
     def of_rows(self, rows: Sequence[int], required: bool) -> dict[int, int | None]:
         """The class of each row; None where it has no label, which is an error if labels are required."""
-        values = [self.table[row][self.column] for row in rows]
+        values = [_without_fraction(self.table[row][self.column], self.labels) for row in rows]
         lacking = [_is_empty(value) or (value in (-1, "-1") and self._problem(value) is not None) for value in values]
         if required and any(lacking):
             first = lacking.index(True)
@@ -248,10 +248,8 @@ class _GoldLabels:
             return None
 
     def _numbered(self, value: Any) -> int | None:
-        if isinstance(value, str) and (digits := _WHOLE.fullmatch(value.strip())):
-            value = int(digits[1])
-        if isinstance(value, float) and value.is_integer():  # pandas writes 1.0 where other rows have no label
-            value = int(value)
+        if isinstance(value, str) and (digits := value.strip().removeprefix("+")).isdecimal():
+            value = int(digits)
         whole = isinstance(value, int) and not isinstance(value, bool)
         return value if whole and 0 <= value < len(self.labels) else None
 
@@ -260,6 +258,15 @@ def _spelled(label: Any, names: Sequence[str] | None) -> str:
     """The name that the dataset has for a label, or the label as it is."""
     known = names is not None and isinstance(label, int) and 0 <= label < len(names)
     return str(names[label] if known and names is not None else label)
+
+
+def _without_fraction(label: Any, labels: Sequence[str]) -> Any:
+    """1.0, as pandas writes 1 where other rows have no label, as 1; unless a class is called so."""
+    if isinstance(label, float) and label.is_integer() and str(label) not in labels:
+        return int(label)
+    if isinstance(label, str) and label not in labels and (whole := _WHOLE.fullmatch(label)):
+        return whole[1]
+    return label
 
 
 def _is_empty(label: Any) -> bool:

@@ -11,10 +11,11 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+import numpy as np
 from torch import Tensor
 
 from captum_iba._compat import progress
@@ -35,6 +36,9 @@ from captum_iba.visualization.pieces import lost_prediction
 
 PromptLike = str | Sequence[Mapping[str, str]]
 """A prompt: a string, or chat messages."""
+
+# Arguments of generate by which the decoder of an encoder-decoder begins, whoever gives the response.
+_OF_RESPONSES = ("forced_bos_token_id", "decoder_start_token_id", "decoder_input_ids", "generation_config")
 
 Result = TypeVar("Result", bound=JsonResult)
 
@@ -190,6 +194,12 @@ def explain_prompts(
             explainer.read(prompt, response, fitting.get("granularity", "word"), fitting.get("gen_args"))
         except (TypeError, ValueError) as error:
             raise type(error)(f"prompts: number {number}: {error}") from error
+    forced = [name for name in _OF_RESPONSES if (settings.get("gen_args") or {}).get(name) is not None]
+    if forced and any(response is not None for response in given):
+        raise ValueError(
+            f"gen_args has {forced[0]}, and responses are given, to which it does not apply; expected it in the "
+            "model's generation_config"
+        )
     calls = [([prompt], [response]) for prompt, response in zip(prompts, given, strict=True)]
     kept = None
     if keep is not None:
@@ -235,6 +245,17 @@ def _explained(
             yield number, results
 
 
+def _as_json(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    if isinstance(value, (np.generic, Path)):
+        return str(value)
+    raise TypeError(
+        f"keep is given, and a setting has a {type(value).__name__}, which does not tell results of another one apart; "
+        "expected numbers, strings, and lists and dictionaries of them"
+    )
+
+
 class _KeptResults(Generic[Result]):
     """A folder with one file per finished call: of a batch of texts, or of a prompt.
 
@@ -262,7 +283,7 @@ class _KeptResults(Generic[Result]):
             kind.__name__,
             explainer.fingerprint(),
             of_model,
-            json.dumps([library_versions(), settings], sort_keys=True, default=str),
+            json.dumps([library_versions(), dict(settings)], sort_keys=True, default=_as_json),
             *parts,
         ):
             add_part(self._digest, part)

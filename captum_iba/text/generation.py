@@ -228,8 +228,7 @@ class LLMInformationBottleneckAttribution:
         sequences = getattr(generated, "sequences", generated)  # with return_dict_in_generate
         response: list[int] = sequences[0, len(prompt.decoder_ids or prompt.ids) :].tolist()
         # After its end, the longest of several sequences pads the others.
-        stops = stop_tokens(self.model) if "eos_token_id" not in arguments else arguments["eos_token_id"]
-        stops = [stops] if isinstance(stops, int) else stops or []
+        stops = stop_tokens(self.model, arguments)
         response = response[: next((i for i, number in enumerate(response) if number in stops), len(response))]
         if not response:
             raise ValueError(f"{name} is None, and generation ended at once; expected a {name} to explain")

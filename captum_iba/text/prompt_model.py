@@ -273,9 +273,12 @@ def decoder_prefix(model: Any, gen_args: Mapping[str, Any] | None = None) -> lis
         return []
 
     def setting(name: str) -> Any:
-        sources = (dict(gen_args or {}), vars(model.generation_config), vars(model.config))
-        return next((source[name] for source in sources if source.get(name) is not None), None)
+        found = _generation_setting(model, gen_args, name)
+        return getattr(model.config, name, None) if found is None else found
 
+    if gen_args and gen_args.get("decoder_input_ids") is not None:
+        begun: list[int] = torch.as_tensor(gen_args["decoder_input_ids"]).flatten().tolist()
+        return begun
     start, forced = setting("decoder_start_token_id"), setting("forced_bos_token_id")
     start = setting("bos_token_id") if start is None else start
     if not isinstance(start, int):
@@ -286,10 +289,20 @@ def decoder_prefix(model: Any, gen_args: Mapping[str, Any] | None = None) -> lis
     return [start] if forced is None else [start, forced]
 
 
-def stop_tokens(model: Any) -> list[int]:
+def stop_tokens(model: Any, gen_args: Mapping[str, Any] | None = None) -> list[int]:
     """Ids of the tokens at which generation ends."""
-    numbers = getattr(model.generation_config, "eos_token_id", None)
+    if gen_args is not None and "eos_token_id" in gen_args and gen_args["eos_token_id"] is None:
+        return []
+    numbers = _generation_setting(model, gen_args, "eos_token_id")
     return [numbers] if isinstance(numbers, int) else list(numbers or ())
+
+
+def _generation_setting(model: Any, gen_args: Mapping[str, Any] | None, name: str) -> Any:
+    """A setting of ``generate``: of its arguments, or else of a configuration among them, of the model's."""
+    arguments = dict(gen_args or {})
+    given = arguments.get("generation_config")
+    sources = (arguments, {} if given is None else vars(given), vars(model.generation_config))
+    return next((source[name] for source in sources if source.get(name) is not None), None)
 
 
 def _first_token(model: Any) -> int:

@@ -13,10 +13,8 @@ from captum_iba.visualization.pieces import (
     visible,
 )
 
-# Of a probability; a smaller change is no finding of a check.
-_SMALL_CHANGE = 0.01
-# A smaller decrease is a weak confirmation.
-_LARGE_CHANGE = 0.1
+# Of the probability that is left: a smaller change is no finding of a check, and a smaller decrease a weak one.
+_SAME, _MOST = 0.99, 0.85
 
 
 def notes(attribution: DrawableBits, listed: int | None = None) -> list[str]:
@@ -65,9 +63,9 @@ def check_sentence(
         >>> check_sentence(check, check.n_words, "the probability", "word")[:71]
         'Check: without the leading 2 words the probability falls (90.0% to 20.0'
     """
-    change = check.without_leading - check.probability
-    falls = "falls" if change <= -_LARGE_CHANGE else "falls a little"
-    verb = falls if change <= -_SMALL_CHANGE else "rises" if change >= _SMALL_CHANGE else "hardly changes"
+    left = check.without_leading / check.probability if check.probability > 0 else 1.0
+    falls = "falls" if left <= _MOST else "falls a little"
+    verb = falls if left <= _SAME else "rises" if left >= 1 / _SAME else "hardly changes"
     several = f"{count} " if count > 1 else ""
     words = f"{noun}s" if several else noun
     shown = f" ({listed} of them listed)" if listed is not None and listed < count else ""
@@ -82,8 +80,12 @@ def check_sentence(
             f" Deleting the leading {words} lowers it no more than deleting random {words}: the check does not confirm "
             "this order."
         )
-    elif can_contradict and change > -_LARGE_CHANGE:
-        sentence += f" The check confirms this order weakly: other {noun}s give this probability, too."
+    elif can_contradict and left > _SAME:
+        sentence += f" The check does not confirm this order: the model does not depend on the leading {words} alone."
+    elif can_contradict and left > _MOST:
+        sentence += (
+            f" The check confirms this order weakly: most of the probability is left without the leading {words}."
+        )
     return sentence
 
 

@@ -470,3 +470,23 @@ def test_ctrl_c_is_not_caught_by_copyreg(iba, x):
     finally:
         sys.setprofile(None)
     assert files and not [name for name in files if name.endswith("copyreg.py")]
+
+
+def test_an_attribute_that_was_none_and_is_deleted_comes_back():
+    class Starts(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.start, self.layer, self.head = None, nn.Linear(4, 4), nn.Linear(4, 2)
+
+        def forward(self, x):
+            if "start" in vars(self):
+                del self.start
+                self.scale = 3.0
+            return self.head(torch.relu(self.layer(x))) * vars(self).get("scale", 1.0)
+
+    with torch.random.fork_rng(devices=[]):
+        model, inputs = Starts().eval(), torch.randn(2, 4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        InformationBottleneckAttribution(model, model.layer).attribute(inputs, target=0, n_steps=2)
+    assert "start" in vars(model) and "scale" not in vars(model)

@@ -2,6 +2,7 @@ import bz2
 import gzip
 import json
 import lzma
+import math
 
 import datasets
 import pytest
@@ -250,3 +251,14 @@ def test_labels_that_are_classes_by_number_and_by_name_stay_as_they_are():
     table = table_files.FileTable(column, None)
     assert names_of_labels(table, "label", ["1", "2", "3", "4", "5"]) == (["0", "1", "2", "3", "4"], False)
     assert names_of_labels(table, "label", list("abcde")) == (list("abcde"), True)
+
+
+def test_labels_with_a_fraction_of_zero_are_read_as_without():
+    """As pandas writes a column with an empty cell: 1 went by name, and 1.0 by number, one class off."""
+    names = ["1", "2", "3", "4", "5"]
+    for column in (["1.0", "2.0", "4.0", ""], [1.0, 2.0, 4.0, None], [1.0, 2.0, 4.0, math.nan], [1, 2, 4, None]):
+        table = table_files.FileTable({"text": ["a"] * 4, "label": column}, None)
+        assert names_of_labels(table, "label", names) == (["1", "2", "4", ""], True)
+    table = table_files.FileTable({"text": ["a"] * 2, "label": ["1.0", "2.0"]}, None)
+    assert names_of_labels(table, "label", ["2.0", "1.0"]) == (["1.0", "2.0"], True)
+    assert names_of_labels(table, "label", ["bad", "good", "fine"]) == (["good", "fine"], True)

@@ -10,6 +10,8 @@ from captum.attr import TextTokenInput
 from torch.nn import functional as F
 
 from captum_iba.attr.objective import information
+from captum_iba.compare.explain_many import explain_prompts
+from captum_iba.compare.parallel import LocalExecutor
 from captum_iba.text import GenerationExplainer
 from captum_iba.text.generation import GENERATION, LLMInformationBottleneckAttribution
 from tests.text.conftest import DECODER
@@ -174,8 +176,22 @@ def test_the_response_is_what_the_model_generates_after_the_tokens_it_has_to_beg
     own = bart.generate(torch.tensor([wordpiece(PROMPT)["input_ids"]]), max_new_tokens=5, num_beams=1, do_sample=False)
     result = explainer.explain(PROMPT, gen_args={"max_new_tokens": 5, "num_beams": 1, "do_sample": False}, **QUICK)
     assert own[0, 1] == 7 and result.response == wordpiece.decode(own[0, 2:], skip_special_tokens=True)
-    other = explainer.attribution.read(PROMPT, gen_args={"forced_bos_token_id": 9})
-    assert other.decoder_ids == [3, 9]
+    config = copy.deepcopy(bart.generation_config)
+    config.forced_bos_token_id = 9
+    for gen_args, begins in (
+        ({"forced_bos_token_id": 9}, [3, 9]),
+        ({"generation_config": config}, [3, 9]),
+        ({"decoder_input_ids": torch.tensor([[3, 5]])}, [3, 5]),
+    ):
+        assert explainer.attribution.read(PROMPT, gen_args=gen_args).decoder_ids == begins
+        response = explainer.explain(
+            PROMPT, gen_args={"max_new_tokens": 5, "do_sample": False, **gen_args}, **QUICK
+        ).response
+        ids = torch.tensor([wordpiece(PROMPT)["input_ids"]])
+        own = bart.generate(ids, max_new_tokens=5, do_sample=False, **gen_args)[0]
+        assert own[:2].tolist() == begins and response == wordpiece.decode(own[2:], skip_special_tokens=True)
+    with pytest.raises(ValueError, match="gen_args has forced_bos_token_id, and responses are given"):
+        explain_prompts(LocalExecutor(), explainer, [PROMPT], ["a film"], gen_args={"forced_bos_token_id": 9})
 
 
 def test_a_prompt_as_long_as_the_response_closes_the_same_attention(bart, wordpiece):

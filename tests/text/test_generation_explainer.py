@@ -90,20 +90,18 @@ def test_a_contrast_is_the_choice_between_two_responses(explainer):
 def test_a_contrast_to_a_span_takes_its_place(explainer, wordpiece):
     """It was scored right after the prompt, where the span is not."""
     result = explainer.explain(PROMPT, "a bad film", span="film", contrast="plot", check=True, **QUICK)
-    same = explainer.explain(PROMPT, "a bad film", span="film", contrast="a bad plot", check=True, **QUICK)
-    assert (result.parts, result.probability) == (same.parts, same.probability)
     ids = wordpiece(PROMPT)["input_ids"] + wordpiece("a bad", add_special_tokens=False)["input_ids"]
     film, plot = wordpiece.convert_tokens_to_ids(["film", "plot"])
     with torch.no_grad():
         logits = explainer.model(torch.tensor([ids])).logits[0, -1]
     assert result.probability == pytest.approx(float((logits[film] - logits[plot]).sigmoid()), abs=1e-5)
-    with pytest.raises(ValueError, match="contrast is 'a bad', which ends before the span begins"):
-        explainer.explain(PROMPT, "a bad film", span="film", contrast="a bad", **QUICK)
 
 
-def test_an_improbable_response_is_named(explainer):
+def test_an_improbable_response_is_named(llama, wordpiece):
+    explainer = GenerationExplainer(copy.deepcopy(llama), wordpiece)
     explainer.model.lm_head.weight.data *= 50
-    worst = min("abcdefg", key=lambda letter: float(explainer.removal(PROMPT, letter)(torch.ones(1, 5).bool())))
+    whole = torch.ones(1, 10, dtype=torch.bool)
+    worst = min("abcdefg", key=lambda letter: float(explainer.removal(PROMPT, letter)(whole)))
     with pytest.warns(UserWarning, match=f"response: the model gives '{worst}' the probability .* per token"):
         explainer.explain(PROMPT, worst, **QUICK)
 

@@ -10,10 +10,10 @@ from captum_iba import cli
 from captum_iba.attr.settings import PRESETS, resolve_settings
 from captum_iba.cli import common
 from captum_iba.cli.common import every_minute
-from captum_iba.compare.explain_many import explain_texts
+from captum_iba.compare.explain_many import explain_prompts, explain_texts
 from captum_iba.compare.parallel import LocalExecutor
 from captum_iba.demo import embedded_model_path, embedded_statistics
-from captum_iba.text import TextExplainer
+from captum_iba.text import GenerationExplainer, TextExplainer
 
 TEXTS = ["good film", "a bad film", "dull", "not a good film at all", "what a joy it is", "fine"]
 QUICK = {"n_steps": 2, "batch_size": 2}
@@ -148,3 +148,12 @@ def test_progress_and_interruption_are_told(tmp_path, monkeypatch):
     calls[:] = [None]
     empty = CliRunner().invoke(cli.app, [*command, "--keep", str(tmp_path / "empty")])
     assert empty.exit_code == 130 and "none of the texts was finished, and nothing is kept" in empty.stderr
+
+
+def test_settings_that_do_not_tell_results_apart_are_refused(llama, wordpiece, tmp_path):
+    """Of a function the address was taken, which Python uses again: the response of another one came back."""
+    gen_args = {"max_new_tokens": 2, "do_sample": False, "prefix_allowed_tokens_fn": lambda batch, ids: [7]}
+    with pytest.raises(TypeError, match="keep is given, and a setting has a function"):
+        explain_prompts(
+            LocalExecutor(), GenerationExplainer(llama, wordpiece), ["the film"], keep=tmp_path, gen_args=gen_args
+        )

@@ -221,6 +221,7 @@ class _State:
         now = vars(self.module)
         return (
             len(now) - sum(name in now for name in self._ignored) != len(self._values)
+            or not now.keys() >= self._values.keys()
             or not all(map(is_, map(now.get, self._values), self._values.values()))
             or any(self._empty)
             or not all(_same_items(value, items) for value, items in self._filled)

@@ -122,6 +122,16 @@ class Padding:
                 self._warn_of_texts(other)
                 self._of_which_text = False
                 return
+            texts = [name for name, value in named if _is_text(name, value, mask, with_decoders=True)]
+            if len(texts) > 1:
+                self._warn(
+                    "texts",
+                    f"batches: {' and '.join(map(repr, texts))} seem to be several texts; which of them the attention "
+                    "mask belongs to is not known, since the model does not run on shorter ones, and padding is "
+                    "counted as data. Pass mask_func, which returns the mask of the layer's text.",
+                )
+                self._of_which_text = False
+                return
             for number, (activation, same) in enumerate(zip(activations, same_shape, strict=True)):
                 if same and mask.shape[1] in (mask.shape[0], *activation.shape[2:]):
                     self._warn(
@@ -253,11 +263,12 @@ def _mask_of_another_text(named: Sequence[tuple[str, Any]], mask: Tensor, with_d
     return None
 
 
-def _is_text(name: str, value: Any, mask: Tensor) -> bool:
+def _is_text(name: str, value: Any, mask: Tensor, with_decoders: bool = False) -> bool:
     """Whether a value seems to have token ids at the positions of a mask."""
     if not isinstance(value, Tensor) or value.shape != mask.shape or value.is_floating_point() or _is_called_mask(name):
         return False
-    return not name.startswith((*_OTHER_SEQUENCES, "token_type", "position")) and bool((value > 1).any())
+    others = ("label", "target") if with_decoders else _OTHER_SEQUENCES
+    return not name.startswith((*others, "token_type", "position")) and bool((value > 1).any())
 
 
 def _is_of_lengths(name: str, value: Any) -> bool:
