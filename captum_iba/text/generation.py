@@ -201,7 +201,7 @@ class LLMInformationBottleneckAttribution:
     def read(
         self, inp: Any, granularity: str | Sequence[tuple[int, int]] = "token", gen_args: dict[str, Any] | None = None
     ) -> Prompt:
-        """The tokens and parts of a prompt (:func:`captum_iba.text.prompt.read_prompt`), as this model takes them."""
+        """The tokens and parts of a prompt as this model takes them."""
         prompt = read_prompt(inp, self.tokenizer, granularity)
         prompt = replace(prompt, decoder_ids=decoder_prefix(self.model, gen_args))
         if prompt.decoder_ids and -1 not in prompt.parts:
