@@ -29,8 +29,8 @@ test: $(VENV)/.dev  ## ruff, mypy --strict and pytest
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
 tutorials: $(VENV)/.dev  ## run the notebooks from beginning to end; what is stored in them stays as it is
-	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest --nbmake --nbmake-timeout=600 --timeout=1800 \
-	    --durations=0 tutorials
+	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --nbmake --nbmake-timeout=600 \
+	    --timeout=1800 --durations=0 tutorials
 
 docs: $(VENV)/.docs  ## the documentation as HTML, in docs/_build/html; a warning is an error
 	HF_HUB_OFFLINE=1 $(BIN)/sphinx-build -q -W --keep-going docs docs/_build/html
