@@ -4,6 +4,7 @@ import importlib.util
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -345,6 +346,15 @@ def test_version_and_help():
     assert all(command in run("--help").stdout for command in ("explain", "compare", "report", "demo"))
 
 
+def test_examples_of_the_help_are_options():
+    for command in ("explain", "explain-response", "compare"):
+        options, _, examples = run(command, "--help").stdout.partition("Examples:\n")
+        lines = [shlex.split(line) for line in examples.splitlines() if line.strip()]
+        assert len(lines) > 1 and all(line[:2] == ["captum-iba", command] for line in lines)
+        named = {word for line in lines for word in line if word.startswith("--")}
+        assert named and all(f"  {option} " in options for option in named)
+
+
 def test_demo_answers_first_and_folds_the_layers():
     done = run("demo")
     assert done.exit_code == 0, done.output
@@ -635,7 +645,7 @@ def test_explain_responses_of_a_table(language_model, monkeypatch):
         ([{"text": "a"}], [], "has no column 'prompt' or 'messages'; name it by --prompt-column: 'text'"),
         ([{"prompt": "a"}], ["--prompt-column", "q"], "--prompt-column: prompts.jsonl has no column 'q'"),
         ([{"prompt": 7}], [], "line 1 has a int, expected a text, or a list of chat messages"),
-        ([{"prompt": "a"}, {"prompt": ""}], [], "prompts: number 1: prompt is '', without any word"),
+        ([{"prompt": "a"}, {"prompt": ""}], [], "prompts[1]: prompt is '', without any word"),
         ([{"prompt": "a", "response": "b"}], ["--response", "c"], "--response: the responses are in the file already"),
         ([{"messages": [{"role": "user", "content": 7}]}], [], "the content of message 0 is a int, expected a string"),
     ],

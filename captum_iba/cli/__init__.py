@@ -22,16 +22,19 @@ except ModuleNotFoundError as missing:
     )
 
 from captum_iba.cli.common import CommandWithTexts, print_error
-from captum_iba.cli.compare import compare, report
+from captum_iba.cli.compare import COMPARE_EXAMPLES, compare, report
 from captum_iba.cli.demo import demo
-from captum_iba.cli.explain import explain
-from captum_iba.cli.explain_response import explain_response
+from captum_iba.cli.explain import EXPLAIN_EXAMPLES, explain
+from captum_iba.cli.explain_response import EXPLAIN_RESPONSE_EXAMPLES, explain_response
 from captum_iba.cli.interrupts import repeated_interrupts
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
-app.command(cls=CommandWithTexts)(explain)
-for _command in (explain_response, compare, report, demo):
-    app.command()(_command)
+# Help without frames is half as long on 80 columns.
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
+app.command(cls=CommandWithTexts, epilog=EXPLAIN_EXAMPLES, short_help="Explain a classifier's decisions.")(explain)
+app.command(epilog=EXPLAIN_RESPONSE_EXAMPLES, short_help="Explain a language model's responses.")(explain_response)
+app.command(epilog=COMPARE_EXAMPLES, short_help="Compare methods on a dataset.")(compare)
+app.command(short_help="Draw a comparison's report again.")(report)
+app.command(short_help="Explain film reviews with the embedded model.")(demo)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -56,7 +59,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         message = getattr(failure, "format_message", None)
         if message is None:
             raise
-        if message().strip():  # without any command the help has been shown
+        if type(failure).__name__ == "NoArgsIsHelpError":
+            typer.echo(message(), err=True)  # the help itself
+        else:
             named = next(iter(sys.argv[1:] if words is None else words), "")
             known = named in command.commands  # type: ignore[attr-defined]
             print_error(f"{message()} (captum-iba {f'{named} ' if known else ''}--help says more)")

@@ -51,6 +51,12 @@ METHOD_NAMES = (
     "lime_as_released"
 )
 
+COMPARE_EXAMPLES = """\b
+Examples:
+  captum-iba compare --data reviews.csv --out results
+  captum-iba compare --model FOLDER --data test.csv --examples 200 --methods iba,ig,leave_one_out --out results
+"""
+
 
 class MethodSet(str, Enum):
     """Methods that belong together."""

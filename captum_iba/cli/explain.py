@@ -46,6 +46,13 @@ if TYPE_CHECKING:
     from captum_iba.methods import Scores
     from captum_iba.text import TextAttribution, TextExplainer
 
+EXPLAIN_EXAMPLES = """\b
+Examples:
+  captum-iba explain "The plot is dull, but the film is a joy." --html page.html
+  captum-iba explain --model FOLDER --file reviews.csv --keep kept --json results.json
+  captum-iba explain --model FOLDER --statistics-from train.csv --methods ig,lime "A long review."
+"""
+
 
 class BottleneckPreset(str, Enum):
     """Settings that belong together."""

@@ -38,6 +38,12 @@ from captum_iba.cli.common import (
 if TYPE_CHECKING:
     from captum_iba.text.generation_result import GenerationAttribution
 
+EXPLAIN_RESPONSE_EXAMPLES = """\b
+Examples:
+  captum-iba explain-response --model FOLDER "Who wrote Hamlet?" --html page.html
+  captum-iba explain-response --model FOLDER --file prompts.jsonl --by sentence --keep kept --json results.json
+"""
+
 
 class PartOfPrompt(str, Enum):
     """Parts of a prompt."""

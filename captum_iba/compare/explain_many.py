@@ -193,7 +193,7 @@ def explain_prompts(
             fitting = _settings_with(response, settings)
             explainer.read(prompt, response, fitting.get("granularity", "word"), fitting.get("gen_args"))
         except (TypeError, ValueError) as error:
-            raise type(error)(f"prompts: number {number}: {error}") from error
+            raise type(error)(f"prompts[{number}]: {error}" if len(given) > 1 else str(error)) from error
     forced = [name for name in _OF_RESPONSES if (settings.get("gen_args") or {}).get(name) is not None]
     if forced and any(response is not None for response in given):
         raise ValueError(

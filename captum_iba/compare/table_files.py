@@ -100,7 +100,8 @@ def decoded(content: bytes) -> str:
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ValueError(f"it is not UTF-8 ({error.reason} at byte {error.start})") from error
+        how = "iconv -f LATIN1 -t UTF-8 converts a file in Latin-1"
+        raise ValueError(f"it is not UTF-8 ({error.reason} at byte {error.start}); {how}") from error
 
 
 def split_lines(content: str) -> list[str]:

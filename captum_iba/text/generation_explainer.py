@@ -87,7 +87,8 @@ class GenerationExplainer:
         if missing:
             raise ValueError(
                 f"model: {name} is not a trained language model, its file lacks {', '.join(missing[:3])}; expected a "
-                "decoder or encoder-decoder with a language-model head."
+                "decoder or encoder-decoder with a language-model head (TextExplainer and `captum-iba explain` explain "
+                "classifiers)."
             )
         return cls(model, tokenizer)
 
