@@ -12,15 +12,13 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
-import transformers
 from datasets import ClassLabel, Dataset, Features, Value
 from typer.testing import CliRunner
 
 from captum_iba import __version__, cli
 from captum_iba.demo import embedded_model_path
 from captum_iba.methods import attribute
-from captum_iba.text import Classifier, GenerationAttribution, GenerationExplainer, TextAttribution
+from captum_iba.text import Classifier, TextAttribution
 from captum_iba.text.classifier import load_classifier
 from tests.text.conftest import bert, wordpiece  # noqa: F401
 
@@ -347,7 +345,7 @@ def test_version_and_help():
 
 
 def test_examples_of_the_help_are_options():
-    for command in ("explain", "explain-response", "compare"):
+    for command in ("explain", "explain-response", "compare", "compare-responses"):
         options, _, examples = run(command, "--help").stdout.partition("Examples:\n")
         lines = [shlex.split(line) for line in examples.splitlines() if line.strip()]
         assert len(lines) > 1 and all(line[:2] == ["captum-iba", command] for line in lines)
@@ -578,105 +576,3 @@ def test_a_missing_extra_is_said(name, monkeypatch):
     spec = importlib.util.spec_from_file_location("cli_anew", cli.__file__)
     with pytest.raises(SystemExit, match=rf'needs {name}, .*; run: pip install "captum-iba\[text\]"'):
         spec.loader.exec_module(importlib.util.module_from_spec(spec))
-
-
-@pytest.fixture
-def language_model(wordpiece):  # noqa: F811
-    torch.manual_seed(0)
-    size = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4}
-    config = transformers.LlamaConfig(vocab_size=110, initializer_range=0.3, eos_token_id=3, **size)
-    transformers.LlamaForCausalLM(config).save_pretrained("llama")
-    wordpiece.save_pretrained("llama")
-    return ["explain-response", "--model", "llama", "--steps", "2"]
-
-
-def test_explain_response(language_model):
-    done = run(*language_model, "the film was good . a dull plot !", "--response", "a good film", "--by", "sentence")
-    assert done.exit_code == 0, done.stderr
-    assert "a good film" in done.stdout and "in 2 parts (sentence)" in done.stdout and "Check: " in done.stdout
-    Path("prompt.txt").write_bytes(b"\xef\xbb\xbfthe film\r\nwas good .\r\n\r\n")
-    files = ["--file", "prompt.txt", "--html", "page.html", "--json", "result.json"]
-    done = run(*language_model, *files, "--max-new-tokens", "3", "--per-token")
-    assert done.exit_code == 0 and "page.html" in done.stderr, done.stderr
-    result = GenerationAttribution.load("result.json")
-    assert result.prompt == "the film\r\nwas good .\r\n" and result.token_bits.shape == (len(result.tokens), 5)
-    assert Path("page.html").read_text("utf-8").count('type="radio"') == 1 + len(result.tokens)
-    contrast = run(*language_model, "the film", "--response", "a film", "--contrast", "a plot", "--json", "-")
-    assert json.loads(contrast.stdout)["contrast"] == "a plot"
-
-
-def test_explain_responses_of_a_table(language_model, monkeypatch):
-    rows = [
-        {"prompt": "the film was good", "response": "a good film"},
-        {"prompt": "a dull plot", "response": ""},
-        {"prompt": "the film was bad", "response": "bad"},
-    ]
-    Path("prompts.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    command = [*language_model, "--file", "prompts.jsonl", "--keep", "kept", "--max-new-tokens", "2"]
-    real, explained = GenerationExplainer.explain, []
-
-    def stopped(self, prompt, *rest, **settings):
-        explained.append(prompt)
-        if len(explained) == 3:
-            raise KeyboardInterrupt
-        return real(self, prompt, *rest, **settings)
-
-    monkeypatch.setattr(GenerationExplainer, "explain", stopped)
-    done = run(*command)
-    assert done.exit_code == 130 and "2 of 3 prompts are kept in kept, and the same command goes on" in done.stderr
-    done = run(*command, "--json", "results.json", "--html", "page.html", "--per-token")  # other settings: all anew
-    assert done.exit_code == 0 and len(explained) == 6, done.stderr
-    done = run(*command, "--json", "-")
-    assert done.exit_code == 0 and explained[6:] == ["the film was bad"], done.stderr
-    results = [GenerationAttribution.from_dict(entry) for entry in json.loads(done.stdout)]
-    assert [result.prompt for result in results] == [row["prompt"] for row in rows]
-    assert results[0].response == "a good film" and len(results[1].tokens) <= 2
-    alone = GenerationExplainer.from_pretrained("llama").explain(
-        rows[0]["prompt"], "a good film", check=True, n_steps=2
-    )
-    assert alone.parts == results[0].parts and alone.check == results[0].check
-    page = Path("page.html").read_text("utf-8")
-    assert page.count('<details class="response-of"') == 3 and page.count('id="r2t0"') == 1
-
-
-@pytest.mark.parametrize(
-    ("rows", "arguments", "says"),
-    [
-        ([{"text": "a"}], [], "has no column 'prompt' or 'messages'; name it by --prompt-column: 'text'"),
-        ([{"prompt": "a"}], ["--prompt-column", "q"], "--prompt-column: prompts.jsonl has no column 'q'"),
-        ([{"prompt": 7}], [], "line 1 has a int, expected a text, or a list of chat messages"),
-        ([{"prompt": "a"}, {"prompt": ""}], [], "prompts[1]: prompt is '', without any word"),
-        ([{"prompt": "a", "response": "b"}], ["--response", "c"], "--response: the responses are in the file already"),
-        ([{"messages": [{"role": "user", "content": 7}]}], [], "the content of message 0 is a int, expected a string"),
-    ],
-)
-def test_tables_of_prompts_that_cannot_be_read(language_model, rows, arguments, says):
-    Path("prompts.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    done = run(*language_model, "--file", "prompts.jsonl", *arguments)
-    assert done.exit_code and says in " ".join(done.stderr.split())
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        ([], "PROMPT and --file: expected one of them"),
-        (["the film", "--prompt-column", "prompt"], "--prompt-column is for a table"),
-        (["the film", "--file", "-"], "PROMPT and --file: expected one of them"),
-        (["the film", "--chat"], "--chat: the tokenizer has no chat template"),
-        (["the film", "--response", "a film", "--span", "plot"], "span is 'plot', which is 0 times in the response"),
-        (["--file", "nowhere.txt"], "nowhere.txt does not exist"),
-        (["the film", "--response", ""], "response is '', without any token"),
-        (["the film", "--html", "-"], "--html: expected a file"),
-        (["the film", "--device", "gpu"], "--device is gpu"),
-    ],
-)
-def test_explain_response_errors_are_one_line(language_model, arguments, says, capsys):
-    with pytest.raises(SystemExit) as left:
-        cli.main([*language_model, *arguments])
-    told = capsys.readouterr()
-    assert left.value.code and says in told.err.strip().splitlines()[-1] and not told.out
-
-
-def test_a_language_model_is_no_classifier(language_model):
-    done = run("explain", "--model", "llama", "the film")
-    assert done.exit_code == 1 and "explain-response` explain what language models generate" in done.stderr

@@ -1,4 +1,4 @@
-"""The command line: ``captum-iba explain``, ``explain-response``, ``compare`` and ``demo``."""
+"""The command line: ``captum-iba explain``, ``explain-response``, ``compare``, ``compare-responses`` and ``demo``."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ except ModuleNotFoundError as missing:
 
 from captum_iba.cli.common import CommandWithTexts, print_error
 from captum_iba.cli.compare import COMPARE_EXAMPLES, compare, report
+from captum_iba.cli.compare_responses import COMPARE_RESPONSES_EXAMPLES, compare_responses
 from captum_iba.cli.demo import demo
 from captum_iba.cli.explain import EXPLAIN_EXAMPLES, explain
 from captum_iba.cli.explain_response import EXPLAIN_RESPONSE_EXAMPLES, explain_response
@@ -33,6 +34,9 @@ app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_
 app.command(cls=CommandWithTexts, epilog=EXPLAIN_EXAMPLES, short_help="Explain a classifier's decisions.")(explain)
 app.command(epilog=EXPLAIN_RESPONSE_EXAMPLES, short_help="Explain a language model's responses.")(explain_response)
 app.command(epilog=COMPARE_EXAMPLES, short_help="Compare methods on a dataset.")(compare)
+app.command(epilog=COMPARE_RESPONSES_EXAMPLES, short_help="Compare methods on a language model's responses.")(
+    compare_responses
+)
 app.command(short_help="Draw a comparison's report again.")(report)
 app.command(short_help="Explain film reviews with the embedded model.")(demo)
 

@@ -357,9 +357,9 @@ def note(message: str, quiet: bool) -> None:
 class KeptWork:
     """How far a command with ``--keep`` is: for a line a minute, and for Ctrl-C."""
 
-    def __init__(self, what: str, keep: Path | None, quiet: bool) -> None:
+    def __init__(self, what: str, keep: Path | None, quiet: bool, done: str = "explained") -> None:
         self.total = self._finished = 0
-        self._what, self._keep, self._quiet = what, keep, quiet
+        self._what, self._keep, self._quiet, self._done = what, keep, quiet, done
 
     def progressed(self, finished: int) -> None:
         """Take the number of finished texts or prompts into account."""
@@ -381,7 +381,7 @@ class KeptWork:
         return f"interrupted; {finished} are kept in {self._keep}, and the same command goes on"
 
     def _say(self) -> None:
-        note(f"{self._finished:,} of {self.total:,} {self._what} are explained", self._quiet)
+        note(f"{self._finished:,} of {self.total:,} {self._what} are {self._done}", self._quiet)
 
 
 def print_error(message: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from contextlib import suppress
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -32,8 +31,8 @@ from captum_iba.cli.common import (
     note,
     plain_errors,
     quiet_workers,
-    read_text,
 )
+from captum_iba.cli.prompt_files import as_messages, read_prompt_file, read_prompt_table
 
 if TYPE_CHECKING:
     from captum_iba.text.generation_result import GenerationAttribution
@@ -145,9 +144,9 @@ def explain_response(
             from captum_iba.text.generation import GREEDY
 
             if is_table:
-                prompts, responses = _read_table(str(file), prompt_column, response_column)
+                prompts, responses = read_prompt_table(str(file), prompt_column, response_column)
             else:
-                prompts, responses = [_read(str(file)) if prompt is None else prompt], [None]
+                prompts, responses = [read_prompt_file(str(file)) if prompt is None else prompt], [None]
             if response is not None:
                 if any(item is not None for item in responses):
                     raise typer.BadParameter("--response: the responses are in the file already.")
@@ -164,18 +163,15 @@ def explain_response(
                     device=None if where.remote else device,
                     dtype=getattr(torch, (dtype or Precision.float32).value),
                 )
-        has_template = bool(explainer.tokenizer.chat_template)
-        if chat and not has_template:
-            raise typer.BadParameter("--chat: the tokenizer has no chat template.")
-        as_chat = has_template if chat is None else chat
-        as_messages = as_chat and any(isinstance(item, str) for item in prompts)
-        note(f"explaining{'; the prompt is a message of a user in the chat template' if as_messages else ''}", quiet)
+        messages = as_messages(prompts, explainer.tokenizer, chat)
+        in_template = messages != prompts
+        note(f"explaining{'; the prompt is a message of a user in the chat template' if in_template else ''}", quiet)
         work.total = len(prompts)
         with quiet_workers(where), work.every_minute():
             results = explain_prompts(
                 where,
                 explainer,
-                [[{"role": "user", "content": p}] if as_chat and isinstance(p, str) else p for p in prompts],
+                messages,
                 responses,
                 device=device,
                 show_progress=not quiet and sys.stderr.isatty(),
@@ -212,54 +208,3 @@ def _deliver(
     typer.echo(content if str(json_file) == "-" else "\n\n".join(map(str, results)))
     for path in written:
         note(f"wrote {path}", quiet)
-
-
-def _read(file: str) -> str:
-    text = read_text(file)
-    if not text.strip():
-        raise ValueError(f"--file: {file} is empty, expected a prompt")
-    return text.removesuffix("\n").removesuffix("\r")
-
-
-def _read_table(
-    source: str, prompt_column: str | None, response_column: str | None
-) -> tuple[list[Any], list[str | None]]:
-    """Prompts and responses of a table; a last message of the assistant is the response."""
-    from captum_iba.compare.data import open_table, row_name
-
-    table, _ = open_table(source)
-    names = {name.casefold(): name for name in reversed(table.column_names)}
-    for option, name in (("--prompt-column", prompt_column), ("--response-column", response_column)):
-        if name is not None and name not in table.column_names:
-            listed = ", ".join(map(repr, table.column_names))
-            raise ValueError(f"{option}: {source} has no column {name!r}; the columns are {listed}.")
-    prompt_name = prompt_column or names.get("prompt") or names.get("messages")
-    if prompt_name is None:
-        listed = ", ".join(map(repr, table.column_names))
-        raise ValueError(f"{source} has no column 'prompt' or 'messages'; name it by --prompt-column: {listed}.")
-    response_name = response_column or names.get("response")
-    prompts: list[Any] = []
-    responses: list[str | None] = []
-    for number in range(len(table)):
-        row = table[number]
-        prompt, response = row[prompt_name], row[response_name] if response_name is not None else None
-        if isinstance(prompt, str) and prompt_name.casefold() == "messages":  # of CSV
-            with suppress(ValueError):
-                prompt = json.loads(prompt)
-        if isinstance(prompt, list) and not response and len(prompt) > 1 and _role(prompt[-1]) == "assistant":
-            prompt, response = prompt[:-1], prompt[-1].get("content")
-        if not isinstance(prompt, (str, list)) or not isinstance(response, (str, type(None))):
-            value = response if isinstance(prompt, (str, list)) else prompt
-            raise ValueError(
-                f"{source}: {row_name(table, number)} has a {type(value).__name__}, expected a text, or a list of chat "
-                "messages."
-            )
-        prompts.append(prompt)
-        responses.append(response or None)
-    if not prompts:
-        raise ValueError(f"--file: {source} is empty, expected prompts")
-    return prompts, responses
-
-
-def _role(message: Any) -> Any:
-    return message.get("role") if isinstance(message, dict) else None

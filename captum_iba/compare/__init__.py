@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from captum_iba.compare.config import ComparisonConfig, MethodRun
+    from captum_iba.compare.prompt_comparison import PromptComparison, PromptRow, compare_prompts
     from captum_iba.compare.records import Results, read_results
     from captum_iba.compare.report import Summary, write_report
     from captum_iba.compare.run import Comparison, FinishedChunk, prepare
@@ -23,14 +24,18 @@ __all__ = [
     "ComparisonConfig",
     "FinishedChunk",
     "MethodRun",
+    "PromptComparison",
+    "PromptRow",
     "Results",
     "Summary",
+    "compare_prompts",
     "prepare",
     "read_results",
     "write_report",
 ]
 
 _MODULES = {"ComparisonConfig": "config", "MethodRun": "config", "Results": "records", "read_results": "records"}
+_MODULES |= dict.fromkeys(("PromptComparison", "PromptRow", "compare_prompts"), "prompt_comparison")
 _MODULES |= {
     "Summary": "report",
     "write_report": "report",

@@ -186,8 +186,7 @@ class LLMInformationBottleneckAttribution:
         with ModuleGuard(self.model), torch.inference_mode(False):
             model = closable(self.model, prompt, response)
             other = None if contrast is None else (closable(self.model, prompt, contrast[0]), contrast[1])
-            if not self._checked:
-                self._checked = check_model(self.model, prompt, response)
+            self.check_model(prompt, response)
             with torch.no_grad():
                 probabilities = model.log_probabilities(1).exp()[0]
             parts = torch.split(weights, internal_batch_size)
@@ -197,6 +196,12 @@ class LLMInformationBottleneckAttribution:
                 batches = [_optimize(_GenerationObjective(model, rows, settings, other), on_pass) for rows in parts]
         bits, masked = (torch.cat(tensors) for tensors in zip(*batches, strict=True))
         return bits, masked, probabilities.cpu()
+
+    def check_model(self, prompt: Prompt, response: Sequence[int]) -> None:
+        """Raise ValueError if the model computes otherwise than is assumed; once per model, by four passes."""
+        if not self._checked:
+            with ModuleGuard(self.model):
+                self._checked = check_model(self.model, prompt, response)
 
     def read(
         self, inp: Any, granularity: str | Sequence[tuple[int, int]] = "token", gen_args: dict[str, Any] | None = None

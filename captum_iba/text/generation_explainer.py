@@ -95,7 +95,7 @@ class GenerationExplainer:
     def explain(
         self,
         prompt: str | Sequence[Mapping[str, str]],
-        response: str | None = None,
+        response: str | Sequence[int] | None = None,
         *,
         span: str | tuple[int, int] | None = None,
         contrast: str | None = None,
@@ -119,7 +119,7 @@ class GenerationExplainer:
 
             prompt (str or list of messages): The prompt. The tokens of the response follow its tokens as they are:
                         after a prompt that ends without white space a response begins with a space.
-            response (str, optional): The response.
+            response (str or sequence of int, optional): The response, as text or token ids.
                         Default: None, what the model generates
             span (str or tuple of int, optional): Start and end of the characters of the response that are explained, or
                         a text that is in it once. Tokens that share a character with it count.
@@ -215,7 +215,7 @@ class GenerationExplainer:
     def read(
         self,
         prompt: str | Sequence[Mapping[str, str]],
-        response: str | None = None,
+        response: str | Sequence[int] | None = None,
         granularity: str | Sequence[tuple[int, int]] = "word",
         gen_args: dict[str, Any] | None = None,
     ) -> Prompt:
@@ -231,8 +231,8 @@ class GenerationExplainer:
             raise TypeError(f"prompt is a {type(prompt).__name__}, expected a string or chat messages{several}")
         if isinstance(prompt, str) and not prompt.strip():
             raise ValueError(f"prompt is {prompt!r}, without any word, expected a prompt")
-        if response is not None and not isinstance(response, str):
-            raise TypeError(f"response is a {type(response).__name__}, expected a string or None")
+        if not isinstance(response, (str, list, tuple, type(None))):
+            raise TypeError(f"response is a {type(response).__name__}, expected a string, token ids or None")
         read = self.attribution.read(prompt, granularity, gen_args)
         if response is not None:
             self.attribution.response_ids(read, response, gen_args, "response")
@@ -247,7 +247,7 @@ class GenerationExplainer:
     def removal(
         self,
         prompt: str | Sequence[Mapping[str, str]],
-        response: str,
+        response: str | Sequence[int],
         *,
         granularity: str | Sequence[tuple[int, int]] = "word",
         replacement: int | None = None,
@@ -293,14 +293,14 @@ class GenerationExplainer:
         return lambda kept: torch.nn.functional.logsigmoid(of_response(kept) - of_contrast(kept))
 
     def _offsets(
-        self, ids: Sequence[int], response: str | None
+        self, ids: Sequence[int], response: str | Sequence[int] | None
     ) -> tuple[str, list[tuple[int, int]], list[tuple[int, int]]]:
         """A response, and the characters of its tokens, twice.
 
         First a character of several tokens belongs to the last one, so that the tokens join to the response; then it
         belongs to each.
         """
-        if response is not None:
+        if isinstance(response, str):
             encoded = self.tokenizer(response, add_special_tokens=False, return_offsets_mapping=True)
             shared = [(a, b) for a, b in encoded["offset_mapping"]]
             spans = [*shared, (len(response), len(response))]

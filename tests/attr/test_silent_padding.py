@@ -279,3 +279,120 @@ def test_the_mask_of_an_encoder_is_not_used_for_a_decoder_of_one_length():
     assert found.count == 800
     named = FeatureStatistics.estimate(model, model.decoder, [batch], mask_func=lambda b: ~b["tgt_key_padding_mask"])
     assert named.count == int((~masks[1]).sum())
+
+
+class Documents(nn.Module):
+    """Sentences of documents, each a row of its own: the layer's rows are not the batch's."""
+
+    def __init__(self, mask_name, rows_of_tokens):
+        super().__init__()
+        self.embedding, self.layer, self.head = nn.Embedding(30, 6), nn.Linear(6, 6), nn.Linear(6, 2)
+        self.mask_name, self.rows_of_tokens = mask_name, rows_of_tokens
+
+    def forward(self, input_ids, **masks):
+        embedded = self.embedding(input_ids)
+        rows = embedded.flatten(0, -2) if self.rows_of_tokens else embedded.flatten(0, 1)
+        return self.head(self.layer(rows)).reshape(len(input_ids), -1)
+
+
+@pytest.mark.parametrize("rows_of_tokens", [False, True])
+@pytest.mark.parametrize("name", ["attention_mask", "mask", "sentence_mask"])
+def test_padding_of_rows_that_are_not_those_of_the_batch_is_warned_of(name, rows_of_tokens):
+    """Multiple choice, sentences of documents, frames of videos: padding was counted without a word."""
+    torch.manual_seed(0)
+    model = Documents(name, rows_of_tokens)
+    mask = (torch.arange(8) < torch.randint(2, 9, (40, 5, 1))).long()
+    batch = {"input_ids": torch.randint(1, 30, (40, 5, 8)) * mask, name: mask}
+    with pytest.warns(UserWarning, match=f"'{name}' seems to mark padding, which is counted as data"):
+        assert FeatureStatistics.estimate(model, model.layer, [batch]).count == 40 * 5 * 8
+    named = FeatureStatistics.estimate(
+        model,
+        model.layer,
+        [batch],
+        mask_func=lambda b: b[name].flatten() if rows_of_tokens else b[name].flatten(0, 1),
+    )
+    assert named.count == int(mask.sum())
+
+
+def test_a_causal_mask_is_not_taken_for_padding():
+    torch.manual_seed(0)
+    model = Documents("mask", False)
+    batch = {"input_ids": torch.randint(1, 30, (60, 4, 5)), "mask": torch.ones(5, 5).tril()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        FeatureStatistics.estimate(model, model.layer, [batch])
+
+
+def test_lengths_of_rows_of_tokens_are_warned_of():
+    torch.manual_seed(0)
+    model = Documents("lengths", True)
+    batch = {"input_ids": torch.randint(1, 30, (40, 1, 8)), "lengths": torch.randint(2, 9, (40,))}
+    with pytest.warns(UserWarning, match="'lengths' seems to mark padding"):
+        FeatureStatistics.estimate(model, model.layer, [batch])
+
+
+def test_regions_beside_a_text_have_not_its_mask():
+    """As LXMERT: as many regions of an image as the text has tokens, and none of them is padding."""
+
+    class VisionText(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.words, self.text = nn.Embedding(30, 6), nn.Linear(6, 6)
+            self.visual, self.head = nn.Linear(4, 6), nn.Linear(6, 2)
+
+        def forward(self, input_ids, regions, attention_mask):
+            text, weights = self.text(self.words(input_ids)), attention_mask.unsqueeze(2)
+            return self.head((text * weights).sum(1) / weights.sum(1) + self.visual(regions).mean(1))
+
+    torch.manual_seed(0)
+    model = VisionText()
+    mask = (torch.arange(12) < torch.randint(3, 13, (200, 1))).long()
+    batch = {"input_ids": torch.randint(1, 30, (200, 12)), "regions": torch.randn(200, 12, 4), "attention_mask": mask}
+    with pytest.warns(UserWarning, match="layer visual gives .* other positions"):
+        assert FeatureStatistics.estimate(model, model.visual, [batch]).count == 200 * 12
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert FeatureStatistics.estimate(model, model.text, [batch]).count == int(mask.sum())
+
+
+class OtherOrders(nn.Module):
+    """Layers that have the sizes of a mask, in its order and in others."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.head = nn.Embedding(30, 6), nn.Linear(24, 2)
+        self.same, self.rows = nn.GRU(6, 6, batch_first=True), nn.Linear(6, 6)
+        self.flipped = nn.GRU(6, 6, batch_first=True)
+        self.by_length, self.time_first = nn.Linear(6, 6), nn.Linear(6, 6)
+
+    def forward(self, input_ids, attention_mask):
+        x = self.words(input_ids)
+        order = attention_mask.sum(1).argsort(descending=True)
+        layers = [
+            self.same(x)[0],
+            self.flipped(x.flip(1))[0].flip(1),
+            self.by_length(x[order])[order.argsort()],
+            self.time_first(x.transpose(0, 1).reshape(-1, 6)).reshape(x.shape[1], -1, 6).transpose(0, 1),
+        ]
+        self.rows(x.reshape(-1, 6))
+        weights = attention_mask.unsqueeze(2)
+        return self.head((torch.cat(layers, 2) * weights).sum(1) / weights.sum(1))
+
+
+@pytest.mark.parametrize("name", ["same", "rows", "flipped", "by_length", "time_first"])
+@pytest.mark.parametrize("left", [False, True])
+def test_a_mask_is_not_used_for_positions_in_another_order(name, left):
+    """The sizes are those of the mask in all of them; its padding was taken away at other places."""
+    torch.manual_seed(0)
+    model = OtherOrders()
+    mask = (torch.arange(10) < torch.randint(3, 11, (200, 1))).long()
+    mask = mask.flip(1) if left else mask
+    batch = {"input_ids": torch.randint(1, 30, (200, 10)) * mask, "attention_mask": mask}
+    layer = getattr(model, name)
+    if name in ("same", "rows"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert FeatureStatistics.estimate(model, layer, [batch]).count == int(mask.sum())
+    else:
+        with pytest.warns(UserWarning, match=f"layer {name} seems to have the positions of attention_mask in another"):
+            assert FeatureStatistics.estimate(model, layer, [batch]).count == 2000

@@ -490,3 +490,45 @@ def test_an_attribute_that_was_none_and_is_deleted_comes_back():
         warnings.simplefilter("ignore")
         InformationBottleneckAttribution(model, model.layer).attribute(inputs, target=0, n_steps=2)
     assert "start" in vars(model) and "scale" not in vars(model)
+
+
+class Writing(nn.Module):
+    """Keeps what it has seen, as attention modules keep their weights."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head, self.seen, self.passes = nn.Linear(4, 6), nn.Linear(6, 3), None, 0
+
+    def forward(self, x):
+        self.seen, self.passes = self.embed(x).tanh(), self.passes + 1
+        return self.head(self.seen.mean(1))
+
+
+class Application:
+    """Holds a model, as pipelines and apps do."""
+
+    def __init__(self, model):
+        self.inner = type("Inner", (), {})()
+        self.inner.model = self.model = model
+
+    def logits(self, x):
+        return self.inner.model(x)
+
+
+def test_a_model_that_an_object_holds_is_left_as_it_was():
+    """By a closure over the object, by its bound method, and by its global name."""
+    with torch.random.fork_rng(devices=[]):
+        model = Writing().eval()
+        x, texts = torch.randn(2, 5, 4), torch.randn(30, 5, 4)
+    app = Application(model)
+    space = {"app": app}
+    exec("def by_global(x):\n    return app.model(x)", space)
+    statistics = FeatureStatistics.estimate(model, model.embed, [texts])
+    model(x)
+    seen = model.seen
+    bits = []
+    for forward in (model, lambda x: app.model(x), app.logits, space["by_global"]):
+        iba = InformationBottleneckAttribution(forward, model.embed, statistics=statistics)
+        bits.append(iba.attribute(x, target=1, n_steps=2))
+        assert model.seen is seen and model.passes == 1
+        assert torch.equal(bits[-1], bits[0])

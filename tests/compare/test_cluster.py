@@ -23,7 +23,9 @@ def address(monkeypatch):
     from ray.cluster_utils import Cluster
 
     monkeypatch.setenv("PYTHONPATH", str(ROOT))  # of the workers, whose directory is not this one
-    for name, value in {"USAGE_STATS_ENABLED": "0", "worker_niceness": "0"}.items():
+    # A machine is lost after 5 checks without an answer; half a second, and not 3, lies between two.
+    settings = {"USAGE_STATS_ENABLED": "0", "worker_niceness": "0", "health_check_period_ms": "500"}
+    for name, value in settings.items():
         monkeypatch.setenv(f"RAY_{name}", value)
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
     for _ in range(2):

@@ -158,7 +158,7 @@ def test_bad_input(explainer, wordpiece, bert):
         ({"granularity": [("a", 2)]}, TypeError, "expected \\(start, end\\) of each span"),
         ({"contrast": ""}, ValueError, "contrast is '', without any token"),
         ({"contrast": "good", "per_token": True}, ValueError, "per_token is True, and contrast is given"),
-        ({"response": 3}, TypeError, "response is a int, expected a string or None"),
+        ({"response": 3}, TypeError, "response is a int, expected a string, token ids or None"),
         ({"response": " "}, ValueError, "response is ' ', without any token"),
         ({"prompt": {"a": 1}}, TypeError, "prompt is a dict, expected a string or chat messages"),
         ({"prompt": " "}, ValueError, "prompt is ' ', without any word, expected a prompt"),

@@ -10,6 +10,7 @@ from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from operator import is_
+from types import ModuleType
 from typing import Any, TypeGuard
 
 import torch
@@ -362,41 +363,41 @@ def _require_grad(module: Module, name: str) -> None:
 
 
 def modules_of(function: Callable[..., Any]) -> list[Module]:
-    """The modules that a callable is, is bound to, closes over or names, with all their submodules."""
+    """The modules that a callable is, is bound to, closes over or names, or that such objects have, with submodules."""
     modules: dict[int, Module] = {}
     seen: set[int] = set()
     queue: deque[tuple[Any, int]] = deque([(function, 0)])
     while queue:
         value, depth = queue.popleft()
-        if id(value) in seen or depth > 3:
+        if id(value) in seen or depth > 4:
             continue
         seen.add(id(value))
         if isinstance(value, Module):
             modules.update((id(module), module) for module in value.modules())
         else:
-            queue.extend((held, depth + 1) for held in _held_by(value, at_top=depth == 0))
+            queue.extend((held, depth + 1) for held in _held_by(value))
     return list(modules.values())
 
 
-def _held_by(value: Any, at_top: bool) -> list[Any]:
-    """What a function, method, partial or container refers to, and what a callable object has as attributes."""
+def _held_by(value: Any) -> list[Any]:
+    """What a function, method, partial or container refers to, and what another object has as attributes."""
     if isinstance(value, functools.partial):
         return [value.func, *value.args, *value.keywords.values()]
     if inspect.ismethod(value):
-        return [value.__func__, value.__self__, *getattr(value.__self__, "__dict__", {}).values()]
+        return [value.__func__, value.__self__]
     if inspect.isfunction(value):
         cells = [cell.cell_contents for cell in value.__closure__ or () if _is_filled(cell)]
         named = [value.__globals__[name] for name in value.__code__.co_names if name in value.__globals__]
         return [
             *cells,
-            *(held for held in named if isinstance(held, Module) or inspect.isfunction(held)),
+            *named,
             *(value.__defaults__ or ()),
             *(value.__kwdefaults__ or {}).values(),
         ]
     if isinstance(value, (list, tuple, dict)) and len(value) <= 100:
         return list(value.values() if isinstance(value, dict) else value)
-    # The instance of a class with __call__.
-    return list(vars(value).values()) if at_top and hasattr(value, "__dict__") else []
+    # An application's object with a model, and not a library with all that is in it.
+    return [] if isinstance(value, (type, ModuleType)) else list(getattr(value, "__dict__", {}).values())
 
 
 def _is_filled(cell: Any) -> bool:

@@ -32,6 +32,7 @@ class Padding:
         self._layers = layers
         self._have_positions: dict[int, bool] = {}
         self._of_which_text = True  # whether it is known which text of several a mask belongs to
+        self._in_order: dict[int, bool] = {}  # whether the rows and positions of a layer are those of the mask
         self._warned: set[str] = set()
 
     def masks(
@@ -62,9 +63,13 @@ class Padding:
             self._try_shorter(batch, named, mask, same_shape, activations, rerun)
             if not self._of_which_text:
                 return all_count
-        return [
+        found = [
             self._mask_of(number, mask, activation, same_shape[number]) for number, activation in enumerate(activations)
         ]
+        new = [number for number, used in enumerate(found) if used is not None and number not in self._in_order]
+        if new:
+            self._check_order(batch, mask, new, activations, rerun)
+        return [used if self._in_order.get(number, True) else None for number, used in enumerate(found)]
 
     def _mask_of(self, number: int, mask: Tensor, activation: Tensor, same_shape: bool) -> Tensor | None:
         if same_shape and self._have_positions.get(number, True):
@@ -98,22 +103,13 @@ class Padding:
             return
         length = (mask.shape[1] + 1) // 2  # half, often whole windows for models that pad to windows
 
-        def cut(name: str, value: Any, whole: str | None) -> Any:
-            if isinstance(value, Mapping):
-                return with_values(value, {key: cut(str(key), value[key], whole) for key in value})
-            if isinstance(value, (tuple, list)) and not _are_numbers(value):
-                items = [cut(name, item, whole) for item in value]
-                return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-            # The positions of a decoder are others.
-            if not isinstance(value, Tensor) or value.shape[:2] != mask.shape or name.startswith(_OTHER_SEQUENCES):
-                return value
-            # The model may write into its inputs, and is not to write into the user's batch.
-            return value.clone() if name == whole else value[:, :length].clone()
-
         def run_shorter(whole: str | None = None) -> Sequence[Tensor]:
-            items = batch.items() if isinstance(batch, Mapping) else zip(self._named(batch), batch, strict=False)
-            shortened = {name: cut(name, value, whole) for name, value in items}
-            return rerun(shortened if isinstance(batch, Mapping) else tuple(shortened.values()))
+            def cut(name: str, value: Tensor) -> Tensor:
+                # The positions of a decoder are others.
+                fits = value.shape[:2] == mask.shape and not name.startswith(_OTHER_SEQUENCES) and name != whole
+                return value[:, :length] if fits else value
+
+            return rerun(self._changed(batch, cut))
 
         try:
             shorter_activations = run_shorter()
@@ -156,6 +152,69 @@ class Padding:
                 if same and activation.shape[:2] == mask.shape:
                     self._have_positions[number] = False
 
+    def _check_order(
+        self,
+        batch: Any,
+        mask: Tensor,
+        numbers: Sequence[int],
+        activations: Sequence[Tensor],
+        rerun: Callable[[Any], Sequence[Tensor]],
+    ) -> None:
+        """Put tokens in the place of a text's padding: a layer in the mask's order changes the most where that was.
+
+        A layer may have the mask's sizes, and other rows (sorted by length, or time first) or positions (flipped).
+        """
+        padding = mask == 0
+        counts = torch.where(mask.bool().any(1), padding.sum(1), 0)
+        texts = {int(counts.argmax()), int(torch.where(counts > 0, counts, mask.shape[1] + 1).argmin())}
+        for text in texts if int(counts.max()) else ():
+            token = int(mask[text].ne(0).int().argmax())
+
+            def fill(name: str, value: Tensor, text: int = text, token: int = token) -> Tensor:
+                if _is_text(name, value, mask):
+                    value[text, padding[text].to(value.device)] = value[text, token].clone()
+                return value
+
+            try:
+                filled = rerun(self._changed(batch, fill))
+            except Exception:  # a model that reads the padding itself
+                return
+            for number in numbers:
+                before, after = (values[number].detach().float() for values in (activations, filled))
+                if before.shape != after.shape:
+                    continue
+                change = (after - before).abs().reshape(*mask.shape, -1).amax(2)
+                most = int(change.argmax())
+                # Not rounding, and not what a layer makes of infinite numbers.
+                if not bool(change.max() > 1e-4 * before.abs().max()):
+                    continue
+                if not bool(padding[text].to(change.device)[most % mask.shape[1]]) or most // mask.shape[1] != text:
+                    self._in_order[number] = False
+                    self._warn(
+                        f"order {number}",
+                        f"batches: layer {self._layers[number]} seems to have the positions of attention_mask in "
+                        "another order (flipped, sorted, or time first): which of them are padding is not known, and "
+                        "all count. Pass mask_func, which returns the mask (or None: all count).",
+                    )
+        for number in numbers:
+            self._in_order.setdefault(number, True)
+
+    def _changed(self, batch: Any, change: Callable[[str, Tensor], Tensor]) -> Any:
+        """A batch with a function applied to copies of its tensors, with their names."""
+
+        def applied(name: str, value: Any) -> Any:
+            if isinstance(value, Mapping):
+                return with_values(value, {key: applied(str(key), value[key]) for key in value})
+            if isinstance(value, (tuple, list)) and not _are_numbers(value):
+                items = [applied(name, item) for item in value]
+                return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+            # The model may write into its inputs, and is not to write into the user's batch.
+            return change(name, value.clone()) if isinstance(value, Tensor) else value
+
+        items = batch.items() if isinstance(batch, Mapping) else zip(self._named(batch), batch, strict=False)
+        changed = {name: applied(str(name), value) for name, value in items}
+        return changed if isinstance(batch, Mapping) else tuple(changed.values())
+
     def _named(self, batch: Any) -> dict[str, Any]:
         """The values of a batch by the names of the parameters that take them."""
         if isinstance(batch, Mapping):
@@ -174,17 +233,16 @@ class Padding:
         return named
 
     def _look_for_masks(self, named: Sequence[tuple[str, Any]], activations: Sequence[Tensor]) -> None:
-        layers = [activation for activation in activations if activation.ndim >= 3]
-        shapes = [activation.shape[:2] for activation in layers]
+        shapes = [activation.shape[:2] for activation in activations if activation.ndim >= 3]
         for name, value in named:
             if name in _NO_MASK:
                 continue
             if isinstance(value, Tensor) and value.shape in shapes:
                 looks_like_padding = _marks_padding(name, value)
-            elif name.startswith(_OTHER_SEQUENCES) or not (layers or name == "attention_mask"):
+            elif name.startswith(_OTHER_SEQUENCES):
                 looks_like_padding = False
             else:
-                looks_like_padding = _is_of_lengths(name, value) or (
+                looks_like_padding = _is_of_lengths(name, value, activations) or (
                     isinstance(value, Tensor) and _is_mask_by_name(name, value, activations)
                 )
             if looks_like_padding:
@@ -264,33 +322,54 @@ def _mask_of_another_text(named: Sequence[tuple[str, Any]], mask: Tensor, with_d
 
 
 def _is_text(name: str, value: Any, mask: Tensor, with_decoders: bool = False) -> bool:
-    """Whether a value seems to have token ids at the positions of a mask."""
-    if not isinstance(value, Tensor) or value.shape != mask.shape or value.is_floating_point() or _is_called_mask(name):
+    """Whether a value seems to have token ids, or vectors, at the positions of a mask."""
+    if not isinstance(value, Tensor) or value.shape[:2] != mask.shape or _is_called_mask(name):
         return False
     others = ("label", "target") if with_decoders else _OTHER_SEQUENCES
-    return not name.startswith((*others, "token_type", "position")) and bool((value > 1).any())
+    if name.startswith((*others, "token_type", "position")):
+        return False
+    return value.ndim > 2 or (not value.is_floating_point() and bool((value > 1).any()))
 
 
-def _is_of_lengths(name: str, value: Any) -> bool:
+def _is_of_lengths(name: str, value: Any, activations: Sequence[Tensor]) -> bool:
     """Whether the value is called lengths, with one number per example, and they differ."""
     if not _LENGTHS.search(name):
         return False
     if isinstance(value, (tuple, list)):
-        return len(set(value)) > 1
-    return isinstance(value, Tensor) and value.ndim == 1 and len(value) > 0 and bool((value != value[0]).any())
+        return len(set(value)) > 1 and _have_positions_of(len(value), activations)
+    if not isinstance(value, Tensor) or value.ndim != 1 or len(value) == 0:
+        return False
+    return bool((value != value[0]).any()) and _have_positions_of(len(value), activations)
 
 
 def _is_mask_by_name(name: str, value: Tensor, activations: Sequence[Tensor]) -> bool:
     """Whether a tensor that is called a mask marks padding of the examples, of any shape and values."""
-    rows = [activation.shape[0] for activation in activations]
-    if not _is_called_mask(name) or "causal" in name or value.ndim < 2 or value.shape[0] not in rows:
+    if not _is_called_mask(name) or "causal" in name or value.ndim < 2 or value.numel() == 0:
+        return False
+    if not _have_positions_of(len(value), activations) or _is_triangle(value):
         return False
     if value.is_floating_point() and bool((value <= _ADDITIVE_MASK_THRESHOLD).any()) and bool((value <= 0).all()):
         value = value > _ADDITIVE_MASK_THRESHOLD
     sizes = [size for size in value.shape[1:] if size > 1]
-    if len(sizes) == 1 and len(value) > 0:
+    if len(sizes) == 1:
         return _marks_padding(name, value.reshape(len(value), -1))
-    return value.ndim > 2 and value.numel() > 0 and not bool((value == value.amax()).all())
+    return value.ndim > 2 and not bool((value == value.amax()).all())
+
+
+def _have_positions_of(n_examples: int, activations: Sequence[Tensor]) -> bool:
+    """Whether a layer has positions of so many examples: in a dimension of their own, or all in the first one."""
+    return any(
+        len(activation) % n_examples == 0 and (activation.ndim >= 3 or len(activation) > n_examples)
+        for activation in activations
+    )
+
+
+def _is_triangle(value: Tensor) -> bool:
+    """Whether a matrix says which positions are seen by later ones, or by earlier ones."""
+    if value.ndim != 2 or value.shape[0] != value.shape[1]:
+        return False
+    seen = value == value[0, 0]  # the first position sees itself
+    return bool(seen.equal(seen.tril()) and seen.tril().sum() == len(seen) * (len(seen) + 1) // 2)
 
 
 def _is_called_mask(name: str) -> bool:

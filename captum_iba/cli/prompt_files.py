@@ -1,0 +1,73 @@
+"""Prompts and responses from files, for the commands about language models."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import typer
+
+from captum_iba.cli.common import read_text
+
+
+def as_messages(prompts: Sequence[Any], tokenizer: Any, chat: bool | None) -> list[Any]:
+    """Prompts, with each string as the message of a user, if that is asked for, or there is a chat template."""
+    has_template = bool(tokenizer.chat_template)
+    if chat and not has_template:
+        raise typer.BadParameter("--chat: the tokenizer has no chat template.")
+    as_chat = has_template if chat is None else chat
+    return [[{"role": "user", "content": p}] if as_chat and isinstance(p, str) else p for p in prompts]
+
+
+def read_prompt_file(file: str) -> str:
+    """The prompt in a file, without the line break at its end."""
+    text = read_text(file)
+    if not text.strip():
+        raise ValueError(f"--file: {file} is empty, expected a prompt")
+    return text.removesuffix("\n").removesuffix("\r")
+
+
+def read_prompt_table(
+    source: str, prompt_column: str | None, response_column: str | None
+) -> tuple[list[Any], list[str | None]]:
+    """Prompts and responses of a table; a last message of the assistant is the response."""
+    from captum_iba.compare.data import open_table, row_name
+
+    table, _ = open_table(source)
+    names = {name.casefold(): name for name in reversed(table.column_names)}
+    for option, name in (("--prompt-column", prompt_column), ("--response-column", response_column)):
+        if name is not None and name not in table.column_names:
+            listed = ", ".join(map(repr, table.column_names))
+            raise ValueError(f"{option}: {source} has no column {name!r}; the columns are {listed}.")
+    prompt_name = prompt_column or names.get("prompt") or names.get("messages")
+    if prompt_name is None:
+        listed = ", ".join(map(repr, table.column_names))
+        raise ValueError(f"{source} has no column 'prompt' or 'messages'; name it by --prompt-column: {listed}.")
+    response_name = response_column or names.get("response")
+    prompts: list[Any] = []
+    responses: list[str | None] = []
+    for number in range(len(table)):
+        row = table[number]
+        prompt, response = row[prompt_name], row[response_name] if response_name is not None else None
+        if isinstance(prompt, str) and prompt_name.casefold() == "messages":  # of CSV
+            with suppress(ValueError):
+                prompt = json.loads(prompt)
+        if isinstance(prompt, list) and not response and len(prompt) > 1 and _role(prompt[-1]) == "assistant":
+            prompt, response = prompt[:-1], prompt[-1].get("content")
+        if not isinstance(prompt, (str, list)) or not isinstance(response, (str, type(None))):
+            value = response if isinstance(prompt, (str, list)) else prompt
+            raise ValueError(
+                f"{source}: {row_name(table, number)} has a {type(value).__name__}, expected a text, or a list of chat "
+                "messages."
+            )
+        prompts.append(prompt)
+        responses.append(response or None)
+    if not prompts:
+        raise ValueError(f"--file: {source} is empty, expected prompts")
+    return prompts, responses
+
+
+def _role(message: Any) -> Any:
+    return message.get("role") if isinstance(message, dict) else None

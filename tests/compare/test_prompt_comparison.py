@@ -1,0 +1,180 @@
+"""Methods compared on prompts: metrics, costs, the rows in a folder, and errors."""
+
+import json
+
+import pytest
+import torch
+
+from captum_iba.compare.prompt_comparison import PromptComparison, PromptRow, compare_prompts
+from captum_iba.methods.prompt_methods import PROMPT_METHODS, information_bottleneck_of_prompt
+from captum_iba.text import GenerationExplainer
+from tests.text.conftest import llama, wordpiece  # noqa: F401
+
+PROMPTS = ["the film was not good . a dull plot !", "a bad plot", [{"role": "user", "content": "the film"}]]
+RESPONSES = ["a bad film", None, "good"]
+TEMPLATE = "{% for m in messages %}{{ m['content'] }} . {% endfor %}"
+
+
+@pytest.fixture
+def explainer(llama, wordpiece):  # noqa: F811
+    wordpiece.chat_template = TEMPLATE
+    return GenerationExplainer(llama, wordpiece)
+
+
+def quick(task):
+    return information_bottleneck_of_prompt(task, n_steps=2)
+
+
+def words_by_length(task):
+    return torch.tensor([float(len(name)) for name in task.prompt.names])
+
+
+def test_a_row_has_what_is_lost_and_what_it_costs(explainer):
+    result = compare_prompts(explainer, PROMPTS, RESPONSES, {"iba": quick, "leave_one_out": _leave_one_out()})
+    assert [(row.prompt, row.method) for row in result.rows] == [
+        (number, method) for number in range(3) for method in ("iba", "leave_one_out")
+    ]
+    first, second = result.rows[:2]
+    explained = explainer.explain(PROMPTS[0], RESPONSES[0], n_steps=2)
+    assert first.parts == tuple(part.text for part in explained.parts)
+    assert first.scores == pytest.approx(explained.scores)
+    removal = explainer.removal(PROMPTS[0], RESPONSES[0])
+    n_parts = len(first.parts)
+    without = ~torch.eye(n_parts, dtype=torch.bool)
+    full = float(removal(torch.ones(1, n_parts, dtype=torch.bool)))
+    assert second.scores == pytest.approx((full - removal(without)).tolist(), abs=1e-5)
+    assert second.values["drop@1"] == pytest.approx(max(second.scores), abs=1e-5)
+    assert second.values["passes"] == n_parts + 1
+    # 2 steps forward and back, one pass without a mask and one through the final one, and the removals.
+    n_measured = sum(part.effect is not None for part in explained.parts)
+    assert first.values["passes"] == 2 * 2 + 2 + 2 * n_measured + (2 if n_measured < n_parts else 1)
+    order = torch.tensor(second.scores).argsort(descending=True)
+    kept = torch.ones(1, n_parts, dtype=torch.bool)
+    kept[0, order[:3]] = False
+    assert second.values["drop@3"] == pytest.approx(full - float(removal(kept)), abs=1e-5)
+
+
+def _leave_one_out():
+    return PROMPT_METHODS["leave_one_out"]
+
+
+def test_responses_are_generated_once(explainer):
+    text = explainer.explain(PROMPTS[1]).response
+    seen = []
+
+    def look(task):
+        seen.append(task.response)
+        return words_by_length(task)
+
+    compare_prompts(explainer, [PROMPTS[1]], methods={"a": look, "b": look})
+    assert seen[0] == seen[1] and explainer.tokenizer.decode(seen[0]) == text
+
+
+def test_a_comparison_goes_on_and_grows(explainer, tmp_path):
+    counted = []
+    first = compare_prompts(explainer, PROMPTS[:2], methods={"length": words_by_length}, folder=tmp_path)
+    with (tmp_path / "rows.jsonl").open("a") as file:
+        file.write('{"prompt": 1, "met')  # killed in the middle of a line
+    grown = compare_prompts(
+        explainer,
+        PROMPTS[:2],
+        methods={"length": words_by_length, "random": PROMPT_METHODS["random"]},
+        folder=tmp_path,
+        on_row=counted.append,
+    )
+    assert counted == [3, 4] and grown.rows[::2] == first.rows
+    assert (tmp_path / "table.md").read_text("utf-8").count("\n| ") == 2
+    assert len((tmp_path / "rows.jsonl").read_text("utf-8").splitlines()) == 4
+    # Another function of this name is another method.
+    other = compare_prompts(
+        explainer, PROMPTS[:2], methods={"length": lambda task: -words_by_length(task)}, folder=tmp_path
+    )
+    assert other.rows[0].scores == tuple(-score for score in first.rows[0].scores)
+    with pytest.raises(ValueError, match="has a comparison with another seed .was 0, is 1"):
+        compare_prompts(explainer, PROMPTS[:2], methods=["random"], folder=tmp_path, seed=1)
+    with pytest.raises(ValueError, match="has a comparison with another prompts"):
+        compare_prompts(explainer, PROMPTS[1:], methods=["random"], folder=tmp_path)
+    with torch.no_grad():
+        explainer.model.lm_head.weight[0] += 1
+    with pytest.raises(ValueError, match="has a comparison with another model"):
+        compare_prompts(explainer, PROMPTS[:2], methods=["random"], folder=tmp_path)
+
+
+def test_a_method_that_fails_is_recorded(explainer):
+    def fails(task):
+        if len(task.prompt.names) < 5:
+            raise ValueError("too few")
+        return words_by_length(task)
+
+    result = compare_prompts(explainer, PROMPTS[:2], methods={"length": words_by_length, "fails": fails})
+    assert [row.error for row in result.rows] == [None, None, None, "ValueError: too few"]
+    assert len(result.values("length", "aopc")) == len(result.values("fails", "aopc")) == 1
+    assert "Left out, because a method failed: 1; fails by ValueError: too few" in result.to_markdown()
+
+
+def test_intervals_of_paired_differences():
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(30, generator=generator).tolist()
+    columns = PromptComparison(("iba",), ()).columns
+
+    def rows(method, shift):
+        return [
+            PromptRow(
+                i, method, ("a",), (1.0,), {**dict.fromkeys(columns, 1.0), "aopc": noise[i] + shift * (1 + i % 3)}
+            )
+            for i in range(30)
+        ]
+
+    result = PromptComparison(("iba", "less"), (*rows("iba", 0.5), *rows("less", 0.0)))
+    interval = result.difference("less", "aopc")
+    assert interval.mean == pytest.approx(1.0) and 0.8 < interval.low < 1 < interval.high < 1.2
+    assert "(+1.00 [" in result.to_markdown() and "▼" in result.to_markdown()
+    assert str(result).splitlines()[1].startswith("iba ")
+    few = PromptComparison(("iba", "less"), tuple(row for row in result.rows if row.prompt < 19))
+    assert few.difference("less", "aopc") is None and "Of fewer than 20 prompts there are no" in few.to_markdown()
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "says"),
+    [
+        ({"prompts": "a film"}, TypeError, "prompts is one prompt"),
+        ({"prompts": []}, ValueError, "prompts is empty"),
+        ({"prompts": ["a film", " "]}, ValueError, r"prompts\[1\]: prompt is ' '"),
+        ({"responses": ["a"]}, ValueError, "responses has 1, expected one for each of the 2 prompts"),
+        ({"methods": ["iba", "best"]}, ValueError, "methods has 'best', expected names among iba, iba_bits, random"),
+        ({"methods": ["iba", "iba"]}, ValueError, "expected each once"),
+        ({"methods": []}, ValueError, "methods is empty"),
+        ({"granularity": "line"}, ValueError, r"prompts\[0\]: granularity is 'line'"),
+        ({"granularity": [[(0, 3)]]}, ValueError, "granularity has 1, expected one for each of the 2 prompts"),
+        ({"n_removals": 1}, ValueError, "n_removals is 1"),
+        ({"seed": 0.5}, ValueError, "seed is 0.5"),
+    ],
+)
+def test_bad_input(explainer, change, error, says):
+    with pytest.raises(error, match=says):
+        compare_prompts(explainer, **{"prompts": ["a film", "a plot"], "methods": ["random"], **change})
+
+
+def test_parts_by_spans(explainer):
+    result = compare_prompts(
+        explainer, [PROMPTS[0]], ["a bad film"], {"length": words_by_length}, granularity=[[(4, 8), (31, 35)]]
+    )
+    assert result.rows[0].parts == ("film", "plot")
+
+
+def test_the_model_is_left_as_it_was(explainer):
+    before = {name: value.clone() for name, value in explainer.model.state_dict().items()}
+    state = torch.get_rng_state()
+    compare_prompts(explainer, PROMPTS[:1], methods=list(PROMPT_METHODS))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(value, before[name]) for name, value in explainer.model.state_dict().items())
+    assert not explainer.model._forward_pre_hooks and explainer.model.config._attn_implementation == "sdpa"
+    assert all(parameter.requires_grad and parameter.grad is None for parameter in explainer.model.parameters())
+
+
+def test_rows_are_json(explainer, tmp_path):
+    compare_prompts(explainer, PROMPTS[:1], methods=["random"], folder=tmp_path / "new")
+    row = json.loads((tmp_path / "new" / "rows.jsonl").read_text("utf-8"))
+    assert row["method"] == "random" and len(row["scores"]) == len(row["parts"]) == 10
+    with pytest.raises(NotADirectoryError, match="is a file, expected a folder"):
+        compare_prompts(explainer, PROMPTS[:1], methods=["random"], folder=tmp_path / "new" / "rows.jsonl")

@@ -1,0 +1,167 @@
+"""The commands for language models, ``explain-response`` and ``compare-responses``, with a tiny model."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+
+from captum_iba import cli
+from captum_iba.text import GenerationAttribution, GenerationExplainer
+from tests.test_cli import own_folders, run  # noqa: F401
+from tests.text.conftest import wordpiece  # noqa: F401
+
+
+@pytest.fixture
+def language_model(wordpiece):  # noqa: F811
+    torch.manual_seed(0)
+    size = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4}
+    config = transformers.LlamaConfig(vocab_size=110, initializer_range=0.3, eos_token_id=3, **size)
+    transformers.LlamaForCausalLM(config).save_pretrained("llama")
+    wordpiece.save_pretrained("llama")
+    return ["explain-response", "--model", "llama", "--steps", "2"]
+
+
+def test_explain_response(language_model):
+    done = run(*language_model, "the film was good . a dull plot !", "--response", "a good film", "--by", "sentence")
+    assert done.exit_code == 0, done.stderr
+    assert "a good film" in done.stdout and "in 2 parts (sentence)" in done.stdout and "Check: " in done.stdout
+    Path("prompt.txt").write_bytes(b"\xef\xbb\xbfthe film\r\nwas good .\r\n\r\n")
+    files = ["--file", "prompt.txt", "--html", "page.html", "--json", "result.json"]
+    done = run(*language_model, *files, "--max-new-tokens", "3", "--per-token")
+    assert done.exit_code == 0 and "page.html" in done.stderr, done.stderr
+    result = GenerationAttribution.load("result.json")
+    assert result.prompt == "the film\r\nwas good .\r\n" and result.token_bits.shape == (len(result.tokens), 5)
+    assert Path("page.html").read_text("utf-8").count('type="radio"') == 1 + len(result.tokens)
+    contrast = run(*language_model, "the film", "--response", "a film", "--contrast", "a plot", "--json", "-")
+    assert json.loads(contrast.stdout)["contrast"] == "a plot"
+
+
+def test_explain_responses_of_a_table(language_model, monkeypatch):
+    rows = [
+        {"prompt": "the film was good", "response": "a good film"},
+        {"prompt": "a dull plot", "response": ""},
+        {"prompt": "the film was bad", "response": "bad"},
+    ]
+    Path("prompts.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    command = [*language_model, "--file", "prompts.jsonl", "--keep", "kept", "--max-new-tokens", "2"]
+    real, explained = GenerationExplainer.explain, []
+
+    def stopped(self, prompt, *rest, **settings):
+        explained.append(prompt)
+        if len(explained) == 3:
+            raise KeyboardInterrupt
+        return real(self, prompt, *rest, **settings)
+
+    monkeypatch.setattr(GenerationExplainer, "explain", stopped)
+    done = run(*command)
+    assert done.exit_code == 130 and "2 of 3 prompts are kept in kept, and the same command goes on" in done.stderr
+    done = run(*command, "--json", "results.json", "--html", "page.html", "--per-token")  # other settings: all anew
+    assert done.exit_code == 0 and len(explained) == 6, done.stderr
+    done = run(*command, "--json", "-")
+    assert done.exit_code == 0 and explained[6:] == ["the film was bad"], done.stderr
+    results = [GenerationAttribution.from_dict(entry) for entry in json.loads(done.stdout)]
+    assert [result.prompt for result in results] == [row["prompt"] for row in rows]
+    assert results[0].response == "a good film" and len(results[1].tokens) <= 2
+    alone = GenerationExplainer.from_pretrained("llama").explain(
+        rows[0]["prompt"], "a good film", check=True, n_steps=2
+    )
+    assert alone.parts == results[0].parts and alone.check == results[0].check
+    page = Path("page.html").read_text("utf-8")
+    assert page.count('<details class="response-of"') == 3 and page.count('id="r2t0"') == 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "arguments", "says"),
+    [
+        ([{"text": "a"}], [], "has no column 'prompt' or 'messages'; name it by --prompt-column: 'text'"),
+        ([{"prompt": "a"}], ["--prompt-column", "q"], "--prompt-column: prompts.jsonl has no column 'q'"),
+        ([{"prompt": 7}], [], "line 1 has a int, expected a text, or a list of chat messages"),
+        ([{"prompt": "a"}, {"prompt": ""}], [], "prompts[1]: prompt is '', without any word"),
+        ([{"prompt": "a", "response": "b"}], ["--response", "c"], "--response: the responses are in the file already"),
+        ([{"messages": [{"role": "user", "content": 7}]}], [], "the content of message 0 is a int, expected a string"),
+    ],
+)
+def test_tables_of_prompts_that_cannot_be_read(language_model, rows, arguments, says):
+    Path("prompts.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    done = run(*language_model, "--file", "prompts.jsonl", *arguments)
+    assert done.exit_code and says in " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "PROMPT and --file: expected one of them"),
+        (["the film", "--prompt-column", "prompt"], "--prompt-column is for a table"),
+        (["the film", "--file", "-"], "PROMPT and --file: expected one of them"),
+        (["the film", "--chat"], "--chat: the tokenizer has no chat template"),
+        (["the film", "--response", "a film", "--span", "plot"], "span is 'plot', which is 0 times in the response"),
+        (["--file", "nowhere.txt"], "nowhere.txt does not exist"),
+        (["the film", "--response", ""], "response is '', without any token"),
+        (["the film", "--html", "-"], "--html: expected a file"),
+        (["the film", "--device", "gpu"], "--device is gpu"),
+    ],
+)
+def test_explain_response_errors_are_one_line(language_model, arguments, says, capsys):
+    with pytest.raises(SystemExit) as left:
+        cli.main([*language_model, *arguments])
+    told = capsys.readouterr()
+    assert left.value.code and says in told.err.strip().splitlines()[-1] and not told.out
+
+
+def test_a_language_model_is_no_classifier(language_model):
+    done = run("explain", "--model", "llama", "the film")
+    assert done.exit_code == 1 and "explain-response` explain what language models generate" in done.stderr
+
+
+@pytest.fixture
+def compared(language_model):
+    rows = [{"prompt": "the film was good .", "response": "a good film"}, {"prompt": "a dull plot !", "response": ""}]
+    Path("prompts.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    options = ["--methods", "leave_one_out,random", "--max-new-tokens", "3"]
+    return ["compare-responses", "--model", "llama", "--file", "prompts.jsonl", "--out", "out", *options]
+
+
+def test_compare_responses(compared):
+    done = run(*compared)
+    assert done.exit_code == 0, done.stderr
+    table = [line.split() for line in done.stdout.splitlines()]
+    assert table[0] == ["drop@1", "drop@3", "drop@5", "aopc", "lds", "passes", "seconds"]
+    assert [row[0] for row in table[1:3]] == ["leave_one_out", "random"] and float(table[1][1]) >= float(table[2][1])
+    assert "2 of 2 prompts, 2 methods" in done.stderr and "wrote out/table.md" in done.stderr
+    rows = [json.loads(line) for line in Path("out/rows.jsonl").read_text("utf-8").splitlines()]
+    expected = [(i, method) for i in (0, 1) for method in ("leave_one_out", "random")]
+    assert [(row["prompt"], row["method"]) for row in rows] == expected
+    # The same command computes nothing anew.
+    before = Path("out/rows.jsonl").read_bytes()
+    assert run(*compared).stdout == done.stdout and Path("out/rows.jsonl").read_bytes() == before
+    other = run(*compared, "--by", "sentence")
+    assert other.exit_code == 1 and "out has a comparison with another prompts" in other.stderr
+
+
+def test_a_sample_of_prompts_is_the_same_each_time(compared):
+    for number in range(2):
+        done = run(*compared[:-6], "--out", f"out{number}", "--methods", "random", "--examples", "1", "--seed", "3")
+        assert done.exit_code == 0 and "1 of 2 prompts, 1 method" in done.stderr, done.stderr
+    first, second = (json.loads(Path(f"out{number}/rows.jsonl").read_text("utf-8")) for number in range(2))
+    assert first["scores"] == second["scores"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--methods", "iba,best"], "--methods: there is no method 'best', expected some of iba, iba_bits"),
+        (["--file", "prompts.txt"], "--file: prompts.txt is no table, expected CSV, JSON lines or parquet"),
+        (["--file", "nowhere.csv"], "nowhere.csv does not exist"),
+        (["--chat"], "--chat: the tokenizer has no chat template"),
+        (["--out", "prompts.txt"], "prompts.txt is a file, expected a folder"),
+        (["--device", "gpu"], "--device is gpu"),
+    ],
+)
+def test_compare_responses_errors_are_one_line(compared, arguments, says, capsys):
+    Path("prompts.txt").write_text("a film", encoding="utf-8")
+    with pytest.raises(SystemExit) as left:
+        cli.main([*compared, *arguments])
+    told = capsys.readouterr()
+    assert left.value.code and says in told.err.strip().splitlines()[-1] and not told.out
