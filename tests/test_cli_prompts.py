@@ -115,6 +115,26 @@ def test_a_language_model_is_no_classifier(language_model):
     assert done.exit_code == 1 and "explain-response` explain what language models generate" in done.stderr
 
 
+@pytest.mark.parametrize("column", ["messages", "chat"])
+def test_messages_in_a_csv_are_messages(language_model, column):
+    """In JSON, in any column; what Python spells otherwise is refused, and was explained as text."""
+    talk = [{"role": "user", "content": "the film"}, {"role": "assistant", "content": "a plot"}]
+    options = ["--prompt-column", column, "--file", "talks.csv", "--json", "out.json"]
+    template = "{% for m in messages %}{{ m['content'] }} {% endfor %}"
+    tokenizer = transformers.AutoTokenizer.from_pretrained("llama")
+    tokenizer.chat_template = template
+    tokenizer.save_pretrained("llama")
+    cell = json.dumps(talk).replace('"', '""')
+    Path("talks.csv").write_text(f'{column}\n"{cell}"\n', encoding="utf-8")
+    done = run(*language_model, *options)
+    assert done.exit_code == 0, done.stderr
+    (result,) = json.loads(Path("out.json").read_text("utf-8"))
+    assert result["response"] == "a plot" and [part["text"] for part in result["parts"]] == ["the", "film"]
+    Path("talks.csv").write_text(f'{column}\n"{talk}"\n', encoding="utf-8")
+    done = run(*language_model, *options)
+    assert done.exit_code == 1 and f"in the column '{column}', expected chat messages as a JSON list" in done.stderr
+
+
 @pytest.fixture
 def compared(language_model):
     rows = [{"prompt": "the film was good .", "response": "a good film"}, {"prompt": "a dull plot !", "response": ""}]

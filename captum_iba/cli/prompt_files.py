@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 
 import typer
 
 from captum_iba.cli.common import read_text
+
+# Chat messages in JSON or as Python spells them, in a cell of CSV.
+_SPELLED = re.compile(r"\s*\[\s*\{\s*['\"](role|content)['\"]\s*:")
 
 
 def as_messages(prompts: Sequence[Any], tokenizer: Any, chat: bool | None) -> list[Any]:
@@ -51,9 +54,13 @@ def read_prompt_table(
     for number in range(len(table)):
         row = table[number]
         prompt, response = row[prompt_name], row[response_name] if response_name is not None else None
-        if isinstance(prompt, str) and prompt_name.casefold() == "messages":  # of CSV
-            with suppress(ValueError):
-                prompt = json.loads(prompt)
+        if isinstance(prompt, str) and (messages := _messages(prompt)) is not None:
+            prompt = messages
+        elif isinstance(prompt, str) and (prompt_name.casefold() == "messages" or _SPELLED.match(prompt)):
+            raise ValueError(
+                f"{source}: {row_name(table, number)} has {prompt[:40]!r} in the column {prompt_name!r}, expected chat "
+                "messages as a JSON list (of pandas: to_json(orient='records', lines=True))."
+            )
         if isinstance(prompt, list) and not response and len(prompt) > 1 and _role(prompt[-1]) == "assistant":
             prompt, response = prompt[:-1], prompt[-1].get("content")
         if not isinstance(prompt, (str, list)) or not isinstance(response, (str, type(None))):
@@ -67,6 +74,16 @@ def read_prompt_table(
     if not prompts:
         raise ValueError(f"--file: {source} is empty, expected prompts")
     return prompts, responses
+
+
+def _messages(text: str) -> list[Any] | None:
+    """The chat messages that a cell of CSV holds as JSON; None if it is a prompt."""
+    try:
+        content = json.loads(text) if text.lstrip().startswith("[") else None
+    except ValueError:
+        return None
+    whole = isinstance(content, list) and content and all(isinstance(m, dict) and "role" in m for m in content)
+    return content if whole else None
 
 
 def _role(message: Any) -> Any:

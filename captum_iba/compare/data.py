@@ -187,10 +187,11 @@ class _GoldLabels:
         self.by_name = all(self._named(name) is not None for name in self.names or map(str, values))
         numbers = [self._numbered(value) for value in values]
         highest = max((number for number in numbers if number is not None), default=len(labels))
-        if not self.by_name and self.names is None and len(values) < len(every) and highest + 2 <= len(labels):
+        counts_from_minus_one = highest + 2 <= len(labels) or (0 not in numbers and highest + 1 == len(labels))
+        if not self.by_name and self.names is None and len(values) < len(every) and counts_from_minus_one:
             raise ValueError(
                 f"data: the column {column!r} has the labels -1 to {highest}, and the model the classes 0 to "
-                f"{len(labels) - 1}: either -1 marks rows without a label, or the labels count from -1; leave the "
+                f"{len(labels) - 1}: either -1 marks rows without a label, or it is the first class; leave the "
                 "rows out, or count classes from 0."
             )
         # All of them, also outside the sample: labels 1 to N, say, look like those of a model that counts from 0,

@@ -30,15 +30,13 @@ from captum_iba.text.generation import GENERATION
 from captum_iba.text.generation_explainer import GenerationExplainer
 from captum_iba.text.generation_result import GenerationAttribution
 from captum_iba.text.json_result import JsonResult, library_versions
+from captum_iba.text.prompt_model import decoder_arguments
 from captum_iba.text.result import TextAttribution
 from captum_iba.text.statistics import add_part
 from captum_iba.visualization.pieces import lost_prediction
 
 PromptLike = str | Sequence[Mapping[str, str]]
 """A prompt: a string, or chat messages."""
-
-# Arguments of generate by which the decoder of an encoder-decoder begins, whoever gives the response.
-_OF_RESPONSES = ("forced_bos_token_id", "decoder_start_token_id", "decoder_input_ids", "generation_config")
 
 Result = TypeVar("Result", bound=JsonResult)
 
@@ -185,6 +183,8 @@ def explain_prompts(
     """
     if isinstance(prompts, str) or (prompts and isinstance(prompts[0], Mapping)):
         raise TypeError("prompts is one prompt, expected a sequence of them")
+    if isinstance(responses, str):
+        raise TypeError("responses is one string, expected a sequence with one response for each prompt")
     given = [None] * len(prompts) if responses is None else list(responses)
     if len(given) != len(prompts):
         raise ValueError(f"responses has {len(given)}, expected one for each of the {len(prompts)} prompts")
@@ -194,12 +194,6 @@ def explain_prompts(
             explainer.read(prompt, response, fitting.get("granularity", "word"), fitting.get("gen_args"))
         except (TypeError, ValueError) as error:
             raise type(error)(f"prompts[{number}]: {error}" if len(given) > 1 else str(error)) from error
-    forced = [name for name in _OF_RESPONSES if (settings.get("gen_args") or {}).get(name) is not None]
-    if forced and any(response is not None for response in given):
-        raise ValueError(
-            f"gen_args has {forced[0]}, and responses are given, to which it does not apply; expected it in the "
-            "model's generation_config"
-        )
     calls = [([prompt], [response]) for prompt, response in zip(prompts, given, strict=True)]
     kept = None
     if keep is not None:
@@ -216,8 +210,9 @@ def explain_prompts(
 
 
 def _settings_with(response: str | None, settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings of ``explain``, of which ``gen_args`` have no place beside a response."""
-    return settings if response is None else {key: value for key, value in settings.items() if key != "gen_args"}
+    """Settings of ``explain``; of ``gen_args`` those that have a place beside a response."""
+    given = {} if response is None else {"gen_args": decoder_arguments(settings.get("gen_args"))}
+    return {**settings, **given}
 
 
 def _explained(

@@ -26,7 +26,7 @@ from captum_iba.methods.prompt_methods import PROMPT_METHODS, PromptMethod, Prom
 from captum_iba.metrics.prompt_removal import linear_datamodeling_score, prompt_degradation
 from captum_iba.text.generation_explainer import GenerationExplainer
 from captum_iba.text.json_result import library_versions
-from captum_iba.text.prompt_model import PromptRemoval
+from captum_iba.text.prompt_model import PromptRemoval, decoder_arguments
 
 DEFAULT_METHODS = ("iba", "context_cite_64", "leave_one_out", "random")
 """The methods of a comparison that names none."""
@@ -200,6 +200,8 @@ def compare_prompts(
     check_integer("batch_size", batch_size, at_least=1)
     if isinstance(prompts, str) or (prompts and isinstance(prompts[0], Mapping)):
         raise TypeError("prompts is one prompt, expected a sequence of them")
+    if isinstance(responses, str):
+        raise TypeError("responses is one string, expected a sequence with one response for each prompt")
     given = [None] * len(prompts) if responses is None else list(responses)
     of_prompts: list[Any] = [granularity] * len(prompts) if isinstance(granularity, str) else list(granularity)
     for name, values in (("responses", given), ("granularity", of_prompts)):
@@ -210,7 +212,7 @@ def compare_prompts(
     read = []
     for number, (prompt, response, of_prompt) in enumerate(zip(prompts, given, of_prompts, strict=True)):
         try:
-            read.append(explainer.read(prompt, response, of_prompt, None if response is not None else gen_args))
+            read.append(explainer.read(prompt, response, of_prompt, _arguments(response, gen_args)))
         except (TypeError, ValueError) as error:
             raise type(error)(f"prompts[{number}]: {error}") from error
     asked = {"prompts": list(prompts), "responses": given, "granularity": of_prompts, "gen_args": gen_args or {}}
@@ -224,10 +226,17 @@ def compare_prompts(
         if not wanted:
             continue
         response = given[number]
-        ids = explainer.attribution.response_ids(
-            read[number], response, gen_args if response is None else None, "response"
+        ids = explainer.attribution.response_ids(read[number], response, _arguments(response, gen_args), "response")
+        task = PromptTask(
+            explainer,
+            prompts[number],
+            of_prompts[number],
+            read[number],
+            ids,
+            decoder_arguments(gen_args),
+            batch_size,
+            seed,
         )
-        task = PromptTask(explainer, prompts[number], of_prompts[number], read[number], ids, batch_size, seed + number)
         explainer.attribution.check_model(read[number], ids)
         removal = _Cached(task.removal)
         for name, function in wanted.items():
@@ -242,6 +251,10 @@ def compare_prompts(
     if kept is not None:
         write_text(kept.folder / "table.md", f"{comparison.to_markdown()}\n")
     return comparison
+
+
+def _arguments(response: Any, gen_args: dict[str, Any] | None) -> dict[str, Any] | None:
+    return gen_args if response is None else decoder_arguments(gen_args)
 
 
 def _functions(methods: Sequence[str] | Mapping[str, PromptMethod]) -> dict[str, PromptMethod]:

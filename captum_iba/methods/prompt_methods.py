@@ -35,6 +35,7 @@ class PromptTask:
         granularity (str or list of tuple): Its parts, as ``GenerationExplainer.explain`` takes them.
         prompt (Prompt): Its tokens and parts.
         response (list of int): Token ids of the response.
+        gen_args (dict or None): Arguments by which the decoder of an encoder-decoder begins.
         batch_size (int): Largest number of rows of a forward pass.
         seed (int): Seed of random numbers.
     """
@@ -44,6 +45,7 @@ class PromptTask:
     granularity: str | Sequence[tuple[int, int]]
     prompt: Prompt
     response: list[int]
+    gen_args: dict[str, Any] | None = None
     batch_size: int = 8
     seed: int = 0
 
@@ -142,14 +144,20 @@ def context_cite(
 def information_bottleneck_of_prompt(task: PromptTask, **settings: Any) -> tuple[Tensor, Tensor]:
     """The bottleneck, as :meth:`captum_iba.text.GenerationExplainer.explain` ranks the parts, and their bits."""
     result = task.explainer.explain(
-        task.inp, task.response, granularity=task.granularity, batch_size=task.batch_size, **settings
+        task.inp,
+        task.response,
+        granularity=task.granularity,
+        gen_args=task.gen_args,
+        batch_size=task.batch_size,
+        **settings,
     )
     return torch.from_numpy(result.scores), torch.from_numpy(result.bits)
 
 
 def random_parts(task: PromptTask) -> Tensor:
-    """Random scores, the baseline of all methods."""
-    return torch.rand(task.n_parts, generator=torch.Generator().manual_seed(task.seed))
+    """Random scores, the baseline of all methods; others for each prompt."""
+    generator = torch.Generator().manual_seed(task.seed + sum(task.prompt.ids))
+    return torch.rand(task.n_parts, generator=generator)
 
 
 def shapley_value_sampling(task: PromptTask, n_samples: int = 5) -> Tensor:

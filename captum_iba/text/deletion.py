@@ -85,17 +85,21 @@ def check_by_deletion(
     return DeletionCheck(n_deleted, whole, without_leading, without_least, float(np.mean(random)), N_RANDOM)
 
 
-def kept_in_check(order: npt.NDArray[np.intp], n_leading: int, seed: int) -> npt.NDArray[np.bool_]:
+def kept_in_check(
+    order: npt.NDArray[np.intp], n_leading: int, seed: int, by_bits: npt.NDArray[np.intp] | None = None
+) -> npt.NDArray[np.bool_]:
     """The words that a check keeps: all, all but the leading, the least, and random ones, (3 + ``N_RANDOM``, W).
 
-    ``order`` has the numbers of the words, the most relevant one first.
+    ``order`` has the numbers of the words, the most relevant one first; ``by_bits``, where that is another order, those
+    with the most bits first. The least ones have the fewest bits of those that are not leading.
 
     As many are deleted as are leading, at most half of all; one in nine where none is.
     """
     n_words = len(order)
     n_deleted = max(1, min(n_leading, n_words // 2) if n_leading else round(n_words / 9))
     generator = np.random.default_rng(seed)
-    deleted = [order[:0], order[:n_deleted], order[n_words - n_deleted :]]
+    least = order if by_bits is None else by_bits[~np.isin(by_bits, order[:n_deleted])]
+    deleted = [order[:0], order[:n_deleted], least[-n_deleted:]]
     deleted += [generator.permutation(n_words)[:n_deleted] for _ in range(N_RANDOM)]
     kept = np.ones((len(deleted), n_words), dtype=bool)
     for row, words in zip(kept, deleted, strict=True):

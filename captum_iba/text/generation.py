@@ -24,7 +24,14 @@ from captum_iba.attr.objective import NATS_PER_BIT, Information, MaskLayout
 from captum_iba.attr.optimizer import optimize_mask
 from captum_iba.attr.settings import BottleneckSettings, SettingsOverrides, resolve_settings
 from captum_iba.text.prompt import Prompt, read_prompt, token_text
-from captum_iba.text.prompt_model import ClosableModel, check_model, closable, decoder_prefix, stop_tokens
+from captum_iba.text.prompt_model import (
+    ClosableModel,
+    check_model,
+    closable,
+    decoder_arguments,
+    decoder_prefix,
+    stop_tokens,
+)
 
 GENERATION = BottleneckSettings(
     "token",
@@ -240,7 +247,7 @@ class LLMInformationBottleneckAttribution:
         return response
 
     def _given(self, target: Any, gen_args: dict[str, Any] | None, name: str) -> list[int]:
-        if gen_args is not None:
+        if gen_args is not None and gen_args != decoder_arguments(gen_args):
             raise ValueError(f"gen_args is given, and {name}, too: expected arguments for generation without a {name}")
         if isinstance(target, str):
             response = self.tokenizer(target, add_special_tokens=False)["input_ids"]

@@ -10,6 +10,7 @@ from dataclasses import asdict, replace
 from itertools import accumulate, pairwise
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,7 +25,7 @@ from captum_iba.text.generation_result import GenerationAttribution, PromptCheck
 from captum_iba.text.json_result import provenance
 from captum_iba.text.model_properties import model_name
 from captum_iba.text.prompt import Prompt, is_span
-from captum_iba.text.prompt_model import PromptRemoval
+from captum_iba.text.prompt_model import PromptRemoval, decoder_arguments
 from captum_iba.text.statistics import model_fingerprint, tokenizer_fingerprint
 
 # Per token; models give a response in other words, or without the space before it, less.
@@ -135,9 +136,11 @@ class GenerationExplainer:
             rerank (int): Number of parts with the most bits whose order is settled by removal, in two forward passes
                         per part and two more; their bits stay as they are. 0 for the order of the bits alone.
                         Default: 8
-            check (bool): Whether to delete the leading parts, the least, and random ones.
+            check (bool): Whether to delete the leading parts, the least, and random ones; there is nothing to check
+                        where no part speaks for the response.
                         Default: False
-            gen_args (dict, optional): Arguments of ``generate``, without a response.
+            gen_args (dict, optional): Arguments of ``generate``. With a response only those by which the decoder of an
+                        encoder-decoder begins, such as ``forced_bos_token_id``.
                         Default: up to 25 new tokens, the most probable ones
             batch_size (int): Largest number of rows of a forward pass.
                         Default: 8
@@ -251,12 +254,13 @@ class GenerationExplainer:
         *,
         granularity: str | Sequence[tuple[int, int]] = "word",
         replacement: int | None = None,
+        gen_args: dict[str, Any] | None = None,
         batch_size: int = 8,
     ) -> PromptRemoval:
         """The function that :func:`captum_iba.metrics.prompt_degradation` takes: what the response loses.
 
         Args:
-            prompt, response, granularity: As of :meth:`explain`.
+            prompt, response, granularity, gen_args: As of :meth:`explain`.
             replacement (int, optional): Id of the token that takes the place of removed ones. Default: None, the others
                 move together.
             batch_size (int): Largest number of rows of a forward pass. Default: 8.
@@ -265,8 +269,9 @@ class GenerationExplainer:
             PromptRemoval: Function of the kept parts, (N, P) booleans, that returns the mean log-probability per token
             of the response, (N,).
         """
-        read = self.read(prompt, response, granularity)
-        ids = self.attribution.response_ids(read, response, None, "response")
+        gen_args = decoder_arguments(gen_args)
+        read = self.read(prompt, response, granularity, gen_args)
+        ids = self.attribution.response_ids(read, response, gen_args, "response")
         return PromptRemoval(self.model, read, ids, None, replacement, batch_size)
 
     def _contrast(self, prompt: Prompt, before: str, contrast: str) -> tuple[list[int], Tensor]:
@@ -365,8 +370,11 @@ def _rerank(removal: LogProbability, result: GenerationAttribution, count: int) 
     return replace(result, probability=float(whole.exp()), parts=parts)
 
 
-def _check(removal: LogProbability, result: GenerationAttribution) -> PromptCheck:
-    kept = kept_in_check((-result.scores).argsort(), len(result.leading), seed=0)
+def _check(removal: LogProbability, result: GenerationAttribution) -> PromptCheck | None:
+    if not result.leading and any(part.effect is not None for part in result.parts):
+        return None  # all parts with bits speak against the response
+    by_bits = np.lexsort((-result.bits, -result.shares))
+    kept = kept_in_check((-result.scores).argsort(), len(result.leading), 0, by_bits)
     whole, without_leading, without_least, *others = removal(torch.from_numpy(kept)).double()
     return PromptCheck(
         n_parts=int((~kept[1]).sum()),

@@ -74,8 +74,8 @@ class PromptCheck:
     Attributes:
         n_parts (int): Number of parts that are deleted: those that a reader is shown, at most half.
         probability (float): With all parts.
-        without_leading (float): Without the parts with the most bits.
-        without_least (float): Without the parts with the fewest bits.
+        without_leading (float): Without the leading parts.
+        without_least (float): Without the parts with the fewest bits among the others.
         without_random (float): Without random parts, the geometric mean over ``n_random`` draws.
         n_random (int): Number of these draws.
     """
@@ -106,7 +106,7 @@ class GenerationAttribution(JsonResult):
         masked_probability (float): The same through the final mask.
         contrast (str or None): The response that it is compared with.
         settings (dict): Settings of the bottleneck.
-        check (PromptCheck or None): The probability without the leading parts.
+        check (PromptCheck or None): The probability without the leading parts; None where there are none.
         model (str): Name of the model, without a path.
         provenance (dict): Versions of the libraries, device and precision.
     """

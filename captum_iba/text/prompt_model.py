@@ -267,6 +267,15 @@ class PromptRemoval:
         return (of_tokens.cpu() * self.weights).sum(1)
 
 
+def decoder_arguments(gen_args: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Those arguments of ``generate`` by which the decoder of an encoder-decoder begins, whoever gives the response.
+
+    The rest of them has no place beside a response; None if nothing is left.
+    """
+    names = ("decoder_start_token_id", "forced_bos_token_id", "decoder_input_ids", "generation_config")
+    return {name: gen_args[name] for name in names if gen_args and gen_args.get(name) is not None} or None
+
+
 def decoder_prefix(model: Any, gen_args: Mapping[str, Any] | None = None) -> list[int]:
     """Token ids that an encoder-decoder's decoder begins with before its response; empty for a decoder."""
     if not getattr(model.config, "is_encoder_decoder", False):
@@ -276,11 +285,11 @@ def decoder_prefix(model: Any, gen_args: Mapping[str, Any] | None = None) -> lis
         found = _generation_setting(model, gen_args, name)
         return getattr(model.config, name, None) if found is None else found
 
-    if gen_args and gen_args.get("decoder_input_ids") is not None:
-        begun: list[int] = torch.as_tensor(gen_args["decoder_input_ids"]).flatten().tolist()
-        return begun
     start, forced = setting("decoder_start_token_id"), setting("forced_bos_token_id")
     start = setting("bos_token_id") if start is None else start
+    if gen_args and gen_args.get("decoder_input_ids") is not None:
+        begun: list[int] = torch.as_tensor(gen_args["decoder_input_ids"]).flatten().tolist()
+        return begun if start is None or begun[:1] == [start] else [start, *begun]  # as generate does
     if not isinstance(start, int):
         raise ValueError(
             f"model: the generation_config of {type(model).__name__} has decoder_start_token_id {start!r}, expected "

@@ -71,9 +71,9 @@ def check_sentence(
     shown = f" ({listed} of them listed)" if listed is not None and listed < count else ""
     sentence = (
         f"Check: without the leading {several}{words}{shown} {what} {verb} "
-        f"({check.probability:.1%} to {check.without_leading:.1%}); without {several or 'a '}random {words} it is "
-        f"{check.without_random:.1%} (mean of {check.n_random}), without the {several}{words} with the fewest bits "
-        f"{check.without_least:.1%}."
+        f"({_percent(check.probability)} to {_percent(check.without_leading)}); without {several or 'a '}random "
+        f"{words} it is {_percent(check.without_random)} (mean of {check.n_random}), without the {several}{words} with "
+        f"the fewest bits {_percent(check.without_least)}."
     )
     if can_contradict and check.without_leading >= check.without_random:
         sentence += (
@@ -87,6 +87,11 @@ def check_sentence(
             f" The check confirms this order weakly: most of the probability is left without the leading {words}."
         )
     return sentence
+
+
+def _percent(probability: float) -> str:
+    """A probability in percent, or with an exponent where that would be 0.0%."""
+    return f"{probability:.1%}" if probability >= 5e-4 or probability == 0 else f"{probability:.1e}"
 
 
 def percentage_note(attribution: DrawableBits) -> str:

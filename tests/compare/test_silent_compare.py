@@ -14,7 +14,7 @@ import pytest
 import torch
 import transformers
 
-from captum_iba.cli.common import read_texts
+from captum_iba.cli.common import read_columns, read_texts
 from captum_iba.compare import ComparisonConfig, prepare, write_report
 from captum_iba.compare.code_digest import code_digest
 from captum_iba.compare.data import load_data
@@ -200,18 +200,27 @@ def test_labels_that_count_from_1_are_refused_whatever_is_sampled(tmp_path):
 
 @pytest.mark.parametrize("name", ["data.jsonl", "data.csv"])
 def test_a_row_that_data_sets_mark_as_without_a_label_is_no_error_outside_the_sample(tmp_path, name):
-    rows = [{"text": "good", "label": 1}, {"text": "unclear", "label": -1}]
+    rows = [{"text": "good", "label": 1}, {"text": "unclear", "label": -1}, {"text": "bad", "label": 0}]
     path = tmp_path / name
-    write_lines(path, rows) if name.endswith("jsonl") else write(path, "text,label\ngood,1\nunclear,-1\n")
-    sampled = [_error_or_gold(path, seed) for seed in range(6)]
-    assert set(sampled) == {"LABEL_1", "the label"}
+    write_lines(path, rows) if name.endswith("jsonl") else write(path, "text,label\ngood,1\nunclear,-1\nbad,0\n")
+    sampled = [_error_or_gold(path, seed) for seed in range(12)]
+    assert set(sampled) == {"LABEL_0", "LABEL_1", "the label"}
+
+
+def test_a_first_class_that_is_minus_one_is_refused(tmp_path):
+    """-1 and 1 of two classes: the negative class was taken for rows without a label."""
+    path = write_lines(tmp_path / "data.jsonl", [{"text": "good", "label": 1}, {"text": "bad", "label": -1}] * 3)
+    with pytest.raises(ValueError, match="labels -1 to 1, and the model the classes 0 to 1.*it is the first class"):
+        load_data(str(path), ["negative", "positive"])
+    table = read_columns(str(path), None, None)
+    assert table.names_of_labels(["negative", "positive"]) == (["1", "-1"] * 3, False)
 
 
 def _error_or_gold(path, seed):
     try:
         return f"LABEL_{load_data(str(path), ['LABEL_0', 'LABEL_1'], examples=1, seed=seed).examples[0].gold}"
     except ValueError as error:
-        return "the label" if re.search("line [23] has no label", str(error)) else str(error)
+        return "the label" if re.search("line [1-4] has no label", str(error)) else str(error)
 
 
 @pytest.mark.parametrize("read", [lambda path: load_data(path, None), lambda path: read_texts(path, None, None)])

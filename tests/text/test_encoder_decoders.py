@@ -10,8 +10,10 @@ from captum.attr import TextTokenInput
 from torch.nn import functional as F
 
 from captum_iba.attr.objective import information
+from captum_iba.compare import compare_prompts
 from captum_iba.compare.explain_many import explain_prompts
 from captum_iba.compare.parallel import LocalExecutor
+from captum_iba.methods.prompt_methods import information_bottleneck_of_prompt, leave_one_part_out
 from captum_iba.text import GenerationExplainer
 from captum_iba.text.generation import GENERATION, LLMInformationBottleneckAttribution
 from tests.text.conftest import DECODER
@@ -190,8 +192,41 @@ def test_the_response_is_what_the_model_generates_after_the_tokens_it_has_to_beg
         ids = torch.tensor([wordpiece(PROMPT)["input_ids"]])
         own = bart.generate(ids, max_new_tokens=5, do_sample=False, **gen_args)[0]
         assert own[:2].tolist() == begins and response == wordpiece.decode(own[2:], skip_special_tokens=True)
-    with pytest.raises(ValueError, match="gen_args has forced_bos_token_id, and responses are given"):
-        explain_prompts(LocalExecutor(), explainer, [PROMPT], ["a film"], gen_args={"forced_bos_token_id": 9})
+
+
+def test_a_given_response_follows_the_tokens_that_the_decoder_begins_with(bart, wordpiece):
+    """They were left out for a given response, and start tokens before ids that generate puts them before."""
+    explainer = GenerationExplainer(bart, wordpiece)
+    ids, response = (wordpiece(text, add_special_tokens=text is PROMPT)["input_ids"] for text in (PROMPT, "a film"))
+    tasks = []
+    for gen_args, begins in (
+        ({"forced_bos_token_id": 9}, [3, 9]),
+        ({"decoder_input_ids": torch.tensor([[5, 7]])}, [3, 5, 7]),
+        ({"decoder_input_ids": torch.tensor([[3, 7]])}, [3, 7]),
+    ):
+        with torch.no_grad():
+            decoder_ids = torch.tensor([[*begins, *response[:-1]]])
+            logits = bart(torch.tensor([ids]), decoder_input_ids=decoder_ids).logits[0, -len(response) :]
+        naive = float(logits.log_softmax(-1)[range(len(response)), response].mean().exp())
+        own = bart.generate(torch.tensor([ids]), max_new_tokens=4, do_sample=False, **gen_args)[0]
+        assert own[: len(begins)].tolist() == begins
+        explained = explainer.explain(PROMPT, "a film", gen_args=gen_args, **QUICK)
+        (many,) = explain_prompts(
+            LocalExecutor(), explainer, [PROMPT], ["a film"], gen_args={**gen_args, "max_new_tokens": 4}, **QUICK
+        )
+        kept = torch.ones(1, len(explained.parts), dtype=torch.bool)
+        removed = explainer.removal(PROMPT, "a film", gen_args=gen_args)(kept).exp()
+        assert naive == pytest.approx(explained.probability, rel=1e-4) == pytest.approx(many.probability, rel=1e-4)
+        assert naive == pytest.approx(float(removed), rel=1e-4)
+        methods = {"iba": lambda task: tasks.append(task) or leave_one_part_out(task.removal, task.n_parts)}
+        compare_prompts(explainer, [PROMPT], ["a film"], methods, gen_args={**gen_args, "max_new_tokens": 4})
+        assert float(tasks[-1].removal(kept).exp()) == pytest.approx(naive, rel=1e-4)
+        scores, _ = information_bottleneck_of_prompt(tasks[-1], **QUICK)
+        assert scores.tolist() == explained.scores.tolist()
+    with pytest.raises(ValueError, match="gen_args is given, and response, too"):
+        explainer.explain(PROMPT, "a film", gen_args={"max_new_tokens": 4})
+    with pytest.raises(TypeError, match="responses is one string, expected a sequence"):
+        explain_prompts(LocalExecutor(), explainer, ["a", "b"], "no")
 
 
 def test_a_prompt_as_long_as_the_response_closes_the_same_attention(bart, wordpiece):

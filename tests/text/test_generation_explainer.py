@@ -4,6 +4,7 @@ import copy
 import json
 import math
 import re
+from dataclasses import replace
 
 import pytest
 import tokenizers
@@ -12,7 +13,9 @@ import transformers
 
 from captum_iba.metrics import prompt_degradation, removal_effects
 from captum_iba.text import GenerationAttribution, GenerationExplainer
+from captum_iba.text.generation_explainer import _check
 from captum_iba.text.prompt import read_prompt
+from captum_iba.visualization import generation_page
 from tests.text.conftest import DECODER
 
 ALPHABET = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
@@ -369,3 +372,32 @@ def test_a_token_that_begins_a_character_is_explained_with_it():
         result = explainer.explain("a b", response, span="\u65e5", **QUICK)
         assert result.response == "ab \u65e5\u672c" and result.explained == "\u65e5"
         assert [token.explained for token in result.tokens] == [False, False, True, True, True]
+
+
+def test_the_least_parts_of_a_check_have_the_fewest_bits(explainer):
+    """Parts whose removal helps are the last in the order, and may have many bits."""
+    result = explainer.explain(PROMPT, RESPONSE, check=True, **QUICK)
+    effects = [part.effect for part in result.parts]
+    assert any(effect is not None and effect < 0 for effect in effects)  # or the case does not arise
+    n_deleted = result.check.n_parts
+    leading = (-result.scores).argsort()[:n_deleted]
+    least = [i for i in result.bits.argsort(kind="stable") if i not in leading][:n_deleted]
+    kept = torch.ones(1, len(result.parts), dtype=torch.bool)
+    kept[0, least] = False
+    removal = explainer.removal(PROMPT, RESPONSE)
+    assert float(removal(kept).exp()) == pytest.approx(result.check.without_least, rel=1e-4)
+
+
+def test_there_is_no_check_where_all_parts_speak_against_the_response(explainer):
+    parts = [replace(part, effect=-0.5) for part in explainer.explain(PROMPT, RESPONSE, **QUICK).parts]
+    against = replace(explainer.explain(PROMPT, RESPONSE, **QUICK), parts=tuple(parts))
+    assert not against.leading and "no part speaks for it" in str(against)
+    assert _check(explainer.removal(PROMPT, RESPONSE), against) is None
+    assert "No part speaks for the response; those with the most bits" in generation_page(against)
+    assert GenerationAttribution.from_dict(json.loads(json.dumps(against.to_dict()))).check is None
+
+
+def test_a_response_of_token_ids_is_that_of_its_text(explainer, wordpiece):
+    ids = wordpiece(RESPONSE, add_special_tokens=False)["input_ids"]
+    one, other = (explainer.explain(PROMPT, response, **QUICK) for response in (RESPONSE, ids))
+    assert other.response == RESPONSE and one.bits == pytest.approx(other.bits)
