@@ -1,14 +1,12 @@
 """Which attribution of generated text is most faithful to the model, at which cost?
 
     python recipes/language_models.py models
-    python -m benchmarks.generated_text --model models/smollm2-135m-instruct --data train.jsonl.gz --rows rows.jsonl
+    python -m benchmarks.generated_text --model models/smollm2-135m-instruct --data train.jsonl.gz --folder rows
 
 The model answers every prompt itself, up to 24 tokens. Each method scores the words or sentences of the text in the
-prompt; what is asked about it is left alone. Parts are deleted, the one with the highest score first, and the table has
-the decrease in the mean log-probability per token of the answer without the first 1, 3 and 5 parts, its mean over
-ninths of them (AOPC), and the linear datamodeling score over 64 random removals, with the paired difference of
-the bottleneck and its 95% interval. Task "fact" has the answer in one sentence of several, and the table says how
-often that sentence comes first where the answer is right. Rows are kept in a file, and the same command goes on.
+prompt; what is asked about it is left alone. :func:`captum_iba.compare.compare_prompts` deletes the parts, and makes the
+table. Task "fact" has the answer in one sentence of several, and a line says how often that sentence comes first where
+the answer is right. Rows are kept in the folder, and the same command goes on.
 """
 
 from __future__ import annotations
@@ -17,31 +15,19 @@ import argparse
 import gzip
 import json
 import random
-import time
-from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import torch
-from captum.attr import LayerIntegratedGradients, LLMGradientAttribution, TextTokenInput
-from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from benchmarks.page import RESULTS, keep, machine
-from captum_iba._bootstrap import paired_bootstrap
-from captum_iba.compare.tables import FEWEST
-from captum_iba.methods.prompt_methods import context_cite, leave_one_part_out
-from captum_iba.metrics.prompt_removal import linear_datamodeling_score, prompt_degradation, removal_effects
-from captum_iba.text.generation import (
-    GENERATION,
-    GREEDY,
-    LLMInformationBottleneckAttribution,
-    generation_settings,
-)
-from captum_iba.text.prompt import Prompt, divide
-from captum_iba.text.prompt_model import PromptRemoval
+from captum_iba.compare import PromptComparison, compare_prompts
+from captum_iba.methods.prompt_methods import PROMPT_METHODS
+from captum_iba.text import GenerationExplainer
+from captum_iba.text.generation import GREEDY
+from captum_iba.text.prompt import divide
 
-N_TOKENS, COUNTS, N_RERANKED = 24, (1, 3, 5), 8
+N_TOKENS = 24
 QUESTIONS = {
     "summary": "Summarize in one sentence:\n{}\nSummary:",
     "question": "{}\nQuestion: What is the text about?\nAnswer:",
@@ -74,34 +60,56 @@ def main() -> None:
     parser.add_argument("--column", default="text")
     parser.add_argument("--by", choices=("word", "sentence"), default="word")
     parser.add_argument("--examples", type=int, default=100)
-    parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
+    parser.add_argument("--methods", nargs="+", choices=list(PROMPT_METHODS), default=list(PROMPT_METHODS))
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--rows", type=Path, required=True, help="file of the rows, JSON lines")
+    parser.add_argument("--folder", type=Path, required=True, help="of the rows")
     options = parser.parse_args()
-    tokenizer = AutoTokenizer.from_pretrained(options.model)
-    model = AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.float32).eval()
-    attribution = LLMInformationBottleneckAttribution(model, tokenizer)
-    rows = [json.loads(line) for line in options.rows.read_text().splitlines()] if options.rows.is_file() else []
-    done = {(row["example"], row["method"]) for row in rows}
-    for number, (text, prompt_text, answer) in enumerate(prompts(options)):
-        wanted = [name for name in options.methods if (number, name) not in done]
-        if not wanted:
-            continue
-        case = Case(attribution, text, prompt_text, options.by)
-        if number == 0:
-            iba(case)  # the check of the model, once per model, is not timed
-        right = None if answer is None else answer.lower() in tokenizer.decode(case.response).lower()
-        for name in wanted:
-            row = {"example": number, "method": name, "right": right, **case.measure(name, answer is None)}
-            if answer is not None:
-                row["first"] = answer in case.prompt.names[max(range(case.n_parts), key=lambda i: row["scores"][i])]
-            rows.append(row)
-            with options.rows.open("a") as file:
-                file.write(json.dumps(row) + "\n")
-        print(f"{number + 1} of {options.examples}", flush=True)
+    explainer = GenerationExplainer.from_pretrained(options.model)
+    texts, questions, answers = zip(*prompts(options), strict=True)
+    asked, spans = zip(*(in_template(explainer, *pair, options.by) for pair in zip(texts, questions, strict=True)))
+    gen_args = {**GREEDY, "max_new_tokens": N_TOKENS}
+    comparison = compare_prompts(
+        explainer,
+        asked,
+        methods=options.methods,
+        granularity=spans,
+        gen_args=gen_args,
+        folder=options.folder,
+        on_row=lambda count: print(f"{count} of {len(asked) * len(options.methods)} rows", flush=True),
+    )
+    body = comparison.to_markdown()
+    if options.task == "fact":
+        body += f"\n{facts_found(explainer, comparison, asked, answers)}"
     name = f"generated_{Path(options.model).name}_{options.task}_{options.by}"
     title = f"Generated text: {Path(options.model).name}, {options.task}, by {options.by}"
-    keep(RESULTS / name, "generated_text", None, title, machine(), table(rows, options.methods), rows=rows)
+    rows = [asdict(row) for row in comparison.rows]
+    keep(RESULTS / name, "generated_text", None, title, machine(), body, rows=rows)
+
+
+def in_template(explainer: GenerationExplainer, text: str, prompt: str, by: str) -> tuple[str, list[tuple[int, int]]]:
+    """The prompt in the model's chat template, if it has one, and the spans of the parts of the text in it."""
+    tokenizer = explainer.tokenizer
+    if tokenizer.chat_template:
+        messages = [{"role": "user", "content": prompt}]
+        prompt = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    start = prompt.index(text)
+    return prompt, [(start + a, start + b) for a, b in divide(text, by)]
+
+
+def facts_found(
+    explainer: GenerationExplainer, comparison: PromptComparison, asked: tuple[str, ...], answers: tuple[str, ...]
+) -> str:
+    """How often each method ranks the sentence with the answer first, where the model answers right."""
+    lines = []
+    right = [
+        answer.lower() in explainer.explain(prompt, n_steps=0, rerank=0, granularity="sentence").response.lower()
+        for prompt, answer in zip(asked, answers, strict=True)
+    ]
+    for method in comparison.methods:
+        rows = [row for row in comparison.rows if row.method == method and right[row.prompt]]
+        first = [answers[row.prompt] in row.parts[int(torch.tensor(row.scores).argmax())] for row in rows]
+        lines.append(f"{method}: the sentence with the answer first in {sum(first)} of {len(first)} right answers.")
+    return "\n".join(lines)
 
 
 def prompts(options: argparse.Namespace) -> list[tuple[str, str, str | None]]:
@@ -125,148 +133,6 @@ def planted_fact(seed: int) -> tuple[str, str, str]:
     sentences.insert(draw.randint(0, len(sentences)), f"The {role} of the village is called {name}.")
     text = " ".join(sentences)
     return text, QUESTIONS["fact"].format(text, f"What is the {role} of the village called?"), name
-
-
-class Case:
-    """A prompt, the model's response, and the parts of the text in it."""
-
-    def __init__(self, attribution: LLMInformationBottleneckAttribution, text: str, prompt: str, by: str) -> None:
-        self.attribution, self.model, self.tokenizer = attribution, attribution.model, attribution.tokenizer
-        tokenizer = self.tokenizer
-        if tokenizer.chat_template:
-            messages = [{"role": "user", "content": prompt}]
-            prompt = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-        start = prompt.index(text)
-        spans = [(start + a, start + b) for a, b in divide(text, by)]
-        self.prompt: Prompt = attribution.read(prompt, spans)
-        self.n_parts = len(self.prompt.names)
-        self.response = attribution.response_ids(self.prompt, None, {**GREEDY, "max_new_tokens": N_TOKENS})
-        self.known: dict[tuple[bool, ...], float] = {}
-
-    def removal(self) -> PromptRemoval:
-        """The function of the kept parts, with a count of its passes."""
-        return PromptRemoval(self.model, self.prompt, self.response)
-
-    def cached(self, kept: Tensor) -> Tensor:
-        """Log-probabilities, each computed once for all methods; what a method itself runs is not cached."""
-        new = [row for row in dict.fromkeys(map(tuple, kept.tolist())) if row not in self.known]
-        if new:
-            self.known.update(zip(new, self.removal()(torch.tensor(new)).tolist(), strict=True))
-        return torch.tensor([self.known[tuple(row)] for row in kept.tolist()])
-
-    def measure(self, name: str, with_metrics: bool) -> dict[str, Any]:
-        """Scores and cost of a method, and its metrics."""
-        began = time.perf_counter()
-        scores, passes, *additive = METHODS[name](self)
-        seconds = time.perf_counter() - began
-        cost = {"scores": [round(value, 6) for value in scores.tolist()], "passes": passes, "seconds": seconds}
-        if not with_metrics:
-            return cost
-        removal = self.cached
-        drops = prompt_degradation(removal, scores, COUNTS).drops.tolist()
-        curve = prompt_degradation(removal, scores).drops
-        score = linear_datamodeling_score(removal, additive[0] if additive else scores, seed=1)
-        return {
-            **cost,
-            **{f"drop@{count}": drop for count, drop in zip(COUNTS, drops, strict=True)},
-            "aopc": float(curve.mean()),
-            "lds": score,
-        }
-
-
-def iba(case: Case, **overrides: Any) -> tuple[Tensor, float]:
-    """The bottleneck, and its cost in forward passes."""
-    settings = generation_settings(GENERATION, overrides)
-    weights = torch.ones(1, len(case.response)) / len(case.response)
-    bits, _, _ = case.attribution.attribute_parts(case.prompt, case.response, weights, settings)
-    # A backward pass to the embeddings alone costs about a forward pass.
-    return bits[0], 2 * settings.n_steps + 2
-
-
-def reranked(case: Case) -> tuple[Tensor, float, Tensor]:
-    """The bottleneck with its leading parts ranked by removal, as GenerationExplainer does; and the bits."""
-    bits, passes = iba(case)
-    order = bits.argsort(descending=True).tolist()
-    removal = case.removal()
-    _, effects = removal_effects(removal, order[:N_RERANKED], case.n_parts)
-    leaders = [order[i] for i in effects.argsort(descending=True).tolist()]
-    n_helpful = int((effects > 0).sum())  # those whose removal raises the log-probability are the last
-    scores = torch.empty(case.n_parts)
-    ranked = leaders[:n_helpful] + order[N_RERANKED:] + leaders[n_helpful:]
-    scores[ranked] = torch.arange(case.n_parts, 0, -1.0)
-    return scores, passes + removal.passes, bits
-
-
-def cite(case: Case, n_contexts: int) -> tuple[Tensor, float]:
-    """ContextCite."""
-    scores = context_cite(case.removal(), case.n_parts, len(case.response), n_contexts)
-    return scores, n_contexts
-
-
-def leave_one_out(case: Case) -> tuple[Tensor, float]:
-    """Each part deleted by itself."""
-    return leave_one_part_out(case.removal(), case.n_parts), case.n_parts + 1
-
-
-def integrated_gradients(case: Case, n_steps: int = 20) -> tuple[Tensor, float]:
-    """Captum's LLMGradientAttribution, which has a pass forward and back per step and token of the response."""
-    layer = case.model.get_input_embeddings()
-    attribution = LLMGradientAttribution(LayerIntegratedGradients(case.model, layer), case.tokenizer)
-    inp = TextTokenInput(case.prompt.text, case.tokenizer, skip_tokens=[])
-    inp.inp_tensor = torch.tensor([case.prompt.ids])
-    result = attribution.attribute(inp, target=torch.tensor(case.response), n_steps=n_steps, internal_batch_size=4)
-    parts = torch.tensor(case.prompt.parts)
-    scores = torch.zeros(case.n_parts).index_add_(
-        0, parts.clamp_min(0), torch.where(parts >= 0, result.seq_attr.cpu().float(), 0)
-    )
-    return scores, 2 * n_steps * len(case.response)
-
-
-def chance(case: Case) -> tuple[Tensor, float]:
-    """Random scores."""
-    return torch.rand(case.n_parts, generator=torch.Generator().manual_seed(len(case.prompt.ids))), 0
-
-
-METHODS: dict[str, Callable[[Case], tuple[Any, ...]]] = {
-    "iba": reranked,
-    "iba_bits": iba,
-    "context_cite_32": lambda case: cite(case, 32),
-    "context_cite_64": lambda case: cite(case, 64),
-    "context_cite_256": lambda case: cite(case, 256),
-    "leave_one_out": leave_one_out,
-    "integrated_gradients": integrated_gradients,
-    "random": chance,
-}
-
-
-def table(rows: list[dict[str, Any]], methods: list[str]) -> str:
-    """Means, and the paired difference of the first method with its interval."""
-    every = (*(f"drop@{count}" for count in COUNTS), "aopc", "lds")
-    columns = [name for name in every if all(name in row for row in rows)]
-    examples = sorted({row["example"] for row in rows})
-    of_method = {m: {row["example"]: row for row in rows if row["method"] == m} for m in methods}
-    names = ["method", *columns, "passes", "seconds", "first"]
-    lines = [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
-    for method in methods:
-        mine, cells = of_method[method], []
-        common = [i for i in examples if i in mine and i in of_method[methods[0]]]
-        for column in columns:
-            values = torch.tensor([mine[i][column] for i in common], dtype=torch.float64).nan_to_num(0)
-            reference = torch.tensor(
-                [of_method[methods[0]][i][column] for i in common], dtype=torch.float64
-            ).nan_to_num(0)
-            cell = f"{values.mean():.2f}"
-            if method != methods[0] and len(common) >= FEWEST:
-                found = paired_bootstrap(reference, values)
-                cell += f" ({found.mean:+.2f} [{found.low:+.2f}, {found.high:+.2f}])"
-            cells.append(cell)
-        right = [mine[i]["first"] for i in common if mine[i].get("right")]
-        first = f"{sum(right)} of {len(right)}" if right else "—"
-        passes = sum(mine[i]["passes"] for i in common) / len(common)
-        seconds = sum(mine[i]["seconds"] for i in common) / len(common)
-        lines.append(f"| {' | '.join([method, *cells, f'{passes:.0f}', f'{seconds:.1f}', first])} |")
-    brackets = f"; in brackets: {methods[0]} minus the method, 95% interval" if columns else ""
-    return "\n".join(lines) + f"\n\n{len(examples)} prompts{brackets}.\n"
 
 
 if __name__ == "__main__":
