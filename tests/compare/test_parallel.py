@@ -73,20 +73,19 @@ def test_results_of_a_map():
         assert list(workers.map("twice", [])) == []
 
 
-@pytest.mark.parametrize("count", [1, 2])
-def test_an_error_of_a_job_loses_no_worker_and_leaves_no_result(cluster, count):
+def test_an_error_of_a_job_loses_no_worker_and_leaves_no_result(cluster):
     class Picky:  # in here, so that it travels by value
         def take(self, number):
             if number == 1:
                 raise ValueError("not one")
             return number
 
-    with RayExecutor(workers=count).open(Picky()) as workers:
+    with RayExecutor(workers=2).open(Picky()) as workers:
         with pytest.raises(ValueError, match="not one"):
             list(workers.map("take", [(number, (number,)) for number in range(6)]))
         for numbers in ([7, 8, 9], []):
             assert sorted(workers.map("take", [(number, (number,)) for number in numbers])) == [(n, n) for n in numbers]
-        assert len(workers._free) + len(workers._busy) == count
+        assert len(workers._free) + len(workers._busy) == 2
 
 
 def test_workers_that_cannot_be_placed(cluster):
@@ -200,12 +199,6 @@ def test_a_chunk_that_nobody_survives(cluster, config_of, tmp_path, own_method, 
     assert [step.failed for step in prepare(config, tmp_path).run()] == [0]
 
 
-def test_what_a_worker_raises_is_raised_here(cluster, model_folder):
-    explainer = TextExplainer(*load_classifier(model_folder))
-    with pytest.raises(ValueError, match="^seed is .best., expected an integer"):
-        explain_texts(RayExecutor(workers=1), explainer, ["a film"], seed="best")
-
-
 def test_settings_without_statistics_gather_none(model_folder, monkeypatch):
     explainer = TextExplainer(*load_classifier(model_folder), layer=1)
     monkeypatch.setattr(TextExplainer, "use_neutral_statistics", lambda *_: pytest.fail("statistics were gathered"))
@@ -214,19 +207,6 @@ def test_settings_without_statistics_gather_none(model_folder, monkeypatch):
         LocalExecutor(), explainer, ["a film"], preset=replace(PRESETS["paper"], noise_around_input=True)
     )
     assert_agree([one.to_dict() for one in found], [one.to_dict() | {"preset": "custom"} for one in expected])
-
-
-@pytest.mark.filterwarnings("ignore:no statistics given")
-def test_kept_texts_go_on_by_another_executor(cluster, model_folder, tmp_path):
-    explainer = TextExplainer(*load_classifier(model_folder))
-    texts = ["a film", "a good film", "bad", "not a good film at all"]
-    expected = explain_texts(LocalExecutor(), explainer, texts, batch_size=1)
-    explain_texts(LocalExecutor(), explainer, texts[:2], batch_size=1, keep=tmp_path)
-    before = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
-    found = explain_texts(RayExecutor(workers=1), explainer, texts, batch_size=1, keep=tmp_path)
-    assert_agree([one.to_dict() for one in found], [one.to_dict() for one in expected])
-    assert len(before) == 2 and len(list(tmp_path.iterdir())) == 4
-    assert all(path.stat().st_mtime_ns == when for path, when in before.items())
 
 
 def test_texts_without_any_for_the_statistics(cluster, config_of, tmp_path):
@@ -257,13 +237,19 @@ def test_the_options(command, monkeypatch, tmp_path):
     assert not Path("o").exists()
 
 
-def test_explain_from_the_command_line(cluster, monkeypatch, tmp_path):
+def test_kept_texts_go_on_by_another_executor_from_the_command_line(cluster, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    Path("texts.txt").write_text("A wonderful film.\nDull.\n\nNot even funny, and far too long.\n", encoding="utf-8")
-    command = ["explain", "--file", "texts.txt", "--steps", "2", "--samples", "1", "--batch-size", "1", "--json", "-"]
-    here, there = (
-        CliRunner().invoke(cli.app, [*command, *options]) for options in ([], ["--executor", "ray", "--workers", "1"])
-    )
+    texts = ["A wonderful film.", "Dull.", "", "Not even funny, and far too long."]
+    Path("all.txt").write_text("\n".join(texts), encoding="utf-8")
+    Path("first.txt").write_text(texts[0], encoding="utf-8")
+    quick = ["explain", "--steps", "2", "--samples", "1", "--batch-size", "1", "--json", "-"]
+    whole = CliRunner().invoke(cli.app, [*quick, "--file", "all.txt"])
+    CliRunner().invoke(cli.app, [*quick, "--file", "first.txt", "--keep", "kept"])
+    before = {path: path.stat().st_mtime_ns for path in Path("kept").iterdir()}
+    by_ray = ["--executor", "ray", "--workers", "1"]
+    there = CliRunner().invoke(cli.app, [*quick, "--file", "all.txt", "--keep", "kept", *by_ray])
     assert there.exit_code == 0, there.output
-    assert_agree(json.loads(there.stdout), json.loads(here.stdout))
-    assert "wonderful" in here.stdout
+    assert_agree(json.loads(there.stdout), json.loads(whole.stdout))
+    assert "wonderful" in whole.stdout
+    assert len(before) == 1 and len(list(Path("kept").iterdir())) == 3
+    assert all(path.stat().st_mtime_ns == when for path, when in before.items())
