@@ -4,9 +4,9 @@
     python -m benchmarks.generated_text --model models/smollm2-135m-instruct --data train.jsonl.gz --folder rows
 
 The model answers every prompt itself, up to 24 tokens. Each method scores the words or sentences of the text in the
-prompt; what is asked about it is left alone. :func:`captum_iba.compare.compare_prompts` deletes the parts, and makes the
-table. Task "fact" has the answer in one sentence of several, and a line says how often that sentence comes first where
-the answer is right. Rows are kept in the folder, and the same command goes on.
+prompt; what is asked about it is left alone. :func:`captum_iba.compare.compare_prompts` deletes the parts. Task "fact"
+has the answer in one sentence of several, and a line says how often that sentence comes first where the answer is
+right. Rows are kept in the folder, and the same command goes on.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ def main() -> None:
     options = parser.parse_args()
     explainer = GenerationExplainer.from_pretrained(options.model)
     texts, questions, answers = zip(*prompts(options), strict=True)
-    asked, spans = zip(*(in_template(explainer, *pair, options.by) for pair in zip(texts, questions, strict=True)))
+    pairs = zip(texts, questions, strict=True)
+    asked, spans = zip(*(in_template(explainer, *pair, options.by) for pair in pairs), strict=True)
     gen_args = {**GREEDY, "max_new_tokens": N_TOKENS}
     comparison = compare_prompts(
         explainer,

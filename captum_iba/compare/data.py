@@ -136,7 +136,9 @@ def find_columns(
     for what, name in (("text", text), ("pair", pair), ("label", label)):
         if name is not None and name not in names:
             raise ValueError(f"data: there is no column {name!r} for the {what}; the columns are {listed}.")
-    spelled = {name.casefold(): name for name in reversed(names)}  # of names that differ in case only, the first
+    spelled = {
+        name.strip().casefold(): name for name in reversed(names)
+    }  # of names that differ in case only, the first
     if text is None:
         known = (pair_names for pair_names in _TEXTS if all(name is None or name in spelled for name in pair_names))
         first = next(known, None)

@@ -49,6 +49,7 @@ class PromptRow:
         values (dict): Each metric (:attr:`PromptComparison.columns`) with its value, None where it is not defined;
             empty where the method failed.
         error (str or None): Why it failed.
+        response (tuple of int): Token ids of the response.
     """
 
     prompt: int
@@ -57,6 +58,7 @@ class PromptRow:
     scores: tuple[float, ...]
     values: Mapping[str, float | None] = field(default_factory=dict)
     error: str | None = None
+    response: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -172,7 +174,7 @@ def compare_prompts(
         gen_args (dict, optional): Arguments of ``generate``. Default: up to 25 new tokens, the most probable ones.
         batch_size (int): Largest number of rows of a forward pass. Default: 8.
         folder (path, optional): Folder for the rows (``rows.jsonl``) and the table (``table.md``): the same call goes
-            on where it stopped, and one with more methods adds them. Default: None.
+            on where it stopped, tries again what failed, and one with more methods adds them. Default: None.
         on_row (Callable, optional): Called with the number of rows that are finished. Default: nothing is called.
         show_progress (bool): Whether to show a progress bar over prompts and methods. Default: False.
 
@@ -220,13 +222,16 @@ def compare_prompts(
     kept = None if folder is None else _KeptRows(Path(folder), explainer, asked, settings)
     rows = [] if kept is None else kept.rows(functions)
     done = {(row.prompt, row.method) for row in rows}
+    responses_kept = {} if kept is None else kept.responses
     bar: Any = progress(range(len(prompts)), "Prompts", len(prompts)) if show_progress else range(len(prompts))
     for number in bar:
         wanted = {name: function for name, function in functions.items() if (number, name) not in done}
         if not wanted:
             continue
         response = given[number]
-        ids = explainer.attribution.response_ids(read[number], response, _arguments(response, gen_args), "response")
+        ids = responses_kept.get(number) or explainer.attribution.response_ids(
+            read[number], response, _arguments(response, gen_args), "response"
+        )
         task = PromptTask(
             explainer,
             prompts[number],
@@ -282,13 +287,13 @@ def _measure(
     n_removals: int,
     seed: int,
 ) -> PromptRow:
-    parts = tuple(task.prompt.names)
+    parts, response = tuple(task.prompt.names), tuple(task.response)
     began = time.perf_counter()
     try:
         with _counted_passes(task.explainer.model) as passes:
             found = function(task)
     except Exception as error:
-        return PromptRow(number, name, parts, (), {}, f"{type(error).__name__}: {error}")
+        return PromptRow(number, name, parts, (), {}, f"{type(error).__name__}: {error}", response)
     seconds = time.perf_counter() - began
     scores, additive = found if isinstance(found, tuple) else (found, found)
     drops = prompt_degradation(removal, scores, COUNTS).drops.tolist()
@@ -297,7 +302,7 @@ def _measure(
     values["aopc"] = float(prompt_degradation(removal, scores).drops.mean())
     values |= {"lds": lds, "passes": passes[0], "seconds": seconds}
     known = {name: value if math.isfinite(value) else None for name, value in values.items()}
-    return PromptRow(number, name, parts, tuple(scores.detach().cpu().double().tolist()), known)
+    return PromptRow(number, name, parts, tuple(scores.detach().cpu().double().tolist()), known, None, response)
 
 
 @contextmanager
@@ -340,6 +345,7 @@ class _KeptRows:
             raise NotADirectoryError(f"folder: {folder} is a file, expected a folder")
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self._path = folder, folder / "rows.jsonl"
+        self.responses: dict[int, list[int]] = {}
         digest = hashlib.sha256(json.dumps(asked, default=str, sort_keys=True).encode()).hexdigest()
         about = {**settings, "prompts": digest, "model": explainer.fingerprint()}
         described = folder / "comparison.json"
@@ -355,7 +361,7 @@ class _KeptRows:
             write_text(described, json.dumps(about, indent=1))
 
     def rows(self, functions: Mapping[str, PromptMethod]) -> list[PromptRow]:
-        """Rows of these methods that were kept; a line that was cut is not there."""
+        """Rows of these methods that were kept, but for those that failed; a line that was cut is not there."""
         if not self._path.exists():
             return []
         content = self._path.read_text(encoding="utf-8")
@@ -364,12 +370,12 @@ class _KeptRows:
             write_text(self._path, f"{whole}\n" if whole else "")
         contents = [json.loads(line) for line in whole.splitlines()]
         codes = [content.pop("code") for content in contents]
+        # Generated once for all methods: another call of a model that samples may give another response.
+        self.responses = {content["prompt"]: content["response"] for content in contents}
         own = {name: code_digest(function, {}) for name, function in functions.items()}
-        rows = [
-            PromptRow(**{**content, "parts": tuple(content["parts"]), "scores": tuple(content["scores"])})
-            for content in contents
-        ]
-        return [row for row, code in zip(rows, codes, strict=True) if own.get(row.method) == code]
+        sequences = ("parts", "response", "scores")
+        rows = [PromptRow(**{**content, **{name: tuple(content[name]) for name in sequences}}) for content in contents]
+        return [row for row, code in zip(rows, codes, strict=True) if own.get(row.method) == code and row.error is None]
 
     def add(self, row: PromptRow, function: PromptMethod) -> None:
         """Append a row, with a digest of the method's code: rows of another method of this name are not used."""

@@ -23,7 +23,7 @@ from captum_iba.attr._model.guard import ModuleGuard
 from captum_iba.attr.objective import NATS_PER_BIT, Information, MaskLayout
 from captum_iba.attr.optimizer import optimize_mask
 from captum_iba.attr.settings import BottleneckSettings, SettingsOverrides, resolve_settings
-from captum_iba.text.prompt import Prompt, read_prompt, token_text
+from captum_iba.text.prompt import Prompt, encode_response, read_prompt, token_text
 from captum_iba.text.prompt_model import (
     ClosableModel,
     check_model,
@@ -228,7 +228,9 @@ class LLMInformationBottleneckAttribution:
         self, prompt: Prompt, target: Any, gen_args: dict[str, Any] | None = None, name: str = "target"
     ) -> list[int]:
         """Token ids of a response to a prompt; ``name`` is the argument that errors name."""
-        response = self._generated(prompt, gen_args, name) if target is None else self._given(target, gen_args, name)
+        response = (
+            self._generated(prompt, gen_args, name) if target is None else self._given(prompt, target, gen_args, name)
+        )
         self._check_length(prompt, len(response))
         return response
 
@@ -246,11 +248,11 @@ class LLMInformationBottleneckAttribution:
             raise ValueError(f"{name} is None, and generation ended at once; expected a {name} to explain")
         return response
 
-    def _given(self, target: Any, gen_args: dict[str, Any] | None, name: str) -> list[int]:
+    def _given(self, prompt: Prompt, target: Any, gen_args: dict[str, Any] | None, name: str) -> list[int]:
         if gen_args is not None and gen_args != decoder_arguments(gen_args):
             raise ValueError(f"gen_args is given, and {name}, too: expected arguments for generation without a {name}")
         if isinstance(target, str):
-            response = self.tokenizer(target, add_special_tokens=False)["input_ids"]
+            response, _ = encode_response(self.tokenizer, prompt, target)
         elif isinstance(target, (Tensor, list, tuple)):
             response = [int(number) for number in torch.as_tensor(target).flatten().tolist()]
         else:

@@ -24,7 +24,7 @@ from captum_iba.text.generation import GENERATION, LLMInformationBottleneckAttri
 from captum_iba.text.generation_result import GenerationAttribution, PromptCheck, PromptPart, ResponseToken
 from captum_iba.text.json_result import provenance
 from captum_iba.text.model_properties import model_name
-from captum_iba.text.prompt import Prompt, is_span
+from captum_iba.text.prompt import Prompt, decode_response, encode_response, is_span
 from captum_iba.text.prompt_model import PromptRemoval, decoder_arguments
 from captum_iba.text.statistics import model_fingerprint, tokenizer_fingerprint
 
@@ -119,7 +119,8 @@ class GenerationExplainer:
         Args:
 
             prompt (str or list of messages): The prompt. The tokens of the response follow its tokens as they are:
-                        after a prompt that ends without white space a response begins with a space.
+                        after a prompt that ends without white space a response begins with a space. A text is
+                        encoded as it follows the prompt, which can give other tokens than the model generates for it.
             response (str or sequence of int, optional): The response, as text or token ids.
                         Default: None, what the model generates
             span (str or tuple of int, optional): Start and end of the characters of the response that are explained, or
@@ -170,7 +171,7 @@ class GenerationExplainer:
         settings = generation_settings(preset, overrides)
         read = self.read(prompt, response, granularity, gen_args)
         ids = self.attribution.response_ids(read, response, gen_args, "response")
-        text, offsets, shared = self._offsets(ids, response)
+        text, offsets, shared = self._offsets(read, ids, response)
         start, end = _find_span(span, text)
         explained = [span is None or (start < b and a < end) for a, b in shared]
         if not any(explained):
@@ -180,6 +181,11 @@ class GenerationExplainer:
         weights = torch.tensor(explained[:length], dtype=torch.float32)
         weights = weights / weights.sum()
         other = None if contrast is None else self._contrast(read, text[:start], contrast)
+        if contrast is not None and not read.before_response and text[start].isspace() != contrast[0].isspace():
+            warn_user(
+                f"contrast: one of {text[start:end]!r} and {contrast!r} begins with white space, which may decide "
+                "between them; expected both to begin alike"
+            )
         rows = weights.unsqueeze(0)
         if per_token:
             rows = torch.cat([rows, torch.eye(length)[weights > 0]])
@@ -279,7 +285,7 @@ class GenerationExplainer:
         self.attribution.response_ids(prompt, contrast, None, "contrast")
         text = before + contrast
         ids = self.attribution.response_ids(prompt, text, None, "contrast")
-        _, _, shared = self._offsets(ids, text)
+        _, _, shared = self._offsets(prompt, ids, text)
         inside = torch.tensor([float(end > len(before)) for _, end in shared])
         return ids, inside / inside.sum()
 
@@ -298,7 +304,7 @@ class GenerationExplainer:
         return lambda kept: torch.nn.functional.logsigmoid(of_response(kept) - of_contrast(kept))
 
     def _offsets(
-        self, ids: Sequence[int], response: str | Sequence[int] | None
+        self, prompt: Prompt, ids: Sequence[int], response: str | Sequence[int] | None
     ) -> tuple[str, list[tuple[int, int]], list[tuple[int, int]]]:
         """A response, and the characters of its tokens, twice.
 
@@ -306,15 +312,15 @@ class GenerationExplainer:
         belongs to each.
         """
         if isinstance(response, str):
-            encoded = self.tokenizer(response, add_special_tokens=False, return_offsets_mapping=True)
-            shared = [(a, b) for a, b in encoded["offset_mapping"]]
+            _, shared = encode_response(self.tokenizer, prompt, response)
             spans = [*shared, (len(response), len(response))]
             ends = list(accumulate((min(b, after) for (_, b), (after, _) in pairwise(spans)), max, initial=0))
             return response, list(pairwise([*ends[:-1], len(response)])), shared
-        text = str(self.tokenizer.decode(ids))
+        text = decode_response(self.tokenizer, prompt, ids)
+        space = text.removesuffix(str(self.tokenizer.decode(ids)))
         ends, shared = [0], []
         for i in range(1, len(ids) + 1):
-            begun = str(self.tokenizer.decode(ids[:i])) if i < len(ids) else text
+            begun = space + str(self.tokenizer.decode(ids[:i])) if i < len(ids) else text
             whole = begun.removesuffix("\ufffd") if i < len(ids) else text
             same = next((k for k, (a, b) in enumerate(zip(whole, text, strict=False)) if a != b), len(whole))
             ends.append(max(ends[-1], min(same, len(text))))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -37,6 +37,7 @@ class Prompt:
         spans (list of tuple): Start and end of each part in ``text``; empty if only ids are known.
         decoder_ids (list of int): Token ids after which the response follows in the decoder of an encoder-decoder;
             empty for a decoder.
+        before_response (str): White space that a chat template puts before a response.
     """
 
     ids: list[int]
@@ -45,6 +46,7 @@ class Prompt:
     text: str = ""
     spans: list[tuple[int, int]] = field(default_factory=list)
     decoder_ids: list[int] = field(default_factory=list)
+    before_response: str = ""
 
 
 def read_prompt(inp: Any, tokenizer: Any, granularity: str | Sequence[tuple[int, int]] = "token") -> Prompt:
@@ -73,6 +75,7 @@ def read_prompt(inp: Any, tokenizer: Any, granularity: str | Sequence[tuple[int,
                 raise TypeError(f"the content of message {number} is a {type(content).__name__}, expected a string")
         text = tokenizer.apply_chat_template(inp, tokenize=False, add_generation_prompt=True)
         prompt = _divide(_Tokens.of(tokenizer, text), _contents(tokenizer, text, inp), granularity, tokenizer)
+        prompt = replace(prompt, before_response=_space_before_response(tokenizer, text, inp))
     else:
         raise TypeError(
             f"inp is a {type(inp).__name__}, expected TextTokenInput, TextTemplateInput, a string or chat messages"
@@ -98,6 +101,40 @@ def divide(text: str, granularity: str) -> list[tuple[int, int]]:
         for start, sentence in ((start, text[start:end]) for start, end in pairwise(ends))
         if sentence.strip()
     ]
+
+
+def encode_response(tokenizer: Any, prompt: Prompt, response: str) -> tuple[list[int], list[tuple[int, int]]]:
+    """Token ids of a response as they follow a prompt, and the start and end of each in the response.
+
+    The response of a decoder is encoded with what comes before it: by itself it may begin with a space that it does not
+    have ("▁" of Llama). Where it goes on with a word of the prompt, or the prompt has other tokens then, a new line
+    stands for the prompt.
+    """
+    contexts = [("\n", tokenizer("\n", add_special_tokens=False)["input_ids"])]
+    text = prompt.text or str(tokenizer.decode(prompt.ids))
+    if not (text[-1:].isalnum() and response[:1].isalnum()):
+        spaces = "" if response[:1].isspace() else prompt.before_response
+        contexts = [*((before, prompt.ids) for before in dict.fromkeys([text + spaces, text])), *contexts]
+    for before, ids in () if prompt.decoder_ids else contexts:
+        for add_special_tokens in (False, True):
+            encoded = tokenizer(before + response, add_special_tokens=add_special_tokens, return_offsets_mapping=True)
+            found, offsets = encoded["input_ids"], encoded["offset_mapping"]
+            while len(found) > len(ids) and add_special_tokens and offsets[-1][0] == offsets[-1][1]:
+                found, offsets = found[:-1], offsets[:-1]  # the token that ends a text
+            spans = [(max(0, a - len(before)), b - len(before)) for a, b in offsets[len(ids) :]]
+            if found[: len(ids)] == ids and all(end > 0 for _, end in spans):
+                return found[len(ids) :], spans
+    encoded = tokenizer(response, add_special_tokens=False, return_offsets_mapping=True)
+    return encoded["input_ids"], [(a, b) for a, b in encoded["offset_mapping"]]
+
+
+def decode_response(tokenizer: Any, prompt: Prompt, ids: Sequence[int]) -> str:
+    """Text of the token ids of a response; with the space that decoding takes from a text, if its tokens need it."""
+    text = str(tokenizer.decode(ids))
+    for candidate in (text, f" {text}"):
+        if encode_response(tokenizer, prompt, candidate)[0][:1] == list(ids[:1]):
+            return candidate
+    return text
 
 
 def token_text(tokenizer: Any, number: int) -> str:
@@ -250,6 +287,20 @@ def _contents(tokenizer: Any, text: str, messages: Sequence[Mapping[str, str]]) 
         if filled == text and len(spans) == len(marks):
             return [spans[i] for i, message in enumerate(messages) if message.get("role") != "system"]
     raise ValueError("inp: the chat template changes the contents of messages, expected each once, as it is")
+
+
+def _space_before_response(tokenizer: Any, text: str, messages: Sequence[Mapping[str, str]]) -> str:
+    """White space between the text of a chat template and the response that follows it."""
+    import jinja2
+
+    (mark,) = _marks(1)
+    answered = [*messages, {"role": "assistant", "content": mark}]
+    try:
+        rendered = str(tokenizer.apply_chat_template(answered, tokenize=False))
+    except jinja2.TemplateError:  # messages that nothing may follow
+        return ""
+    between = rendered.removeprefix(text).partition(mark)[0] if rendered.startswith(text) else ""
+    return between if between.isspace() else ""
 
 
 def _marks(count: int) -> list[str]:

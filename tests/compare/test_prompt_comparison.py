@@ -70,6 +70,32 @@ def test_responses_are_generated_once(explainer):
     assert seen[0] == seen[1] and explainer.tokenizer.decode(seen[0]) == text
 
 
+def test_a_sampled_response_is_that_of_all_methods(explainer, tmp_path):
+    asked = {"gen_args": {"do_sample": True, "max_new_tokens": 4}, "folder": tmp_path}
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        compare_prompts(explainer, PROMPTS[1:], methods={"a": words_by_length}, **asked)
+        torch.manual_seed(1)
+        both = compare_prompts(explainer, PROMPTS[1:], methods={"a": words_by_length, "b": words_by_length}, **asked)
+    for column in ("drop@1", "aopc", "lds"):
+        assert both.values("a", column) == pytest.approx(both.values("b", column), abs=1e-6, nan_ok=True)
+    assert [row.response for row in both.rows[::2]] == [row.response for row in both.rows[1::2]]
+
+
+def test_what_failed_is_tried_again(explainer, tmp_path):
+    def fragile(task):
+        if not (tmp_path / "enough").exists():
+            raise RuntimeError("out of memory")
+        return words_by_length(task)
+
+    first = compare_prompts(explainer, PROMPTS[1:2], methods={"a": fragile}, folder=tmp_path / "rows")
+    assert first.rows[0].error == "RuntimeError: out of memory"
+    (tmp_path / "enough").touch()
+    for _ in range(2):
+        again = compare_prompts(explainer, PROMPTS[1:2], methods={"a": fragile}, folder=tmp_path / "rows")
+        assert [row.error for row in again.rows] == [None]
+
+
 def test_a_comparison_goes_on_and_grows(explainer, tmp_path):
     counted = []
     first = compare_prompts(explainer, PROMPTS[:2], methods={"length": words_by_length}, folder=tmp_path)
