@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -24,7 +24,10 @@ _ATTENTION, _CROSS_ATTENTION = "captum_iba_closing", "captum_iba_closing_cross"
 _KEY_BIAS: ContextVar[Tensor] = ContextVar("captum_iba_key_bias")
 # Differences of log-probabilities, relative to 1, by which a model computes otherwise than is assumed: in one
 # implementation of attention, and between two in half precision, which differ by up to 0.03 in real models.
-_SAME, _SAME_IN_HALF_PRECISION = 1e-2, 0.2
+_SAME, _SAME_IN_HALF_PRECISION, _SAME_BEHIND_PREFIX = 1e-2, 0.2, 1e-3
+# Fewer tokens before the first part, in number or of all, or fewer rows, are not worth the passes that fill and try
+# the cache.
+_LEAST_PREFIX, _LEAST_SHARE, _LEAST_ROWS = 16, 0.2, 8
 
 
 class ClosableModel:
@@ -54,6 +57,7 @@ class ClosableModel:
         self.last = torch.arange(self.ids.shape[1], device=self.device).view(1, -1, 1) == last
         # (1, T, T): whether the mask of a key's part applies to a query.
         self.closes = self.maskable.unsqueeze(1) & ~same
+        self.prefix = cached_prefix(model, prompt, response)
 
     @cached_property
     def statistics(self) -> tuple[Tensor, Tensor]:
@@ -68,13 +72,13 @@ class ClosableModel:
 
     def log_probabilities(self, rows: int, lam: Tensor | None = None, log_lam: Tensor | None = None) -> Tensor:
         """Log-probabilities of the response's tokens, (rows, R), through a mask, (rows, T, 1), or without."""
-        embedded = self.embedded.expand(rows, -1, -1)
+        embedded, start = self.embedded.expand(rows, -1, -1), self.prefix.length
         if lam is not None and log_lam is not None:
             embedded = torch.where(self.last, apply_bottleneck(embedded, self.statistics[0], lam), embedded)
-            bias = torch.where(self.closes, log_lam.transpose(1, 2), 0.0).unsqueeze(1)
+            bias = torch.where(self.closes[:, start:], log_lam.transpose(1, 2), 0.0).unsqueeze(1)
             with _closing_attention(self.model, _ATTENTION, bias):
-                return self._of_response(embedded)
-        return self._of_response(embedded)
+                return self._of_response(embedded[:, start:])
+        return self._of_response(embedded[:, start:])
 
     def own_log_probabilities(self, ids: Tensor) -> Tensor:
         """Log-probabilities of the response's tokens by the model as it is, from token ids, (1, R)."""
@@ -87,8 +91,58 @@ class ClosableModel:
         return _of_tokens(logits[:, -len(self.response) - 1 : -1], self.response)
 
     def _of_response(self, embedded: Tensor) -> Tensor:
-        logits = _last_logits(self.model, len(self.response) + 1, inputs_embeds=embedded)[:, :-1]
+        logits = _last_logits(self.model, len(self.response) + 1, self.prefix, inputs_embeds=embedded)[:, :-1]
         return _of_tokens(logits, self.response)
+
+
+@dataclass(frozen=True)
+class CachedPrefix:
+    """The tokens before the first part of a prompt, which no mask or removal changes.
+
+    Attributes:
+        length (int): Number of these tokens; 0 where they are computed in every pass.
+        layers (tuple): Keys and values of each layer, (1, H, length, D).
+    """
+
+    length: int = 0
+    layers: tuple[tuple[Tensor, Tensor], ...] = ()
+
+    def arguments(self, rows: int) -> dict[str, Any]:
+        """What a forward pass over the tokens that follow takes."""
+        from transformers import DynamicCache
+
+        if not self.length:
+            return {}
+        # A forward pass appends to its cache, so each has its own.
+        return {"past_key_values": DynamicCache([tuple(t.expand(rows, -1, -1, -1) for t in kv) for kv in self.layers])}
+
+
+def cached_prefix(model: Any, prompt: Prompt, response: Sequence[int]) -> CachedPrefix:
+    """Computes the tokens before the first part once, if they are many, and the model gives the same behind them.
+
+    Layers of other caches than the plain one, such as those of a sliding window, have none.
+    """
+    from transformers.cache_utils import DynamicCache, DynamicLayer
+
+    nothing, ids = CachedPrefix(), [*prompt.ids, *response]
+    first = next((i for i, part in enumerate(prompt.parts) if part >= 0), 0)
+    length = first - 1  # the token before the first part gives the response where all parts are removed
+    takes_cache = "past_key_values" in inspect.signature(model.forward).parameters
+    if prompt.decoder_ids or not takes_cache or length < max(_LEAST_PREFIX, len(ids) * _LEAST_SHARE):
+        return nothing
+    tokens = torch.tensor([ids], device=model.get_input_embeddings().weight.device)
+    with torch.no_grad():
+        cache = getattr(model(input_ids=tokens[:, :length], use_cache=True), "past_key_values", None)
+        layers: list[Any] = cache.layers if type(cache) is DynamicCache else []
+        if not layers or any(type(layer) is not DynamicLayer for layer in layers):
+            return nothing
+        prefix = CachedPrefix(length, tuple((layer.keys, layer.values) for layer in layers))
+        whole = _last_logits(model, len(response) + 1, input_ids=tokens).float()
+        behind = _last_logits(model, len(response) + 1, prefix, input_ids=tokens[:, length:]).float()
+    # Positions that depend on the length (dynamic rotary embeddings) are others in a shorter text.
+    tolerance = _SAME_IN_HALF_PRECISION if torch.finfo(layers[0].keys.dtype).bits < 32 else _SAME_BEHIND_PREFIX
+    same = behind.shape == whole.shape and ((behind - whole).abs() <= tolerance * (1 + whole.abs())).all()
+    return prefix if bool(same) else nothing
 
 
 class ClosableEncoderDecoder(ClosableModel):
@@ -227,10 +281,12 @@ class PromptRemoval:
         limit = getattr(self.model.config.get_text_config(), "original_max_position_embeddings", None) or math.inf
         groups = [[i for i in by_length if len(rows[i]) <= limit], [i for i in by_length if len(rows[i]) > limit]]
         with ModuleGuard(self.model), torch.no_grad():
+            pays = len(rows) >= _LEAST_ROWS and limit == math.inf
+            prefix = cached_prefix(self.model, self.prompt, self.response) if pays else CachedPrefix()
             for group in groups:
                 for start in range(0, len(group), self.batch_size):
                     batch = group[start : start + self.batch_size]
-                    values[batch] = self._of_batch([rows[i] for i in batch])
+                    values[batch] = self._of_batch([rows[i] for i in batch], prefix)
         self.passes += len(rows)
         return values
 
@@ -246,7 +302,7 @@ class PromptRemoval:
         ids = ids or [_first_token(self.model)]
         return ids if prompt.decoder_ids else [*ids, *self.response]
 
-    def _of_batch(self, rows: Sequence[Sequence[int]]) -> Tensor:
+    def _of_batch(self, rows: Sequence[Sequence[int]], prefix: CachedPrefix) -> Tensor:
         """Rows are padded on the right, where causal attention does not see it; an encoder gets a mask."""
         length, size = max(len(row) for row in rows), len(self.response)
         device = self.model.get_input_embeddings().weight.device
@@ -260,7 +316,7 @@ class PromptRemoval:
             ).logits[:, -size:]
             return (_of_tokens(logits, torch.tensor(self.response, device=device)).cpu() * self.weights).sum(1)
         first = torch.tensor([len(row) - size - 1 for row in rows], device=device)
-        logits = _last_logits(self.model, length - int(first.min()), input_ids=ids)
+        logits = _last_logits(self.model, length - int(first.min()), prefix, input_ids=ids[:, prefix.length :])
         steps = first.unsqueeze(1) - int(first.min()) + torch.arange(size, device=device)
         of_rows = logits.gather(1, steps.unsqueeze(2).expand(-1, -1, logits.shape[2]))
         of_tokens = _of_tokens(of_rows, torch.tensor(self.response, device=device))
@@ -333,10 +389,12 @@ def _of_tokens(logits: Tensor, targets: Tensor) -> Tensor:
     return of_targets.squeeze(2)
 
 
-def _last_logits(model: Any, count: int, **inputs: Tensor) -> Tensor:
+def _last_logits(model: Any, count: int, prefix: CachedPrefix | None = None, **inputs: Tensor) -> Tensor:
     """Logits of the last positions; a vocabulary times all positions is what exhausts memory."""
     takes_count = "logits_to_keep" in inspect.signature(model.forward).parameters
-    options = {"logits_to_keep": count} if takes_count else {}
+    options: dict[str, Any] = {"logits_to_keep": count} if takes_count else {}
+    if prefix is not None:
+        options |= prefix.arguments(len(next(iter(inputs.values()))))
     logits: Tensor = model(**inputs, use_cache=False, **options).logits
     return logits[:, -count:]
 

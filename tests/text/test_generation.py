@@ -11,8 +11,9 @@ from captum.attr import LLMAttributionResult, TextTemplateInput, TextTokenInput
 from torch.nn import functional as F
 
 from captum_iba.attr.objective import information
+from captum_iba.text import GenerationExplainer, prompt_model
 from captum_iba.text.generation import GENERATION, LLMInformationBottleneckAttribution
-from captum_iba.text.prompt import read_prompt
+from captum_iba.text.prompt import divide, read_prompt
 from tests.text.conftest import DECODER
 
 WINDOW = {**DECODER, "head_dim": 8, "sliding_window": 3}
@@ -258,3 +259,37 @@ def test_learned_prompts_are_refused(llama, wordpiece):
     model = peft.get_peft_model(copy.deepcopy(llama), config)
     with pytest.raises(ValueError, match="has learned prompts of PEFT"):
         LLMInformationBottleneckAttribution(model, wordpiece)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_stands_before_the_first_part_is_computed_once(wordpiece, family, monkeypatch):
+    """With the same result; layers that attend in windows compute it in every pass."""
+    explainer = GenerationExplainer(language_model(family), wordpiece)
+    text = "a bad plot and a dull end . " * 4 + PROMPT
+    start = len(text) - len(PROMPT)
+    spans = [(start + a, start + b) for a, b in divide(PROMPT, "word")]
+    explainer.explain(PROMPT, RESPONSE, rerank=0, n_steps=1)  # the check of the model, once
+    lengths = []
+
+    def look(module, args, inputs):
+        given = inputs["inputs_embeds" if inputs.get("input_ids") is None else "input_ids"]
+        lengths.append(given.shape[:2].numel())
+
+    count = explainer.model.register_forward_pre_hook(look, with_kwargs=True)
+    results = []
+    for least in (16, 1000):
+        monkeypatch.setattr(prompt_model, "_LEAST_PREFIX", least)
+        lengths.clear()
+        explained = explainer.explain(text, " " + RESPONSE, granularity=spans, per_token=True, check=True, **QUICK)
+        removal = explainer.removal(text, " " + RESPONSE, granularity=spans)
+        results.append((explained, removal(torch.rand(20, 5, generator=torch.Generator().manual_seed(0)) > 0.5)))
+        results.append(sum(lengths))
+    count.remove()
+    (cached, without_some), tokens, (whole, other), all_tokens = results
+    assert cached.bits == pytest.approx(whole.bits, rel=1e-4, abs=1e-4)
+    assert [part.effect for part in cached.parts] == pytest.approx([part.effect for part in whole.parts], abs=1e-4)
+    for one, same in zip(cached.tokens, whole.tokens, strict=True):
+        assert one.bits == pytest.approx(same.bits, rel=1e-4, abs=1e-4)
+    assert torch.allclose(without_some, other, atol=1e-4)
+    windows = dict.fromkeys(["mistral", "gemma2", "gemma3", "gpt_oss"], 1.2)
+    assert tokens < {**windows, "phi3": 0.9}.get(family, 0.5) * all_tokens
