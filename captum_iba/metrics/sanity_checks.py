@@ -88,8 +88,8 @@ def cascading_randomization(
         raise ValueError(
             f"layers is {list(names)}, expected names of the model's modules, such as {with_parameters[-3:]}"
         )
-    original = explain_func(model).detach().abs()
     randomized = copy.deepcopy(model)
+    original = explain_func(randomized).detach().abs()
     columns = []
     for number, name in enumerate(names):
         _reinitialize(randomized.get_submodule(name), seed + number)

@@ -8,6 +8,7 @@ from torch import nn
 
 from captum_iba import FeatureStatistics, InformationBottleneckAttribution
 
+peft = pytest.importorskip("peft")
 transformers = pytest.importorskip("transformers")
 
 
@@ -396,3 +397,34 @@ def test_a_mask_is_not_used_for_positions_in_another_order(name, left):
     else:
         with pytest.warns(UserWarning, match=f"layer {name} seems to have the positions of attention_mask in another"):
             assert FeatureStatistics.estimate(model, layer, [batch]).count == 2000
+
+
+class MeanOfTokens(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.output = nn.Embedding(50, 8), nn.Linear(8, 3)
+
+    def forward(self, input_ids, attention_mask=None):
+        return self.output((self.embedding(input_ids) * attention_mask.unsqueeze(2)).sum(1))
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        nn.DataParallel,
+        lambda model: torch.compile(model, backend="eager"),
+        lambda model: peft.get_peft_model(model, peft.LoraConfig(target_modules=["output"])),
+    ],
+    ids=["DataParallel", "compiled", "PEFT"],
+)
+def test_the_mask_of_a_tuple_is_found_in_a_model_that_is_wrapped(wrap):
+    """Where padding is on the left, and no row is whole, nothing else tells."""
+    torch.manual_seed(0)
+    model = MeanOfTokens().eval()
+    mask = (torch.arange(16) >= 16 - torch.randint(2, 10, (400, 1))).long()
+    ids = torch.randint(1, 50, (400, 16)) * mask
+    batches = list(zip(ids.split(50), mask.split(50), strict=True))
+    expected = FeatureStatistics.estimate(model, model.embedding, batches)
+    found = FeatureStatistics.estimate(wrap(model), model.embedding, batches)
+    assert found.count == expected.count == int(mask.sum())
+    torch.testing.assert_close(found.std, expected.std)

@@ -178,3 +178,9 @@ def test_ground_truth_precision_per_example():
 def test_ground_truth_precision_of_wrong_shapes(shape):
     with pytest.raises(ValueError, match="attributions and masks have the shapes"):
         ground_truth_precision(torch.zeros(shape), GROUND_TRUTH)
+
+
+def test_a_model_in_training_mode_is_left_as_it_was():
+    model = torch.nn.Sequential(torch.nn.Linear(5, 6), torch.nn.BatchNorm1d(6), torch.nn.Linear(6, 3))
+    cascading_randomization(model, lambda scored: scored(torch.linspace(-1, 1, 35).view(7, 5)))
+    assert int(model[1].num_batches_tracked) == 0 and model.training

@@ -28,7 +28,7 @@ class Padding:
     """
 
     def __init__(self, forward_func: Callable[..., Any], layers: Sequence[str]) -> None:
-        self._function = forward_func.forward if isinstance(forward_func, Module) else forward_func
+        self._function = _with_parameters(forward_func)
         self._layers = layers
         self._have_positions: dict[int, bool] = {}
         self._of_which_text = True  # whether it is known which text of several a mask belongs to
@@ -227,7 +227,7 @@ class Padding:
         named: dict[str, Any] = {}
         for name, value in bound.arguments.items():
             if bound.signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL:
-                named.update((f"item {len(named) + number}", item) for number, item in enumerate(value))
+                named.update({f"item {number}": item for number, item in enumerate(value, len(named))})
             else:
                 named[name] = value
         return named
@@ -370,6 +370,19 @@ def _is_triangle(value: Tensor) -> bool:
         return False
     seen = value == value[0, 0]  # the first position sees itself
     return bool(seen.equal(seen.tril()) and seen.tril().sum() == len(seen) * (len(seen) + 1) // 2)
+
+
+def _with_parameters(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What names the parameters of a callable: of a wrapper (torch.compile, PEFT, DataParallel) the model in it."""
+    while isinstance(function, Module):
+        kinds = {parameter.kind for parameter in inspect.signature(function.forward).parameters.values()}
+        in_peft = getattr(function, "get_base_model", lambda: None)
+        held = (getattr(function, "_orig_mod", None), in_peft(), getattr(function, "module", None))
+        wrapped = next((module for module in held if isinstance(module, Module)), function)
+        if kinds != {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD} or wrapped is function:
+            return function.forward
+        function = wrapped
+    return function
 
 
 def _is_called_mask(name: str) -> bool:
