@@ -190,6 +190,7 @@ def test_labels_and_ids_of_a_table_are_kept():
     entries = json.loads(Path("out.json").read_text("utf-8"))
     assert [(entry["id"], entry["label"]) for entry in entries] == [("a", "pos"), ("b", "")]
     assert [TextAttribution.from_dict(entry).text for entry in entries] == [GOOD, DULL]
+    assert "a, label pos\n" in done.stdout and "\nb, label \n" in done.stdout
     page = Path("out.html").read_text("utf-8")
     assert ">gold label</button>" in page and 'data-head="gold label" data-value="pos"' in page
     Path("r.csv").write_text(f'text,label\n"{GOOD}",1\n"{DULL}",POSITIVE\n', encoding="utf-8")
@@ -204,7 +205,7 @@ def test_labels_and_ids_of_a_table_are_kept():
     done = run("explain", *QUICK, "--file", "r.csv", "--html", "out.html")
     page = Path("out.html").read_text("utf-8")
     assert "not the predicted class" not in page and 'data-head="gold label" data-value="2"' in page
-    Path("r.csv").write_text(f'text,label\n"{GOOD}",1.0\n"{DULL}",-1\n', encoding="utf-8")
+    Path("r.csv").write_text(f'text,label\n"{GOOD}",1.0\n"{DULL}",-1\n"{DULL}",0\n', encoding="utf-8")
     done = run("explain", *QUICK, "--file", "r.csv", "--html", "out.html")
     page = Path("out.html").read_text("utf-8")
     assert "not the predicted class" not in page and 'data-head="gold label" data-value="positive"' in page

@@ -70,6 +70,22 @@ def test_explain_responses_of_a_table(language_model, monkeypatch):
     assert alone.parts == results[0].parts and alone.check == results[0].check
     page = Path("page.html").read_text("utf-8")
     assert page.count('<details class="response-of"') == 3 and page.count('id="r2t0"') == 1
+    assert "1. <bdi>the film was good</bdi>: <b><bdi>a good film" in page
+
+
+def test_rows_of_a_table_have_their_ids(language_model):
+    rows = [{"id": "a", "prompt": "the film was good", "response": "yes"}]
+    rows += [{"id": "b", "prompt": "a dull plot", "response": "yes"}]
+    Path("prompts.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    command = [*language_model, "--file", "prompts.jsonl", "--no-check", "--rerank", "0"]
+    done = run(*command, "--json", "out.json", "--html", "out.html")
+    assert done.exit_code == 0, done.stderr
+    assert done.stdout.startswith("a. the film was good\n") and "\n\nb. a dull plot\n" in done.stdout
+    assert [entry["id"] for entry in json.loads(Path("out.json").read_text("utf-8"))] == ["a", "b"]
+    page = Path("out.html").read_text("utf-8")
+    assert "<summary>a. <bdi>the film was good</bdi>" in page and "<summary>b. <bdi>a dull plot</bdi>" in page
+    done = run(*command, "--span", "no")
+    assert done.exit_code == 1 and "prompt 'the film was good': span is 'no', which is not in" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -96,7 +112,7 @@ def test_tables_of_prompts_that_cannot_be_read(language_model, rows, arguments, 
         (["the film", "--prompt-column", "prompt"], "--prompt-column is for a table"),
         (["the film", "--file", "-"], "PROMPT and --file: expected one of them"),
         (["the film", "--chat"], "--chat: the tokenizer has no chat template"),
-        (["the film", "--response", "a film", "--span", "plot"], "span is 'plot', which is 0 times in the response"),
+        (["the film", "--response", "a film", "--span", "plot"], "span is 'plot', which is not in the response"),
         (["--file", "nowhere.txt"], "nowhere.txt does not exist"),
         (["the film", "--response", ""], "response is '', without any token"),
         (["the film", "--html", "-"], "--html: expected a file"),

@@ -134,6 +134,10 @@ def optimize_mask(
     return alpha.detach(), history
 
 
+AT_FLOOR = 0.01
+"""Bits that are above the floor by less than this fraction of it are those of an element that is not needed."""
+
+
 def unneeded_bits(settings: BottleneckSettings, n_mask_values: int) -> float:
     """Bits per element that a mask value ends with where the loss does not depend on it, for the average activation.
 

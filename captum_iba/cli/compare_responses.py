@@ -101,7 +101,7 @@ def compare_responses(
                 if name not in PROMPT_METHODS:
                     listed = ", ".join(PROMPT_METHODS)
                     raise typer.BadParameter(f"--methods: there is no method {name!r}, expected some of {listed}.")
-            prompts, responses = read_prompt_table(file, prompt_column, response_column)
+            prompts, responses, _ = read_prompt_table(file, prompt_column, response_column)
             check_device(device, "--device")
             note(f"loading {model}", quiet)
             with named_model(model):

@@ -430,6 +430,7 @@ def _deliver(
 ) -> None:
     from captum_iba._files import write_text
     from captum_iba.visualization import token_page
+    from captum_iba.visualization.terminal import printable
 
     gold, are_classes = (None, False) if read.names_of_labels is None else read.names_of_labels(labels)
     known = labels if are_classes else None  # labels that are no classes are shown as they are, and not compared
@@ -455,6 +456,11 @@ def _deliver(
         for number, result in enumerate(results):
             if number:
                 typer.echo()
+            if read.ids is not None or gold is not None:
+                label = None if gold is None else gold[number]
+                wrong = ", not predicted" if label in (known or ()) and label != result.predicted_label else ""
+                named = [None if read.ids is None else read.ids[number], None if label is None else f"label {label}"]
+                typer.echo(printable(", ".join(str(part) for part in named if part is not None) + wrong))
             print_result(result)
             for item in scores[number] if scores else []:
                 typer.echo(str(item))

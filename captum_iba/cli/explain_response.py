@@ -144,8 +144,9 @@ def explain_response(
             from captum_iba.text.generation import GREEDY
 
             if is_table:
-                prompts, responses = read_prompt_table(str(file), prompt_column, response_column)
+                prompts, responses, ids = read_prompt_table(str(file), prompt_column, response_column)
             else:
+                ids = None
                 prompts, responses = [read_prompt_file(str(file)) if prompt is None else prompt], [None]
             if response is not None:
                 if any(item is not None for item in responses):
@@ -188,23 +189,35 @@ def explain_response(
                 beta=beta,
                 n_steps=steps,
             )
-        _deliver(results, is_table, html, json_file, quiet)
+        _deliver(results, ids, html, json_file, quiet)
 
 
 def _deliver(
-    results: list[GenerationAttribution], is_table: bool, html: Path | None, json_file: Path | None, quiet: bool
+    results: list[GenerationAttribution],
+    ids: list[str] | None,
+    html: Path | None,
+    json_file: Path | None,
+    quiet: bool,
 ) -> None:
+    """Write and print results; of a table with the ids of its rows."""
     from captum_iba._files import write_text
     from captum_iba.visualization import generation_page
+    from captum_iba.visualization.generation_page import asked
+    from captum_iba.visualization.terminal import printable
 
-    entries: Any = [result.to_dict() for result in results] if is_table else results[0].to_dict()
+    entries: Any = results[0].to_dict()
+    printed = [str(result) for result in results]
+    if ids is not None:
+        entries = [{**result.to_dict(), "id": name} for result, name in zip(results, ids, strict=True)]
+        headings = [f"{printable(name)}. {printable(asked(one))}" for name, one in zip(ids, results, strict=True)]
+        printed = [f"{heading}\n{text}" for heading, text in zip(headings, printed, strict=True)]
     content = json.dumps(entries, ensure_ascii=False, allow_nan=False, indent=1)
     # Files first: who reads the output may close it before its end.
     written = []
     if json_file is not None and str(json_file) != "-":
         written.append(write_text(json_file, f"{content}\n"))
     if html is not None:
-        written.append(write_text(html, generation_page(results)))
-    typer.echo(content if str(json_file) == "-" else "\n\n".join(map(str, results)))
+        written.append(write_text(html, generation_page(results, ids=ids)))
+    typer.echo(content if str(json_file) == "-" else "\n\n".join(printed))
     for path in written:
         note(f"wrote {path}", quiet)

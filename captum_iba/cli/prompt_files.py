@@ -34,12 +34,14 @@ def read_prompt_file(file: str) -> str:
 
 def read_prompt_table(
     source: str, prompt_column: str | None, response_column: str | None
-) -> tuple[list[Any], list[str | None]]:
-    """Prompts and responses of a table; a last message of the assistant is the response."""
+) -> tuple[list[Any], list[str | None], list[str]]:
+    """Prompts and responses of a table, and the ids or numbers of its rows; a last message of the assistant is the
+    response.
+    """
     from captum_iba.compare.data import open_table, row_name
 
     table, _ = open_table(source)
-    names = {name.casefold(): name for name in reversed(table.column_names)}
+    names = {name.strip().casefold(): name for name in reversed(table.column_names)}
     for option, name in (("--prompt-column", prompt_column), ("--response-column", response_column)):
         if name is not None and name not in table.column_names:
             listed = ", ".join(map(repr, table.column_names))
@@ -73,7 +75,8 @@ def read_prompt_table(
         responses.append(response or None)
     if not prompts:
         raise ValueError(f"--file: {source} is empty, expected prompts")
-    return prompts, responses
+    ids = [str(table[number][names["id"]] if "id" in names else number + 1) for number in range(len(table))]
+    return prompts, responses, ids
 
 
 def _messages(text: str) -> list[Any] | None:

@@ -38,15 +38,20 @@ from captum_iba.visualization.pieces import lost_prediction
 PromptLike = str | Sequence[Mapping[str, str]]
 """A prompt: a string, or chat messages."""
 
+_N_CHARACTERS = 40
+
 Result = TypeVar("Result", bound=JsonResult)
 
 
 class _Explaining:
     """The worker of :func:`explain_texts` and :func:`explain_prompts`."""
 
-    def __init__(self, explainer: TextExplainer | GenerationExplainer, settings: dict[str, Any]) -> None:
+    def __init__(
+        self, explainer: TextExplainer | GenerationExplainer, settings: dict[str, Any], several: bool = False
+    ) -> None:
         self.explainer = explainer
         self.settings = settings
+        self.several = several  # prompts, so that errors name the one
 
     def move(self, device: str) -> None:
         self.explainer.model.to(device)
@@ -57,10 +62,14 @@ class _Explaining:
 
     def explain_prompts(self, prompts: list[PromptLike], responses: list[str | None]) -> list[GenerationAttribution]:
         assert isinstance(self.explainer, GenerationExplainer)
-        return [
-            self.explainer.explain(prompt, response, **_settings_with(response, self.settings))
-            for prompt, response in zip(prompts, responses, strict=True)
-        ]
+        results = []
+        for prompt, response in zip(prompts, responses, strict=True):
+            try:
+                results.append(self.explainer.explain(prompt, response, **_settings_with(response, self.settings)))
+            except ValueError as error:
+                asked = prompt if isinstance(prompt, str) else prompt[-1]["content"]
+                raise ValueError(f"prompt {_shortened(asked)!r}: {error}" if self.several else str(error)) from error
+        return results
 
 
 def explain_texts(
@@ -200,13 +209,17 @@ def explain_prompts(
         preset = json.dumps(asdict(GENERATION), sort_keys=True)
         kept = _KeptResults(Path(keep), GenerationAttribution, explainer, device, settings, [preset])
     results: dict[int, GenerationAttribution] = {}
-    worker = _Explaining(explainer, {**settings, "show_progress": show_progress and len(calls) == 1})
+    worker = _Explaining(explainer, {**settings, "show_progress": show_progress and len(calls) == 1}, len(calls) > 1)
     explained = _explained(executor, worker, "explain_prompts", device, calls, kept)
     bar: Any = progress(explained, "Prompts", len(calls)) if show_progress and len(calls) > 1 else explained
     for number, (result,) in bar:
         results[number] = result
         on_prompt(len(results))
     return [results[i] for i in range(len(calls))]
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _N_CHARACTERS else f"{text[:_N_CHARACTERS]}…"
 
 
 def _settings_with(response: str | None, settings: dict[str, Any]) -> dict[str, Any]:

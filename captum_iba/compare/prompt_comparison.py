@@ -109,14 +109,18 @@ class PromptComparison:
         """What a reader of the table has to know."""
         first, n_prompts = self.methods[0], len({row.prompt for row in self.rows})
         failed = sorted({row.prompt for row in self.rows if row.error is not None})
-        lines = [f"{n_prompts} prompt{'s' * (n_prompts != 1)}; higher is better but for passes and seconds."]
+        lines = [
+            f"{n_prompts} prompt{'s' * (n_prompts != 1)}; higher is better but for passes and seconds.",
+            "drop@k: decrease in the log-probability per token without the first k parts; aopc: its mean over ninths "
+            "of the parts; lds: rank correlation of the scores with the log-probability over random removals.",
+        ]
         if failed:
             row = next(row for row in self.rows if row.error is not None)
             lines.append(f"Left out, because a method failed: {len(failed)}; {row.method} by {row.error}")
         if len(self.methods) > 1 and n_prompts - len(failed) >= FEWEST:
             lines.append(f"In brackets: {first} minus the method, 95% interval; ▲ the method is better, ▼ worse.")
         elif len(self.methods) > 1:
-            lines.append(f"Of fewer than {FEWEST} prompts there are no intervals.")
+            lines.append(f"There are no intervals for fewer than {FEWEST} prompts.")
         return lines
 
     def _cell(self, method: str, column: str) -> str:
@@ -139,7 +143,8 @@ class PromptComparison:
             cells = [self.values(method, column) for column in self.columns]
             means = "".join(f"{values[values.isfinite()].mean():9.2f}" for values in cells)
             lines.append(method.ljust(width) + means)
-        return "\n".join([*lines, *self.notes()[: 2 if len(self.notes()) > 2 else 1]])
+        brackets = "In brackets"
+        return "\n".join([*lines, *(note for note in self.notes() if not note.startswith(brackets))])
 
 
 def compare_prompts(

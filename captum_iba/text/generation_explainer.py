@@ -60,6 +60,9 @@ class GenerationExplainer:
         self.attribution = LLMInformationBottleneckAttribution(model, tokenizer)
         self.model, self.tokenizer = model, tokenizer
 
+    def __repr__(self) -> str:
+        return f"GenerationExplainer({type(self.model).__name__}, {model_name(self.model)!r})"
+
     @classmethod
     def from_pretrained(
         cls,
@@ -180,6 +183,8 @@ class GenerationExplainer:
         ids = ids[:length]  # what comes after the span has no part in it
         weights = torch.tensor(explained[:length], dtype=torch.float32)
         weights = weights / weights.sum()
+        if contrast == text[start:end]:
+            raise ValueError(f"contrast is {contrast!r}, which is the span itself; expected another text")
         other = None if contrast is None else self._contrast(read, text[:start], contrast)
         if contrast is not None and not read.before_response and text[start].isspace() != contrast[0].isspace():
             warn_user(
@@ -356,7 +361,8 @@ def _find_span(span: str | tuple[int, int] | None, response: str) -> tuple[int, 
     if isinstance(span, str):
         count = sum(response.startswith(span, place) for place in range(len(response))) if span else 0
         if count != 1:
-            raise ValueError(f"span is {span!r}, which is {count} times in the response {response!r}, expected once")
+            where = f"{count} times in" if count else "not in"
+            raise ValueError(f"span is {span!r}, which is {where} the response {response!r}, expected once")
         start = response.index(span)
         return start, start + len(span)
     if not is_span(span):
@@ -387,6 +393,6 @@ def _check(removal: LogProbability, result: GenerationAttribution) -> PromptChec
         probability=float(whole.exp()),
         without_leading=float(without_leading.exp()),
         without_least=float(without_least.exp()),
-        without_random=float(torch.stack(others).mean().exp()),
+        without_random=float(torch.stack(others).exp().mean()),
         n_random=N_RANDOM,
     )

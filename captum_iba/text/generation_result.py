@@ -15,10 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from captum_iba._files import write_text
+from captum_iba.attr.optimizer import AT_FLOOR
 from captum_iba.text.json_result import JsonResult
 from captum_iba.visualization.pieces import COVERED, format_number
 from captum_iba.visualization.pieces import visible as with_symbols
-from captum_iba.visualization.sentences import check_sentence
+from captum_iba.visualization.sentences import NO_EFFECT, check_sentence
 from captum_iba.visualization.terminal import printable
 
 _FORMAT = "captum-iba generation/1"
@@ -76,7 +77,7 @@ class PromptCheck:
         probability (float): With all parts.
         without_leading (float): Without the leading parts.
         without_least (float): Without the parts with the fewest bits among the others.
-        without_random (float): Without random parts, the geometric mean over ``n_random`` draws.
+        without_random (float): Without random parts, the mean over ``n_random`` draws.
         n_random (int): Number of these draws.
     """
 
@@ -148,7 +149,8 @@ class GenerationAttribution(JsonResult):
 
     def shares_of(self, bits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """Shares of one row of bits, as :attr:`token_bits` has them."""
-        above = np.clip(bits - np.array([part.unneeded_bits for part in self.parts]), 0, None)
+        floors = np.array([part.unneeded_bits for part in self.parts])
+        above = np.where(bits - floors > AT_FLOOR * floors, bits - floors, 0.0)
         total = above.sum()
         return above / total if total > 0 else np.zeros(len(self.parts))
 
@@ -228,8 +230,17 @@ class GenerationAttribution(JsonResult):
             f"{self.place_of(part)}"
             for part, share in self.leading
         ] or ["no part speaks for it" if self.shares.any() else "no part has bits above the floor"]
-        if any(part.effect is not None for part, _ in self.leading):
-            lines.append(f"nats: decrease in the log-probability {what} without the part; %: share of the bits")
+        against = sorted((p for p, _ in self.ranked if (p.effect or 0) < -NO_EFFECT), key=lambda part: part.effect or 0)
+        lines += [f"{effect_of(part)}speaks against it: {_visible(part.text)}{self.place_of(part)}" for part in against]
+        listed = {id(part) for part in (*against, *(part for part, _ in self.leading))}
+        if others := [share for part, share in self.ranked if id(part) not in listed]:
+            plural = "s" if len(others) > 1 else ""
+            lines.append(f"{sum(others):6.1%} of the bits in {len(others)} other part{plural}")
+        if any(part.effect is not None for part, _ in self.ranked):
+            lines.append(
+                f"nats: decrease in the log-probability {what} without the part, by which the list is in order; "
+                "%: share of the bits"
+            )
         if self.check is not None:
             lines.append(self.check_sentence())
         return "\n".join(lines)

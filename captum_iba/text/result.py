@@ -18,10 +18,11 @@ import numpy.typing as npt
 import torch
 
 from captum_iba._files import write_text
+from captum_iba.attr.optimizer import AT_FLOOR
 from captum_iba.text.encoding import EncodedText, join_words, scores_per_word
 from captum_iba.text.json_result import JsonResult
 from captum_iba.visualization.pieces import counted, ranked_words, remark, word_places
-from captum_iba.visualization.sentences import notes, percentage_note
+from captum_iba.visualization.sentences import notes, percentage_note, preset_note
 from captum_iba.visualization.terminal import printable
 
 if TYPE_CHECKING:
@@ -220,7 +221,8 @@ class TextAttribution(JsonResult):
     def _shares(self, word_bits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         n_tokens = Counter(token.word for token in self.tokens if token.word is not None)
         floors = self.unneeded_bits * np.array([n_tokens[number] for number in range(len(self.words))])
-        above = np.nan_to_num(word_bits - floors, nan=0.0, posinf=0.0, neginf=0.0).clip(0)
+        above = np.nan_to_num(word_bits - floors, nan=0.0, posinf=0.0, neginf=0.0)
+        above = np.where(above > AT_FLOOR * floors, above, 0.0)
         return above / (above.sum() or 1.0)
 
     @property
@@ -280,7 +282,7 @@ class TextAttribution(JsonResult):
             lines.append(f"{math.fsum(word.share for word in others):6.1%} in {counted(others, other=True)}")
         lines += filter(None, [percentage_note(self), *map(printable, notes(self, len(shown)))])
         lines.append(
-            f"{self.layer_label} · {self.preset}, statistics of {self.statistics} · {self.total_bits:,.2f} bits"
+            f"{self.layer_label} · {preset_note(self)}, statistics of {self.statistics} · {self.total_bits:,.2f} bits"
         )
         return "\n".join(lines)
 

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from captum_iba.visualization.color import Scale, color_class
 from captum_iba.visualization.html import Html, render_template
 from captum_iba.visualization.pieces import format_number
+from captum_iba.visualization.sentences import NO_EFFECT
 
 
 class DrawableGeneration(Protocol):
@@ -64,8 +65,7 @@ class DrawableGeneration(Protocol):
     def check_sentence(self) -> str: ...
 
 
-_N_LISTED, _N_OF_TOKEN = 12, 6
-_NO_EFFECT = 0.005  # shown as 0.00
+_N_LISTED, _N_OF_TOKEN, _N_CHARACTERS = 12, 6, 80
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,9 @@ class _Piece:
 
 
 def generation_page(
-    attribution: DrawableGeneration | Sequence[DrawableGeneration], title: str = "What the response needs of its prompt"
+    attribution: DrawableGeneration | Sequence[DrawableGeneration],
+    title: str = "What the response needs of its prompt",
+    ids: Sequence[str] | None = None,
 ) -> str:
     """A self-contained page: a click on a token of the response, or its key, colors the prompt for that token.
 
@@ -100,12 +102,13 @@ def generation_page(
         attribution (DrawableGeneration or sequence): Attribution to draw, or several of one model and settings, of
             which all but the first are folded.
         title (str): Title of the page. Default: "What the response needs of its prompt".
+        ids (sequence of str, optional): The name of every attribution. Default: None, their numbers from 1.
 
     Returns:
         str: HTML.
 
     Raises:
-        ValueError: No attributions.
+        ValueError: No attributions, or another number of ``ids``.
 
     Examples::
 
@@ -115,7 +118,13 @@ def generation_page(
     attributions = attribution if isinstance(attribution, Sequence) else [attribution]
     if not attributions:
         raise ValueError("attribution is empty, expected at least one")
-    drawn = [{**_drawn(item), "id": f"r{number}" if number else ""} for number, item in enumerate(attributions)]
+    names = range(1, len(attributions) + 1) if ids is None else ids
+    if len(names) != len(attributions):
+        raise ValueError(f"ids has {len(names)} entries, expected one for each of {len(attributions)} attributions")
+    drawn = [
+        {**_drawn(item), "id": f"r{number}" if number else "", "name": str(name), "asked": asked(item)}
+        for number, (item, name) in enumerate(zip(attributions, names, strict=True))
+    ]
     return render_template("generation.html.jinja", title=title, sorting=None, drawn=drawn, scale=Scale(1.0))
 
 
@@ -134,6 +143,13 @@ def generation_map(attribution: DrawableGeneration) -> Html:
         2
     """
     return Html(render_template("notebook_generation.html.jinja", **_drawn(attribution)))
+
+
+def asked(attribution: DrawableGeneration) -> str:
+    """The beginning of what the parts of a prompt say, in one line."""
+    parts = attribution.parts
+    text = " ".join(attribution.prompt[parts[0].start : parts[-1].end].split()) if parts else ""
+    return text if len(text) <= _N_CHARACTERS else f"{text[:_N_CHARACTERS].rstrip()}…"
 
 
 def _drawn(attribution: DrawableGeneration) -> dict[str, Any]:
@@ -171,7 +187,7 @@ def _row(
     part = attribution.parts[number]
     place, effect = [attribution.place_of(part).strip(" ()")], ""
     if with_effect and part.effect is not None:
-        place += ["speaks against it"] if part.effect < -_NO_EFFECT else []
+        place += ["speaks against it"] if part.effect < -NO_EFFECT else []
         effect = f"{round(part.effect, 2) + 0.0:.2f} nats"
     return _Row(part.text, ", ".join(filter(None, place)), effect, share, bits, float(importance[number]))
 

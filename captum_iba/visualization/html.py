@@ -26,7 +26,7 @@ from captum_iba.visualization.pieces import (
     token_parts,
     visible,
 )
-from captum_iba.visualization.sentences import notes
+from captum_iba.visualization.sentences import notes, preset_note
 
 if TYPE_CHECKING:
     from captum.attr._utils.visualization import VisualizationDataRecord
@@ -214,7 +214,7 @@ def token_page(
 
 def _settings(item: DrawableBits) -> str:
     settings = ", ".join(f"{name}={value}" for name, value in item.settings.items() if value is not None)
-    return f"{item.layer_label} · {item.preset} ({settings}), statistics of {item.statistics}"
+    return f"{item.layer_label} · {preset_note(item)} ({settings}), statistics of {item.statistics}"
 
 
 def _origin(item: DrawableBits) -> str:

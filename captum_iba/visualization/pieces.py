@@ -453,7 +453,7 @@ def remark(attribution: DrawableBits) -> str:
         return HARDLY_ANYTHING
     through = f"through the mask, the probability of {attribution.target_label} is {masked:.1%}"
     if masked < attribution.target_probability - _LARGE_DROP:
-        return f"Hardly any bits pass the mask: {through}."
+        return f"Hardly any bits above the floor pass the mask: {through}."
     if check is not None and check.without_leading < check.probability - _LARGE_DROP:
         return f"An average activation gives this prediction, too: {through}. The check says which words it rests on."
     if masked > attribution.target_probability + _LARGE_DROP:

@@ -15,6 +15,8 @@ from captum_iba.visualization.pieces import (
 
 # Of the probability that is left: a smaller change is no finding of a check, and a smaller decrease a weak one.
 _SAME, _MOST = 0.99, 0.85
+NO_EFFECT = 0.005
+"""Effect of a part, in nats, that is shown as 0.00."""
 
 
 def notes(attribution: DrawableBits, listed: int | None = None) -> list[str]:
@@ -90,8 +92,10 @@ def check_sentence(
 
 
 def _percent(probability: float) -> str:
-    """A probability in percent, or with an exponent where that would be 0.0%."""
-    return f"{probability:.1%}" if probability >= 5e-4 or probability == 0 else f"{probability:.1e}"
+    """A probability in percent, with two digits where it would be 0.0%."""
+    if probability >= 5e-4 or probability == 0:
+        return f"{probability:.1%}"
+    return f"{100 * probability:.2g}%" if probability >= 1e-6 else "less than 0.0001%"
 
 
 def percentage_note(attribution: DrawableBits) -> str:
@@ -101,6 +105,14 @@ def percentage_note(attribution: DrawableBits) -> str:
         return "Percentages: of the bits of all words, without special tokens." if of_words else ""
     floor = format_number(attribution.unneeded_bits)
     return f"Percentages: shares of the bits above the floor of {floor} bits, about what an unneeded token keeps."
+
+
+def preset_note(attribution: DrawableBits) -> str:
+    """The preset; of the default with a smaller ``beta`` also why, and that its bits stand for themselves."""
+    lowered = attribution.preset.startswith("default, beta")
+    return attribution.preset + (
+        " (with the default's beta the mask lost the prediction; bits of another beta do not compare)" * lowered
+    )
 
 
 def _leader(attribution: DrawableBits) -> str:

@@ -58,6 +58,8 @@ def test_shares_are_of_what_lies_above_the_floor():
     # The second word has two tokens, each with a floor.
     np.testing.assert_allclose(attribution(unneeded_bits=0.5).word_shares, [0.25, 0.75])
     np.testing.assert_array_equal(attribution(unneeded_bits=3.0).word_shares, [0.0, 0.0])
+    # What is above the floor by less than a hundredth of it is not needed.
+    np.testing.assert_array_equal(attribution(unneeded_bits=0.995).word_shares[0], 0.0)
     np.testing.assert_array_equal(attribution(bits=(math.nan, 1.0, 1.0)).word_shares, [0.0, 1.0])
 
 
