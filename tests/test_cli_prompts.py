@@ -70,7 +70,7 @@ def test_explain_responses_of_a_table(language_model, monkeypatch):
     assert alone.parts == results[0].parts and alone.check == results[0].check
     page = Path("page.html").read_text("utf-8")
     assert page.count('<details class="response-of"') == 3 and page.count('id="r2t0"') == 1
-    assert "1. <bdi>the film was good</bdi>: <b><bdi>a good film" in page
+    assert "1. <bdi>the film was good</bdi> → <b><bdi>a good film" in page
 
 
 def test_rows_of_a_table_have_their_ids(language_model):

@@ -87,6 +87,7 @@ class _Piece:
     text: str
     color: str | None = None
     label: str = ""
+    against: bool = False
 
 
 def generation_page(
@@ -170,7 +171,7 @@ def _drawn(attribution: DrawableGeneration) -> dict[str, Any]:
         "item": attribution,
         "tokens": tokens,
         "after": attribution.response[end:],
-        "whole": _pieces(attribution, bits.tolist(), shares.tolist(), importance.tolist()),
+        "whole": _pieces(attribution, bits.tolist(), shares.tolist(), importance.tolist(), True),
         "rows": [_row(attribution, i, share, float(bits[i]), importance, True) for i, share in of_ranked],
         "measured": any(part.effect is not None for part, _ in attribution.ranked),
     }
@@ -187,13 +188,17 @@ def _row(
     part = attribution.parts[number]
     place, effect = [attribution.place_of(part).strip(" ()")], ""
     if with_effect and part.effect is not None:
-        place += ["speaks against it"] if part.effect < -NO_EFFECT else []
+        place += ["speaks against it"] if _speaks_against(part) else []
         effect = f"{round(part.effect, 2) + 0.0:.2f} nats"
     return _Row(part.text, ", ".join(filter(None, place)), effect, share, bits, float(importance[number]))
 
 
 def _pieces(
-    attribution: DrawableGeneration, bits: Sequence[float], shares: Sequence[float], importance: Sequence[float]
+    attribution: DrawableGeneration,
+    bits: Sequence[float],
+    shares: Sequence[float],
+    importance: Sequence[float],
+    with_effect: bool = False,
 ) -> list[_Piece]:
     """The prompt in order: parts, each colored by its importance up to the largest one, and what is between them."""
     scale, pieces, place = Scale(max(importance) or 1.0), [], 0
@@ -201,9 +206,15 @@ def _pieces(
         if part.start > place:
             pieces.append(_Piece(attribution.prompt[place : part.start]))
         start = max(part.start, place)  # no character is drawn twice, though it may have several tokens
-        label = f"{share:.1%}, {format_number(of_part)} bits"
-        pieces.append(_Piece(attribution.prompt[start : part.end], color_class(scale.level(depth) or 0, False), label))
+        against = with_effect and _speaks_against(part)
+        label = f"{share:.1%}, {format_number(of_part)} bits{', speaks against it' if against else ''}"
+        color = color_class(scale.level(depth) or 0, False)
+        pieces.append(_Piece(attribution.prompt[start : part.end], color, label, against))
         place = max(place, part.end)
     if place < len(attribution.prompt):
         pieces.append(_Piece(attribution.prompt[place:]))
     return pieces
+
+
+def _speaks_against(part: Any) -> bool:
+    return part.effect is not None and part.effect < -NO_EFFECT

@@ -394,6 +394,8 @@ def test_parts_that_speak_against_the_response_and_the_rest_are_printed(explaine
     printed = str(replace(result, parts=tuple(parts)))
     assert f"-1.50 nats  speaks against it: {parts[1].text}" in printed
     assert printed.count("speaks against") == 1
+    page = generation_page(replace(result, parts=tuple(parts)))
+    assert page.count("underline wavy") == 1 and page.count('<span class="place">speaks against it') == 1
     result = replace(result, parts=tuple(parts))
     listed = [part for part, _ in result.leading]
     others = [share for part, share in result.ranked if part not in listed and part is not parts[1]]
