@@ -105,8 +105,8 @@ class PromptComparison:
             lines.append(f"| {' | '.join([method, *cells])} |")
         return "\n".join([*lines, "", *self.notes()])
 
-    def notes(self) -> list[str]:
-        """What a reader of the table has to know."""
+    def notes(self, with_intervals: bool = True) -> list[str]:
+        """What a reader of the table, with or without the intervals, has to know."""
         first, n_prompts = self.methods[0], len({row.prompt for row in self.rows})
         failed = sorted({row.prompt for row in self.rows if row.error is not None})
         lines = [
@@ -117,10 +117,10 @@ class PromptComparison:
         if failed:
             row = next(row for row in self.rows if row.error is not None)
             lines.append(f"Left out, because a method failed: {len(failed)}; {row.method} by {row.error}")
-        if len(self.methods) > 1 and n_prompts - len(failed) >= FEWEST:
-            lines.append(f"In brackets: {first} minus the method, 95% interval; ▲ the method is better, ▼ worse.")
-        elif len(self.methods) > 1:
+        if len(self.methods) > 1 and n_prompts - len(failed) < FEWEST:
             lines.append(f"There are no intervals for fewer than {FEWEST} prompts.")
+        elif len(self.methods) > 1 and with_intervals:
+            lines.append(f"In brackets: {first} minus the method, 95% interval; ▲ the method is better, ▼ worse.")
         return lines
 
     def _cell(self, method: str, column: str) -> str:
@@ -143,8 +143,7 @@ class PromptComparison:
             cells = [self.values(method, column) for column in self.columns]
             means = "".join(f"{values[values.isfinite()].mean():9.2f}" for values in cells)
             lines.append(method.ljust(width) + means)
-        brackets = "In brackets"
-        return "\n".join([*lines, *(note for note in self.notes() if not note.startswith(brackets))])
+        return "\n".join([*lines, *self.notes(with_intervals=False)])
 
 
 def compare_prompts(
