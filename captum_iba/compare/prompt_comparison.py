@@ -372,7 +372,7 @@ class _KeptRows:
         whole, _, cut = content.rpartition("\n")
         if cut:  # the process was killed in the middle of a line
             write_text(self._path, f"{whole}\n" if whole else "")
-        contents = [json.loads(line) for line in whole.splitlines()]
+        contents = [json.loads(line) for line in filter(None, whole.split("\n"))]
         codes = [content.pop("code") for content in contents]
         # Generated once for all methods: another call of a model that samples may give another response.
         self.responses = {content["prompt"]: content["response"] for content in contents}

@@ -99,6 +99,7 @@ def kept_in_check(
     n_deleted = max(1, min(n_leading, n_words // 2) if n_leading else round(n_words / 9))
     generator = np.random.default_rng(seed)
     least = order if by_bits is None else by_bits[~np.isin(by_bits, order[:n_deleted])]
+    least = least if len(least) else order  # of a single one
     deleted = [order[:0], order[:n_deleted], least[-n_deleted:]]
     deleted += [generator.permutation(n_words)[:n_deleted] for _ in range(N_RANDOM)]
     kept = np.ones((len(deleted), n_words), dtype=bool)

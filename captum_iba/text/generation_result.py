@@ -223,7 +223,8 @@ class GenerationAttribution(JsonResult):
             f"{printable(self.model)}: {_visible(self.explained)}" if self.model else _visible(self.explained),
             *([f"rather than: {_visible(self.contrast)}"] if self.contrast is not None else []),
             f"probability {what} {self.probability:.1%}, through the mask {self.masked_probability:.1%}; "
-            f"{format_number(self.total_bits)} bits in {len(self.parts)} parts ({self.granularity})",
+            f"{format_number(self.total_bits)} bits in {len(self.parts)} part{'s' * (len(self.parts) != 1)} "
+            f"({self.granularity})",
         ]
         lines += [
             f"{effect_of(part)}{share:6.1%}  {format_number(part.bits):>8} bits  {_visible(part.text)}"

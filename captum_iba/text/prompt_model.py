@@ -91,7 +91,8 @@ class ClosableModel:
         return _of_tokens(logits[:, -len(self.response) - 1 : -1], self.response)
 
     def _of_response(self, embedded: Tensor) -> Tensor:
-        logits = _last_logits(self.model, len(self.response) + 1, self.prefix, inputs_embeds=embedded)[:, :-1]
+        inputs = embedded.clone()  # CTRL writes into them
+        logits = _last_logits(self.model, len(self.response) + 1, self.prefix, inputs_embeds=inputs)[:, :-1]
         return _of_tokens(logits, self.response)
 
 
@@ -164,7 +165,7 @@ class ClosableEncoderDecoder(ClosableModel):
 
     def log_probabilities(self, rows: int, lam: Tensor | None = None, log_lam: Tensor | None = None) -> Tensor:
         """As of a decoder: log-probabilities of the response's tokens, (rows, R)."""
-        embedded = self.embedded.expand(rows, -1, -1)
+        embedded = self.embedded.repeat(rows, 1, 1)
         inputs = {"attention_mask": torch.ones_like(embedded[..., 0], dtype=torch.long)}
         encoder = self.model.get_encoder()
         if lam is None or log_lam is None:

@@ -82,6 +82,12 @@ def test_a_sampled_response_is_that_of_all_methods(explainer, tmp_path):
     assert [row.response for row in both.rows[::2]] == [row.response for row in both.rows[1::2]]
 
 
+def test_line_separators_in_a_part_end_no_line_of_the_folder(explainer, tmp_path):
+    asked = {"methods": {"a": words_by_length}, "granularity": "paragraph", "n_removals": 2, "folder": tmp_path}
+    first, second = (compare_prompts(explainer, ["the film\u2028was good"], ["bad"], **asked) for _ in range(2))
+    assert first.rows == second.rows and "\u2028" in first.rows[0].parts[0]
+
+
 def test_what_failed_is_tried_again(explainer, tmp_path):
     def fragile(task):
         if not (tmp_path / "enough").exists():

@@ -20,6 +20,7 @@ WINDOW = {**DECODER, "head_dim": 8, "sliding_window": 3}
 WITHOUT_GROUPS = {key: value for key, value in DECODER.items() if key != "num_key_value_heads"}
 GPT2 = {"vocab_size": 110, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "initializer_range": 0.3}
 OPT = {"vocab_size": 110, "hidden_size": 32, "ffn_dim": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+CTRL = {"vocab_size": 110, "n_positions": 64, "n_embd": 32, "dff": 64, "n_layer": 2, "n_head": 4}
 FAMILIES = {
     "llama": lambda: transformers.LlamaConfig(**DECODER),
     "qwen3": lambda: transformers.Qwen3Config(**DECODER, head_dim=8),
@@ -30,6 +31,7 @@ FAMILIES = {
     "neox": lambda: transformers.GPTNeoXConfig(**WITHOUT_GROUPS),
     "phi3": lambda: transformers.Phi3Config(**DECODER),
     "opt": lambda: transformers.OPTConfig(**OPT, max_position_embeddings=64, word_embed_proj_dim=32),
+    "ctrl": lambda: transformers.CTRLConfig(**CTRL),
     "gpt_oss": lambda: transformers.GptOssConfig(**WINDOW, num_local_experts=2, num_experts_per_tok=1),
 }
 PROMPT = "the film was not good"
@@ -293,3 +295,15 @@ def test_what_stands_before_the_first_part_is_computed_once(wordpiece, family, m
     assert torch.allclose(without_some, other, atol=1e-4)
     windows = dict.fromkeys(["mistral", "gemma2", "gemma3", "gpt_oss"], 1.2)
     assert tokens < {**windows, "phi3": 0.9}.get(family, 0.5) * all_tokens
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_pass_leaves_the_embeddings_as_they_are(wordpiece, family):
+    """CTRL multiplies its inputs in place."""
+    model = language_model(family)
+    closable = prompt_model.ClosableModel(model, read_prompt(PROMPT, wordpiece), [5, 10, 7])
+    before = closable.embedded.clone()
+    with torch.no_grad():
+        first, second = closable.log_probabilities(1), closable.log_probabilities(2)
+    assert closable.embedded.equal(before)
+    assert torch.allclose(first, second[:1], atol=1e-5) and torch.allclose(first, second[1:], atol=1e-5)

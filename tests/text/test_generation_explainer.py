@@ -402,6 +402,13 @@ def test_parts_that_speak_against_the_response_and_the_rest_are_printed(explaine
     assert len(others) > 1 and f"{sum(others):6.1%} of the bits in {len(others)} other parts" in printed
 
 
+def test_the_check_of_a_single_part_removes_it(explainer):
+    result = explainer.explain(PROMPT, RESPONSE, granularity="paragraph", check=True, **QUICK)
+    assert len(result.parts) == 1 and "bits in 1 part (paragraph)" in str(result)
+    check = result.check
+    assert check.without_least == pytest.approx(check.without_leading) == pytest.approx(check.without_random)
+
+
 def test_bits_at_the_floor_are_no_share(explainer):
     result = explainer.explain(PROMPT, RESPONSE, rerank=0, **QUICK)
     parts = [replace(part, bits=1.005 * part.unneeded_bits) for part in result.parts]
