@@ -165,7 +165,7 @@ class ClosableEncoderDecoder(ClosableModel):
 
     def log_probabilities(self, rows: int, lam: Tensor | None = None, log_lam: Tensor | None = None) -> Tensor:
         """As of a decoder: log-probabilities of the response's tokens, (rows, R)."""
-        embedded = self.embedded.repeat(rows, 1, 1)
+        embedded = self.embedded.expand(rows, -1, -1).clone()  # the encoder may write into it, too
         inputs = {"attention_mask": torch.ones_like(embedded[..., 0], dtype=torch.long)}
         encoder = self.model.get_encoder()
         if lam is None or log_lam is None:
