@@ -71,6 +71,8 @@ def read_prompt_table(
                 f"{source}: {row_name(table, number)} has a {type(value).__name__}, expected a text, or a list of chat "
                 "messages."
             )
+        if not (prompt.strip() if isinstance(prompt, str) else prompt):
+            raise ValueError(f"{source}: the prompt of {row_name(table, number)} is empty; leave the row out.")
         prompts.append(prompt)
         responses.append(response or None)
     if not prompts:
