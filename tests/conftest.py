@@ -5,6 +5,7 @@ import signal
 import tempfile
 
 import hypothesis
+import pytest
 import torch
 
 # Examples are the same in every run, and a slow machine is no failure.
@@ -22,3 +23,9 @@ torch.set_num_threads(1)
 
 # A process whose Ray once asked for a token asks every other Ray for it; and a token would be left in the home folder.
 os.environ["RAY_AUTH_MODE"] = "disabled"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup():
+    """Random weights of a test are the same whatever ran before it in its process."""
+    torch.manual_seed(0)

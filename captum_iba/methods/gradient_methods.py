@@ -17,6 +17,7 @@ from captum.attr import InputXGradient, IntegratedGradients, LayerConductance, L
 from torch import Tensor, nn
 
 from captum_iba._checks import check_integer
+from captum_iba._warnings import warn_user
 from captum_iba.attr._model.nested import split_activation
 from captum_iba.methods.task import (
     AttributionTask,
@@ -29,6 +30,9 @@ from captum_iba.text.classifier import Classifier
 from captum_iba.text.deletion import class_probabilities
 from captum_iba.text.encoding import EncodedText
 from captum_iba.text.layers import Block, check_layers, find_layer
+
+# Of the sum of the magnitudes of the scores; with 50 steps it is below 0.014 on the four datasets of the paper.
+_LARGEST_PATH_ERROR = 0.05
 
 
 def integrated_gradients(
@@ -46,9 +50,10 @@ def integrated_gradients(
             Default: ``"logit"``.
 
     Returns:
-        list of array: Scores, (T,), one array per text; with many steps their sum is the difference of the output
-        between the text and one with the embeddings of the reference token, at the positions of the text: models that
-        count positions without padding (RoBERTa) give another output for the reference text itself.
+        list of array: Scores, (T,), one array per text; with enough steps, and a warning says where there are too few,
+        their sum is the difference of the output between the text and one with the embeddings of the reference token,
+        at the positions of the text: models that count positions without padding (RoBERTa) give another output for the
+        reference text itself.
     """
     check_integer("n_steps", n_steps, at_least=1)
     if output not in ("logit", "probability"):
@@ -57,17 +62,22 @@ def integrated_gradients(
 
     def attribute(texts: EmbeddedTexts) -> Any:
         forward = texts.forward if output == "logit" else texts.probabilities
-        return (
-            IntegratedGradients(forward)
-            .attribute(
-                texts.embeddings,
-                baselines=texts.baseline(baseline),
-                n_steps=n_steps,
-                internal_batch_size=max(task.batch_size, len(texts.encoded)),
-                **texts.arguments,
-            )
-            .sum(-1)
+        gradients, error = IntegratedGradients(forward).attribute(
+            texts.embeddings,
+            baselines=texts.baseline(baseline),
+            n_steps=n_steps,
+            internal_batch_size=max(task.batch_size, len(texts.encoded)),
+            return_convergence_delta=True,
+            **texts.arguments,
         )
+        scores = gradients.sum(-1)
+        if bool((error.abs() > _LARGEST_PATH_ERROR * scores.abs().sum(-1)).any()):
+            warn_user(
+                f"ig: with n_steps={n_steps} the scores of a text do not sum to the difference of the output between "
+                f"the text and the reference text (they are off by up to {float(error.abs().max()):.2g}); expected "
+                "more steps, or baseline='mask': from embeddings of zeros, models that normalize them change at once"
+            )
+        return scores
 
     return scores_at_embeddings(task, n_steps, attribute)
 

@@ -239,7 +239,14 @@ def attention_implementation(model: nn.Module, name: str, output_attentions: boo
         if output_attentions:
             for config in configs.values():
                 config.output_attentions = True
+            undo.callback(model.register_forward_pre_hook(_with_attentions, with_kwargs=True).remove)
         yield
+
+
+def _with_attentions(model: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Asks by argument where there is one: PEFT's wrapper passes its own None on, which overrides the configuration."""
+    takes = "output_attentions" in inspect.signature(model.forward).parameters
+    return args, {**kwargs, "output_attentions": True} if takes else kwargs
 
 
 def _restore_attention(config: Any, before: dict[str, Any]) -> None:

@@ -1,6 +1,9 @@
 """Attention rollout: against its formula, which tokens heads read, and models that it refuses."""
 
+import copy
+
 import numpy as np
+import peft
 import pytest
 import torch
 from transformers import (
@@ -65,6 +68,14 @@ def test_it_is_the_product_of_the_attention_weights_of_all_blocks(wordpiece, con
         assert expected.sum() == pytest.approx(1)
         ordinary = ~np.array(scores.encoded.special)
         assert np.allclose(scores.tokens[ordinary], expected[ordinary], atol=1e-6)
+
+
+def test_an_adapter_is_asked_for_its_attention_weights(bert, wordpiece):
+    lora = peft.LoraConfig(task_type="SEQ_CLS", target_modules=["query", "value"], init_lora_weights=False)
+    model = peft.get_peft_model(copy.deepcopy(bert), lora).eval()
+    (adapted,) = attribute("attention_rollout", Classifier(model, wordpiece), TEXTS[0])
+    (merged,) = attribute("attention_rollout", Classifier(model.merge_and_unload(), wordpiece), TEXTS[0])
+    assert adapted.tokens == pytest.approx(merged.tokens, abs=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,10 @@
 """Scores that depended on what else was computed, without a word."""
 
+import warnings
+
 import pytest
 import torch
-from transformers import BigBirdConfig
+from transformers import BigBirdConfig, DebertaV2Config
 
 from captum_iba.methods import attribute
 from captum_iba.text.classifier import Classifier
@@ -23,3 +25,16 @@ def test_scores_do_not_depend_on_the_other_texts_where_the_first_pass_draws_rand
         torch.manual_seed(0)
         (alone,) = attribute(name, classifier, text, target=0, n_samples=40)
         assert alone.tokens.tolist() == scores.tokens.tolist()
+
+
+def test_too_few_steps_of_integrated_gradients_are_warned_of(wordpiece):
+    """From embeddings of zeros, a normalization before all else changes its output at once."""
+    model = build(DebertaV2Config(**{**SIZE, "num_hidden_layers": 2}, position_biased_input=False))
+    with torch.no_grad():
+        model.get_input_embeddings().weight[0] = 0
+    classifier = Classifier(model, wordpiece)
+    with pytest.warns(UserWarning, match=r"ig: with n_steps=50 .* \(they are off by up to"):
+        attribute("ig", classifier, TEXTS[0], target=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        attribute("ig", classifier, TEXTS[0], target=0, baseline="mask")
