@@ -20,6 +20,7 @@ from captum_iba._bootstrap import Interval, paired_bootstrap
 from captum_iba._checks import check_integer
 from captum_iba._compat import progress
 from captum_iba._files import write_text
+from captum_iba._warnings import warn_user
 from captum_iba.compare.code_digest import code_digest
 from captum_iba.compare.tables import FEWEST, MARKS
 from captum_iba.methods.prompt_methods import PROMPT_METHODS, PromptMethod, PromptTask
@@ -221,6 +222,12 @@ def compare_prompts(
             read.append(explainer.read(prompt, response, of_prompt, _arguments(response, gen_args)))
         except (TypeError, ValueError) as error:
             raise type(error)(f"prompts[{number}]: {error}") from error
+    generated = [str(prompt) for prompt, response in zip(prompts, given, strict=True) if response is None]
+    if len({*generated}) < len(generated):
+        warn_user(
+            "prompts has a prompt twice, both with a generated response: also where the model samples, these are the "
+            "same, and the intervals take them for two examples; expected different prompts, or responses"
+        )
     asked = {"prompts": list(prompts), "responses": given, "granularity": of_prompts, "gen_args": gen_args or {}}
     settings = {"n_removals": n_removals, "seed": seed, "versions": library_versions()}
     kept = None if folder is None else _KeptRows(Path(folder), explainer, asked, settings)
@@ -296,11 +303,11 @@ def _measure(
     try:
         with _counted_passes(task.explainer.model) as passes:
             found = function(task)
+        seconds = time.perf_counter() - began
+        scores, additive = found if isinstance(found, tuple) else (found, found)
+        drops = prompt_degradation(removal, scores, COUNTS).drops.tolist()
     except Exception as error:
         return PromptRow(number, name, parts, (), {}, f"{type(error).__name__}: {error}", response)
-    seconds = time.perf_counter() - began
-    scores, additive = found if isinstance(found, tuple) else (found, found)
-    drops = prompt_degradation(removal, scores, COUNTS).drops.tolist()
     lds = linear_datamodeling_score(removal, additive, n_removals, seed=seed + 1)
     values = {f"drop@{count}": drop for count, drop in zip(COUNTS, drops, strict=True)}
     values["aopc"] = float(prompt_degradation(removal, scores).drops.mean())
@@ -368,9 +375,9 @@ class _KeptRows:
         """Rows of these methods that were kept, but for those that failed; a line that was cut is not there."""
         if not self._path.exists():
             return []
-        content = self._path.read_text(encoding="utf-8")
-        whole, _, cut = content.rpartition("\n")
-        if cut:  # the process was killed in the middle of a line
+        content, _, cut = self._path.read_bytes().rpartition(b"\n")
+        whole = content.decode("utf-8")
+        if cut:  # the process was killed in the middle of a line, or of a character
             write_text(self._path, f"{whole}\n" if whole else "")
         contents = [json.loads(line) for line in filter(None, whole.split("\n"))]
         codes = [content.pop("code") for content in contents]

@@ -88,6 +88,30 @@ def test_line_separators_in_a_part_end_no_line_of_the_folder(explainer, tmp_path
     assert first.rows == second.rows and "\u2028" in first.rows[0].parts[0]
 
 
+def test_a_line_that_was_cut_in_a_character_is_not_there(explainer, tmp_path):
+    given = (explainer, ["the film é", "a plot é"], ["good", "bad"], ["random"])
+    compare_prompts(*given, folder=tmp_path)
+    rows = tmp_path / "rows.jsonl"
+    content = rows.read_bytes()
+    rows.write_bytes(content[: content.rindex("é".encode()) + 1])
+    assert len(compare_prompts(*given, folder=tmp_path).rows) == 2
+    assert [json.loads(line)["prompt"] for line in rows.read_text(encoding="utf-8").splitlines()] == [0, 1]
+
+
+def test_scores_that_are_not_finite_are_a_failure_of_the_method(explainer):
+    def broken(task):
+        return torch.full((task.n_parts,), float("nan" if task.n_parts == 3 else "1"))
+
+    rows = compare_prompts(explainer, PROMPTS, RESPONSES, {"broken": broken}).rows
+    assert [row.error is None for row in rows] == [True, False, True]
+    assert "expected one finite number per part" in str(rows[1].error)
+
+
+def test_copies_of_a_generated_response_are_warned_of(explainer):
+    with pytest.warns(UserWarning, match="prompts has a prompt twice, both with a generated response"):
+        compare_prompts(explainer, ["the film", "the film"], None, ["random"])
+
+
 def test_what_failed_is_tried_again(explainer, tmp_path):
     def fragile(task):
         if not (tmp_path / "enough").exists():
