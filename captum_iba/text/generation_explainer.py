@@ -138,13 +138,15 @@ class GenerationExplainer:
             per_token (bool): Whether each explained token of the response has bits of its own, too.
                         Default: False
             rerank (int): Number of parts with the most bits whose order is settled by removal, in two forward passes
-                        per part and two more; their bits stay as they are. 0 for the order of the bits alone.
+                        per part and two more; their bits stay as they are. Where all of these parts speak against
+                        the response, twice as many are measured. 0 for the order of the bits alone.
                         Default: 8
             check (bool): Whether to delete the leading parts, the least, and random ones; there is nothing to check
                         where no part speaks for the response.
                         Default: False
             gen_args (dict, optional): Arguments of ``generate``. With a response only those by which the decoder of an
-                        encoder-decoder begins, such as ``forced_bos_token_id``.
+                        encoder-decoder begins, such as ``forced_bos_token_id``. A model that samples gives the same
+                        response until ``torch.manual_seed`` changes it: the random state is left as it was.
                         Default: up to 25 new tokens, the most probable ones
             batch_size (int): Largest number of rows of a forward pass.
                         Default: 8
@@ -373,10 +375,18 @@ def _find_span(span: str | tuple[int, int] | None, response: str) -> tuple[int, 
 
 
 def _rerank(removal: LogProbability, result: GenerationAttribution, count: int) -> GenerationAttribution:
-    """The result with its probability, and the effects of the parts with the most bits."""
-    above = (result.shares > 0).sum()
-    leaders = (-result.scores).argsort()[: min(count, above)].tolist()
-    whole, effects = removal_effects(removal, leaders if len(leaders) > 1 else [], len(result.parts))
+    """The result with its probability, and the effects of the parts with the most bits.
+
+    Where all of these speak against the response, twice as many are measured.
+    """
+    above = int((result.shares > 0).sum())
+    order = (-result.scores).argsort()
+    while True:
+        leaders = order[: min(count, above)].tolist()
+        whole, effects = removal_effects(removal, leaders if len(leaders) > 1 else [], len(result.parts))
+        if len(leaders) == above or bool((effects > 0).any()) or not len(effects):
+            break
+        count *= 2
     of_part = dict(zip(leaders, effects.tolist(), strict=False))
     parts = tuple(replace(part, effect=of_part.get(number)) for number, part in enumerate(result.parts))
     return replace(result, probability=float(whole.exp()), parts=parts)

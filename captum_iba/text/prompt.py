@@ -172,6 +172,22 @@ class _Tokens:
             [(a, b) for (a, b), hidden in zip(offsets, is_special, strict=True) if hidden and a < b],
         )
 
+    def ends(self, regions: Sequence[tuple[int, int]], only_before_space: bool = False) -> list[int]:
+        """The end of each token; of one that ends in no region, and has the end of one in it, that end.
+
+        Tokenizers join the last character of a message with the line break of the template that follows. With
+        ``only_before_space`` only tokens that go on with white space alone are taken so.
+        """
+
+        def end_of(start: int, end: int) -> int:
+            if any(a < end <= b for a, b in regions):
+                return end
+            begun = [b for _, b in regions if start < b < end]
+            rest = self.text[begun[-1] : end] if begun else ""
+            return begun[-1] if begun and (rest.isspace() or not only_before_space) else end
+
+        return [end_of(start, end) for start, end in self.offsets]
+
     def between_special_tokens(self, regions: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         """Regions of the text without the special tokens that are written in it."""
         pieces = list(regions)
@@ -190,21 +206,27 @@ def _divide(
     """Parts of the regions of a text; a token belongs to the part that its last character is in, or follows."""
     text = tokens.text
     if not isinstance(granularity, str):
-        return _with_parts(tokens, _checked_spans(granularity, text), [])
+        spans = _checked_spans(granularity, text)
+        return _with_parts(tokens, tokens.ends(spans, only_before_space=True), spans, [])
     check_choice("granularity", granularity, GRANULARITIES)
     if granularity != "token":
         regions = tokens.between_special_tokens(regions)
         spans = [(start + a, start + b) for start, end in regions for a, b in divide(text[start:end], granularity)]
-        return _with_parts(tokens, spans, regions)
-    kept = [i for i, (_, end) in enumerate(tokens.offsets) if any(a < end <= b for a, b in regions)]
+        return _with_parts(tokens, tokens.ends(regions), spans, regions)
+    kept = [i for i, end in enumerate(tokens.ends(regions)) if any(a < end <= b for a, b in regions)]
     number = {position: n for n, position in enumerate(kept)}
     parts = [number.get(i, -1) for i in range(len(tokens.ids))]
     names = [token_text(tokenizer, tokens.ids[i]) for i in kept]
     return Prompt(tokens.ids, parts, names, text, [tokens.offsets[i] for i in kept])
 
 
-def _with_parts(tokens: _Tokens, spans: Sequence[tuple[int, int]], regions: Sequence[tuple[int, int]]) -> Prompt:
-    """The prompt with spans as its parts; white space of ``regions`` belongs to the part before it, or the first."""
+def _with_parts(
+    tokens: _Tokens, ends: Sequence[int], spans: Sequence[tuple[int, int]], regions: Sequence[tuple[int, int]]
+) -> Prompt:
+    """The prompt with spans as its parts; white space of ``regions`` belongs to the part before it, or the first.
+
+    ``ends`` are those of the tokens, from :meth:`_Tokens.ends`.
+    """
 
     def span_of(end: int) -> int:
         inside = next((i for i, (a, b) in enumerate(spans) if a < end <= b), -1)
@@ -215,7 +237,7 @@ def _with_parts(tokens: _Tokens, spans: Sequence[tuple[int, int]], regions: Sequ
         before = [i for i in of_region if spans[i][1] < end]
         return before[-1] if before else of_region[0] if of_region else -1
 
-    found = [span_of(end) if end > start else -1 for start, end in tokens.offsets]
+    found = [span_of(end) if end > start else -1 for (start, _), end in zip(tokens.offsets, ends, strict=True)]
     # A span whose characters are all in a token of the next one is joined with that.
     used = sorted({*found} - {-1})
     if not regions and (missing := [span for i, span in enumerate(spans) if i not in used]):
@@ -256,7 +278,7 @@ def _read_template(inp: TextTemplateInput, tokenizer: Any) -> Prompt:
     tokens = _Tokens.of(tokenizer, text, add_special_tokens=True)
     parts = [
         next((group for (a, b), group in zip(spans, groups, strict=True) if a < end <= b), -1) if end > start else -1
-        for start, end in tokens.offsets
+        for (start, _), end in zip(tokens.offsets, tokens.ends(spans), strict=True)
     ]
     names = list(inp.values)
     if inp.mask is not None:

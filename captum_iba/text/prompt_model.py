@@ -47,8 +47,9 @@ class ClosableModel:
         self.maskable = parts >= 0
         self.parts = parts.clamp_min(0)
         self.n_parts = len(prompt.names)
+        self.scale = _embedding_scale(model)
         with torch.no_grad():
-            self.embedded = self.embeddings(self.ids)
+            self.embedded = self.embeddings(self.ids) * self.scale
         same = (parts.unsqueeze(2) == parts.unsqueeze(1)) & self.maskable.unsqueeze(1)
         # The last position of the prompt gives the first token of the response: it reads its own part through the mask,
         # too, and its own embedding is all that no attention passes.
@@ -63,7 +64,7 @@ class ClosableModel:
     def statistics(self) -> tuple[Tensor, Tensor]:
         """Mean and standard deviation of the vocabulary's embeddings, (D,) each."""
         with torch.no_grad():
-            everything = self.embeddings(torch.arange(self.vocabulary, device=self.device)).float()
+            everything = self.embeddings(torch.arange(self.vocabulary, device=self.device)).float() * self.scale
             return everything.mean(0), everything.std(0).clamp_min(1e-6)
 
     def _in_prompt(self, response: Sequence[int]) -> Sequence[int]:
@@ -121,7 +122,8 @@ class CachedPrefix:
 def cached_prefix(model: Any, prompt: Prompt, response: Sequence[int]) -> CachedPrefix:
     """Computes the tokens before the first part once, if they are many, and the model gives the same behind them.
 
-    Layers of other caches than the plain one, such as those of a sliding window, have none.
+    Layers of other caches than the plain one, such as those of a sliding window, have none. It is tried with token ids
+    and with embeddings: from these, some models (RoBERTa) count positions anew.
     """
     from transformers.cache_utils import DynamicCache, DynamicLayer
 
@@ -132,18 +134,27 @@ def cached_prefix(model: Any, prompt: Prompt, response: Sequence[int]) -> Cached
     if prompt.decoder_ids or not takes_cache or length < max(_LEAST_PREFIX, len(ids) * _LEAST_SHARE):
         return nothing
     tokens = torch.tensor([ids], device=model.get_input_embeddings().weight.device)
+    count, behind = len(response) + 1, tokens[:, length:]
     with torch.no_grad():
         cache = getattr(model(input_ids=tokens[:, :length], use_cache=True), "past_key_values", None)
         layers: list[Any] = cache.layers if type(cache) is DynamicCache else []
         if not layers or any(type(layer) is not DynamicLayer for layer in layers):
             return nothing
         prefix = CachedPrefix(length, tuple((layer.keys, layer.values) for layer in layers))
-        whole = _last_logits(model, len(response) + 1, input_ids=tokens).float()
-        behind = _last_logits(model, len(response) + 1, prefix, input_ids=tokens[:, length:]).float()
+        whole = _last_logits(model, count, input_ids=tokens).float()
+        try:
+            of_ids = _last_logits(model, count, prefix, input_ids=behind).float()
+            embedded = model.get_input_embeddings()(behind)
+            of_embeddings = _last_logits(model, count, prefix, inputs_embeds=embedded).float()
+        except Exception:  # layers without keys (attention to images), or that share those of others
+            return nothing
     # Positions that depend on the length (dynamic rotary embeddings) are others in a shorter text.
     tolerance = _SAME_IN_HALF_PRECISION if torch.finfo(layers[0].keys.dtype).bits < 32 else _SAME_BEHIND_PREFIX
-    same = behind.shape == whole.shape and ((behind - whole).abs() <= tolerance * (1 + whole.abs())).all()
-    return prefix if bool(same) else nothing
+    same = [
+        other.shape == whole.shape and bool(((other - whole).abs() <= tolerance * (1 + whole.abs())).all())
+        for other in (of_ids, of_embeddings)
+    ]
+    return prefix if all(same) else nothing
 
 
 class ClosableEncoderDecoder(ClosableModel):
@@ -279,7 +290,7 @@ class PromptRemoval:
         values = torch.empty(len(rows))
         by_length = sorted(range(len(rows)), key=lambda i: len(rows[i]))
         # Positions of long contexts are other ones for the whole batch as soon as one row is long (longrope).
-        limit = getattr(self.model.config.get_text_config(), "original_max_position_embeddings", None) or math.inf
+        limit = _longest_of_short_positions(self.model.config.get_text_config())
         groups = [[i for i in by_length if len(rows[i]) <= limit], [i for i in by_length if len(rows[i]) > limit]]
         with ModuleGuard(self.model), torch.no_grad():
             pays = len(rows) >= _LEAST_ROWS and limit == math.inf
@@ -355,6 +366,16 @@ def decoder_prefix(model: Any, gen_args: Mapping[str, Any] | None = None) -> lis
     return [start] if forced is None else [start, forced]
 
 
+def _longest_of_short_positions(config: Any) -> float:
+    """Number of tokens up to which rotary embeddings of long contexts (longrope) are those of short ones."""
+    rotary = getattr(config, "rope_parameters", None) or {}
+    # Or one for each kind of layer.
+    kinds = [rotary, *(value for value in rotary.values() if isinstance(value, Mapping))]
+    lengths = [kind.get("original_max_position_embeddings") for kind in kinds if kind.get("rope_type") == "longrope"]
+    found = [n for n in (getattr(config, "original_max_position_embeddings", None), *lengths) if n]
+    return min(found, default=math.inf)
+
+
 def stop_tokens(model: Any, gen_args: Mapping[str, Any] | None = None) -> list[int]:
     """Ids of the tokens at which generation ends."""
     if gen_args is not None and "eos_token_id" in gen_args and gen_args["eos_token_id"] is None:
@@ -381,6 +402,23 @@ def _first_token(model: Any) -> int:
             "bos_token_id nor eos_token_id; expected one of them, or a prompt with other tokens"
         )
     return found[0]
+
+
+def _embedding_scale(model: Any) -> float:
+    """Factor between the embeddings of an encoder's token ids and those that it takes in their place.
+
+    Pegasus and Marian multiply the embeddings of ids, and not embeddings that they get.
+    """
+    encoder = model.get_encoder() if getattr(model.config, "is_encoder_decoder", False) else None
+    scale = getattr(encoder, "embed_scale", 1.0)
+    if encoder is None or scale == 1:
+        return 1.0
+    embeddings = model.get_input_embeddings()
+    ids = torch.tensor([[0, 1]], device=embeddings.weight.device)
+    with torch.no_grad():
+        of_ids = encoder(input_ids=ids)[0]
+        differences = [(encoder(inputs_embeds=embeddings(ids) * s)[0] - of_ids).abs().max() for s in (1.0, scale)]
+    return 1.0 if differences[0] <= differences[1] else float(scale)
 
 
 def _of_tokens(logits: Tensor, targets: Tensor) -> Tensor:

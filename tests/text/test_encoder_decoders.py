@@ -35,6 +35,7 @@ BART = {
     "decoder_start_token_id": 3,
     "forced_eos_token_id": None,
 }
+SCALED = {**BART, "scale_embedding": True}  # as of the published models: embeddings of ids are multiplied
 T5 = {
     "vocab_size": 110,
     "d_model": 32,
@@ -70,8 +71,8 @@ FAMILIES = {
     "bart": lambda: transformers.BartForConditionalGeneration(transformers.BartConfig(**BART)),
     "mbart": lambda: transformers.MBartForConditionalGeneration(transformers.MBartConfig(**BART)),
     "m2m": lambda: transformers.M2M100ForConditionalGeneration(transformers.M2M100Config(**BART)),
-    "marian": lambda: transformers.MarianMTModel(transformers.MarianConfig(**BART)),
-    "pegasus": lambda: transformers.PegasusForConditionalGeneration(transformers.PegasusConfig(**BART)),
+    "marian": lambda: transformers.MarianMTModel(transformers.MarianConfig(**SCALED)),
+    "pegasus": lambda: transformers.PegasusForConditionalGeneration(transformers.PegasusConfig(**SCALED)),
     "t5": lambda: transformers.T5ForConditionalGeneration(transformers.T5Config(**T5)),
     "umt5": lambda: transformers.UMT5ForConditionalGeneration(transformers.UMT5Config(**T5)),
     "t5gemma": lambda: transformers.T5GemmaForConditionalGeneration(

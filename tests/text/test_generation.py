@@ -33,6 +33,8 @@ FAMILIES = {
     "opt": lambda: transformers.OPTConfig(**OPT, max_position_embeddings=64, word_embed_proj_dim=32),
     "ctrl": lambda: transformers.CTRLConfig(**CTRL),
     "gpt_oss": lambda: transformers.GptOssConfig(**WINDOW, num_local_experts=2, num_experts_per_tok=1),
+    # It counts positions from its inputs: behind a cache those of embeddings begin anew.
+    "roberta": lambda: transformers.RobertaConfig(**{**WITHOUT_GROUPS, "is_decoder": True}),
 }
 PROMPT = "the film was not good"
 RESPONSE = "a bad film"
@@ -232,6 +234,7 @@ def test_bad_input(attribution, wordpiece, bert):
 
 
 def test_models_that_read_past_their_attention_are_refused(wordpiece):
+    torch.manual_seed(0)
     mamba = transformers.MambaConfig(vocab_size=110, hidden_size=32, num_hidden_layers=2)
     model = transformers.MambaForCausalLM(mamba).eval()
     past = LLMInformationBottleneckAttribution(model, wordpiece)
@@ -293,8 +296,17 @@ def test_what_stands_before_the_first_part_is_computed_once(wordpiece, family, m
     for one, same in zip(cached.tokens, whole.tokens, strict=True):
         assert one.bits == pytest.approx(same.bits, rel=1e-4, abs=1e-4)
     assert torch.allclose(without_some, other, atol=1e-4)
-    windows = dict.fromkeys(["mistral", "gemma2", "gemma3", "gpt_oss"], 1.2)
-    assert tokens < {**windows, "phi3": 0.9}.get(family, 0.5) * all_tokens
+    without = dict.fromkeys(["mistral", "gemma2", "gemma3", "gpt_oss", "roberta"], 1.2)
+    assert tokens < {**without, "phi3": 0.9}.get(family, 0.5) * all_tokens
+
+
+def test_layers_of_attention_to_an_image_have_no_cached_keys(wordpiece):
+    torch.manual_seed(0)
+    config = transformers.models.mllama.MllamaTextConfig(**DECODER, cross_attention_layers=[1])
+    explainer = GenerationExplainer(transformers.MllamaForCausalLM(config).eval(), wordpiece)
+    text = "a bad plot and a dull end . " * 4 + PROMPT
+    result = explainer.explain(text, RESPONSE, granularity=[(len(text) - 8, len(text))], **QUICK)
+    assert result.bits.shape == (1,) and result.bits[0] > 0
 
 
 @pytest.mark.parametrize("family", FAMILIES)

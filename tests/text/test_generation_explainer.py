@@ -288,16 +288,32 @@ def test_half_precision_is_accepted_though_attention_rounds_differently(wordpiec
         GenerationExplainer(model, wordpiece).explain(PROMPT, RESPONSE, **QUICK)
 
 
-def test_rows_of_a_long_context_do_not_change_the_positions_of_short_ones(wordpiece):
+@pytest.mark.parametrize("family", ["phi3", "llama"])
+def test_rows_of_a_long_context_do_not_change_the_positions_of_short_ones(wordpiece, family):
     torch.manual_seed(0)
     rope = {"rope_type": "longrope", "rope_theta": 1e4, "original_max_position_embeddings": 12}
     rope |= {"long_factor": [4.0, 5.0, 6.0, 8.0], "short_factor": [1.0, 1.1, 1.2, 1.3]}
-    config = transformers.Phi3Config(**DECODER, original_max_position_embeddings=12, rope_parameters=rope)
-    explainer = GenerationExplainer(transformers.Phi3ForCausalLM(config).eval(), wordpiece)
+    if family == "phi3":
+        config = transformers.Phi3Config(**DECODER, original_max_position_embeddings=12, rope_parameters=rope)
+    else:
+        config = transformers.LlamaConfig(**DECODER, rope_parameters=rope)
+    explainer = GenerationExplainer(transformers.AutoModelForCausalLM.from_config(config).eval(), wordpiece)
     kept = torch.tensor([[True] * 10, [True, False] * 5])
     removal, one_by_one = (explainer.removal(PROMPT, RESPONSE, batch_size=rows) for rows in (8, 1))
     assert removal(kept) == pytest.approx(one_by_one(kept), rel=1e-5)
     assert len(removal._tokens([True] * 10)) > 12 >= len(removal._tokens([True, False] * 5))
+
+
+def test_more_parts_are_measured_where_all_measured_ones_speak_against_the_response(explainer):
+    went_on = 0
+    for response in ("a bad film", "not a film", "dull plot", "good", "the film was bad", "a plot", "was", "!"):
+        few = explainer.explain(PROMPT, response, rerank=2, **QUICK)
+        effects = [part.effect for part in few.parts if part.effect is not None]
+        went_on += len(effects) > 2
+        assert max(effects) > 0 or len(effects) == (few.shares > 0).sum()
+        assert len(effects) == 2 or sum(effect <= 0 for effect in effects) >= len(effects) / 2
+        assert bool(few.leading) == (max(effects) > 0)
+    assert went_on
 
 
 def test_of_several_sequences_the_first_one_is_explained(llama, wordpiece):

@@ -3,6 +3,9 @@
 import copy
 
 import pytest
+from tokenizers import Regex, pre_tokenizers
+from tokenizers.implementations import ByteLevelBPETokenizer
+from transformers import PreTrainedTokenizerFast
 
 from captum_iba.text.prompt import divide, read_prompt
 
@@ -22,6 +25,25 @@ def test_texts_are_divided_into_words_sentences_and_paragraphs():
     ]
     assert of("paragraph") == ['One. "Two?" he said!  Three…', "Four 4.5 is. 日本語です。はい", "Last"]
     assert divide(" \n ", "paragraph") == divide("", "sentence") == divide(" ", "word") == []
+
+
+@pytest.mark.parametrize("granularity", ["token", "word", "sentence", "paragraph", [(7, 12), (13, 15)]])
+def test_a_token_that_goes_on_with_the_template_belongs_to_the_message(granularity):
+    """The tokenizers of Llama 3 and GPT-4 join a question mark and the line break behind it."""
+    core = ByteLevelBPETokenizer()
+    punctuation = pre_tokenizers.Split(Regex(r" ?[^\s\w]+[\r\n]*|\s*[\r\n]+| ?\w+"), "isolated")
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    core.pre_tokenizer = pre_tokenizers.Sequence([punctuation, byte_level])
+    core.train_from_iterator(["live :?\n"] * 4, vocab_size=400, special_tokens=["<s>", "</s>"])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core._tokenizer, bos_token="<s>", eos_token="</s>")
+    tokenizer.chat_template = "{% for m in messages %}|{{ m.role }}|\n{{ m.content }}\n{% endfor %}"
+    messages = [{"role": "user", "content": "live? :?"}]
+    as_text = tokenizer.apply_chat_template(messages, tokenize=False)
+    read = read_prompt(messages if isinstance(granularity, str) else as_text, tokenizer, granularity)
+    merged = tokenizer.convert_tokens_to_ids(tokenizer.tokenize(" :?\n"))
+    assert len(merged) == 1 and read.text.endswith(" :?\n")
+    assert read.parts[read.ids.index(merged[0])] == len(read.names) - 1
+    assert read.names[-1].strip() in (":?", "live? :?")
 
 
 @pytest.mark.parametrize("granularity", ["token", "word", "sentence", "paragraph", [(0, 8), (9, 21)]])
