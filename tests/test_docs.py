@@ -108,7 +108,7 @@ ROWS = {
     "iba_as_released": (96, 90),
     "random": (0, 0),
     "lime": (95, 0),
-    "ig": (50, 50),
+    "ig": (52, 50),  # two give the difference of the output
     "gradient_x_activation": (1, 1),
     "gradient_shap": (50, 50),
     "saliency": (1, 1),
@@ -120,7 +120,7 @@ ROWS = {
     "grad_cam": (1, 1),
     "attention_rollout": (1, 1),
     "attn_lrp": (1, 1),
-    "ig_as_released": (10, 10),
+    "ig_as_released": (12, 10),
     "lime_as_released": (100, 0),
 }
 
