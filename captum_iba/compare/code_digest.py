@@ -9,7 +9,7 @@ from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 import numpy as np
-from torch import Tensor
+from torch import Tensor, nn
 
 _PACKAGE = __name__.partition(".")[0]
 _SCALARS = (str, bytes, int, float, complex, type(None))
@@ -77,7 +77,7 @@ def _contents(value: Any) -> Any:
 
 
 def _is_plain(value: Any) -> bool:
-    return isinstance(value, (*_SCALARS, tuple, list, dict, set, frozenset, np.ndarray, Tensor))
+    return isinstance(value, (*_SCALARS, tuple, list, dict, set, frozenset, np.ndarray, Tensor, nn.Module))
 
 
 def _names(code: CodeType) -> set[str]:

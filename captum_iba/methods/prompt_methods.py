@@ -182,14 +182,14 @@ def kernel_shap_of_prompt(task: PromptTask, n_samples: int = 64) -> Tensor:
 
 def integrated_gradients_of_prompt(task: PromptTask, n_steps: int = 50) -> Tensor:
     """Integrated gradients of the mean log-probability per token, by Captum, at the embeddings, from zeros."""
-    model = closable(task.explainer.model, task.prompt, task.response)
-    whole, tokens = model.embedded.detach(), model.maskable.unsqueeze(2)
-
-    def log_probability(embedded: Tensor) -> Tensor:
-        model.embedded = embedded
-        return model.log_probabilities(len(embedded)).mean(1)
-
     with ModuleGuard(task.explainer.model):
+        model = closable(task.explainer.model, task.prompt, task.response)
+        whole, tokens = model.embedded.detach(), model.maskable.unsqueeze(2)
+
+        def log_probability(embedded: Tensor) -> Tensor:
+            model.embedded = embedded
+            return model.log_probabilities(len(embedded)).mean(1)
+
         scores: Tensor = IntegratedGradients(log_probability, multiply_by_inputs=True).attribute(
             whole, baselines=torch.where(tokens, 0.0, whole), n_steps=n_steps, internal_batch_size=task.batch_size
         )
@@ -198,8 +198,8 @@ def integrated_gradients_of_prompt(task: PromptTask, n_steps: int = 50) -> Tenso
 
 def gradient_x_activation_of_prompt(task: PromptTask) -> Tensor:
     """Gradient of the mean log-probability per token times the embeddings."""
-    model = closable(task.explainer.model, task.prompt, task.response)
     with ModuleGuard(task.explainer.model), torch.enable_grad():
+        model = closable(task.explainer.model, task.prompt, task.response)
         model.embedded = model.embedded.detach().requires_grad_()
         (gradient,) = torch.autograd.grad(model.log_probabilities(1).mean(), model.embedded)
     return task.sum_per_part((gradient * model.embedded)[0].float().sum(1))

@@ -245,6 +245,14 @@ def _with_parts(
             f"granularity has the span {missing[0]}, {tokens.text[slice(*missing[0])]!r}, in which no token ends; "
             "expected spans that end where tokens do"
         )
+    of_no_span = [offset for offset, i in zip(tokens.offsets, found, strict=True) if i < 0] if not regions else []
+    for a, b in spans:
+        for start, end in of_no_span:
+            if max(a, start) < b < end and tokens.text[max(a, start) : b].strip():
+                raise ValueError(
+                    f"granularity has the span {(a, b)}, {tokens.text[a:b]!r}, which ends inside the token "
+                    f"{tokens.text[start:end]!r}; expected spans that end where tokens do: {(a, end)}"
+                )
     starts = [0, *(i + 1 for i in used[:-1])]
     joined = [(spans[first][0], spans[last][1]) for first, last in zip(starts, used, strict=True)] if used else []
     number = {span: n for n, span in enumerate(used)}

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import datasets
 import numpy as np
@@ -323,6 +324,10 @@ def test_the_digest_of_a_method_sees_what_its_function_uses(monkeypatch):
     assert code_digest(functools.partial(calls_itself, weights=1), {}) != before
     monkeypatch.setattr(sys.modules[__name__], "WORTH", 2.0)
     assert code_digest(calls_itself, {}) != before
+    scorer = SimpleNamespace(layer=torch.nn.Linear(1, 1))
+    before = code_digest(calls_itself, {"scorer": scorer})
+    scorer.layer.weight.data.neg_()
+    assert code_digest(calls_itself, {"scorer": scorer}) != before
     code = (
         "from captum_iba.compare.code_digest import code_digest; "
         "print(code_digest(lambda task: task in {'a', 'b', 'c'}, {'x': {'p', 'q'}}))"

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from transformers import T5Config, T5ForConditionalGeneration
+from transformers import MarianConfig, MarianMTModel, T5Config, T5ForConditionalGeneration
 
 from captum_iba.methods.prompt_methods import (
     PROMPT_METHODS,
@@ -121,3 +121,21 @@ def test_methods_of_encoder_decoders(wordpiece):  # noqa: F811
         else:
             found = method(task)
             assert (found[0] if isinstance(found, tuple) else found).shape == (task.n_parts,), name
+
+
+def test_methods_of_a_model_in_training_mode_are_those_in_evaluation_mode(wordpiece):  # noqa: F811
+    sizes = {"d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64}
+    heads = {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "pad_token_id": 0, "eos_token_id": 3}
+    config = MarianConfig(vocab_size=110, scale_embedding=True, dropout=0.5, decoder_start_token_id=0, **sizes, **heads)
+    model = MarianMTModel(config).eval()
+    explainer = GenerationExplainer(model, wordpiece)
+    read = explainer.read("the film was not good")
+    response = explainer.attribution.response_ids(read, "a film")
+    task = PromptTask(explainer, "the film was not good", "word", read, response)
+    for name in ("gradient_x_activation", "integrated_gradients", "leave_one_out"):
+        expected = PROMPT_METHODS[name](task)
+        model.train()
+        before = torch.get_rng_state()
+        assert torch.equal(PROMPT_METHODS[name](task), expected), name
+        assert torch.equal(torch.get_rng_state(), before) and model.training, name
+        model.eval()

@@ -225,6 +225,13 @@ def test_a_span_in_which_no_token_ends_is_refused(explainer):
         explainer.explain(PROMPT, RESPONSE, granularity=[(0, 3), (4, 6)])
 
 
+def test_a_span_that_ends_inside_a_token_is_refused(explainer):
+    with pytest.raises(ValueError, match=r"span \(0, 6\), 'the fi', which ends inside the token 'film'.*: \(0, 8\)"):
+        explainer.explain(PROMPT, RESPONSE, granularity=[(0, 6)])
+    read = explainer.read(PROMPT, granularity=[(0, 6), (6, 8)])  # the token belongs to the part that it ends in
+    assert read.names == ["the fi", "lm"]
+
+
 def test_where_nothing_of_the_prompt_is_left_the_response_begins_a_text(llama):
     model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**{**DECODER, "vocab_size": 260})).eval()
     explainer = GenerationExplainer(model, byte_tokenizer())
