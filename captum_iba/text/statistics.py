@@ -276,10 +276,17 @@ def cached(
 
 
 def neutral_texts(paired: bool) -> tuple[list[str], list[str] | None]:
-    """Texts of several kinds and lengths in the package, written for it; with pairs, each beside the next."""
+    """Texts of several kinds and lengths in the package, written for it.
+
+    With pairs each stands beside the next, beside itself, and beside its negation: models of pairs compute otherwise
+    where one text follows from the other, or contradicts it.
+    """
     content = (package_files("captum_iba") / "assets" / "neutral_texts.txt").read_text(encoding="utf-8")
     texts = content.splitlines()
-    return (texts[:-1], texts[1:]) if paired else (texts, None)
+    if not paired:
+        return texts, None
+    negated = [f"It is not true that {text[0].lower()}{text[1:]}" for text in texts]
+    return [*texts[:-1], *texts, *texts], [*texts[1:], *texts, *negated]
 
 
 def neutral(

@@ -1,4 +1,5 @@
 import copy
+import itertools
 import threading
 import warnings
 from io import StringIO
@@ -354,6 +355,10 @@ def test_without_statistics_those_of_neutral_texts_are_used(bert, wordpiece, tmp
     again = TextExplainer(bert, wordpiece)
     again.use_neutral_statistics()
     assert len(kept) == 8 and kept == list((tmp_path / "cache").rglob("*.safetensors"))
+    first, second = neutral_texts(paired=True)  # of models of pairs: unrelated, the same, and contradictory ones
+    texts = neutral_texts(paired=False)[0]
+    assert set(zip(first, second, strict=True)) >= {*itertools.pairwise(texts), *((text, text) for text in texts)}
+    assert sum(text.startswith("It is not true that") for text in second) == len(texts)
     # Statistics of one's own stay, for pairs too.
     by_hand.explain(TEXTS[0], TEXTS[1], **QUICK)
     assert by_hand.statistics[0].count < bare.statistics[0].count
