@@ -242,6 +242,9 @@ def test_models_that_read_past_their_attention_are_refused(wordpiece):
     for prompt in (TextTemplateInput("what a{}", [" film"]), PROMPT):
         with pytest.raises(ValueError, match="reads positions of the prompt past its attention"):
             past.attribute(prompt, RESPONSE)
+    model.backbone.norm_f.weight.data *= 0.01  # also where what was read hardly changes the output
+    with pytest.raises(ValueError, match="reads positions of the prompt past its attention"):
+        LLMInformationBottleneckAttribution(model, wordpiece).attribute(PROMPT, RESPONSE)
     bloom = transformers.BloomConfig(vocab_size=110, hidden_size=32, n_layer=2, n_head=4)
     with pytest.raises(ValueError, match="BloomForCausalLM does not go by the interface"):
         LLMInformationBottleneckAttribution(transformers.BloomForCausalLM(bloom), wordpiece)
