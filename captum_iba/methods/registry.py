@@ -22,7 +22,7 @@ from captum_iba.text.classifier import Classifier, predicted_classes
 from captum_iba.text.encoding import EncodedText, scores_per_word
 from captum_iba.text.explainer import TextExplainer
 from captum_iba.text.layers import Block, find_layers
-from captum_iba.text.statistics import check_model, classifier_fingerprint, one_per_layer
+from captum_iba.text.statistics import check_model, classifier_fingerprint, neutral_pairs, one_per_layer
 
 MethodFunction = Callable[..., list[FloatArray]]
 """``function(task, **options)``: for each text of the task one score per token, (T,)."""
@@ -233,7 +233,7 @@ def attribute(
             layer, others refuse it; only ``iba`` takes several. Default: the method's own.
         statistics (FeatureStatistics, sequence of them, callable or None): Dataset statistics of the layers, for
             ``iba``, or a function that returns those of a :class:`captum_iba.text.Block`. If any has no layer's name,
-            one for each layer of ``layer``, in its order (None: of each block). Default: None.
+            one for each layer of ``layer``, in its order (None: of each block). Default: those of a ``TextExplainer``.
         seed (int): Seed of all that is random. Default: 0.
         batch_size (int): Largest number of rows of a forward pass: texts times steps, noise samples or perturbations.
             Default: 32.
@@ -253,8 +253,10 @@ def attribute(
         >>> dict(zip(scores.encoded.tokens, scores.tokens))
     """
     find_method(name).check_layer(layer)  # an unknown method is an error before anything runs
-    classifier = classifier.classifier if isinstance(classifier, TextExplainer) else classifier
-    first, second = check_texts(texts, pairs)
+    if isinstance(classifier, TextExplainer):
+        statistics = _own_statistics(classifier) if statistics is None else statistics
+        classifier = classifier.classifier
+    first, second = check_texts(texts, pairs, classifier.labels)
     encoded = classifier.encode(first, second)
     targets = targets_per_text(target, len(first), classifier.labels)
     unknown = [text for text, target in zip(encoded, targets, strict=True) if target is None]
@@ -330,6 +332,20 @@ def _checked_scores(name: str, encoded: EncodedText, values: Any) -> FloatArray:
     return tokens
 
 
+def _own_statistics(explainer: TextExplainer) -> StatisticsSource | None:
+    """The statistics of an explainer's layers, but neutral ones, of which texts and pairs have different ones."""
+    if explainer.statistics is None or neutral_pairs(explainer.statistics) is not None:
+        return None
+    _check_model(explainer.statistics, explainer.classifier)
+    of_layers = {layer.key: found for layer, found in zip(explainer.layers, explainer.statistics, strict=True)}
+    return lambda block: of_layers.get(block.key)
+
+
+def _check_model(statistics: Sequence[FeatureStatistics], classifier: Classifier) -> None:
+    if any(layer_statistics.model is not None for layer_statistics in statistics):
+        check_model(statistics, classifier_fingerprint(classifier), classifier.name)
+
+
 def _statistics_function(
     statistics: StatisticsSource | None, classifier: Classifier, layer: int | str | Sequence[int | str] | None
 ) -> Callable[[Block], FeatureStatistics | None]:
@@ -338,8 +354,7 @@ def _statistics_function(
     if callable(statistics):
         return statistics
     per_layer = [statistics] if isinstance(statistics, FeatureStatistics) else list(statistics)
-    if any(layer_statistics.model is not None for layer_statistics in per_layer):
-        check_model(per_layer, classifier_fingerprint(classifier), classifier.name)
+    _check_model(per_layer, classifier)
 
     def statistics_of(block: Block) -> FeatureStatistics:
         names = [layer_statistics.layer for layer_statistics in per_layer]

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from captum_iba._checks import check_integer
+from captum_iba._warnings import warn_user
 from captum_iba.attr.settings import PRESETS, BottleneckSettings, SettingsOverrides, resolve_settings
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -25,10 +26,11 @@ PUBLISHED_PRESETS = ("paper", "as_released")
 """Presets that have one layer (:func:`captum_iba.text.layers.published_layer`) unless others are named."""
 
 
-def check_texts(texts: Any, pairs: Any = None) -> tuple[list[str], list[str | None]]:
+def check_texts(texts: Any, pairs: Any = None, labels: Sequence[str] = ()) -> tuple[list[str], list[str | None]]:
     """Texts and second texts as lists of one length, with None for each second text where there are no pairs.
 
-    TypeError or ValueError names what is no text, empty (of a pair: both), or of another number.
+    TypeError or ValueError names what is no text, empty (of a pair: both), or of another number. Second texts that are
+    ``labels`` of the model are warned of: a target comes third.
     """
     first = _strings(texts, "texts")
     if pairs is None:
@@ -47,6 +49,11 @@ def check_texts(texts: Any, pairs: Any = None) -> tuple[list[str], list[str | No
         if not (text.strip() or pair.strip()):
             what = "only white space" if text or pair else "empty"
             raise ValueError(f"texts[{i}] and pairs[{i}] are {what}, expected some text in one of them")
+    if {pair.strip().lower() for pair in second} <= {label.lower() for label in labels}:
+        warn_user(
+            f"pairs is {second[0]!r}, which is a class of the model, and is read as the second text of a pair; a class "
+            f"is given as target={second[0]!r}"
+        )
     return first, list(second)
 
 

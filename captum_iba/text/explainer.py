@@ -238,7 +238,7 @@ class TextExplainer:
             >>> explainer.explain("A wonderful film.", granularity="word", beta=5.0).word_bits
         """
         check_keywords(overrides)
-        first, second = check_texts(texts, pairs)
+        first, second = check_texts(texts, pairs, self.classifier.labels)
         check_integer("seed", seed, kind=Integral)
         check_integer("repeats", repeats, at_least=1)
         check_flag("check", check)

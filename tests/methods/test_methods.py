@@ -14,9 +14,11 @@ from captum.attr import LayerGradientXActivation, LayerIntegratedGradients
 from transformers import AlbertConfig, GPT2Config
 
 from captum_iba.attr.settings import SettingsOverrides
+from captum_iba.demo import embedded_model_path, embedded_statistics
 from captum_iba.methods import AttributionTask, Method, attribute, find_method, method_names, register_method, score
 from captum_iba.methods import registry as registry_module
 from captum_iba.text import Classifier, TextExplainer, find_blocks
+from captum_iba.text.classifier import load_classifier
 from tests.text.conftest import SIZE, build
 
 ROOT = Path(__file__).parents[2]
@@ -403,3 +405,27 @@ def test_a_layer_for_a_method_that_looks_at_none_is_refused(classifier):
         attribute("ig", classifier, TEXTS[0], layer=3)
     with pytest.raises(ValueError, match="the method 'saliency' looks at no layer"):
         score("saliency", AttributionTask(classifier, classifier.encode([TEXTS[0]], [None]), [0], layer="bert"))
+
+
+def test_statistics_of_an_explainer_are_those_of_its_method(tmp_path, monkeypatch):
+    monkeypatch.setenv("CAPTUM_IBA_CACHE", str(tmp_path))
+    model, tokenizer = load_classifier(embedded_model_path())
+    explainer = TextExplainer(model, tokenizer)
+    explainer.statistics = [embedded_statistics(block.index) for block in find_blocks(model)]
+    text = "A good film with a dull ending."
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        scores = attribute("iba", explainer, text)[0]
+    np.testing.assert_allclose(scores.tokens, explainer.explain(text).bits, rtol=1e-6)
+    bare = TextExplainer(model, tokenizer)
+    bare.use_neutral_statistics()
+    with pytest.warns(UserWarning, match="those of neutral texts"):
+        attribute("iba", bare, text)
+
+
+def test_a_class_in_the_place_of_a_second_text_is_warned_of():
+    explainer = TextExplainer(*load_classifier(embedded_model_path()))
+    with pytest.warns(UserWarning, match="pairs is 'Negative', which is a class of the model.* target='Negative'"):
+        attribute("saliency", explainer, "A dull film.", "Negative")
+    with pytest.warns(UserWarning, match="pairs is 'negative', which is a class"):
+        explainer.explain("A dull film.", "negative", n_steps=1)
