@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, product
 from typing import Any
 
 from captum.attr import TextTemplateInput, TextTokenInput
@@ -240,24 +240,32 @@ def _with_parts(
     found = [span_of(end) if end > start else -1 for (start, _), end in zip(tokens.offsets, ends, strict=True)]
     # A span whose characters are all in a token of the next one is joined with that.
     used = sorted({*found} - {-1})
-    if not regions and (missing := [span for i, span in enumerate(spans) if i not in used]):
-        raise ValueError(
-            f"granularity has the span {missing[0]}, {tokens.text[slice(*missing[0])]!r}, in which no token ends; "
-            "expected spans that end where tokens do"
-        )
-    of_no_span = [offset for offset, i in zip(tokens.offsets, found, strict=True) if i < 0] if not regions else []
-    for a, b in spans:
-        for start, end in of_no_span:
-            if max(a, start) < b < end and tokens.text[max(a, start) : b].strip():
-                raise ValueError(
-                    f"granularity has the span {(a, b)}, {tokens.text[a:b]!r}, which ends inside the token "
-                    f"{tokens.text[start:end]!r}; expected spans that end where tokens do: {(a, end)}"
-                )
+    if not regions:
+        _check_ends(tokens, spans, found)
     starts = [0, *(i + 1 for i in used[:-1])]
     joined = [(spans[first][0], spans[last][1]) for first, last in zip(starts, used, strict=True)] if used else []
     number = {span: n for n, span in enumerate(used)}
     parts = [number.get(span, -1) for span in found]
     return Prompt(tokens.ids, parts, [tokens.text[a:b] for a, b in joined], tokens.text, joined)
+
+
+def _check_ends(tokens: _Tokens, spans: Sequence[tuple[int, int]], found: Sequence[int]) -> None:
+    """Raise ValueError if an own span has no token, or its last characters are in a token of no span.
+
+    ``found`` is the number of the span of each token, -1 for none.
+    """
+    if missing := [span for i, span in enumerate(spans) if i not in found]:
+        raise ValueError(
+            f"granularity has the span {missing[0]}, {tokens.text[slice(*missing[0])]!r}, in which no token ends; "
+            "expected spans that end where tokens do"
+        )
+    of_no_span = [offset for offset, i in zip(tokens.offsets, found, strict=True) if i < 0]
+    for (a, b), (start, end) in product(spans, of_no_span):
+        if max(a, start) < b < end and tokens.text[max(a, start) : b].strip():
+            raise ValueError(
+                f"granularity has the span {(a, b)}, {tokens.text[a:b]!r}, which ends inside the token "
+                f"{tokens.text[start:end]!r}; expected spans that end where tokens do: {(a, end)}"
+            )
 
 
 def is_span(value: object) -> bool:
