@@ -361,7 +361,7 @@ def _find_statistics(
     if source is not None:
         # The columns are those of --file, if this file has columns at all.
         texts, pairs = read_texts(str(source), *(columns if has_columns(str(source)) else (None, None)))
-        note(f"statistics of the {len(texts)} texts of {source}: from the cache, or estimated now", quiet)
+        note(f"statistics of the {len(texts)} texts of {source}", quiet)
         path, was_cached = cached_statistics(
             explainer, texts, pairs=pairs, show_progress=not quiet and sys.stderr.isatty()
         )
@@ -429,7 +429,7 @@ def _deliver(
     quiet: bool,
 ) -> None:
     from captum_iba._files import write_text
-    from captum_iba.visualization import token_page
+    from captum_iba.visualization import save_token_page
     from captum_iba.visualization.terminal import printable
 
     gold, are_classes = (None, False) if read.names_of_labels is None else read.names_of_labels(labels)
@@ -448,8 +448,8 @@ def _deliver(
     if json_file is not None and str(json_file) != "-":
         written.append(write_text(json_file, f"{content}\n"))
     if html is not None:
-        page = token_page(results, methods=scores or None, gold_labels=gold, ids=read.ids, labels=known)
-        written.append(write_text(html, page))
+        columns = {"methods": scores or None, "gold_labels": gold, "ids": read.ids, "labels": known}
+        written.append(save_token_page(results, html, **columns))
     if str(json_file) == "-":
         typer.echo(content)
     else:

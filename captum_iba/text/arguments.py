@@ -36,7 +36,8 @@ def check_texts(texts: Any, pairs: Any = None, labels: Sequence[str] = ()) -> tu
     if pairs is None:
         for i, text in enumerate(first):
             if not text.strip():
-                raise ValueError(f"texts[{i}] {blank_text(text)}, expected some text")
+                name = "texts" if isinstance(texts, str) else f"texts[{i}]"
+                raise ValueError(f"{name} {blank_text(text)}, expected some text")
         return first, [None] * len(first)
     if isinstance(texts, str) != isinstance(pairs, str):
         raise TypeError(

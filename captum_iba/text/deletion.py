@@ -13,10 +13,11 @@ from torch import Tensor
 from captum_iba.text.classifier import Classifier
 from captum_iba.text.encoding import EncodedText
 from captum_iba.text.result import DeletionCheck, TextAttribution
-from captum_iba.visualization.pieces import ranked_words
+from captum_iba.visualization.words import ranked_words, ranking
 
 N_RANDOM = 10
 """Number of draws of random words in a check by deletion."""
+_N_ALONE = 8  # leading words that are deleted one at a time
 
 
 def class_probabilities(classifier: Classifier, logits: Tensor) -> Tensor:
@@ -72,17 +73,23 @@ def check_by_deletion(
     """Probabilities of the target without the leading, the least, and random words, as many.
 
     The leading ones are those that a reader is shown, with 80% of the bits, at most half of all; where the model needs
-    hardly anything, one in nine.
+    hardly anything, one in nine. Each of the leading ones is also deleted alone.
     """
     leading, _ = ranked_words(attribution)
     seed = int(attribution.settings.get("seed", 0)) % 2**63
-    order = np.lexsort((-np.nan_to_num(attribution.word_bits, nan=-1.0), -attribution.word_shares))
+    order = np.array(ranking(attribution))
     kept = kept_in_check(order, len(leading), seed)
-    versions = [keep_words(encoded, set(np.flatnonzero(words).tolist())) for words in kept]
-    probabilities = probabilities_of_texts(classifier, versions, batch_size)[:, attribution.target].tolist()
-    whole, without_leading, without_least, *random = probabilities
+    versions = [set(np.flatnonzero(words).tolist()) for words in kept]
+    tried = order[: min(len(leading), _N_ALONE)] if len(leading) > 1 else order[:0]
+    versions += [versions[0] - {number} for number in tried.tolist()]
+    texts = [keep_words(encoded, words) for words in versions]
+    probabilities = probabilities_of_texts(classifier, texts, batch_size)[:, attribution.target].tolist()
+    whole, without_leading, without_least, *others = probabilities
+    random, alone = others[:N_RANDOM], others[N_RANDOM:]
     n_deleted = int((~kept[1]).sum())
-    return DeletionCheck(n_deleted, whole, without_leading, without_least, float(np.mean(random)), N_RANDOM)
+    return DeletionCheck(
+        n_deleted, whole, without_leading, without_least, float(np.mean(random)), N_RANDOM, tuple(alone)
+    )
 
 
 def kept_in_check(

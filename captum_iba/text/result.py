@@ -21,15 +21,17 @@ from captum_iba._files import write_text
 from captum_iba.attr.optimizer import AT_FLOOR
 from captum_iba.text.encoding import EncodedText, join_words, scores_per_word
 from captum_iba.text.json_result import JsonResult
-from captum_iba.visualization.pieces import counted, ranked_words, remark, word_places
+from captum_iba.visualization.pieces import remark
 from captum_iba.visualization.sentences import notes, percentage_note, preset_note
 from captum_iba.visualization.terminal import printable
+from captum_iba.visualization.words import counted, ranked_words, word_places
 
 if TYPE_CHECKING:
     from captum.attr._utils.visualization import VisualizationDataRecord
 
 _FORMAT = "captum_iba.TextAttribution/3"
 _PRINTED_WORDS = 20
+_PRINTED_WITHOUT_LEADING = 5
 _BAR_WIDTH = 24
 _REPR_WIDTH = 60
 
@@ -102,6 +104,8 @@ class DeletionCheck:
         without_least (float): Without the words with the fewest bits.
         without_random (float): Without random words, the mean of ``n_random`` draws.
         n_random (int): Number of these draws.
+        without_each (tuple of float): Without one of the leading words alone, the one with the most bits first; of the
+            first eight, if there are several.
     """
 
     n_words: int
@@ -110,6 +114,7 @@ class DeletionCheck:
     without_least: float
     without_random: float
     n_random: int
+    without_each: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -268,7 +273,7 @@ class TextAttribution(JsonResult):
         leading, rest = ranked_words(self)
         if sentence := remark(self):
             lines.append(sentence)
-        shown = (leading or rest)[:_PRINTED_WORDS]
+        shown = leading[:_PRINTED_WORDS] or [word for word in rest if not word.is_zero][:_PRINTED_WITHOUT_LEADING]
         widest = max((word.share for word in shown), default=0.0) if leading else 1.0
         for word in shown:
             bar = "█" * round(_BAR_WIDTH * word.share / widest) if leading else ""
@@ -276,7 +281,7 @@ class TextAttribution(JsonResult):
             tied = " ≈" if word.tied else ""
             lines.append(
                 f"{word.share:6.1%}{spread} {word.bits:10,.2f} bits  {bar:<{_BAR_WIDTH}}  "
-                f"{printable(word.word)} ({word.place}){tied}"
+                f"{printable(word.word)} ({word.place}){tied}{f', {alone}' if (alone := word.alone) else ''}"
             )
         if others := [*leading, *rest][len(shown) :]:
             lines.append(f"{math.fsum(word.share for word in others):6.1%} in {counted(others, other=True)}")
@@ -336,7 +341,7 @@ class TextAttribution(JsonResult):
                 values["trace"] = TextTrace(**{k: tuple(map(_number, v)) for k, v in values["trace"].items()})
             values["repeats"] = tuple(tuple(map(_number, row)) for row in content.get("repeats", ()))
             if (check := content.get("check")) is not None:
-                values["check"] = DeletionCheck(**check)
+                values["check"] = DeletionCheck(**{**check, "without_each": tuple(check.get("without_each", ()))})
             return cls(**values)
         except (KeyError, TypeError) as error:
             raise ValueError(f"content is not a whole attribution, {error} is missing or wrong") from error

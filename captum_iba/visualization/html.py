@@ -5,28 +5,30 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
+import os
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from captum_iba._files import write_text
 from captum_iba.visualization.color import Scale, color_class, colors
 from captum_iba.visualization.pieces import (
     Drawable,
     DrawableBits,
     DrawableScores,
-    counted,
     format_number,
     full_color,
     is_scores,
     layer_names,
     method_title,
     notes_of_beta,
-    ranked_words,
     token_parts,
     visible,
 )
 from captum_iba.visualization.sentences import notes, preset_note
+from captum_iba.visualization.words import counted, ranked_words
 
 if TYPE_CHECKING:
     from captum.attr._utils.visualization import VisualizationDataRecord
@@ -210,6 +212,28 @@ def token_page(
         sorting=sorting() if len(texts) > 1 and methods is None else None,
         **others,
     )
+
+
+def save_token_page(attributions: Sequence[DrawableBits], path: str | os.PathLike[str], **options: Any) -> Path:
+    """Write :func:`token_page` of several texts to a file, whole or not at all.
+
+    Args:
+        attributions (sequence of TextAttribution): Attributions, in the order of the page.
+        path (str or path): The file.
+        **options: Keyword arguments of :func:`token_page`.
+
+    Returns:
+        Path: The file.
+
+    Raises:
+        ValueError: As :func:`token_page`.
+        OSError: The file cannot be written.
+
+    Examples::
+
+        >>> save_token_page(explainer.explain(["A wonderful film.", "A dull one."]), "films.html")
+    """
+    return write_text(path, token_page(attributions, **options))
 
 
 def _settings(item: DrawableBits) -> str:

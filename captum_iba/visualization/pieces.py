@@ -9,7 +9,6 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from captum_iba.visualization.color import Scale, color_class
@@ -118,7 +117,6 @@ _FLOORS = 10
 _PARTS = 4  # ten floors that are more than a quarter of an open token are no small number of bits
 COVERED = 0.8
 """Share of the bits above the floor that the parts hold which a reader is shown first."""
-_SHOWN_AS_ZERO = 0.0005
 _LEADING = 3
 
 Drawable = DrawableBits | DrawableScores
@@ -216,7 +214,7 @@ def parts(attribution: Drawable, floor: float | None = None) -> Iterator[Part]:
     def gap(sequence: int, start: int) -> list[Part]:
         text = ((source.pair or "") if sequence else source.text)[ends[sequence] : start]
         # What is truncated at the end of a text is not drawn either.
-        unread = not ends[sequence] and source.tokens_truncated and _has_characters(text)
+        unread = not ends[sequence] and source.tokens_truncated and has_characters(text)
         return [Part("… " if unread else text, "gap")] if text else []
 
     for name, bits, special, number, (first, last), of_text in tokens:
@@ -313,121 +311,6 @@ def _largest(drawn: Sequence[Part]) -> float:
     return max((part.depth for part in drawn if part.has_value and math.isfinite(part.value)), default=0.0)
 
 
-class RankedWord(NamedTuple):
-    """A word with its bits, its fraction of those above the floor, and where it stands in the text.
-
-    ``spread`` is the standard deviation of the fraction over repeats, NaN without and where it is not shown
-    (:func:`has_neutral_statistics`); ``tied``, whether repeats differ in the order of this word and the one before or
-    after it.
-    """
-
-    word: str
-    place: str
-    bits: float
-    share: float
-    spread: float = math.nan
-    tied: bool = False
-    is_punctuation: bool = False
-
-    @property
-    def is_zero(self) -> bool:
-        """Whether its percentage is shown as 0.0%, though it has a number of bits."""
-        return math.isfinite(self.bits) and self.share < _SHOWN_AS_ZERO and not self.spread >= _SHOWN_AS_ZERO
-
-
-def counted(rows: Sequence[RankedWord], other: bool = False) -> str:
-    """Number of the words that are no punctuation, in words: "3 other words and punctuation"."""
-    n_words = sum(not row.is_punctuation for row in rows)
-    words = f"{n_words} {'other ' * other}word{'s' * (n_words != 1)}" if n_words else ""
-    return " and ".join(filter(None, [words, "punctuation" if n_words < len(rows) else ""]))
-
-
-def has_neutral_statistics(attribution: DrawableBits) -> bool:
-    """Whether the statistics are those of the package's neutral texts.
-
-    Statistics of other texts then change the percentages by more than repeats do.
-    """
-    return attribution.statistics.startswith(NEUTRAL_TEXTS)
-
-
-def _is_punctuation(word: str) -> bool:
-    """Whether no character is a letter, a digit or a symbol."""
-    categories = map(unicodedata.category, word)
-    return all(category[0] in "PZ" or category in ("Cc", "Cf") for category in categories)
-
-
-def word_places(attribution: DrawableBits) -> list[str]:
-    """Where each word stands, as it is printed: "word 2"; punctuation has no number, "after word 2"."""
-    places = [place for of in (0, 1) for place in _places([w for w in attribution.words if (w.sequence or 0) == of])]
-    sources = (attribution.text, attribution.pair or "")
-    for sequence in (0, 1):
-        starts = [word.start for word in attribution.words if (word.sequence or 0) == sequence]
-        # Of words that are truncated before the others, the number is not known.
-        if attribution.tokens_truncated and starts and _has_characters(sources[sequence][: min(starts)]):
-            of_text = [(word.sequence or 0) == sequence for word in attribution.words]
-            places = [f"{place} of those read" if of else place for place, of in zip(places, of_text, strict=True)]
-    texts = ["second" if word.sequence else "first" for word in attribution.words]
-    of_pair = [f"{text} text, {place}" for text, place in zip(texts, places, strict=True)]
-    return places if attribution.pair is None else of_pair
-
-
-def _places(words: Sequence[Any]) -> list[str]:
-    marks = [_is_punctuation(word.word) for word in words]
-    if all(marks):
-        return [f"word {i}" for i in range(1, len(words) + 1)]
-    places, number = [], 0
-    for mark in marks:
-        number += not mark
-        places.append(f"word {number}" if not mark else f"after word {number}" if number else "before word 1")
-    return places
-
-
-def _has_characters(text: str) -> bool:
-    """Whether a text has more than white space and what normalizers drop: marks without width, and U+FFFD."""
-    return any(not c.isspace() and c != "\ufffd" and unicodedata.category(c) not in ("Cf", "Cc", "Mn") for c in text)
-
-
-def ranked_words(attribution: DrawableBits) -> tuple[list[RankedWord], list[RankedWord]]:
-    """The words that hold 80% of the bits above the floor, most first, and the others; NaN and infinity are last.
-
-    Where the model needs hardly anything, no word is among the first.
-    """
-    shares, spread, repeated = attribution.word_shares, attribution.word_spread, attribution.repeated_shares
-    if has_neutral_statistics(attribution):
-        spread = [math.nan] * len(shares)
-    places = word_places(attribution)
-    rows = []
-    for i, word in enumerate(attribution.words):
-        rows.append(
-            RankedWord(
-                visible(word.word),
-                places[i],
-                word.bits,
-                float(shares[i]),
-                float(spread[i]),
-                is_punctuation=_is_punctuation(word.word),
-            )
-        )
-    order = ranking(attribution)
-    same_order = [bool((repeated[:, i] > repeated[:, j]).all()) for i, j in pairwise(order)]
-    rows = [rows[i]._replace(tied=not all(same_order[max(0, rank - 1) : rank + 1])) for rank, i in enumerate(order)]
-    if needs_hardly_anything(attribution):
-        return [], rows
-    count, covered = 0, 0.0
-    while count < len(rows) and covered < COVERED and rows[count].share > 0:
-        covered += rows[count].share
-        count += 1
-    return rows[:count], rows[count:]
-
-
-def ranking(attribution: DrawableBits) -> list[int]:
-    """Numbers of the words, most bits above the floor first, then most bits; NaN and infinity are last."""
-    words, shares = attribution.words, attribution.word_shares
-    return sorted(
-        range(len(words)), key=lambda i: (not math.isfinite(words[i].bits), -float(shares[i]), -words[i].bits)
-    )
-
-
 def needs_hardly_anything(attribution: Drawable) -> bool:
     """Whether no word or token is far above the floor, and the mask has not lost the prediction."""
     return has_hardly_any_bits(attribution) and (is_scores(attribution) or not lost_prediction(attribution))
@@ -440,12 +323,18 @@ def lost_prediction(attribution: DrawableBits) -> bool:
 
 
 def remark(attribution: DrawableBits) -> str:
-    """A sentence on an attribution with hardly any bits, or whose mask has lost the prediction; empty for others."""
+    """A sentence on hardly any bits, or on a mask that has not closed or lost the prediction; empty for others."""
     masked, check = attribution.masked_probability, attribution.check
     if lost_prediction(attribution):
         return (
             f"The mask closes too much: through it, the probability of {attribution.target_label} is {masked:.1%}, and "
             "bits may be too few. A smaller beta, or statistics from texts like this help."
+        )
+    if 0 < attribution.open_bits < _PARTS * attribution.unneeded_bits:
+        kept = f"{format_number(attribution.unneeded_bits)} of {format_number(attribution.open_bits)} bits"
+        return (
+            f"The mask has hardly closed: a token that is not needed keeps {kept}, so percentages say little. "
+            "More steps, or a larger beta, help."
         )
     if not has_hardly_any_bits(attribution):
         return ""
@@ -472,6 +361,18 @@ def has_hardly_any_bits(attribution: Drawable) -> bool:
     if not is_scores(attribution) and 0 < attribution.open_bits < _PARTS * _FLOORS * attribution.unneeded_bits:
         return False
     return _largest(tuple(parts(attribution))) < scale_of(attribution).maximum
+
+
+def has_characters(text: str) -> bool:
+    """Whether a text has more than white space and what normalizers drop: marks without width, and U+FFFD."""
+    return any(not c.isspace() and c != "\ufffd" and unicodedata.category(c) not in ("Cf", "Cc", "Mn") for c in text)
+
+
+def format_probability(probability: float) -> str:
+    """A probability in percent, with two digits where it would be 0.0%."""
+    if probability >= 5e-4 or probability == 0:
+        return f"{probability:.1%}"
+    return f"{100 * probability:.2g}%" if probability >= 1e-6 else "less than 0.0001%"
 
 
 _LARGE = ((1e9, "G"), (1e6, "M"), (1e3, "k"))

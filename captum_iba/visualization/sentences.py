@@ -7,11 +7,10 @@ from captum_iba.visualization.pieces import (
     DrawableBits,
     DrawableCheck,
     format_number,
-    has_neutral_statistics,
-    ranked_words,
-    ranking,
+    format_probability,
     visible,
 )
+from captum_iba.visualization.words import has_neutral_statistics, ranked_words, ranking
 
 # Of the probability that is left: a smaller change is no finding of a check, and a smaller decrease a weak one.
 _SAME, _MOST = 0.99, 0.85
@@ -38,7 +37,28 @@ def notes(attribution: DrawableBits, listed: int | None = None) -> list[str]:
         check, what = attribution.check, f"the probability of {attribution.target_label}"
         can_contradict = len(attribution.words) > 1 and bool(ranked_words(attribution)[0])
         sentences.append(check_sentence(check, check.n_words, what, "word", listed, can_contradict))
+        sentences += filter(None, [_strongest_alone(attribution), _without_opponents(attribution)])
     return sentences
+
+
+def _strongest_alone(attribution: DrawableBits) -> str:
+    """The leading word whose deletion alone lowers the probability most, where it is not the first."""
+    leading = [row for row in ranked_words(attribution)[0] if row.alone]
+    strongest = min(leading, key=lambda row: row.without, default=None)
+    if strongest is None or strongest.without > _MOST * leading[0].without:
+        return ""
+    return (
+        f'Of the leading words, "{strongest.word}" ({strongest.place}) lowers the probability most when it is deleted '
+        f"alone, to {format_probability(strongest.without)}. Bits count what words add together."
+    )
+
+
+def _without_opponents(attribution: DrawableBits) -> str:
+    check = attribution.check
+    if check.without_least < check.probability / _SAME:
+        return ""
+    label = attribution.target_label
+    return f"Without the words with the fewest bits the probability rises: some of them may speak against {label}."
 
 
 def check_sentence(
@@ -71,11 +91,12 @@ def check_sentence(
     several = f"{count} " if count > 1 else ""
     words = f"{noun}s" if several else noun
     shown = f" ({listed} of them listed)" if listed is not None and listed < count else ""
+    probabilities = (check.probability, check.without_leading, check.without_random, check.without_least)
+    whole, leading, random, least = map(format_probability, probabilities)
     sentence = (
         f"Check: without the leading {several}{words}{shown} {what} {verb} "
-        f"({_percent(check.probability)} to {_percent(check.without_leading)}); without {several or 'a '}random "
-        f"{words} it is {_percent(check.without_random)} (mean of {check.n_random}), without the {several}{words} with "
-        f"the fewest bits {_percent(check.without_least)}."
+        f"({whole} to {leading}); without {several or 'a '}random {words} it is {random} (mean of {check.n_random}), "
+        f"without the {several}{words} with the fewest bits {least}."
     )
     if can_contradict and check.without_leading >= check.without_random:
         sentence += (
@@ -89,13 +110,6 @@ def check_sentence(
             f" The check confirms this order weakly: most of the probability is left without the leading {words}."
         )
     return sentence
-
-
-def _percent(probability: float) -> str:
-    """A probability in percent, with two digits where it would be 0.0%."""
-    if probability >= 5e-4 or probability == 0:
-        return f"{probability:.1%}"
-    return f"{100 * probability:.2g}%" if probability >= 1e-6 else "less than 0.0001%"
 
 
 def percentage_note(attribution: DrawableBits) -> str:

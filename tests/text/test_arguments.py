@@ -17,7 +17,7 @@ def test_one_text_is_a_list_of_one():
     ("texts", "pairs", "says"),
     [
         (["a", ""], None, r"^texts\[1\] is empty, expected some text$"),
-        ("  \n", None, r"^texts\[0\] is only white space, expected some text$"),
+        ("  \n", None, r"^texts is only white space, expected some text$"),
         (["a", ""], ["", ""], r"^texts\[1\] and pairs\[1\] are empty, expected some text in one of them$"),
         ([""], [" "], r"^texts\[0\] and pairs\[0\] are only white space, "),
         (

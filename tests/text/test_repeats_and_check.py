@@ -14,8 +14,8 @@ from captum_iba.text import TextAttribution, TextExplainer
 from captum_iba.text.deletion import keep_words
 from captum_iba.text.result import DeletionCheck
 from captum_iba.text.statistics import GroupedStatistics
-from captum_iba.visualization import token_map, token_page
-from captum_iba.visualization.pieces import ranked_words
+from captum_iba.visualization import save_token_page, token_map, token_page
+from captum_iba.visualization.words import ranked_words
 
 TEXTS = ["The film was not good", "a dull, unbelievable plot! don't like the plot", "good?"]
 TRAINING = ["the film was good", "a dull plot, not good", "unbelievable", "I don't like the plot", "good", "bad!"] * 5
@@ -250,3 +250,50 @@ def test_a_text_of_punctuation_alone_has_places(film_explainer):
 
 def test_the_embedded_statistics_have_groups():
     assert isinstance(embedded_statistics(1), GroupedStatistics) and embedded_statistics(1).has_groups
+
+
+def test_the_check_deletes_each_leading_word_alone(film_explainer):
+    result = film_explainer.explain("The plot is dull and the acting is bad.", check=True)
+    leading = ranked_words(result)[0]
+    assert len(leading) > 1 and len(result.check.without_each) == len(leading)
+    for row in leading:
+        words = [
+            w for w, place in zip(result.words, result.to_dict()["words"], strict=True) if place["place"] != row.place
+        ]
+        shortened = " ".join(word.word for word in words)
+        alone = film_explainer.explain(shortened, target=result.target, n_steps=0).target_probability
+        assert row.without == pytest.approx(alone, abs=1e-5)
+        said = f"({row.place}), without it {alone:.1%}"
+        assert said in str(result) and said[1:].replace(")", "") in token_page([result])
+    again = type(result).from_dict(json.loads(json.dumps(result.to_dict())))
+    assert again.check == result.check
+
+
+def test_another_word_that_matters_most_alone_is_named(film_explainer):
+    result = film_explainer.explain("The plot is dull and the acting is bad.")
+    n = len(ranked_words(result)[0])
+    second = ranked_words(result)[0][1].word
+    for alone, named in (((0.8, 0.2, *[0.9] * n)[:n], True), ((0.2, 0.8, *[0.9] * n)[:n], False)):
+        said = str(replace(result, check=DeletionCheck(n, 0.9, 0.1, 0.95, 0.8, 10, alone)))
+        assert (f'"{second}" (' in said and "when it is deleted alone, to 20.0%" in said) == named
+        assert "some of them may speak against negative" in said
+
+
+def test_a_mask_that_has_not_closed_is_said(film_explainer):
+    text = "The plot is dull and the acting is bad."
+    assert "The mask has hardly closed" in str(film_explainer.explain(text, n_steps=2))
+    assert "The mask has hardly closed" in token_page([film_explainer.explain(text, n_steps=2)])
+    assert "hardly closed" not in str(film_explainer.explain(text))
+
+
+def test_words_without_bits_are_not_listed(film_explainer):
+    needless = film_explainer.explain("A wonderful film. " * 8)
+    assert not ranked_words(needless)[0]
+    rows = [line for line in str(needless).splitlines() if " bits  " in line]
+    assert len(rows) <= 5 and not any(row.startswith("  0.0%") for row in rows)
+
+
+def test_one_page_of_several_texts_is_saved(film_explainer, tmp_path):
+    results = film_explainer.explain(["A dull plot.", "A fine plot."], n_steps=1)
+    path = save_token_page(results, tmp_path / "films.html", title="Two films")
+    assert path.read_text(encoding="utf-8") == token_page(results, title="Two films")

@@ -1,0 +1,139 @@
+"""The words of a text in the order of their bits, with their places in it, for lists in pages and terminals."""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from captum_iba.visualization.pieces import (
+    COVERED,
+    NEUTRAL_TEXTS,
+    DrawableBits,
+    format_probability,
+    has_characters,
+    needs_hardly_anything,
+    visible,
+)
+
+_SHOWN_AS_ZERO = 0.0005
+
+
+class RankedWord(NamedTuple):
+    """A word with its bits, its fraction of those above the floor, and where it stands in the text.
+
+    ``spread`` is the standard deviation of the fraction over repeats, NaN without and where it is not shown
+    (:func:`has_neutral_statistics`); ``tied``, whether repeats differ in the order of this word and the one before or
+    after it; ``without``, the probability of the target without this word alone, NaN if that was not checked.
+    """
+
+    word: str
+    place: str
+    bits: float
+    share: float
+    spread: float = math.nan
+    tied: bool = False
+    is_punctuation: bool = False
+    without: float = math.nan
+
+    @property
+    def alone(self) -> str:
+        """The probability without this word alone, for readers; empty if that was not checked."""
+        return "" if math.isnan(self.without) else f"without it {format_probability(self.without)}"
+
+    @property
+    def is_zero(self) -> bool:
+        """Whether its percentage is shown as 0.0%, though it has a number of bits."""
+        return math.isfinite(self.bits) and self.share < _SHOWN_AS_ZERO and not self.spread >= _SHOWN_AS_ZERO
+
+
+def counted(rows: Sequence[RankedWord], other: bool = False) -> str:
+    """Number of the words that are no punctuation, in words: "3 other words and punctuation"."""
+    n_words = sum(not row.is_punctuation for row in rows)
+    words = f"{n_words} {'other ' * other}word{'s' * (n_words != 1)}" if n_words else ""
+    return " and ".join(filter(None, [words, "punctuation" if n_words < len(rows) else ""]))
+
+
+def has_neutral_statistics(attribution: DrawableBits) -> bool:
+    """Whether the statistics are those of the package's neutral texts.
+
+    Statistics of other texts then change the percentages by more than repeats do.
+    """
+    return attribution.statistics.startswith(NEUTRAL_TEXTS)
+
+
+def _is_punctuation(word: str) -> bool:
+    """Whether no character is a letter, a digit or a symbol."""
+    categories = map(unicodedata.category, word)
+    return all(category[0] in "PZ" or category in ("Cc", "Cf") for category in categories)
+
+
+def word_places(attribution: DrawableBits) -> list[str]:
+    """Where each word stands, as it is printed: "word 2"; punctuation has no number, "after word 2"."""
+    places = [place for of in (0, 1) for place in _places([w for w in attribution.words if (w.sequence or 0) == of])]
+    sources = (attribution.text, attribution.pair or "")
+    for sequence in (0, 1):
+        starts = [word.start for word in attribution.words if (word.sequence or 0) == sequence]
+        # Of words that are truncated before the others, the number is not known.
+        if attribution.tokens_truncated and starts and has_characters(sources[sequence][: min(starts)]):
+            of_text = [(word.sequence or 0) == sequence for word in attribution.words]
+            places = [f"{place} of those read" if of else place for place, of in zip(places, of_text, strict=True)]
+    texts = ["second" if word.sequence else "first" for word in attribution.words]
+    of_pair = [f"{text} text, {place}" for text, place in zip(texts, places, strict=True)]
+    return places if attribution.pair is None else of_pair
+
+
+def _places(words: Sequence[Any]) -> list[str]:
+    marks = [_is_punctuation(word.word) for word in words]
+    if all(marks):
+        return [f"word {i}" for i in range(1, len(words) + 1)]
+    places, number = [], 0
+    for mark in marks:
+        number += not mark
+        places.append(f"word {number}" if not mark else f"after word {number}" if number else "before word 1")
+    return places
+
+
+def ranked_words(attribution: DrawableBits) -> tuple[list[RankedWord], list[RankedWord]]:
+    """The words that hold 80% of the bits above the floor, most first, and the others; NaN and infinity are last.
+
+    Where the model needs hardly anything, no word is among the first.
+    """
+    shares, spread, repeated = attribution.word_shares, attribution.word_spread, attribution.repeated_shares
+    if has_neutral_statistics(attribution):
+        spread = [math.nan] * len(shares)
+    places = word_places(attribution)
+    rows = []
+    for i, word in enumerate(attribution.words):
+        rows.append(
+            RankedWord(
+                visible(word.word),
+                places[i],
+                word.bits,
+                float(shares[i]),
+                float(spread[i]),
+                is_punctuation=_is_punctuation(word.word),
+            )
+        )
+    order = ranking(attribution)
+    for i, without in zip(order, attribution.check.without_each if attribution.check else (), strict=False):
+        rows[i] = rows[i]._replace(without=without)
+    same_order = [bool((repeated[:, i] > repeated[:, j]).all()) for i, j in pairwise(order)]
+    rows = [rows[i]._replace(tied=not all(same_order[max(0, rank - 1) : rank + 1])) for rank, i in enumerate(order)]
+    if needs_hardly_anything(attribution):
+        return [], rows
+    count, covered = 0, 0.0
+    while count < len(rows) and covered < COVERED and rows[count].share > 0:
+        covered += rows[count].share
+        count += 1
+    return rows[:count], rows[count:]
+
+
+def ranking(attribution: DrawableBits) -> list[int]:
+    """Numbers of the words, most bits above the floor first, then most bits; NaN and infinity are last."""
+    words, shares = attribution.words, attribution.word_shares
+    return sorted(
+        range(len(words)), key=lambda i: (not math.isfinite(words[i].bits), -float(shares[i]), -words[i].bits)
+    )
