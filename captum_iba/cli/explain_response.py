@@ -115,6 +115,9 @@ def explain_response(
         typer.Option(help="Folder for finished results: the same command then goes on where it stopped."),
     ] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Largest number of rows of a forward pass.")] = 8,
+    prompts_per_batch: Annotated[
+        int, typer.Option(min=1, help="Number of prompts of a table that share forward passes, for a GPU.")
+    ] = 1,
     device: DeviceOption = None,
     dtype: PrecisionOption = None,
     executor: ExecutorOption = ExecutorName.local,
@@ -175,6 +178,7 @@ def explain_response(
                 messages,
                 responses,
                 device=device,
+                prompts_per_batch=prompts_per_batch,
                 show_progress=not quiet and sys.stderr.isatty(),
                 keep=keep,
                 on_prompt=work.progressed,

@@ -18,6 +18,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from torch import Tensor
 
+from captum_iba._checks import check_integer
 from captum_iba._compat import progress
 from captum_iba._files import write_text
 from captum_iba._warnings import warn_user
@@ -62,6 +63,10 @@ class _Explaining:
 
     def explain_prompts(self, prompts: list[PromptLike], responses: list[str | None]) -> list[GenerationAttribution]:
         assert isinstance(self.explainer, GenerationExplainer)
+        if len(prompts) > 1:
+            settings = dict(self.settings)
+            columns = {f"{name}s": [settings.pop(name, None)] * len(prompts) for name in ("span", "contrast")}
+            return self.explainer.explain_batch(prompts, responses, **columns, **settings)
         results = []
         for prompt, response in zip(prompts, responses, strict=True):
             try:
@@ -158,6 +163,7 @@ def explain_prompts(
     responses: Sequence[str | None] | None = None,
     *,
     device: str | None = None,
+    prompts_per_batch: int = 1,
     show_progress: bool = False,
     keep: str | os.PathLike[str] | None = None,
     on_prompt: Callable[[int], object] = lambda _: None,
@@ -171,6 +177,8 @@ def explain_prompts(
         prompts (sequence): Strings, or lists of chat messages.
         responses (sequence, optional): One response per prompt; None among them is generated. Default: None, all are.
         device (str, optional): Device of the models of remote workers; None is the CPU. Default: None.
+        prompts_per_batch (int, optional): Number of prompts that share forward passes, which pays on a GPU
+            (:meth:`captum_iba.text.GenerationExplainer.explain_batch`). Default: 1.
         show_progress (bool, optional): Whether to show a progress bar over the prompts, or over the steps of a single
             one. Default: False.
         keep (path, optional): Folder for finished prompts: the same call with the same folder goes on where it
@@ -203,7 +211,14 @@ def explain_prompts(
             explainer.read(prompt, response, fitting.get("granularity", "word"), fitting.get("gen_args"))
         except (TypeError, ValueError) as error:
             raise type(error)(f"prompts[{number}]: {error}" if len(given) > 1 else str(error)) from error
-    calls = [([prompt], [response]) for prompt, response in zip(prompts, given, strict=True)]
+    check_integer("prompts_per_batch", prompts_per_batch, at_least=1)
+    by_length = (
+        sorted(range(len(prompts)), key=lambda i: len(str(prompts[i])))
+        if prompts_per_batch > 1
+        else range(len(prompts))
+    )
+    batches = [by_length[i : i + prompts_per_batch] for i in range(0, len(prompts), prompts_per_batch)]
+    calls = [([prompts[i] for i in batch], [given[i] for i in batch]) for batch in batches]
     kept = None
     if keep is not None:
         preset = json.dumps(asdict(GENERATION), sort_keys=True)
@@ -212,10 +227,10 @@ def explain_prompts(
     worker = _Explaining(explainer, {**settings, "show_progress": show_progress and len(calls) == 1}, len(calls) > 1)
     explained = _explained(executor, worker, "explain_prompts", device, calls, kept)
     bar: Any = progress(explained, "Prompts", len(calls)) if show_progress and len(calls) > 1 else explained
-    for number, (result,) in bar:
-        results[number] = result
+    for number, batch_results in bar:
+        results.update(zip(batches[number], batch_results, strict=True))
         on_prompt(len(results))
-    return [results[i] for i in range(len(calls))]
+    return [results[i] for i in range(len(prompts))]
 
 
 def _shortened(text: str) -> str:

@@ -27,7 +27,8 @@ from captum_iba.methods.prompt_methods import PROMPT_METHODS, PromptMethod, Prom
 from captum_iba.metrics.prompt_removal import linear_datamodeling_score, prompt_degradation
 from captum_iba.text.generation_explainer import GenerationExplainer
 from captum_iba.text.json_result import library_versions
-from captum_iba.text.prompt_model import PromptRemoval, decoder_arguments
+from captum_iba.text.prompt_deletion import PromptRemoval
+from captum_iba.text.prompt_model import decoder_arguments
 
 DEFAULT_METHODS = ("iba", "context_cite_64", "leave_one_out", "random")
 """The methods of a comparison that names none."""

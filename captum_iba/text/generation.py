@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from itertools import groupby
+from typing import Any, NamedTuple
 
 import torch
 from captum.attr import LLMAttributionResult, TextTemplateInput, TextTokenInput
@@ -26,10 +27,13 @@ from captum_iba.attr.settings import BottleneckSettings, SettingsOverrides, reso
 from captum_iba.text.prompt import Prompt, encode_response, read_prompt, token_text
 from captum_iba.text.prompt_model import (
     ClosableModel,
+    can_be_stacked,
     check_model,
     closable,
     decoder_arguments,
     decoder_prefix,
+    same_log_probabilities,
+    stacked,
     stop_tokens,
 )
 
@@ -50,6 +54,37 @@ GREEDY = {"max_new_tokens": 25, "do_sample": False, "num_beams": 1, "temperature
 """Default arguments of ``generate``: the most probable token at each step, as in Captum's ``LLMAttribution``."""
 
 _TINY = torch.finfo(torch.float32).tiny
+
+
+class AskedResponse(NamedTuple):
+    """A prompt, its response, and what of it is explained.
+
+    Args:
+        prompt (Prompt): Tokens and parts.
+        response (sequence of int): Token ids.
+        weights (Tensor): Rows of weights of the response's tokens, (B, R).
+        contrast (tuple, optional): Token ids of another response, and the weight of each. Default: None
+    """
+
+    prompt: Prompt
+    response: Sequence[int]
+    weights: Tensor
+    contrast: tuple[Sequence[int], Tensor] | None = None
+
+
+class PartAttributions(NamedTuple):
+    """What :meth:`LLMInformationBottleneckAttribution.attribute_parts` finds.
+
+    Args:
+        bits (Tensor): Bits of each part of the prompt, (B, P).
+        masked_probability (Tensor): Probability through each final mask, the geometric mean per token, or of the
+            choice, (B,).
+        probabilities (Tensor): Probabilities of the response's tokens without a mask, (R,).
+    """
+
+    bits: Tensor
+    masked_probability: Tensor
+    probabilities: Tensor
 
 
 class LLMInformationBottleneckAttribution:
@@ -180,29 +215,65 @@ class LLMInformationBottleneckAttribution:
         contrast: tuple[Sequence[int], Tensor] | None = None,
         internal_batch_size: int = 8,
         show_progress: bool = False,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    ) -> PartAttributions:
         """Attribute rows of weights of the response's tokens, (B, R), to the parts of a prompt.
 
         With ``contrast``, token ids and the weight of each, the loss is that of the choice between two responses, by
         their mean log-probabilities.
 
         Returns:
-            tuple: bits, (B, P); the probability through each final mask, (B,), the geometric mean per token, or of the
-            choice; and the probabilities of the response's tokens without a mask, (R,).
+            PartAttributions
+        """
+        asked = AskedResponse(prompt, response, weights, contrast)
+        return self.attribute_responses([asked], settings, internal_batch_size, show_progress)[0]
+
+    def attribute_responses(
+        self,
+        several: Sequence[AskedResponse],
+        settings: BottleneckSettings,
+        internal_batch_size: int = 8,
+        show_progress: bool = False,
+    ) -> list[PartAttributions]:
+        """Attribute the responses to several prompts, whose rows share forward passes.
+
+        Where a model gives other log-probabilities for prompts of several lengths in one pass, each prompt has its own.
         """
         with ModuleGuard(self.model), torch.inference_mode(False):
-            model = closable(self.model, prompt, response)
-            other = None if contrast is None else (closable(self.model, prompt, contrast[0]), contrast[1])
-            self.check_model(prompt, response)
+            models = [closable(self.model, item.prompt, item.response) for item in several]
+            choices = [
+                None if contrast is None else (closable(self.model, prompt, contrast[0]), contrast[1])
+                for prompt, _, _, contrast in several
+            ]
+            for item in several:
+                self.check_model(item.prompt, item.response)
             with torch.no_grad():
-                probabilities = model.log_probabilities(1).exp()[0]
-            parts = torch.split(weights, internal_batch_size)
-            total = len(parts) * (settings.n_steps + 1)
+                log_probabilities = [model.log_probabilities(1)[0] for model in models]
+            batches = _batches(several, internal_batch_size, len(several) > 1 and can_be_stacked(self.model))
+            found: list[list[Tensor]] = [[] for _ in several]
+            masked: list[list[Tensor]] = [[] for _ in several]
+            total = len(batches) * (settings.n_steps + 1)
             with progress(total=total, desc="Generated text") if show_progress else nullcontext() as bar:
                 on_pass = (lambda _: None) if bar is None else bar.update
-                batches = [_optimize(_GenerationObjective(model, rows, settings, other), on_pass) for rows in parts]
-        bits, masked = (torch.cat(tensors) for tensors in zip(*batches, strict=True))
-        return bits, masked, probabilities.cpu()
+                while batches:
+                    rows = batches.pop(0)
+                    numbers = [number for number, _ in rows]
+                    objective = _GenerationObjective(
+                        *_together([models[i] for i in numbers], [several[i].weights[row] for i, row in rows]), settings
+                    )
+                    if len({*numbers}) > 1 and not _agree(objective.model, [log_probabilities[i] for i in numbers]):
+                        alone = [[row for row in rows if row[0] == number] for number in sorted({*numbers})]
+                        batches = [*alone, *batches]
+                        continue
+                    if contrasts := [choice for i in numbers if (choice := choices[i]) is not None]:
+                        objective = replace(objective, contrast=_together(*zip(*contrasts, strict=True)))
+                    bits, probabilities = _optimize(objective, on_pass)
+                    for (number, _), of_row, probability in zip(rows, bits, probabilities, strict=True):
+                        found[number].append(of_row[: len(several[number].prompt.names)])
+                        masked[number].append(probability)
+        return [
+            PartAttributions(torch.stack(bits), torch.stack(through), log_p.exp().cpu())
+            for bits, through, log_p in zip(found, masked, log_probabilities, strict=True)
+        ]
 
     def check_model(self, prompt: Prompt, response: Sequence[int]) -> None:
         """Raise ValueError if the model computes otherwise than is assumed; once per model, by four passes."""
@@ -278,6 +349,38 @@ class LLMInformationBottleneckAttribution:
                     f"{what} ha{'ve' if ' and ' in what else 's'} {length} tokens, expected at most {limit}, the "
                     "model's positions"
                 )
+
+
+def _batches(several: Sequence[AskedResponse], size: int, together: bool) -> list[list[tuple[int, int]]]:
+    """Number of the prompt, and of its row, of all rows of each pass, prompts of similar lengths ``together``."""
+    rows = [(number, row) for number, item in enumerate(several) for row in range(len(item.weights))]
+
+    def group(row: tuple[int, int]) -> tuple[bool, int]:
+        item = several[row[0]]
+        return item.contrast is None, 0 if together else row[0]
+
+    def length(row: tuple[int, int]) -> int:
+        return len(several[row[0]].prompt.ids) + len(several[row[0]].response)
+
+    groups = [list(of_group) for _, of_group in groupby(sorted(rows, key=lambda row: (group(row), length(row))), group)]
+    return [of_group[start : start + size] for of_group in groups for start in range(0, len(of_group), size)]
+
+
+def _together(models: Sequence[ClosableModel], weights: Sequence[Tensor]) -> tuple[ClosableModel, Tensor]:
+    """A model of the rows, one for all of one prompt, and the weights of their tokens, (B, R)."""
+    same = all(model is models[0] for model in models)
+    return models[0] if same else stacked(models), torch.nn.utils.rnn.pad_sequence(list(weights), batch_first=True)
+
+
+def _agree(model: ClosableModel, log_probabilities: list[Tensor]) -> bool:
+    """Whether the responses have the same log-probabilities in one pass as by themselves."""
+    with torch.no_grad():
+        rows = model.log_probabilities(len(log_probabilities))
+    in_half_precision = torch.finfo(model.embedded.dtype).bits < 32
+    return all(
+        same_log_probabilities(row[: len(alone)], alone, in_half_precision)
+        for row, alone in zip(rows, log_probabilities, strict=True)
+    )
 
 
 def generation_settings(preset: BottleneckSettings, overrides: Mapping[str, Any]) -> BottleneckSettings:

@@ -268,6 +268,24 @@ def _check_ends(tokens: _Tokens, spans: Sequence[tuple[int, int]], found: Sequen
             )
 
 
+def find_span(span: str | tuple[int, int] | None, response: str) -> tuple[int, int]:
+    """Start and end in a response of a text that is in it once, or of such a pair; None is all of it."""
+    if span is None:
+        return 0, len(response)
+    if isinstance(span, str):
+        count = sum(response.startswith(span, place) for place in range(len(response))) if span else 0
+        if count != 1:
+            where = f"{count} times in" if count else "not in"
+            raise ValueError(f"span is {span!r}, which is {where} the response {response!r}, expected once")
+        start = response.index(span)
+        return start, start + len(span)
+    if not is_span(span):
+        raise TypeError(f"span is {span!r}, expected a text, or (start, end) in characters of the response")
+    if not 0 <= span[0] < span[1] <= len(response):
+        raise ValueError(f"span is {tuple(span)}, expected start and end from 0 to {len(response)}, in order")
+    return span[0], span[1]
+
+
 def is_span(value: object) -> bool:
     """Whether it is (start, end), two integers."""
     return isinstance(value, (tuple, list)) and len(value) == 2 and all(type(place) is int for place in value)

@@ -1,4 +1,4 @@
-"""A language model's response with parts of its prompt closed by a mask, or removed."""
+"""A language model's response with parts of its prompt closed by a mask."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from captum_iba.attr._model.guard import ModuleGuard
 from captum_iba.attr.objective import apply_bottleneck
 from captum_iba.text.model_properties import attention_implementation
 from captum_iba.text.prompt import Prompt
@@ -24,22 +25,22 @@ _ATTENTION, _CROSS_ATTENTION = "captum_iba_closing", "captum_iba_closing_cross"
 _KEY_BIAS: ContextVar[Tensor] = ContextVar("captum_iba_key_bias")
 # Differences of log-probabilities, relative to 1, by which a model computes otherwise than is assumed: in one
 # implementation of attention, and between two in half precision, which differ by up to 0.03 in real models.
-_SAME, _SAME_IN_HALF_PRECISION, _SAME_BEHIND_PREFIX = 1e-2, 0.2, 1e-3
+_SAME, _SAME_IN_HALF_PRECISION, _SAME_OTHERWISE = 1e-2, 0.2, 1e-3
 # What is closed has the weight 0: in float32 only rounding is left.
 _SAME_CLOSED = 1e-4
-# Fewer tokens before the first part, in number or of all, or fewer rows, are not worth the passes that fill and try
-# the cache.
-_LEAST_PREFIX, _LEAST_SHARE, _LEAST_ROWS = 16, 0.2, 8
+# Fewer tokens before the first part, in number or of all, are not worth the passes that fill and try the cache.
+_LEAST_PREFIX, _LEAST_SHARE = 16, 0.2
 
 
 class ClosableModel:
     """A language model on a prompt and a response, in which parts of the prompt can be closed.
 
-    All rows have the same tokens, and each row has a mask of its own.
+    Each row has a mask of its own. All rows have the same tokens, or those of one prompt each (:func:`stacked`).
     """
 
     def __init__(self, model: Any, prompt: Prompt, response: Sequence[int]) -> None:
         self.model = model
+        self._asked = (prompt, response)
         self.embeddings = model.get_input_embeddings()
         self.device = self.embeddings.weight.device
         self.vocabulary = self.embeddings.weight.shape[0]
@@ -56,11 +57,17 @@ class ClosableModel:
         # The last position of the prompt gives the first token of the response: it reads its own part through the mask,
         # too, and its own embedding is all that no attention passes.
         last = len(prompt.ids) - 1
+        self.first = torch.tensor([last], device=self.device)
         same[:, last, :last] = False
         self.last = torch.arange(self.ids.shape[1], device=self.device).view(1, -1, 1) == last
         # (1, T, T): whether the mask of a key's part applies to a query.
         self.closes = self.maskable.unsqueeze(1) & ~same
-        self.prefix = cached_prefix(model, prompt, response)
+        self.attended = torch.ones_like(self.ids)
+
+    @cached_property
+    def prefix(self) -> CachedPrefix:
+        """The tokens before the first part, computed once."""
+        return cached_prefix(self.model, *self._asked)
 
     @cached_property
     def statistics(self) -> tuple[Tensor, Tensor]:
@@ -91,12 +98,13 @@ class ClosableModel:
                 f"model: {type(self.model).__name__} gives logits of the shape {tuple(logits.shape)} for "
                 f"{ids.shape[1]} tokens"
             )
-        return _of_tokens(logits[:, -len(self.response) - 1 : -1], self.response)
+        return of_tokens(logits[:, -len(self.response) - 1 : -1], self.response)
 
     def _of_response(self, embedded: Tensor) -> Tensor:
         inputs = embedded.clone()  # CTRL writes into them
-        logits = _last_logits(self.model, len(self.response) + 1, self.prefix, inputs_embeds=inputs)[:, :-1]
-        return _of_tokens(logits, self.response)
+        begins = int(self.first.min())
+        logits = last_logits(self.model, self.ids.shape[1] - begins, self.prefix, inputs_embeds=inputs)
+        return of_tokens(from_positions(logits, self.first - begins, self.response.shape[-1]), self.response)
 
 
 @dataclass(frozen=True)
@@ -143,20 +151,25 @@ def cached_prefix(model: Any, prompt: Prompt, response: Sequence[int]) -> Cached
         if not layers or any(type(layer) is not DynamicLayer for layer in layers):
             return nothing
         prefix = CachedPrefix(length, tuple((layer.keys, layer.values) for layer in layers))
-        whole = _last_logits(model, count, input_ids=tokens).float()
+        whole = last_logits(model, count, input_ids=tokens).float()
         try:
-            of_ids = _last_logits(model, count, prefix, input_ids=behind).float()
+            of_ids = last_logits(model, count, prefix, input_ids=behind).float()
             embedded = model.get_input_embeddings()(behind)
-            of_embeddings = _last_logits(model, count, prefix, inputs_embeds=embedded).float()
+            of_embeddings = last_logits(model, count, prefix, inputs_embeds=embedded).float()
         except Exception:  # layers without keys (attention to images), or that share those of others
             return nothing
     # Positions that depend on the length (dynamic rotary embeddings) are others in a shorter text.
-    tolerance = _SAME_IN_HALF_PRECISION if torch.finfo(layers[0].keys.dtype).bits < 32 else _SAME_BEHIND_PREFIX
-    same = [
-        other.shape == whole.shape and bool(((other - whole).abs() <= tolerance * (1 + whole.abs())).all())
-        for other in (of_ids, of_embeddings)
-    ]
+    in_half_precision = torch.finfo(layers[0].keys.dtype).bits < 32
+    same = [same_log_probabilities(other, whole, in_half_precision) for other in (of_ids, of_embeddings)]
     return prefix if all(same) else nothing
+
+
+def same_log_probabilities(values: Tensor, expected: Tensor, in_half_precision: bool = False) -> bool:
+    """Whether values are those of another way of computing, but for rounding."""
+    tolerance = _SAME_IN_HALF_PRECISION if in_half_precision else _SAME_OTHERWISE
+    return values.shape == expected.shape and bool(
+        ((values - expected).abs() <= tolerance * (1 + expected.abs())).all()
+    )
 
 
 class ClosableEncoderDecoder(ClosableModel):
@@ -172,6 +185,7 @@ class ClosableEncoderDecoder(ClosableModel):
         parts = torch.where(self.maskable, self.parts, -1)
         self.closes = self.maskable.unsqueeze(1) & (parts.unsqueeze(2) != parts.unsqueeze(1))
         self.decoder_ids = torch.tensor([[*prompt.decoder_ids, *response[:-1]]], device=self.device)
+        self.first = self.first.new_tensor([len(prompt.decoder_ids) - 1])
 
     def _in_prompt(self, response: Sequence[int]) -> Sequence[int]:
         return ()
@@ -179,7 +193,7 @@ class ClosableEncoderDecoder(ClosableModel):
     def log_probabilities(self, rows: int, lam: Tensor | None = None, log_lam: Tensor | None = None) -> Tensor:
         """As of a decoder: log-probabilities of the response's tokens, (rows, R)."""
         embedded = self.embedded.expand(rows, -1, -1).clone()  # the encoder may write into it, too
-        inputs = {"attention_mask": torch.ones_like(embedded[..., 0], dtype=torch.long)}
+        inputs = {"attention_mask": self.attended.expand(rows, -1)}
         encoder = self.model.get_encoder()
         if lam is None or log_lam is None:
             return self._of_decoder(rows, encoder(inputs_embeds=embedded, **inputs), inputs)
@@ -193,17 +207,48 @@ class ClosableEncoderDecoder(ClosableModel):
     def _of_decoder(self, rows: int, encoded: Any, inputs: dict[str, Tensor]) -> Tensor:
         decoder_ids = self.decoder_ids.expand(rows, -1)
         logits = self.model(encoder_outputs=encoded, decoder_input_ids=decoder_ids, use_cache=False, **inputs).logits
-        return _of_tokens(logits[:, -len(self.response) :], self.response)
+        return of_tokens(from_positions(logits, self.first, self.response.shape[-1]), self.response)
 
     def own_log_probabilities(self, ids: Tensor) -> Tensor:
         """As of a decoder: by the model as it is, (1, R)."""
         logits = self.model(input_ids=ids, decoder_input_ids=self.decoder_ids, use_cache=False).logits
-        return _of_tokens(logits[:, -len(self.response) :], self.response)
+        return of_tokens(logits[:, -len(self.response) :], self.response)
 
 
 def closable(model: Any, prompt: Prompt, response: Sequence[int]) -> ClosableModel:
     """The class that fits a model: an encoder-decoder's prompts have tokens that begin the decoder's input."""
     return (ClosableEncoderDecoder if prompt.decoder_ids else ClosableModel)(model, prompt, response)
+
+
+def can_be_stacked(model: Any) -> bool:
+    """Whether the length of one row of a batch changes no other, as it does with rotary embeddings of long contexts."""
+    return longest_of_short_positions(model.config.get_text_config()) == math.inf
+
+
+def stacked(models: Sequence[ClosableModel]) -> ClosableModel:
+    """Several prompts as the rows of one batch, padded on the right.
+
+    There the causal attention of a decoder does not see the padding, and positions are counted from the left; an
+    encoder gets a mask. Log-probabilities of a shorter response go on with numbers that mean nothing.
+    """
+    batch = copy(models[0])
+    batch.__dict__.update(prefix=CachedPrefix())
+    for name in ("ids", "embedded", "maskable", "parts", "last", "attended"):
+        setattr(batch, name, _padded([getattr(model, name)[0] for model in models]))
+    width = batch.ids.shape[1]
+    square = [F.pad(model.closes[0].transpose(0, 1), (0, width - model.closes.shape[1])) for model in models]
+    batch.closes = _padded(square).transpose(1, 2)
+    batch.response = _padded([model.response for model in models])
+    batch.first = torch.cat([model.first for model in models])
+    batch.n_parts = max(model.n_parts for model in models)
+    if isinstance(batch, ClosableEncoderDecoder):
+        batch.decoder_ids = _padded([model.decoder_ids[0] for model in models if isinstance(model, type(batch))])
+    return batch
+
+
+def _padded(tensors: Sequence[Tensor]) -> Tensor:
+    """Tensors (T, ...) as rows, filled up with 0."""
+    return torch.nn.utils.rnn.pad_sequence(list(tensors), batch_first=True)
 
 
 def check_model(model: Any, prompt: Prompt, response: Sequence[int]) -> bool:
@@ -251,92 +296,6 @@ def check_model(model: Any, prompt: Prompt, response: Sequence[int]) -> bool:
     return n_parts > 1
 
 
-class PromptRemoval:
-    """Mean log-probability per token of a response where only some parts of its prompt are kept.
-
-    Where no token of the prompt is left, the response follows the token that begins a text.
-
-    Args:
-        model (PreTrainedModel): A decoder or an encoder-decoder.
-        prompt (Prompt): Tokens and parts.
-        response (sequence of int): Token ids of the response.
-        weights (Tensor, optional): Weight of each of its tokens, (R,), with the sum 1. Default: equal ones.
-        replacement (int, optional): Id of the token that takes the place of removed ones. Default: None, the others
-            move together.
-        batch_size (int): Largest number of rows of a forward pass. Default: 8.
-
-    Attributes:
-        passes (int): Number of rows that have run.
-    """
-
-    def __init__(
-        self,
-        model: Any,
-        prompt: Prompt,
-        response: Sequence[int],
-        weights: Tensor | None = None,
-        replacement: int | None = None,
-        batch_size: int = 8,
-    ) -> None:
-        self.model, self.prompt, self.response = model, prompt, list(response)
-        self.weights = torch.ones(len(response)) / len(response) if weights is None else weights
-        self.replacement, self.batch_size = replacement, batch_size
-        self.passes = 0
-
-    def __call__(self, kept: Tensor) -> Tensor:
-        """Log-probabilities, (N,), of the parts that are kept, (N, P) booleans."""
-        n_parts = len(self.prompt.names)
-        if kept.ndim != 2 or kept.shape[1] != n_parts or kept.dtype != torch.bool:
-            raise ValueError(f"kept has the shape {tuple(kept.shape)}, expected booleans, (N, {n_parts})")
-        rows = [self._tokens(row) for row in kept.tolist()]
-        values = torch.empty(len(rows))
-        by_length = sorted(range(len(rows)), key=lambda i: len(rows[i]))
-        # Positions of long contexts are other ones for the whole batch as soon as one row is long (longrope).
-        limit = _longest_of_short_positions(self.model.config.get_text_config())
-        groups = [[i for i in by_length if len(rows[i]) <= limit], [i for i in by_length if len(rows[i]) > limit]]
-        with ModuleGuard(self.model), torch.no_grad():
-            pays = len(rows) >= _LEAST_ROWS and limit == math.inf
-            prefix = cached_prefix(self.model, self.prompt, self.response) if pays else CachedPrefix()
-            for group in groups:
-                for start in range(0, len(group), self.batch_size):
-                    batch = group[start : start + self.batch_size]
-                    values[batch] = self._of_batch([rows[i] for i in batch], prefix)
-        self.passes += len(rows)
-        return values
-
-    def _tokens(self, kept: Sequence[bool]) -> list[int]:
-        prompt = self.prompt
-        if self.replacement is None:
-            ids = [i for i, part in zip(prompt.ids, prompt.parts, strict=True) if part < 0 or kept[part]]
-        else:
-            ids = [
-                i if part < 0 or kept[part] else self.replacement
-                for i, part in zip(prompt.ids, prompt.parts, strict=True)
-            ]
-        ids = ids or [_first_token(self.model)]
-        return ids if prompt.decoder_ids else [*ids, *self.response]
-
-    def _of_batch(self, rows: Sequence[Sequence[int]], prefix: CachedPrefix) -> Tensor:
-        """Rows are padded on the right, where causal attention does not see it; an encoder gets a mask."""
-        length, size = max(len(row) for row in rows), len(self.response)
-        device = self.model.get_input_embeddings().weight.device
-        ids = torch.tensor([[*row, *[row[-1]] * (length - len(row))] for row in rows], device=device)
-        if self.prompt.decoder_ids:
-            lengths = torch.tensor([[len(row)] for row in rows], device=device)
-            mask = (torch.arange(length, device=device) < lengths).long()
-            decoder_ids = torch.tensor([[*self.prompt.decoder_ids, *self.response[:-1]]] * len(rows), device=device)
-            logits = self.model(
-                input_ids=ids, attention_mask=mask, decoder_input_ids=decoder_ids, use_cache=False
-            ).logits[:, -size:]
-            return (_of_tokens(logits, torch.tensor(self.response, device=device)).cpu() * self.weights).sum(1)
-        first = torch.tensor([len(row) - size - 1 for row in rows], device=device)
-        logits = _last_logits(self.model, length - int(first.min()), prefix, input_ids=ids[:, prefix.length :])
-        steps = first.unsqueeze(1) - int(first.min()) + torch.arange(size, device=device)
-        of_rows = logits.gather(1, steps.unsqueeze(2).expand(-1, -1, logits.shape[2]))
-        of_tokens = _of_tokens(of_rows, torch.tensor(self.response, device=device))
-        return (of_tokens.cpu() * self.weights).sum(1)
-
-
 def decoder_arguments(gen_args: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Those arguments of ``generate`` by which the decoder of an encoder-decoder begins, whoever gives the response.
 
@@ -368,7 +327,7 @@ def decoder_prefix(model: Any, gen_args: Mapping[str, Any] | None = None) -> lis
     return [start] if forced is None else [start, forced]
 
 
-def _longest_of_short_positions(config: Any) -> float:
+def longest_of_short_positions(config: Any) -> float:
     """Number of tokens up to which rotary embeddings of long contexts (longrope) are those of short ones."""
     rotary = getattr(config, "rope_parameters", None) or {}
     # Or one for each kind of layer.
@@ -394,18 +353,6 @@ def _generation_setting(model: Any, gen_args: Mapping[str, Any] | None, name: st
     return next((source[name] for source in sources if source.get(name) is not None), None)
 
 
-def _first_token(model: Any) -> int:
-    """Id of the token that begins a text, or that separates texts, as GPT-2's does."""
-    first = getattr(model.generation_config, "bos_token_id", None)
-    found = [first] if isinstance(first, int) else stop_tokens(model)
-    if not found:
-        raise ValueError(
-            "no token of the prompt is left without its parts, and the model's generation_config has neither "
-            "bos_token_id nor eos_token_id; expected one of them, or a prompt with other tokens"
-        )
-    return found[0]
-
-
 def _embedding_scale(model: Any) -> float:
     """Factor between the embeddings of an encoder's token ids and those that it takes in their place.
 
@@ -423,14 +370,22 @@ def _embedding_scale(model: Any) -> float:
     return 1.0 if differences[0] <= differences[1] else float(scale)
 
 
-def _of_tokens(logits: Tensor, targets: Tensor) -> Tensor:
-    """Log-probabilities of the targets, (R,), by the logits of rows, (B, R, V); (B, R)."""
+def of_tokens(logits: Tensor, targets: Tensor) -> Tensor:
+    """Log-probabilities of the targets, (R,) or (B, R), by the logits of rows, (B, R, V); (B, R)."""
     log_probabilities = logits.float().log_softmax(-1)
     of_targets: Tensor = log_probabilities.gather(2, targets.expand(len(logits), -1).unsqueeze(2))
     return of_targets.squeeze(2)
 
 
-def _last_logits(model: Any, count: int, prefix: CachedPrefix | None = None, **inputs: Tensor) -> Tensor:
+def from_positions(logits: Tensor, first: Tensor, count: int) -> Tensor:
+    """Logits of some positions in a row, from a first one on, of each row, (B, count, V); (B,) or (1,) first ones."""
+    if bool((first == first[0]).all()):
+        return logits[:, int(first[0]) :][:, :count]
+    positions = (first.unsqueeze(1) + torch.arange(count, device=first.device)).clamp_max(logits.shape[1] - 1)
+    return logits.gather(1, positions.unsqueeze(2).expand(-1, -1, logits.shape[2]))
+
+
+def last_logits(model: Any, count: int, prefix: CachedPrefix | None = None, **inputs: Tensor) -> Tensor:
     """Logits of the last positions; a vocabulary times all positions is what exhausts memory."""
     takes_count = "logits_to_keep" in inspect.signature(model.forward).parameters
     options: dict[str, Any] = {"logits_to_keep": count} if takes_count else {}

@@ -13,8 +13,8 @@ import transformers
 
 from captum_iba.metrics import prompt_degradation, removal_effects
 from captum_iba.text import GenerationAttribution, GenerationExplainer
-from captum_iba.text.generation_explainer import _check
 from captum_iba.text.prompt import read_prompt
+from captum_iba.text.prompt_deletion import check_by_removal
 from captum_iba.visualization import generation_page
 from tests.text.conftest import DECODER
 
@@ -442,7 +442,7 @@ def test_there_is_no_check_where_all_parts_speak_against_the_response(explainer)
     parts = [replace(part, effect=-0.5) for part in explainer.explain(PROMPT, RESPONSE, **QUICK).parts]
     against = replace(explainer.explain(PROMPT, RESPONSE, **QUICK), parts=tuple(parts))
     assert not against.leading and "no part speaks for it" in str(against)
-    assert _check(explainer.removal(PROMPT, RESPONSE), against) is None
+    assert check_by_removal(explainer.removal(PROMPT, RESPONSE), against) is None
     assert "No part speaks for the response; those with the most bits" in generation_page(against)
     assert GenerationAttribution.from_dict(json.loads(json.dumps(against.to_dict()))).check is None
 

@@ -1,0 +1,162 @@
+"""Responses where parts of their prompt are removed: log-probabilities, the order of leading parts, a check."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from captum_iba.attr._model.guard import ModuleGuard
+from captum_iba.metrics.prompt_removal import LogProbability, removal_effects
+from captum_iba.text.deletion import N_RANDOM, kept_in_check
+from captum_iba.text.generation_result import GenerationAttribution, PromptCheck
+from captum_iba.text.prompt import Prompt
+from captum_iba.text.prompt_model import (
+    CachedPrefix,
+    cached_prefix,
+    from_positions,
+    last_logits,
+    longest_of_short_positions,
+    of_tokens,
+    stop_tokens,
+)
+
+# Fewer rows are not worth the passes that fill and try the cache.
+_LEAST_ROWS = 8
+
+
+class PromptRemoval:
+    """Mean log-probability per token of a response where only some parts of its prompt are kept.
+
+    Where no token of the prompt is left, the response follows the token that begins a text.
+
+    Args:
+        model (PreTrainedModel): A decoder or an encoder-decoder.
+        prompt (Prompt): Tokens and parts.
+        response (sequence of int): Token ids of the response.
+        weights (Tensor, optional): Weight of each of its tokens, (R,), with the sum 1. Default: equal ones.
+        replacement (int, optional): Id of the token that takes the place of removed ones. Default: None, the others
+            move together.
+        batch_size (int): Largest number of rows of a forward pass. Default: 8.
+
+    Attributes:
+        passes (int): Number of rows that have run.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        prompt: Prompt,
+        response: Sequence[int],
+        weights: Tensor | None = None,
+        replacement: int | None = None,
+        batch_size: int = 8,
+    ) -> None:
+        self.model, self.prompt, self.response = model, prompt, list(response)
+        self.weights = torch.ones(len(response)) / len(response) if weights is None else weights
+        self.replacement, self.batch_size = replacement, batch_size
+        self.passes = 0
+
+    def __call__(self, kept: Tensor) -> Tensor:
+        """Log-probabilities, (N,), of the parts that are kept, (N, P) booleans."""
+        n_parts = len(self.prompt.names)
+        if kept.ndim != 2 or kept.shape[1] != n_parts or kept.dtype != torch.bool:
+            raise ValueError(f"kept has the shape {tuple(kept.shape)}, expected booleans, (N, {n_parts})")
+        rows = [self._tokens(row) for row in kept.tolist()]
+        values = torch.empty(len(rows))
+        by_length = sorted(range(len(rows)), key=lambda i: len(rows[i]))
+        # Positions of long contexts are other ones for the whole batch as soon as one row is long (longrope).
+        limit = longest_of_short_positions(self.model.config.get_text_config())
+        groups = [[i for i in by_length if len(rows[i]) <= limit], [i for i in by_length if len(rows[i]) > limit]]
+        with ModuleGuard(self.model), torch.no_grad():
+            pays = len(rows) >= _LEAST_ROWS and limit == math.inf
+            prefix = cached_prefix(self.model, self.prompt, self.response) if pays else CachedPrefix()
+            for group in groups:
+                for start in range(0, len(group), self.batch_size):
+                    batch = group[start : start + self.batch_size]
+                    values[batch] = self._of_batch([rows[i] for i in batch], prefix)
+        self.passes += len(rows)
+        return values
+
+    def _tokens(self, kept: Sequence[bool]) -> list[int]:
+        prompt = self.prompt
+        if self.replacement is None:
+            ids = [i for i, part in zip(prompt.ids, prompt.parts, strict=True) if part < 0 or kept[part]]
+        else:
+            ids = [
+                i if part < 0 or kept[part] else self.replacement
+                for i, part in zip(prompt.ids, prompt.parts, strict=True)
+            ]
+        ids = ids or [_first_token(self.model)]
+        return ids if prompt.decoder_ids else [*ids, *self.response]
+
+    def _of_batch(self, rows: Sequence[Sequence[int]], prefix: CachedPrefix) -> Tensor:
+        """Rows are padded on the right, where causal attention does not see it; an encoder gets a mask."""
+        length, size = max(len(row) for row in rows), len(self.response)
+        device = self.model.get_input_embeddings().weight.device
+        ids = torch.tensor([[*row, *[row[-1]] * (length - len(row))] for row in rows], device=device)
+        if self.prompt.decoder_ids:
+            lengths = torch.tensor([[len(row)] for row in rows], device=device)
+            mask = (torch.arange(length, device=device) < lengths).long()
+            decoder_ids = torch.tensor([[*self.prompt.decoder_ids, *self.response[:-1]]] * len(rows), device=device)
+            logits = self.model(
+                input_ids=ids, attention_mask=mask, decoder_input_ids=decoder_ids, use_cache=False
+            ).logits[:, -size:]
+            return (of_tokens(logits, torch.tensor(self.response, device=device)).cpu() * self.weights).sum(1)
+        first = torch.tensor([len(row) - size - 1 for row in rows], device=device)
+        logits = last_logits(self.model, length - int(first.min()), prefix, input_ids=ids[:, prefix.length :])
+        of_rows = from_positions(logits, first - int(first.min()), size)
+        values = of_tokens(of_rows, torch.tensor(self.response, device=device))
+        return (values.cpu() * self.weights).sum(1)
+
+
+def _first_token(model: Any) -> int:
+    """Id of the token that begins a text, or that separates texts, as GPT-2's does."""
+    first = getattr(model.generation_config, "bos_token_id", None)
+    found = [first] if isinstance(first, int) else stop_tokens(model)
+    if not found:
+        raise ValueError(
+            "no token of the prompt is left without its parts, and the model's generation_config has neither "
+            "bos_token_id nor eos_token_id; expected one of them, or a prompt with other tokens"
+        )
+    return found[0]
+
+
+def rerank_by_removal(removal: LogProbability, result: GenerationAttribution, count: int) -> GenerationAttribution:
+    """The result with its probability, and the effects of the parts with the most bits.
+
+    Where all of these speak against the response, twice as many are measured.
+    """
+    above = int((result.shares > 0).sum())
+    order = (-result.scores).argsort()
+    while True:
+        leaders = order[: min(count, above)].tolist()
+        whole, effects = removal_effects(removal, leaders if len(leaders) > 1 else [], len(result.parts))
+        if len(leaders) == above or bool((effects > 0).any()) or not len(effects):
+            break
+        count *= 2
+    of_part = dict(zip(leaders, effects.tolist(), strict=False))
+    parts = tuple(replace(part, effect=of_part.get(number)) for number, part in enumerate(result.parts))
+    return replace(result, probability=float(whole.exp()), parts=parts)
+
+
+def check_by_removal(removal: LogProbability, result: GenerationAttribution) -> PromptCheck | None:
+    """Probabilities without the leading parts, the least, and random ones; None where none speaks for the response."""
+    if not result.leading and any(part.effect is not None for part in result.parts):
+        return None  # all parts with bits speak against the response
+    by_bits = np.lexsort((-result.bits, -result.shares))
+    kept = kept_in_check((-result.scores).argsort(), len(result.leading), 0, by_bits)
+    whole, without_leading, without_least, *others = removal(torch.from_numpy(kept)).double()
+    return PromptCheck(
+        n_parts=int((~kept[1]).sum()),
+        probability=float(whole.exp()),
+        without_leading=float(without_leading.exp()),
+        without_least=float(without_least.exp()),
+        without_random=float(torch.stack(others).exp().mean()),
+        n_random=N_RANDOM,
+    )
