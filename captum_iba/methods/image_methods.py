@@ -316,7 +316,8 @@ def guided_grad_cam_of_images(task: ImageTask) -> Tensor:
     """Grad-CAM times guided backpropagation, whose gradients pass a ReLU where they are positive.
 
     Springenberg et al. 2015; Selvaraju et al. 2017. ``captum.attr.GuidedGradCam`` changes modules ``torch.nn.ReLU``
-    alone; here every ReLU counts, also that of ``torch.nn.functional``.
+    alone; here every ReLU counts, also that of ``torch.nn.functional``. Of the gradient, the magnitude of the sum over
+    the channels counts: with its sign, dark pixels that speak for the class would go last.
     """
     images = _leaf(task.images)
     with torch.enable_grad(), GuidedReLU() as guided:
@@ -324,7 +325,7 @@ def guided_grad_cam_of_images(task: ImageTask) -> Tensor:
         if not guided.calls:
             raise ValueError("model: it has no ReLU, without which guided_grad_cam is not defined")
         (gradient,) = torch.autograd.grad(chosen.sum(), images)
-    return grad_cam_of_images(task) * gradient.sum(1)
+    return grad_cam_of_images(task) * gradient.sum(1).abs()
 
 
 def occlusion_of_images(task: ImageTask, baseline: str = "mean_color", output: str = "logit") -> Tensor:
