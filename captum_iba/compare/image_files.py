@@ -22,7 +22,7 @@ class FileOfImages(NamedTuple):
 
 
 def read_images(source: str | Path) -> FileOfImages:
-    """The images of a folder, by name, or of an ``.npz`` with ``images`` (N, H, W, 3) uint8 and perhaps ``labels`` (N,).
+    """The images of a folder, or of an ``.npz`` with ``images`` (N, H, W, 3) uint8 and perhaps ``labels`` (N,).
 
     Raises:
         FileNotFoundError: There is no such file or folder.
