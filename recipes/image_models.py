@@ -92,7 +92,7 @@ def views(images: Tensor, generator: torch.Generator) -> Tensor:
     def uniform(low: float, high: float, *size: int) -> Tensor:
         return torch.rand(len(images), *size, generator=generator) * (high - low) + low
 
-    scale = uniform(0.65, 1.1)  # of the part that is seen: below 1 the image is enlarged
+    scale = uniform(0.75, 1.05)  # of the part that is seen: below 1 the image is enlarged
     stretch = uniform(0.85, 1.15)
     flip = torch.where(uniform(0, 1) < 0.5, -1.0, 1.0)
     shift = uniform(-1, 1, 2) * (1 - scale).abs()[:, None].clamp(min=0.12)
@@ -105,13 +105,13 @@ def views(images: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def mixed(images: Tensor, generator: torch.Generator) -> Tensor:
-    """A third as they are, a third mixed with another image, a third with a rectangle of another image."""
+    """Half as they are, a quarter mixed with another image, a quarter with a rectangle of another image."""
     others, side = images.roll(1, 0), images.shape[-1]
-    third = len(images) // 3
+    quarter = len(images) // 4
     result = images.clone()
-    share = torch.rand(third, 1, 1, 1, generator=generator)
-    result[:third] = share * images[:third] + (1 - share) * others[:third]
-    for row in range(third, 2 * third):
+    share = torch.rand(quarter, 1, 1, 1, generator=generator)
+    result[:quarter] = share * images[:quarter] + (1 - share) * others[:quarter]
+    for row in range(quarter, 2 * quarter):
         size = int(side * math.sqrt(torch.rand((), generator=generator).item()))
         top, left = torch.randint(0, side - size + 1, (2,), generator=generator).tolist()
         box = (row, slice(None), slice(top, top + size), slice(left, left + size))
@@ -143,7 +143,26 @@ def new_student(classes: tuple[str, ...]) -> ViTForImageClassification:
     student = ViTForImageClassification(config)
     with torch.no_grad():
         student.vit.embeddings.position_embeddings.copy_(0.5 * sine_positions(WIDTH, SIDE // PATCH))
+        for layer in student.vit.layers:
+            start_like_trained(layer.attention)
     return student
+
+
+def start_like_trained(attention: nn.Module) -> None:
+    """Attention that begins near the identity, as that of trained transformers looks (Trockman and Kolter, 2023)."""
+
+    def noisy(noise: float, identity: float) -> tuple[Tensor, Tensor]:
+        """Factors of a matrix, noise and a multiple of the identity."""
+        u, s, v = torch.linalg.svd(noise * torch.randn(WIDTH, WIDTH) / WIDTH**0.5 + identity * torch.eye(WIDTH))
+        return u * s.sqrt(), s.sqrt()[:, None] * v
+
+    size = WIDTH // HEADS
+    for rows in torch.arange(WIDTH).split(size):
+        left, right = noisy(0.7, 0.7)
+        attention.q_proj.weight[rows], attention.k_proj.weight[rows] = left.T[:size], right[:size]
+    left, right = noisy(0.4, -0.4)
+    attention.o_proj.weight.copy_(left)
+    attention.v_proj.weight.copy_(right)
 
 
 def distill(
@@ -211,8 +230,8 @@ def main() -> None:
     parser.add_argument("--test", type=Path, required=True, help="npz with images and labels to measure on")
     parser.add_argument("--teacher", type=Path, required=True, help="folder with resnet.py and resnet56.safetensors")
     parser.add_argument("--out", type=Path, required=True, help="folder of the new model")
-    parser.add_argument("--steps", type=int, default=1800, help="batches (default: 1800)")
-    parser.add_argument("--rows", type=int, default=96, help="images a batch (default: 96)")
+    parser.add_argument("--steps", type=int, default=1700, help="batches (default: 1700)")
+    parser.add_argument("--rows", type=int, default=64, help="images a batch (default: 64)")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
 

@@ -225,6 +225,6 @@ def _about(task: ImageTask) -> dict[str, Any]:
         "seed": task.seed,
         "layer": layer,
         "versions": library_versions(),
+        "model": model_fingerprint(task.model),  # before the images, whose classes it predicts
         "images": digest.hexdigest(),
-        "model": model_fingerprint(task.model),
     }
