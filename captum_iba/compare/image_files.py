@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 _ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
-_HINT = 'run: pip install "captum-iba[compare]"'
+_HINT = 'run: pip install "captum-iba[text]"'
 
 
 class FileOfImages(NamedTuple):

@@ -154,7 +154,7 @@ def bounding_box_ratio(attributions: Tensor, boxes: Tensor) -> Tensor:
     size = inside.sum(1)
     limit = scores.sort(1, descending=True).values.gather(1, size[:, None] - 1)
     above, tied = scores > limit, scores == limit
-    of_tied = (size - above.sum(1)) / tied.sum(1)
+    of_tied = (size - above.sum(1)) / tied.sum(1).double()
     return ((above & inside).sum(1) + of_tied * (tied & inside).sum(1)) / size
 
 
