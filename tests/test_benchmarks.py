@@ -1,11 +1,18 @@
 import json
 import warnings
 
+import numpy as np
 import pytest
 import torch
-from transformers import BertConfig, BertForSequenceClassification
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    ViTConfig,
+    ViTForImageClassification,
+    ViTImageProcessorPil,
+)
 
-from benchmarks import counts, throughput
+from benchmarks import counts, images, throughput
 from benchmarks.arithmetic import Shape, count_operations, floor, matrix_product_rate
 from benchmarks.procedures import PUBLISHED
 from benchmarks.published import published_attribution
@@ -139,6 +146,26 @@ def test_throughput_counts_every_text(model, tmp_path, capsys):
     assert found["texts"] == 5 and found["seconds"] > 0
     assert found["minutes"] == pytest.approx(25_000 * found["seconds"] / 5 / 60)
     assert "5 texts of 15 tokens on average" in capsys.readouterr().out
+
+
+def test_table_of_image_methods(tmp_path, capsys):
+    pixels = torch.randint(0, 256, (3, 8, 8, 3), generator=torch.Generator().manual_seed(1), dtype=torch.uint8)
+    np.savez(tmp_path / "test.npz", images=pixels.numpy())
+    size = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    ViTForImageClassification(ViTConfig(image_size=8, patch_size=2, num_labels=3, **size)).save_pretrained(
+        tmp_path / "vit"
+    )
+    ViTImageProcessorPil(size={"height": 8, "width": 8}).save_pretrained(tmp_path / "vit")
+    paths = [f"--model={tmp_path / 'vit'}", f"--data={tmp_path / 'test.npz'}", f"--rows={tmp_path / 'rows'}"]
+    threads = torch.get_num_threads()
+    try:
+        images.main([*paths, f"--out={tmp_path / 'table.md'}", "--images=2", "--tile=2", "--methods", "random", "ig"])
+    finally:
+        torch.set_num_threads(threads)
+    table = (tmp_path / "table.md").read_text(encoding="utf-8")
+    shown = "--data test.npz --images 2 --tile 2 --methods random ig --rows ROWS`"
+    assert shown in table and "| random | " in table and "2 images; " in table
+    assert str(tmp_path) not in table and "ig " in capsys.readouterr().out
 
 
 def test_nothing_costs_more_than_it_did():

@@ -1,4 +1,4 @@
-"""The command line: ``captum-iba explain``, ``explain-response``, ``compare``, ``compare-responses`` and ``demo``."""
+"""The command line: ``captum-iba explain``, ``explain-response``, ``compare`` and its kin, and ``demo``."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ except ModuleNotFoundError as missing:
 
 from captum_iba.cli.common import CommandWithTexts, print_error
 from captum_iba.cli.compare import COMPARE_EXAMPLES, compare, report
+from captum_iba.cli.compare_images import COMPARE_IMAGES_EXAMPLES, compare_images
 from captum_iba.cli.compare_responses import COMPARE_RESPONSES_EXAMPLES, compare_responses
 from captum_iba.cli.demo import demo
 from captum_iba.cli.explain import EXPLAIN_EXAMPLES, explain
@@ -37,6 +38,7 @@ app.command(epilog=COMPARE_EXAMPLES, short_help="Compare methods on a dataset.")
 app.command(epilog=COMPARE_RESPONSES_EXAMPLES, short_help="Compare methods on a language model's responses.")(
     compare_responses
 )
+app.command(epilog=COMPARE_IMAGES_EXAMPLES, short_help="Compare methods on images.")(compare_images)
 app.command(short_help="Draw a comparison's report again.")(report)
 app.command(short_help="Explain film reviews with the embedded model.")(demo)
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from captum_iba.compare.config import ComparisonConfig, MethodRun
+    from captum_iba.compare.image_comparison import ImageComparison, ImageRow, compare_images
     from captum_iba.compare.prompt_comparison import PromptComparison, PromptRow, compare_prompts
     from captum_iba.compare.records import Results, read_results
     from captum_iba.compare.report import Summary, write_report
@@ -23,11 +24,14 @@ __all__ = [
     "Comparison",
     "ComparisonConfig",
     "FinishedChunk",
+    "ImageComparison",
+    "ImageRow",
     "MethodRun",
     "PromptComparison",
     "PromptRow",
     "Results",
     "Summary",
+    "compare_images",
     "compare_prompts",
     "prepare",
     "read_results",
@@ -35,6 +39,7 @@ __all__ = [
 ]
 
 _MODULES = {"ComparisonConfig": "config", "MethodRun": "config", "Results": "records", "read_results": "records"}
+_MODULES |= dict.fromkeys(("ImageComparison", "ImageRow", "compare_images"), "image_comparison")
 _MODULES |= dict.fromkeys(("PromptComparison", "PromptRow", "compare_prompts"), "prompt_comparison")
 _MODULES |= {
     "Summary": "report",

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,13 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from captum_iba._bootstrap import Interval, paired_bootstrap
 from captum_iba._checks import check_integer
 from captum_iba._compat import progress
-from captum_iba._files import write_text
 from captum_iba._warnings import warn_user
-from captum_iba.compare.code_digest import code_digest
-from captum_iba.compare.tables import FEWEST, MARKS
+from captum_iba.compare.kept_rows import KeptRows, RowTable, chosen_methods, counted_passes, finite_or_none
 from captum_iba.methods.prompt_methods import PROMPT_METHODS, PromptMethod, PromptTask
 from captum_iba.metrics.prompt_removal import linear_datamodeling_score, prompt_degradation
 from captum_iba.text.generation_explainer import GenerationExplainer
@@ -35,8 +30,6 @@ DEFAULT_METHODS = ("iba", "context_cite_64", "leave_one_out", "random")
 
 COUNTS = (1, 3, 5)
 """Numbers of parts whose removal has a column of its own."""
-
-_COSTS = ("passes", "seconds")
 
 
 @dataclass(frozen=True)
@@ -64,7 +57,7 @@ class PromptRow:
 
 
 @dataclass(frozen=True)
-class PromptComparison:
+class PromptComparison(RowTable):
     """
     The rows of a comparison on prompts; ``print`` shows its table.
 
@@ -81,71 +74,12 @@ class PromptComparison:
     methods: tuple[str, ...]
     rows: tuple[PromptRow, ...]
 
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Names of the metrics and costs."""
-        return (*(f"drop@{count}" for count in COUNTS), "aopc", "lds", *_COSTS)
-
-    def values(self, method: str, column: str) -> Tensor:
-        """Values of a column on the prompts on which no method failed, (N,), float64; NaN where there is none."""
-        failed = {row.prompt for row in self.rows if row.error is not None}
-        rows = sorted((row for row in self.rows if row.method == method), key=lambda row: row.prompt)
-        found = [row.values[column] for row in rows if row.prompt not in failed]
-        return torch.tensor([float("nan") if value is None else value for value in found], dtype=torch.float64)
-
-    def difference(self, method: str, column: str) -> Interval | None:
-        """The first method minus another, prompt by prompt, with its 95% interval; None of fewer than 20 prompts."""
-        first, other = self.values(self.methods[0], column), self.values(method, column)
-        known = first.isfinite() & other.isfinite()
-        return paired_bootstrap(first[known], other[known]) if int(known.sum()) >= FEWEST else None
-
-    def to_markdown(self) -> str:
-        """The table in Markdown: means, and in brackets the first method minus the other, with its 95% interval."""
-        lines = [f"| {' | '.join(['method', *self.columns])} |", "|---" * (len(self.columns) + 1) + "|"]
-        for method in self.methods:
-            cells = [self._cell(method, column) for column in self.columns]
-            lines.append(f"| {' | '.join([method, *cells])} |")
-        return "\n".join([*lines, "", *self.notes()])
-
-    def notes(self, with_intervals: bool = True) -> list[str]:
-        """What a reader of the table, with or without the intervals, has to know."""
-        first, n_prompts = self.methods[0], len({row.prompt for row in self.rows})
-        failed = sorted({row.prompt for row in self.rows if row.error is not None})
-        lines = [
-            f"{n_prompts} prompt{'s' * (n_prompts != 1)}; higher is better but for passes and seconds.",
-            "drop@k: decrease in the log-probability per token without the first k parts; aopc: its mean over ninths "
-            "of the parts; lds: rank correlation of the scores with the log-probability over random removals.",
-        ]
-        if failed:
-            row = next(row for row in self.rows if row.error is not None)
-            lines.append(f"Left out, because a method failed: {len(failed)}; {row.method} by {row.error}")
-        if len(self.methods) > 1 and n_prompts - len(failed) < FEWEST:
-            lines.append(f"There are no intervals for fewer than {FEWEST} prompts.")
-        elif len(self.methods) > 1 and with_intervals:
-            lines.append(f"In brackets: {first} minus the method, 95% interval; ▲ the method is better, ▼ worse.")
-        return lines
-
-    def _cell(self, method: str, column: str) -> str:
-        values = self.values(method, column)
-        mean = values[values.isfinite()].mean()
-        if column in _COSTS:
-            return f"{mean:.1f}" if column == "seconds" else f"{mean:.0f}"
-        difference = None if method == self.methods[0] else self.difference(method, column)
-        if difference is None:
-            return f"{mean:.2f}"
-        mark = MARKS["" if not difference.excludes_zero else "worse" if difference.mean > 0 else "better"]
-        interval = f"({difference.mean:+.2f} [{difference.low:+.2f}, {difference.high:+.2f}])"
-        return " ".join(filter(None, [f"{mean:.2f}", interval, mark]))
-
-    def __str__(self) -> str:
-        """The means, in columns."""
-        width = max(map(len, self.methods)) + 2
-        lines = ["".ljust(width) + "".join(column.rjust(9) for column in self.columns)]
-        for method in self.methods:
-            cells = [self.values(method, column) for column in self.columns]
-            means = "".join(f"{values[values.isfinite()].mean():9.2f}" for values in cells)
-            lines.append(method.ljust(width) + means)
-        return "\n".join([*lines, *self.notes(with_intervals=False)])
+    example = "prompt"
+    measured = (*(f"drop@{count}" for count in COUNTS), "aopc", "lds")
+    meaning = (
+        "drop@k: decrease in the log-probability per token without the first k parts; aopc: its mean over ninths "
+        "of the parts; lds: rank correlation of the scores with the log-probability over random removals."
+    )
 
 
 def compare_prompts(
@@ -202,7 +136,7 @@ def compare_prompts(
         >>> [(row.method, len(row.scores)) for row in result.rows]
         [('iba', 4), ('random', 4)]
     """
-    functions = _functions(methods)
+    functions = chosen_methods(methods, PROMPT_METHODS)
     check_integer("n_removals", n_removals, at_least=2)
     check_integer("seed", seed)
     check_integer("batch_size", batch_size, at_least=1)
@@ -231,10 +165,15 @@ def compare_prompts(
         )
     asked = {"prompts": list(prompts), "responses": given, "granularity": of_prompts, "gen_args": gen_args or {}}
     settings = {"n_removals": n_removals, "seed": seed, "versions": library_versions()}
-    kept = None if folder is None else _KeptRows(Path(folder), explainer, asked, settings)
-    rows = [] if kept is None else kept.rows(functions)
+    kept, rows, responses_kept = None, [], {}
+    if folder is not None:
+        digest = hashlib.sha256(json.dumps(asked, default=str, sort_keys=True).encode()).hexdigest()
+        kept = KeptRows(Path(folder), {**settings, "prompts": digest, "model": explainer.fingerprint()})
+        sequences = ("parts", "response", "scores")
+        rows = [PromptRow(**{**row, **{name: tuple(row[name]) for name in sequences}}) for row in kept.rows(functions)]
+        # Generated once for all methods: another call of a model that samples may give another response.
+        responses_kept = {row["prompt"]: row["response"] for row in kept.contents()}
     done = {(row.prompt, row.method) for row in rows}
-    responses_kept = {} if kept is None else kept.responses
     bar: Any = progress(range(len(prompts)), "Prompts", len(prompts)) if show_progress else range(len(prompts))
     for number in bar:
         wanted = {name: function for name, function in functions.items() if (number, name) not in done}
@@ -266,28 +205,12 @@ def compare_prompts(
     rows.sort(key=lambda row: (row.prompt, order.index(row.method)))
     comparison = PromptComparison(tuple(functions), tuple(rows))
     if kept is not None:
-        write_text(kept.folder / "table.md", f"{comparison.to_markdown()}\n")
+        kept.write_table(comparison)
     return comparison
 
 
 def _arguments(response: Any, gen_args: dict[str, Any] | None) -> dict[str, Any] | None:
     return gen_args if response is None else decoder_arguments(gen_args)
-
-
-def _functions(methods: Sequence[str] | Mapping[str, PromptMethod]) -> dict[str, PromptMethod]:
-    if isinstance(methods, Mapping):
-        functions = dict(methods)
-    else:
-        names = [methods] if isinstance(methods, str) else list(methods)
-        for name in names:
-            if name not in PROMPT_METHODS:
-                raise ValueError(f"methods has {name!r}, expected names among {', '.join(PROMPT_METHODS)}")
-        functions = {name: PROMPT_METHODS[name] for name in names}
-        if len(functions) < len(names):
-            raise ValueError(f"methods is {', '.join(names)}, expected each once")
-    if not functions:
-        raise ValueError("methods is empty, expected at least one")
-    return functions
 
 
 def _measure(
@@ -302,7 +225,7 @@ def _measure(
     parts, response = tuple(task.prompt.names), tuple(task.response)
     began = time.perf_counter()
     try:
-        with _counted_passes(task.explainer.model) as passes:
+        with counted_passes(task.explainer.model) as passes:
             found = function(task)
         seconds = time.perf_counter() - began
         scores, additive = found if isinstance(found, tuple) else (found, found)
@@ -313,24 +236,8 @@ def _measure(
     values = {f"drop@{count}": drop for count, drop in zip(COUNTS, drops, strict=True)}
     values["aopc"] = float(prompt_degradation(removal, scores).drops.mean())
     values |= {"lds": lds, "passes": passes[0], "seconds": seconds}
-    known = {name: value if math.isfinite(value) else None for name, value in values.items()}
-    return PromptRow(number, name, parts, tuple(scores.detach().cpu().double().tolist()), known, None, response)
-
-
-@contextmanager
-def _counted_passes(model: Any) -> Iterator[list[float]]:
-    """Counts rows of forward passes, twice where a backward pass may follow, into the only item of a list."""
-    count = [0.0]
-
-    def add(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor) and value.ndim > 1]
-        count[0] += max((len(tensor) for tensor in tensors), default=1) * (2 if torch.is_grad_enabled() else 1)
-
-    handle = model.register_forward_pre_hook(add, with_kwargs=True)
-    try:
-        yield count
-    finally:
-        handle.remove()
+    listed = tuple(scores.detach().cpu().double().tolist())
+    return PromptRow(number, name, parts, listed, finite_or_none(values), None, response)
 
 
 class _Cached:
@@ -345,53 +252,3 @@ class _Cached:
         if new:
             self._known.update(zip(new, self._removal(torch.tensor(new)).tolist(), strict=True))
         return torch.tensor([self._known[tuple(row)] for row in kept.tolist()])
-
-
-class _KeptRows:
-    """The rows of a comparison in a folder."""
-
-    def __init__(
-        self, folder: Path, explainer: GenerationExplainer, asked: Mapping[str, Any], settings: Mapping[str, Any]
-    ) -> None:
-        if folder.exists() and not folder.is_dir():
-            raise NotADirectoryError(f"folder: {folder} is a file, expected a folder")
-        folder.mkdir(parents=True, exist_ok=True)
-        self.folder, self._path = folder, folder / "rows.jsonl"
-        self.responses: dict[int, list[int]] = {}
-        digest = hashlib.sha256(json.dumps(asked, default=str, sort_keys=True).encode()).hexdigest()
-        about = {**settings, "prompts": digest, "model": explainer.fingerprint()}
-        described = folder / "comparison.json"
-        if described.exists():
-            before = json.loads(described.read_text(encoding="utf-8"))
-            for name, value in about.items():
-                if before.get(name) != value:
-                    raise ValueError(
-                        f"folder: {folder} has a comparison with another {name} (was {before.get(name)}, is {value}); "
-                        "expected the same, or another folder"
-                    )
-        else:
-            write_text(described, json.dumps(about, indent=1))
-
-    def rows(self, functions: Mapping[str, PromptMethod]) -> list[PromptRow]:
-        """Rows of these methods that were kept, but for those that failed; a line that was cut is not there."""
-        if not self._path.exists():
-            return []
-        content, _, cut = self._path.read_bytes().rpartition(b"\n")
-        whole = content.decode("utf-8")
-        if cut:  # the process was killed in the middle of a line, or of a character
-            write_text(self._path, f"{whole}\n" if whole else "")
-        contents = [json.loads(line) for line in filter(None, whole.split("\n"))]
-        codes = [content.pop("code") for content in contents]
-        # Generated once for all methods: another call of a model that samples may give another response.
-        self.responses = {content["prompt"]: content["response"] for content in contents}
-        own = {name: code_digest(function, {}) for name, function in functions.items()}
-        sequences = ("parts", "response", "scores")
-        rows = [PromptRow(**{**content, **{name: tuple(content[name]) for name in sequences}}) for content in contents]
-        return [row for row, code in zip(rows, codes, strict=True) if own.get(row.method) == code and row.error is None]
-
-    def add(self, row: PromptRow, function: PromptMethod) -> None:
-        """Append a row, with a digest of the method's code: rows of another method of this name are not used."""
-        content = {**vars(row), "code": code_digest(function, {})}
-        line = json.dumps(content, ensure_ascii=False, allow_nan=False)
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(f"{line}\n")

@@ -22,6 +22,7 @@ from captum_iba.methods.gradient_methods import (
     saliency,
 )
 from captum_iba.methods.iba import information_bottleneck
+from captum_iba.methods.image_methods import attribute_images, register_image_method
 from captum_iba.methods.lime import lime, lime_as_released
 from captum_iba.methods.perturbation_methods import captum_lime, kernel_shap, leave_one_out, occlusion
 from captum_iba.methods.registry import Method, attribute, find_method, method_names, register_method, score
@@ -33,8 +34,10 @@ __all__ = [
     "Method",
     "Scores",
     "attribute",
+    "attribute_images",
     "find_method",
     "method_names",
+    "register_image_method",
     "register_method",
     "score",
 ]

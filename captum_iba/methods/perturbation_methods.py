@@ -89,7 +89,7 @@ def captum_lime(task: AttributionTask, n_samples: int = 1000) -> list[FloatArray
     check_integer("n_samples", n_samples, at_least=1)
 
     def attribute(tokens: RemovableTokens) -> Any:
-        explainer = Lime(tokens.probability, interpretable_model=_Ridge(), similarity_func=_similarity)
+        explainer = Lime(tokens.probability, interpretable_model=RidgeRegression(), similarity_func=similarity_of_kept)
         return explainer.attribute(tokens.ids, **tokens.arguments(n_samples, task.batch_size))
 
     return _scores_of_each(task, attribute)
@@ -191,25 +191,25 @@ def _scores_of_each(task: AttributionTask, attribute: Callable[[RemovableTokens]
     return scores
 
 
-class _Ridge:
+class RidgeRegression:
     """Ridge regression with the interface of Captum's interpretable models."""
 
     def __init__(self) -> None:
         self._weights = torch.zeros(0)
 
     def fit(self, batches: Iterable[tuple[Tensor, Tensor, Tensor]]) -> None:
-        """Fit the model to batches of kept words, probabilities and weights."""
+        """Fit the model to batches of what is kept, of probabilities and of weights."""
         from sklearn.linear_model import Ridge
 
         kept_words, outputs, weights = (torch.cat(column).cpu().numpy() for column in zip(*batches, strict=True))
         self._weights = torch.from_numpy(Ridge(alpha=1.0).fit(kept_words, outputs, sample_weight=weights).coef_)
 
     def representation(self) -> Tensor:
-        """Weights of the words."""
+        """Weights of the words or regions."""
         return self._weights
 
 
-def _similarity(original: Tensor, changed: Tensor, kept_words: Tensor, **_: Any) -> float:
-    """Weight of a version with some words kept, (1, W), by its cosine distance from the text."""
-    distance = 1.0 - math.sqrt(float(kept_words.float().mean()))
+def similarity_of_kept(original: Tensor, changed: Tensor, kept: Tensor, **_: Any) -> float:
+    """Weight of a version with some words or regions kept, (1, W), by its cosine distance from the whole."""
+    distance = 1.0 - math.sqrt(float(kept.float().mean()))
     return math.exp(-(distance**2) / (2 * _KERNEL_WIDTH**2))

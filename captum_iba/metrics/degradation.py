@@ -221,9 +221,9 @@ def _degrade(
     rows, row_of, removed, requested = _plan(
         orders, forward_func, inputs, attributions, additional_forward_args, **settings
     )
-    outputs = _probabilities_and_logits(rows.logits(max_examples_per_batch, show_progress))
+    outputs = probabilities_and_logits(rows.logits(max_examples_per_batch, show_progress))
     probabilities, logits = (values[row_of] for values in outputs)
-    classes = _targets(target, logits[0, :, 0])[None, :, None, None].expand(*logits.shape[:-1], 1)
+    classes = target_classes(target, logits[0, :, 0])[None, :, None, None].expand(*logits.shape[:-1], 1)
     probability, logit = (values.gather(3, classes)[..., 0] for values in (probabilities, logits))
     columns = zip(probability, logit, logits.argmax(-1), removed, strict=True)
     return [Degradation(*tensors, requested) for tensors in columns]
@@ -242,17 +242,17 @@ def _plan(
     fractions: Sequence[float] | None = None,
     counts: Sequence[int] | None = None,
     counting: str = "removable",
-) -> tuple[_Rows, Tensor, Tensor, Tensor]:
+) -> tuple[PerturbedRows, Tensor, Tensor, Tensor]:
     """All rows, the number of the row of each step, (O, B, S + 1), and what the steps remove and were to remove."""
-    tensors = _check_inputs(inputs)
+    tensors = check_inputs(inputs)
     first, arguments = tensors[0], additional_forward_args
     if not isinstance(arguments, tuple):
         arguments = () if arguments is None else (arguments,)
     check_choice("counting", counting, COUNTINGS)
-    perturbation = _check_perturbation(perturbation, first)
+    perturbation = check_perturbation(perturbation, first)
     requested = _requested(fractions, counts)
     scores = feature_scores(attributions[0] if isinstance(attributions, tuple) else attributions, first)
-    removable = _removable(removable_mask, perturbation, tensors, arguments, scores.shape)
+    removable = removable_features(removable_mask, perturbation, tensors, arguments, scores.shape)
     padding = perturbation.padding(tensors, arguments, removable) if isinstance(perturbation, Delete) else None
     if counting == "as_released":
         if padding is None or feature_mask is not None or counts is not None:
@@ -283,12 +283,12 @@ def _plan(
     keys = torch.stack([order_of, example_of, steps], -1)
     unique, row_of = torch.unique(keys.flatten(0, -2), dim=0, return_inverse=True)
     ranks = torch.stack([ranks for ranks, _ in ranked])
-    rows = _Rows(forward_func, tensors, arguments, perturbation, padding, ranks, *unique.T)
+    rows = PerturbedRows(forward_func, tensors, arguments, perturbation, padding, ranks, *unique.T)
     removed = steps / total.clamp(min=1)[:, None]
     return rows, row_of.view(steps.shape), removed, torch.tensor([0.0, *requested]).repeat(len(scores), 1)
 
 
-def _probabilities_and_logits(logits: Tensor) -> tuple[Tensor, Tensor]:
+def probabilities_and_logits(logits: Tensor) -> tuple[Tensor, Tensor]:
     """Probabilities of the classes, (R, C), and logits, which outputs that are probabilities already are not."""
     # Captum loads pyplot: not before something is computed.
     from captum_iba.attr.losses import are_probabilities
@@ -306,7 +306,7 @@ def _probabilities_and_logits(logits: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @dataclass(frozen=True)
-class _Rows:
+class PerturbedRows:
     """All rows of a test, R of them: an example with a number of its features (or groups) removed in an order.
 
     Args:
@@ -394,7 +394,8 @@ def _pass_sizes(lengths: list[int], positions: int) -> list[int]:
     return sizes
 
 
-def _check_inputs(inputs: Any) -> tuple[Tensor, ...]:
+def check_inputs(inputs: Any) -> tuple[Tensor, ...]:
+    """Inputs as a tuple of tensors, with at least one example."""
     tensors = as_tensors(inputs)
     feature_grid(tensors[0])
     if len(tensors[0]) == 0:
@@ -402,7 +403,7 @@ def _check_inputs(inputs: Any) -> tuple[Tensor, ...]:
     return tensors
 
 
-def _removable(
+def removable_features(
     mask: Tensor | None,
     perturbation: Perturbation,
     inputs: tuple[Tensor, ...],
@@ -432,7 +433,7 @@ def _removable(
     return torch.ones(shape, dtype=torch.bool)
 
 
-def _check_perturbation(perturbation: Perturbation | None, inputs: Tensor) -> Perturbation:
+def check_perturbation(perturbation: Perturbation | None, inputs: Tensor) -> Perturbation:
     """The perturbation, or that of floating-point inputs."""
     if perturbation is None:
         if not inputs.is_floating_point():
@@ -462,7 +463,7 @@ def _requested(fractions: Sequence[float] | None, counts: Sequence[int] | None) 
     return [float(number) for number in numbers]
 
 
-def _targets(target: int | Sequence[int] | Tensor | None, logits: Tensor) -> Tensor:
+def target_classes(target: int | Sequence[int] | Tensor | None, logits: Tensor) -> Tensor:
     """Class of each example, (B,)."""
     if target is None:
         return logits.argmax(-1)

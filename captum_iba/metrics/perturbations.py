@@ -215,16 +215,21 @@ class BaselineValue:
     """A baseline replaces the removed feature: for embeddings, images and tables.
 
     Args:
-        value (float or Tensor): Baseline, the same for all examples; a tensor broadcasts to the inputs (B, ...), for
-            example (D,) for embeddings, (C, 1, 1) for images. Default: 0.
+        value (float, Tensor or Callable): Baseline, the same for all examples; a tensor broadcasts to the inputs
+            (B, ...), for example (D,) for embeddings, (C, 1, 1) for images. Or a function of the complete inputs that
+            gives the baseline of each example: :func:`captum_iba.metrics.mean_color`,
+            :func:`captum_iba.metrics.blurred`. Default: 0.
 
     Examples::
 
         >>> BaselineValue(0.5)((torch.ones(1, 3),), (), torch.tensor([[False, True, False]]))
         ((tensor([[1.0000, 0.5000, 1.0000]]),), ())
+        >>> of_each = BaselineValue(lambda x: x.mean(1, keepdim=True))
+        >>> of_each((torch.tensor([[1.0, 5.0]]),), (), torch.tensor([[False, True]]))
+        ((tensor([[1., 3.]]),), ())
     """
 
-    value: float | Tensor = 0.0
+    value: float | Tensor | Callable[[Tensor], Tensor] = 0.0
 
     def __call__(self, inputs: Tensors, arguments: Arguments, removed: Tensor) -> tuple[Tensors, Arguments]:
         """Rows with the baseline where a feature is removed.
@@ -234,6 +239,8 @@ class BaselineValue:
         """
         first = inputs[0]
         where = removed.unsqueeze(1) if first.ndim >= 4 else removed.view(*removed.shape, *[1] * (first.ndim - 2))
+        if callable(self.value):
+            return (torch.where(where, self._of_each(first), first), *inputs[1:]), arguments
         given = torch.as_tensor(self.value, device=first.device)
         value = given.to(first.dtype)
         if not first.is_floating_point() and not torch.equal(value.to(given.dtype), given):
@@ -247,6 +254,19 @@ class BaselineValue:
                 f"{shape}: the baseline is the same for all examples"
             )
         return (torch.where(where, value, first), *inputs[1:]), arguments
+
+    def _of_each(self, inputs: Tensor) -> Tensor:
+        """The baseline of each example, by the function, of the type of the inputs."""
+        assert callable(self.value)
+        value = self.value(inputs)
+        shape = tuple(value.shape) if isinstance(value, Tensor) else ()
+        sizes = zip(shape[1:], inputs.shape[1:], strict=False)
+        if len(shape) != inputs.ndim or shape[0] != len(inputs) or not all(size in (1, full) for size, full in sizes):
+            raise ValueError(
+                f"BaselineValue: the function returns {shape or type(value).__name__}, expected a tensor that "
+                f"broadcasts to the inputs, {tuple(inputs.shape)}, with a baseline for each example"
+            )
+        return value.to(inputs)
 
 
 def _aligned(tensor: Tensor, shape: torch.Size) -> bool:

@@ -274,6 +274,53 @@ def area_between(morf: Degradation, lerf: Degradation) -> Tensor:
     return torch.trapezoid(lerf.probability, lerf.fraction) - torch.trapezoid(morf.probability, morf.fraction)
 
 
+@_metric("deletion", "Petsiuk et al. 2018", "area under the curve of most relevant first", higher_is_better=False)
+def deletion_area(morf: Degradation) -> Tensor:
+    r"""
+    Area under the deletion curve, :math:`\int p_{MoRF}`: the mean target probability while features are removed.
+
+    Petsiuk, Das and Saenko, "RISE", BMVC 2018, by trapezoids over the fraction that was really removed. Lower is
+    better. It counts the probability of the complete example too: compare methods on the same examples.
+
+    Args:
+        morf (Degradation): Result of most relevant first for B examples; up to the fraction 1, as all areas.
+
+    Returns:
+        *Tensor*: (B,).
+
+    Examples::
+
+        >>> p = torch.tensor([[0.9, 0.5, 0.2]])
+        >>> deletion_area(Degradation(p, p.logit(), torch.tensor([[1, 1, 0]]), torch.tensor([[0.0, 0.5, 1.0]])))
+        tensor([0.5250])
+    """
+    return torch.trapezoid(morf.probability, morf.fraction)
+
+
+@_metric("insertion", "Petsiuk et al. 2018", "area under the curve of least relevant first, read backwards", "lerf")
+def insertion_area(lerf: Degradation) -> Tensor:
+    r"""
+    Area under the insertion curve: the mean target probability while features are inserted, most relevant first.
+
+    Petsiuk, Das and Saenko, "RISE", BMVC 2018. To insert the top fraction into an empty example is to remove the least
+    relevant rest, so that this is :math:`\int p_{LeRF}`. The paper inserts pixels into a blurred image:
+    ``perturbation=BaselineValue(blurred)``. Higher is better.
+
+    Args:
+        lerf (Degradation): Result of least relevant first for B examples.
+
+    Returns:
+        *Tensor*: (B,).
+
+    Examples::
+
+        >>> p = torch.tensor([[0.9, 0.8, 0.2]])
+        >>> insertion_area(Degradation(p, p.logit(), torch.tensor([[1, 1, 0]]), torch.tensor([[0.0, 0.5, 1.0]])))
+        tensor([0.6750])
+    """
+    return torch.trapezoid(lerf.probability, lerf.fraction)
+
+
 @_metric(
     "flips at 1/9",
     "Serrano and Smith 2019, of a fraction",
@@ -363,6 +410,36 @@ def normalized_curve(result: Degradation, floor: float) -> Tensor:
     mean = result.probability.mean(0)
     span = mean[0] - floor
     return (mean - floor) / span.where(span > 0, torch.nan)
+
+
+def normalized_area_between(morf: Degradation, lerf: Degradation, floor: float) -> Tensor:
+    r"""
+    Area between the curves between the complete examples and the floor: :func:`area_between` over :math:`o - m`.
+
+    Schulz et al., "Restricting the Flow", ICLR 2020: curves are scaled so that the mean probability of the complete
+    examples, :math:`o`, is 1 and the floor :math:`m` is 0. Higher is better.
+
+    Args:
+        morf, lerf (Degradation): Results of both orders for B examples.
+        floor (float): :math:`m`, one for all methods: :func:`degraded_floor`.
+
+    Returns:
+        *Tensor*: (B,), NaN where the complete examples are no higher than the floor.
+
+    Raises:
+        ValueError: As :func:`area_between`.
+
+    Examples::
+
+        >>> decision, fraction = torch.tensor([[1, 1, 0]]), torch.tensor([[0.0, 0.5, 1.0]])
+        >>> p, q = torch.tensor([[0.9, 0.5, 0.2]]), torch.tensor([[0.9, 0.8, 0.2]])
+        >>> morf = Degradation(p, p.logit(), decision, fraction)
+        >>> lerf = Degradation(q, q.logit(), decision, fraction)
+        >>> normalized_area_between(morf, lerf, degraded_floor([morf, lerf]))  # 0.15 / 0.7
+        tensor([0.2143])
+    """
+    span = morf.probability[:, 0].mean() - floor
+    return area_between(morf, lerf) / span.where(span > 0, torch.nan)
 
 
 def _mean_drop(result: Degradation, removed: list[float], fractions: Sequence[float]) -> Tensor:

@@ -1,0 +1,121 @@
+"""``captum-iba compare-images``."""
+
+from __future__ import annotations
+
+import random
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from captum_iba.cli.common import (
+    DeviceOption,
+    KeptWork,
+    Precision,
+    PrecisionOption,
+    QuietOption,
+    check_input,
+    check_model,
+    check_output_folder,
+    loading,
+    named_model,
+    note,
+    plain_errors,
+)
+
+COMPARE_IMAGES_EXAMPLES = """\b
+Examples:
+  captum-iba compare-images --model FOLDER --images photos --out results
+  captum-iba compare-images --model FOLDER --images test.npz --methods grad_cam,lime,random --tile 16 --out results
+"""
+
+
+def compare_images(
+    model: Annotated[str, typer.Option("--model", help="Folder or hub name of a classifier of images.")],
+    images: Annotated[
+        Path, typer.Option(help="Folder of images, or .npz with images (N, H, W, 3) uint8 and perhaps labels.")
+    ],
+    out: Annotated[Path, typer.Option(help="Folder for the rows and the table.")],
+    methods: Annotated[
+        str,
+        typer.Option(
+            help="Methods with commas between them: random, saliency, input_x_gradient, ig, gradient_shap, grad_cam, "
+            "guided_grad_cam, occlusion, lime, kernel_shap. A folder with other methods gets those that it lacks."
+        ),
+    ] = "grad_cam,ig,occlusion,random",
+    target: Annotated[str, typer.Option(help="Class to explain: predicted, or label, that of the .npz.")] = "predicted",
+    tile: Annotated[
+        int | None, typer.Option(min=1, help="Side of a tile in pixels.", show_default="8 x 8 tiles")
+    ] = None,
+    layer: Annotated[
+        str | None, typer.Option(help="Module that Grad-CAM explains at.", show_default="the last spatial one")
+    ] = None,
+    examples: Annotated[
+        int | None, typer.Option(min=1, help="Number of images in the sample.", show_default="all")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the sample and of the methods.")] = 0,
+    batch_size: Annotated[int, typer.Option(min=1, help="Largest number of rows of a forward pass.")] = 16,
+    device: DeviceOption = None,
+    dtype: PrecisionOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Compare methods on images: what the prediction loses without the tiles ranked first.
+
+    If it is stopped, the same command goes on.
+    """
+    work = KeptWork("rows", out, quiet, "measured")
+    with plain_errors(quiet, work.interrupted):
+        check_input("--images", images, "a folder of images or an .npz", folder=True)
+        check_model(model)
+        check_output_folder("--out", out)
+        if target not in ("predicted", "label"):
+            raise typer.BadParameter(f"--target: {target!r} is none, expected predicted or label.")
+        names = [name.strip() for name in methods.split(",") if name.strip()]
+        with loading():
+            import torch
+
+            from captum_iba.compare.image_comparison import compare_images as compare
+            from captum_iba.compare.image_files import load_image_classifier, pixel_values, read_images
+            from captum_iba.methods.image_methods import IMAGE_METHODS
+            from captum_iba.metrics import tiles
+            from captum_iba.text.arguments import check_device
+
+            for name in names:
+                if name not in IMAGE_METHODS:
+                    listed = ", ".join(IMAGE_METHODS)
+                    raise typer.BadParameter(f"--methods: there is no method {name!r}, expected some of {listed}.")
+            found = read_images(images)
+            if target == "label" and found.labels is None:
+                raise typer.BadParameter(f"--target: {images} has no labels, expected predicted.")
+            check_device(device, "--device")
+            note(f"loading {model}", quiet)
+            with named_model(model):
+                classifier, processor = load_image_classifier(
+                    model, device, getattr(torch, (dtype or Precision.float32).value)
+                )
+        chosen = list(range(len(found.images)))
+        if examples is not None and examples < len(chosen):
+            chosen = sorted(random.Random(seed).sample(chosen, examples))
+        pixels = pixel_values(processor, [found.images[i] for i in chosen], classifier)
+        labels = None
+        if target == "label" and found.labels is not None:
+            labels = torch.tensor([found.labels[i] for i in chosen])
+        work.total = len(chosen) * len(names)
+        note(f"{len(chosen)} of {len(found.images)} images, {len(names)} method{'s' * (len(names) > 1)}", quiet)
+        with work.every_minute():
+            comparison = compare(
+                classifier,
+                pixels,
+                labels,
+                names,
+                regions=None if tile is None else tiles(pixels.shape[2], pixels.shape[3], size=tile),
+                layer=layer,
+                batch_size=batch_size,
+                seed=seed,
+                folder=out,
+                on_row=work.progressed,
+                show_progress=not quiet and sys.stderr.isatty(),
+            )
+        typer.echo(str(comparison))
+        note(f"wrote {out / 'table.md'}", quiet)

@@ -1,0 +1,97 @@
+"""Images from a folder or an archive of NumPy, and the classifier of transformers that reads them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+_ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
+_HINT = 'run: pip install "captum-iba[text]"'
+
+
+class FileOfImages(NamedTuple):
+    """Images, (H, W, 3) uint8 each, their names, and their labels, if there are any."""
+
+    images: list[Any]
+    names: list[str]
+    labels: list[int] | None
+
+
+def read_images(source: str | Path) -> FileOfImages:
+    """The images of a folder, or of an ``.npz`` with ``images`` (N, H, W, 3) uint8 and perhaps ``labels`` (N,).
+
+    Raises:
+        FileNotFoundError: There is no such file or folder.
+        ValueError: A file of another kind, or one that cannot be read; the message names it.
+    """
+    path = Path(source)
+    if path.is_dir():
+        return _read_folder(path)
+    if not path.exists():
+        raise FileNotFoundError(f"{path} does not exist, expected a folder of images, or an .npz")
+    if path.suffix != ".npz":
+        raise ValueError(f"{path} is neither a folder of images nor an .npz")
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            content = {name: archive[name] for name in ("images", "labels") if name in archive}
+    except Exception as error:
+        raise ValueError(f"{path} cannot be read: {error}") from error
+    images, labels = content.get("images"), content.get("labels")
+    if images is None or images.ndim != 4 or images.shape[3] != 3 or images.dtype != np.uint8 or not len(images):
+        described = "no array" if images is None else f"{images.shape} {images.dtype}"
+        raise ValueError(f"{path}: images is {described}, expected (N, H, W, 3) uint8")
+    if labels is not None and (labels.shape != (len(images),) or labels.dtype.kind not in "iu"):
+        raise ValueError(f"{path}: labels is {labels.shape} {labels.dtype}, expected {len(images)} integers")
+    names = [str(number) for number in range(len(images))]
+    return FileOfImages(list(images), names, None if labels is None else [int(label) for label in labels])
+
+
+def _read_folder(folder: Path) -> FileOfImages:
+    try:
+        from PIL import Image, UnidentifiedImageError
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(f"pillow is not installed; {_HINT}", name=error.name) from error
+    paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in _ENDINGS and path.is_file())
+    if not paths:
+        raise ValueError(f"{folder} has no images, expected files that end in {', '.join(_ENDINGS)}")
+    images = []
+    for path in paths:
+        try:
+            with Image.open(path) as image:
+                images.append(np.asarray(image.convert("RGB")))
+        except (UnidentifiedImageError, OSError) as error:
+            raise ValueError(f"{path} cannot be read as an image: {error}") from error
+    return FileOfImages(images, [str(path.relative_to(folder)) for path in paths], None)
+
+
+def load_image_classifier(
+    name: str | Path, device: str | None = None, dtype: torch.dtype = torch.float32
+) -> tuple[nn.Module, Any]:
+    """A classifier of images and its image processor, as transformers load them; weights from safetensors alone.
+
+    Raises:
+        OSError: There is no such model.
+    """
+    from transformers import AutoImageProcessor, AutoModelForImageClassification
+
+    try:
+        processor = AutoImageProcessor.from_pretrained(str(name))  # type: ignore[no-untyped-call]
+        model = AutoModelForImageClassification.from_pretrained(str(name), dtype=dtype, use_safetensors=True)
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise OSError(f"model is {name}, which is no classifier of images that transformers load: {reason}") from error
+    return model.to(device or "cpu").eval(), processor
+
+
+def pixel_values(processor: Any, images: list[Any], model: nn.Module) -> Tensor:
+    """Images as the model takes them, (N, C, H, W), of its type and on its device."""
+    parts = [processor(images=image, return_tensors="pt")["pixel_values"] for image in images]
+    sizes = {tuple(part.shape) for part in parts}
+    if len(sizes) > 1:
+        raise ValueError(f"the image processor gives the sizes {sorted(sizes)}, expected one size for all images")
+    parameter = next(model.parameters())
+    return torch.cat(parts).to(parameter.device, parameter.dtype)

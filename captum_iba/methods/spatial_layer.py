@@ -1,0 +1,158 @@
+"""The layer of Grad-CAM: which one, its activation with rows and columns, and guided gradients of ReLU."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from captum_iba.attr._model.nested import split_activation
+
+
+def spatial_layer(
+    logits: Callable[[Tensor], Tensor],
+    model: Any,
+    image: Tensor,
+    target: Tensor,
+    layer: nn.Module | str | None = None,
+) -> nn.Module:
+    """The layer that is given, or the last one that ran whose pixels, or whose tokens of patches, reach the logit.
+
+    Activations are (B, C, h, w), larger than one pixel. Tokens, (B, T, D), count behind a normalization, as is usual
+    for Grad-CAM of vision transformers. In the last block only the class token reaches the logit, so that there it is
+    the normalization before the attention.
+
+    Args:
+        logits (Callable): Function of images that returns logits.
+        model (Module): The model, with the modules to choose from.
+        image (Tensor): An image to try, (1, C, H, W).
+        target (Tensor): Its class, (1,).
+        layer (Module or str, optional): A module of the model, or its name. Default: None.
+
+    Raises:
+        ValueError: A name that the model does not have, or a model without such a layer.
+    """
+    if isinstance(layer, nn.Module):
+        return layer
+    modules: dict[str, nn.Module] = dict(model.named_modules()) if isinstance(model, nn.Module) else {}
+    if layer is not None:
+        if layer not in modules:
+            raise ValueError(f"layer is {layer!r}, expected a module of the model, such as {list(modules)[-1:]}")
+        return modules[layer]
+    ran: list[tuple[nn.Module, Tensor]] = []
+
+    def look(module: nn.Module, args: Any, output: Any) -> None:
+        split = split_activation(output)
+        if split is not None and split[0].requires_grad and _is_spatial(module, split[0]):
+            ran.append((module, split[0]))
+
+    handles = [module.register_forward_hook(look) for module in modules.values()]
+    try:
+        with torch.enable_grad():
+            chosen = logits(image.detach().clone().requires_grad_()).gather(1, target[:, None]).sum()
+            gradients = torch.autograd.grad(chosen, [output for _, output in ran], allow_unused=True) if ran else ()
+    finally:
+        for handle in handles:
+            handle.remove()
+    for (module, _), gradient in reversed(list(zip(ran, gradients, strict=True))):
+        if gradient is not None and bool((as_grid(gradient) != 0).any()):
+            return module
+    raise ValueError(
+        f"layer is None, and {type(model).__name__} has no module whose output has rows and columns, (B, C, h, w), or "
+        "normalized tokens of patches; expected layer, a module or its name"
+    )
+
+
+def as_grid(activation: Tensor) -> Tensor:
+    """Activations (B, C, h, w) as they are; tokens (B, T, D) of patches as (B, D, h, w), without those before them.
+
+    Patches are a square, and their tokens the last ones.
+
+    Raises:
+        ValueError: Another shape.
+    """
+    if activation.ndim == 4:
+        return activation
+    if activation.ndim != 3:
+        raise ValueError(f"layer returns the shape {tuple(activation.shape)}, expected (B, C, h, w) or (B, tokens, D)")
+    side = math.isqrt(activation.shape[1])
+    patches = activation[:, activation.shape[1] - side * side :]
+    return patches.transpose(1, 2).reshape(len(patches), -1, side, side)
+
+
+def _is_spatial(module: nn.Module, output: Tensor) -> bool:
+    if output.ndim == 4:
+        return output.shape[2] > 1 and output.shape[3] > 1
+    # A class token and at most a few more before the patches.
+    is_square = output.ndim == 3 and output.shape[1] - math.isqrt(output.shape[1]) ** 2 <= 5
+    return is_square and output.shape[1] >= 4 and "norm" in type(module).__name__.lower()
+
+
+class GridProbe(nn.Module):
+    """An identity module that the activation of a layer passes through as (B, C, h, w), for Captum to hook."""
+
+    def __init__(self, layer: nn.Module, logits: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self._layer, self._logits = [layer], logits  # in a list: the layer is no part of the probe
+
+    def run(self, images: Tensor) -> Tensor:
+        """Logits of images."""
+        handle = self._layer[0].register_forward_hook(self._hook)
+        try:
+            return self._logits(images)
+        finally:
+            handle.remove()
+
+    def forward(self, activation: Tensor) -> Tensor:
+        """The activation, as it is."""
+        return activation
+
+    def _hook(self, layer: nn.Module, args: Any, output: Any) -> Any:
+        split = split_activation(output)
+        if split is None:
+            raise ValueError(f"layer {type(layer).__name__} returns no activation, expected (B, C, h, w)")
+        activation, with_activation = split
+        grid = self(as_grid(activation))
+        if activation.ndim == 4:
+            return with_activation(grid)
+        tokens = grid.flatten(2).transpose(1, 2)
+        return with_activation(torch.cat([activation[:, : activation.shape[1] - tokens.shape[1]], tokens], 1))
+
+
+class GuidedReLU(TorchFunctionMode):
+    """While it is entered, gradients pass a ReLU only where they, and its input, are positive (guided backpropagation).
+
+    Attributes:
+        calls (int): Number of ReLUs that ran.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Replace a ReLU by the guided one; all else runs as it is."""
+        kwargs = kwargs or {}
+        if func in (nn.functional.relu_, torch.relu_, Tensor.relu_):
+            raise ValueError("model: it has a ReLU that writes into its input (relu_), expected none")
+        if func not in (nn.functional.relu, torch.relu, Tensor.relu):
+            return func(*args, **kwargs)
+        self.calls += 1
+        return _Guided.apply(args[0] if args else kwargs["input"])  # type: ignore[no-untyped-call]
+
+
+class _Guided(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor) -> Tensor:
+        ctx.save_for_backward(values)
+        return values.clamp(min=0)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        (values,) = ctx.saved_tensors
+        passed: Tensor = gradients[0].clamp(min=0) * (values > 0)
+        return passed
