@@ -1,0 +1,66 @@
+"""Presets for images, and the layers that each of them uses by default."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+from torch import nn
+
+from captum_iba.attr.settings import BottleneckSettings
+from captum_iba.vision.grids import ImageLayer
+
+IMAGE_PRESETS = {
+    # Chosen on training images: benchmarks/image_default.py.
+    "default": BottleneckSettings(
+        "token",
+        beta=30.0,
+        n_steps=16,
+        n_samples=0,
+        complement=1.0,
+        momentum=0.5,
+        tail_average=0.5,
+        alternate=True,
+        antithetic=True,  # for those who set n_samples
+    ),
+    # Schulz et al. (2020) and their published code, IBA.pytorch.
+    "per_sample": BottleneckSettings("feature", beta=10.0, n_steps=10, n_samples=10, smoothing=1.0),
+    # Hong et al. (2025): one mask value per patch for all blocks, information at the first of them.
+    "coiba": BottleneckSettings("token", beta=10.0, n_steps=10, n_samples=10),
+}
+"""Settings by name."""
+
+N_MAPS = 5
+"""Number of layers whose maps the default averages."""
+
+N_MEASURED = 8
+"""Number of regions whose order the default settles by removal."""
+
+
+def default_layers(preset: str, blocks: Sequence[ImageLayer], image_size: tuple[int, int]) -> tuple[ImageLayer, ...]:
+    """The layers of a preset, of all blocks that hold a grid.
+
+    - ``"default"``: five, evenly spaced over the last two thirds of the blocks.
+    - ``"per_sample"``: the last block of an eighth of the image's resolution, as in Schulz et al. (2020); else the middle
+      one.
+    - ``"coiba"``: the first layer normalization of each block, from a third of the depth on, of the grid that most blocks
+      have.
+    """
+    if preset == "per_sample":
+        eighth = [block for block in blocks if block.grid.height * 8 <= image_size[0] < block.grid.height * 16]
+        return ((eighth or blocks[: len(blocks) // 2 + 1])[-1],)
+    if preset == "coiba":
+        common = Counter(block.grid for block in blocks).most_common(1)[0][0]
+        same = [block for block in blocks if block.grid == common]
+        return tuple(_first_normalization(block) for block in same[len(same) // 4 :])
+    later = blocks[len(blocks) // 3 :]
+    count = min(N_MAPS, len(later))
+    return tuple(later[math.ceil((i + 1) * len(later) / count) - 1] for i in range(count))
+
+
+def _first_normalization(block: ImageLayer) -> ImageLayer:
+    for name, module in block.module.named_modules():
+        if isinstance(module, nn.LayerNorm):
+            return ImageLayer(f"{block.name}.{name}", module, block.grid)
+    return block
