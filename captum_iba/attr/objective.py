@@ -374,7 +374,9 @@ def _check_smoothing(
     given = next((name for name, mask in (("feature_mask", feature_mask), ("bottleneck_mask", bottleneck_mask))
                   if mask is not None), None)  # fmt: skip
     if given is not None:
-        raise ValueError(f"smoothing is {smoothing:g}, expected 0 with a {given}: smoothing would join what it separates")
+        raise ValueError(
+            f"smoothing is {smoothing:g}, expected 0 with a {given}: smoothing would join what it separates"
+        )
     if len(shape) != 4 or granularity == "channel":
         raise ValueError(
             f"smoothing is {smoothing:g}, expected 0 for an activation of shape {tuple(shape)} with the granularity "

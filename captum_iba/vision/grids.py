@@ -118,7 +118,10 @@ def shapes_in_pass(model: nn.Module, forward: Callable[[], Any]) -> dict[str, tu
 
 
 def find_image_layers(
-    model: nn.Module, images: Tensor, names: Sequence[str] | None = None, forward: Callable[[Tensor], Tensor] | None = None
+    model: nn.Module,
+    images: Tensor,
+    names: Sequence[str] | None = None,
+    forward: Callable[[Tensor], Tensor] | None = None,
 ) -> tuple[ImageLayer, ...]:
     """Layers of a model that hold a grid over the image, in the order in which they run.
 
@@ -144,7 +147,9 @@ def find_image_layers(
     run = model if forward is None else forward
     shapes = shapes_in_pass(model, lambda: run(images))
     modules = dict(model.named_modules())
-    patches = [shape[2:] for name, shape in shapes.items() if isinstance(modules[name], _CONVOLUTIONS) and len(shape) == 4]
+    patches = [
+        shape[2:] for name, shape in shapes.items() if isinstance(modules[name], _CONVOLUTIONS) and len(shape) == 4
+    ]
     if names is None:
         blocks = set(_blocks(model))
         chosen = [name for name, shape in shapes.items() if modules[name] in blocks and _may_hold_grid(shape, images)]
@@ -210,9 +215,7 @@ def grid_of(
     return grid
 
 
-def _patch_grid(
-    n_tokens: int, image_size: Sequence[int], patches: Sequence[Sequence[int]]
-) -> tuple[int, int] | None:
+def _patch_grid(n_tokens: int, image_size: Sequence[int], patches: Sequence[Sequence[int]]) -> tuple[int, int] | None:
     candidates = set()
     for height, width in patches:
         while height > 1 and width > 1:
@@ -242,7 +245,11 @@ def _is_stage(module: nn.Module) -> bool:
         return False
     for child in module.children():
         if type(child) in _CONTAINERS:
-            types = [type(block) for block in child.children() if [*block.children()] and not isinstance(block, nn.Sequential)]
+            types = [
+                type(block)
+                for block in child.children()
+                if [*block.children()] and not isinstance(block, nn.Sequential)
+            ]
             if len(types) > 1 and len(set(types)) == 1:
                 return True
     return False

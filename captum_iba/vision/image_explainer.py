@@ -97,7 +97,9 @@ class ImageExplainer:
         elif statistics is not None:
             several = [statistics] if isinstance(statistics, FeatureStatistics) else list(statistics)
             if self.layer_names is not None and len(several) != len(self.layer_names):
-                raise ValueError(f"statistics has {len(several)} entries, expected those of {len(self.layer_names)} layers")
+                raise ValueError(
+                    f"statistics has {len(several)} entries, expected those of {len(self.layer_names)} layers"
+                )
             self._use(several)
 
     @classmethod
@@ -318,7 +320,9 @@ class ImageExplainer:
             TypeError, ValueError: As :meth:`explain`.
         """
         check_integer("batch_size", batch_size, at_least=1)
-        loader = isinstance(images, Iterable) and not isinstance(images, (Tensor, np.ndarray, str, os.PathLike, Sequence))
+        loader = isinstance(images, Iterable) and not isinstance(
+            images, (Tensor, np.ndarray, str, os.PathLike, Sequence)
+        )
         batches: Iterable[Tensor]
         if loader:
             every = iter(images)
@@ -369,7 +373,9 @@ class ImageExplainer:
         folder = Path(path)
         files = sorted(folder.glob("*.safetensors")) if folder.is_dir() else [folder]
         if not files or not all(file.is_file() for file in files):
-            raise FileNotFoundError(f"statistics is {folder}, without a file of statistics, expected one from save_statistics")
+            raise FileNotFoundError(
+                f"statistics is {folder}, without a file of statistics, expected one from save_statistics"
+            )
         self._use([FeatureStatistics.load(file) for file in files])
         return self.statistics
 

@@ -209,4 +209,6 @@ def _load_weights(model: nn.Module, path: Path) -> None:
         model.load_state_dict(load_file(path))
     except (SafetensorError, RuntimeError) as error:
         line = " ".join(str(error).split())
-        raise ValueError(f"weights is {path}, which does not hold the weights of {type(model).__name__}: {line}") from error
+        raise ValueError(
+            f"weights is {path}, which does not hold the weights of {type(model).__name__}: {line}"
+        ) from error
