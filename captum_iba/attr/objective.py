@@ -88,8 +88,8 @@ def gaussian_smoothing(values: Tensor, sigma: float) -> Tensor:
     r"""
     Smooth (B, C, H, W) over H and W by a Gaussian of standard deviation ``sigma``, in positions.
 
-    The kernel has :math:`2 \, \mathrm{round}(2 \sigma) + 1` positions on each side and the sum 1; the border is reflected
-    (the published code of Schulz et al., 2020, ``IBA.pytorch``).
+    The kernel has :math:`2 \, \mathrm{round}(2 \sigma) + 1` positions along a side and the sum 1; the border is
+    reflected (the published code of Schulz et al., 2020, ``IBA.pytorch``).
 
     Examples::
 
@@ -374,9 +374,7 @@ def _check_smoothing(
     given = next((name for name, mask in (("feature_mask", feature_mask), ("bottleneck_mask", bottleneck_mask))
                   if mask is not None), None)  # fmt: skip
     if given is not None:
-        raise ValueError(
-            f"smoothing is {smoothing:g}, expected 0 with a {given}: smoothing would join what it separates"
-        )
+        raise ValueError(f"smoothing is {smoothing:g}, expected 0 with a {given}, which separates what it would join")
     if len(shape) != 4 or granularity == "channel":
         raise ValueError(
             f"smoothing is {smoothing:g}, expected 0 for an activation of shape {tuple(shape)} with the granularity "

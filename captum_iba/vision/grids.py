@@ -129,7 +129,7 @@ def find_image_layers(
         model (nn.Module): The model.
         images (Tensor): A batch of its inputs, (B, 3, H, W), to see shapes.
         names (sequence of str, optional): Names of modules.
-                    Default: the blocks: elements of ``Sequential`` and ``ModuleList``, stages left out, that hold a grid
+                    Default: the blocks that hold a grid: elements of ``Sequential`` and ``ModuleList``, without stages
         forward (Callable, optional): Gives the logits. Default: the model
 
     Returns:

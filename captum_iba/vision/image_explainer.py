@@ -31,7 +31,7 @@ from captum_iba.vision.image_model import ImageClassifier, load_image_classifier
 from captum_iba.vision.image_result import ImageAttribution, ImageCheck, LayerMap
 from captum_iba.vision.image_settings import IMAGE_PRESETS, N_MEASURED, default_layers
 from captum_iba.vision.images import Transform, as_batch, drawn
-from captum_iba.vision.regions import RegionRemoval, Regions, check_regions, superpixels, tile_regions
+from captum_iba.vision.regions import RegionRemoval, check_regions, superpixels, tile_regions
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -46,13 +46,13 @@ class ImageExplainer:
     """Explains an image classifier: how many bits of each part of an image its decision needs.
 
     Args:
-        model (nn.Module): Maps inputs (B, 3, H, W) to logits (B, C), or to an output with ``.logits``: a CNN or a vision
-            transformer of torchvision, transformers or your own. It is left as it was.
+        model (nn.Module): Maps inputs (B, 3, H, W) to logits (B, C), or to an output with ``.logits``: a CNN or a
+            vision transformer of torchvision, transformers or your own. It is left as it was.
         layer (str, sequence of str, or None): Names of modules. The maps of several layers are averaged; with preset
             ``"coiba"`` they share one mask. Default: the preset's, of the blocks that hold a grid over the image
             (:func:`captum_iba.vision.find_image_layers`).
-        statistics (FeatureStatistics, sequence of them, path or None): Dataset statistics of each layer, or the path of a
-            file or folder from :meth:`save_statistics`. Default: those of each image, with a warning.
+        statistics (FeatureStatistics, sequence of them, path or None): Dataset statistics of each layer, or the path of
+            a file or folder from :meth:`save_statistics`. Default: those of each image, with a warning.
         transform (Callable, optional): Makes the model's input (3, H, W) of a PIL image: ``weights.transforms()`` of
             torchvision, an image processor of transformers. Without it, images are tensors that are inputs already.
         labels (sequence or mapping of str, optional): Names of the classes. Default: those of ``model.config``, or
@@ -190,16 +190,16 @@ class ImageExplainer:
 
         Args:
             images (tensor, array, PIL image, path, or sequence of them): One image or several. Floating-point tensors
-                (3, H, W) or (B, 3, H, W) are inputs of the model; uint8 arrays (H, W), (H, W, 3) or (H, W, 4), (B, H, W,
-                3), PIL images and files go through the transform: grey ones get three channels, transparent ones
-                lie on white.
+                (3, H, W) or (B, 3, H, W) are inputs of the model; uint8 arrays (H, W), (H, W, 3), (H, W, 4) or
+                (B, H, W, 3), PIL images and files go through the transform: grey ones get three channels, transparent
+                ones lie on white.
             target (int, str, None, or one per image): The class to explain, by number or label. Default: the predicted
                 class.
             preset (str or BottleneckSettings): ``"default"``; ``"per_sample"``, Schulz et al. (2020); ``"coiba"``, one
                 mask over the blocks of a transformer (Hong et al., 2025); or settings. Default: ``"default"``.
             feature_mask (tensor, array, "superpixels" or None): Regions: integers (H, W) or (B, H, W) for the model's
-                input, as in Captum's ``FeatureAblation``, or SLIC superpixels. Bits are summed over them. Default: tiles
-                (:func:`captum_iba.vision.tile_regions`).
+                input, as in Captum's ``FeatureAblation``, or SLIC superpixels. Bits are summed over them. Default:
+                tiles (:func:`captum_iba.vision.tile_regions`).
             rerank (int, optional): Number of regions with the most bits whose order is settled by removal, in two
                 forward passes per region and two more. 0 leaves the order of the bits. Default: 8 for ``"default"``,
                 else 0.
@@ -342,7 +342,7 @@ class ImageExplainer:
             self.model,
             [layer.module for layer in layers],
             batches,
-            mask_func=lambda batch: None,
+            mask_func=_every_position,
             feature_dim=[layer.grid.feature_dim for layer in layers],
             show_progress=show_progress,
         )
@@ -457,9 +457,9 @@ class ImageExplainer:
                 f"smoothing is {settings.smoothing:g}, expected 0 for layer {tokens[0]!r}, whose tokens are not "
                 '(B, C, H, W) or (B, H, W, C); preset="default" or "coiba", or smoothing=0.0'
             )
-        known = [self._statistics.get(layer.name) for layer in layers]
-        if any(statistics is None for statistics in known):
-            known = [None] * len(layers)
+        known = [self._statistics[layer.name] for layer in layers if layer.name in self._statistics]
+        if len(known) < len(layers):
+            known = []
             if not self._warned:
                 self._warned = True
                 warn_user(NO_STATISTICS)
@@ -471,7 +471,9 @@ class ImageExplainer:
             raise ValueError('layer names layers of different grids, expected one grid for preset="coiba"')
         attributions = {
             key: InformationBottleneckAttribution(
-                self.classifier.logits, [layers[n].module for n in numbers], statistics=[known[n] for n in numbers]
+                self.classifier.logits,
+                [layers[n].module for n in numbers],
+                statistics=[known[n] for n in numbers] if known else None,
             )
             for key, numbers in groups.items()
         }
@@ -561,6 +563,10 @@ def _check(removal: RegionRemoval, result: ImageAttribution, seed: int) -> Image
     kept = kept_in_check((-result.scores).argsort(), len(result.leading), seed % 2**63, by_bits)
     whole, without_leading, without_least, *others = removal(torch.from_numpy(kept)).tolist()
     return ImageCheck(int((~kept[1]).sum()), whole, without_leading, without_least, float(np.mean(others)), N_RANDOM)
+
+
+def _every_position(batch: Any) -> Any:
+    """No mask: images have no padding."""
 
 
 def _names_of(images: Any, one: bool, count: int) -> list[str]:

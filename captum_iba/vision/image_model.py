@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -83,7 +84,7 @@ class ImageClassifier:
         """Probabilities of the classes, (B, C), float64, on the CPU."""
         with ModuleGuard(self.model) as guard, guard.watching(), torch.no_grad():
             parts = []
-            for part in images.split(batch_size):
+            for part in torch.split(images, batch_size):
                 parts.append(self.logits(part).float().cpu().double().softmax(-1))
                 guard.restore_state()  # no pass depends on those before it
         return torch.cat(parts)
@@ -182,7 +183,7 @@ def load_torchvision_classifier(
     """
     check_device(device)
     try:
-        from torchvision import models
+        models: Any = importlib.import_module("torchvision.models")
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
             f"{name!r} is loaded by torchvision, which is not installed: pip install torchvision", name=error.name

@@ -157,9 +157,9 @@ class ImageAttribution(JsonResult):
     def importance(self) -> npt.NDArray[np.float64]:
         """What is drawn of each region, (R,), from 0 to 1.
 
-        Of regions whose removal was measured it is the decrease in the probability, relative to the largest, and 0 where
-        the removal raises it. The others come after them, by their shares. Where no removal lowers the probability, all
-        go by their shares.
+        Of regions whose removal was measured it is the decrease in the probability, relative to the largest, and 0
+        where the removal raises it. The others come after them, by their shares. Where no removal lowers the
+        probability, all go by their shares.
         """
         return importance_of(self.region_shares, self._helpful_effects)
 
@@ -228,7 +228,7 @@ class ImageAttribution(JsonResult):
         height, width = self.regions.shape
         return (
             f"ImageAttribution({height} x {width} pixels, target={self.target} "
-            f"({self.target_label} {self.target_probability:.3f}), {len(self.leading)} of {len(self.effects)} regions lead)"
+            f"({self.target_label} {self.target_probability:.3f}), {len(self.leading)} of {len(self.effects)} regions)"
         )
 
     def __str__(self) -> str:
@@ -323,7 +323,8 @@ class ImageAttribution(JsonResult):
         """Write :meth:`plot` to a ``.png``, ``.svg`` or ``.pdf`` file, atomically; returns its path."""
         from captum_iba.visualization.figures import save_figure
 
-        return save_figure(self.plot()[0], path)
+        figure: Any = self.plot()[0]
+        return save_figure(figure, path)
 
     def save_html(self, path: str | os.PathLike[str]) -> Path:
         """Write a self-contained page with image, heat map and leading regions, atomically; returns its path."""

@@ -42,10 +42,10 @@ def default_layers(preset: str, blocks: Sequence[ImageLayer], image_size: tuple[
     """The layers of a preset, of all blocks that hold a grid.
 
     - ``"default"``: five, evenly spaced over the last two thirds of the blocks.
-    - ``"per_sample"``: the last block of an eighth of the image's resolution, as in Schulz et al. (2020); else the middle
-      one.
-    - ``"coiba"``: the first layer normalization of each block, from a third of the depth on, of the grid that most blocks
-      have.
+    - ``"per_sample"``: the last block of an eighth of the image's resolution, as in Schulz et al. (2020); else the
+      middle one.
+    - ``"coiba"``: the first layer normalization of each block, from a quarter of the depth on, of the grid that most
+      blocks have.
     """
     if preset == "per_sample":
         eighth = [block for block in blocks if block.grid.height * 8 <= image_size[0] < block.grid.height * 16]

@@ -5,15 +5,13 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-
-if TYPE_CHECKING:
-    from PIL import Image as PillowImage
 
 Pixels = npt.NDArray[np.uint8]
 """An image as it is drawn, (H, W, 3)."""
@@ -86,9 +84,7 @@ def as_batch(images: Any, transform: Transform | None) -> tuple[list[Tensor], bo
             something else than (3, H, W).
     """
     one = isinstance(images, (str, os.PathLike)) or _is_pillow(images)
-    if isinstance(images, Tensor):
-        one = images.ndim < 4
-    elif isinstance(images, np.ndarray):
+    if isinstance(images, (Tensor, np.ndarray)):
         one = images.ndim < 4
     elif not one and not isinstance(images, Sequence):
         raise TypeError(
@@ -215,11 +211,11 @@ def _is_pillow(image: Any) -> bool:
     return type(image).__module__.partition(".")[0] == "PIL"
 
 
-def _pillow() -> type[PillowImage]:
+def _pillow() -> ModuleType:
     try:
         from PIL import Image
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
             "images need Pillow, which is not installed: pip install 'captum-iba[vision]'", name="PIL"
         ) from error
-    return Image  # type: ignore[return-value]
+    return Image

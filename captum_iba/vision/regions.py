@@ -25,8 +25,8 @@ def tile_regions(height: int, width: int, n_tiles: int | None = None) -> Regions
 
     Args:
         height, width (int): Size of the image.
-        n_tiles (int, optional): Tiles along a side. Default: one for 32 pixels of the shorter side, but at least 4 and at
-            most 7: 7 x 7 for 224 pixels, 4 x 4 for 32.
+        n_tiles (int, optional): Tiles along a side. Default: one for 32 pixels of the shorter side, but at least 4 and
+            at most 7: 7 x 7 for 224 pixels, 4 x 4 for 32.
 
     Raises:
         ValueError: More tiles than pixels.
@@ -99,8 +99,8 @@ def check_regions(feature_mask: Any, n_images: int, size: tuple[int, int]) -> li
     """
     if not isinstance(feature_mask, (Tensor, np.ndarray)):
         raise TypeError(
-            f"feature_mask is a {type(feature_mask).__name__}, expected integers in a tensor or array (H, W) or (B, H, W), "
-            "or 'superpixels'"
+            f"feature_mask is a {type(feature_mask).__name__}, expected integers in a tensor or array (H, W) or "
+            "(B, H, W), or 'superpixels'"
         )
     mask = feature_mask.detach().cpu().numpy() if isinstance(feature_mask, Tensor) else feature_mask
     if not np.issubdtype(mask.dtype, np.integer):
@@ -112,8 +112,8 @@ def check_regions(feature_mask: Any, n_images: int, size: tuple[int, int]) -> li
         mask = mask[None]
     if mask.ndim != 3 or mask.shape[1:] != size or mask.shape[0] not in (1, n_images):
         raise ValueError(
-            f"feature_mask has the shape {tuple(shape)}, expected {size} or {(n_images, *size)}: a region for each pixel "
-            "of the model's input"
+            f"feature_mask has the shape {tuple(shape)}, expected {size} or {(n_images, *size)}: a region for each "
+            "pixel of the model's input"
         )
     regions = [numbered(of_image) for of_image in mask]
     if any(of_image.max() < 1 for of_image in regions):
@@ -129,7 +129,9 @@ def sum_per_region(values: npt.NDArray[np.float64], regions: Regions) -> npt.NDA
         >>> sum_per_region(np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([[0, 0], [1, 1]]))
         array([3., 7.])
     """
-    return np.bincount(regions.ravel(), weights=values.ravel(), minlength=int(regions.max()) + 1)
+    count = int(regions.max()) + 1
+    sums: npt.NDArray[Any] = np.bincount(regions.ravel(), weights=values.ravel(), minlength=count)
+    return sums.astype(np.float64)
 
 
 @dataclass(frozen=True)
@@ -159,6 +161,6 @@ class RegionRemoval:
         """Probability of the class, (N,), float64, with the regions that are kept, (N, R), as booleans."""
         parts = [
             self.classifier.probabilities(self.images(rows), self.batch_size)[:, self.target]
-            for rows in kept.split(self.batch_size)
+            for rows in torch.split(kept, self.batch_size)
         ]
         return torch.cat(parts)
