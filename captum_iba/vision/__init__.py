@@ -13,7 +13,7 @@ from captum_iba.vision.image_model import ImageClassifier
 from captum_iba.vision.image_result import ImageAttribution, ImageCheck, LayerMap
 from captum_iba.vision.image_settings import IMAGE_PRESETS
 from captum_iba.vision.images import read_image
-from captum_iba.vision.regions import RegionRemoval, superpixels, tile_regions
+from captum_iba.vision.regions import RegionRemoval, RemovalOrder, order_by_removal, superpixels, tile_regions
 
 __all__ = [
     "IMAGE_PRESETS",
@@ -25,7 +25,9 @@ __all__ = [
     "ImageLayer",
     "LayerMap",
     "RegionRemoval",
+    "RemovalOrder",
     "find_image_layers",
+    "order_by_removal",
     "read_image",
     "superpixels",
     "tile_regions",

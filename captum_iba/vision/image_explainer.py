@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from numbers import Integral
@@ -15,23 +14,20 @@ import torch
 from torch import Tensor, nn
 
 from captum_iba._checks import check_flag, check_integer
-from captum_iba._compat import progress
 from captum_iba._warnings import warn_user
 from captum_iba.attr.feature_statistics import FeatureStatistics
-from captum_iba.attr.information_bottleneck import InformationBottleneckAttribution
-from captum_iba.attr.optimizer import unneeded_bits
-from captum_iba.attr.settings import BottleneckSettings, SettingsOverrides, resolve_settings
-from captum_iba.metrics.prompt_removal import removal_effects
+from captum_iba.attr.settings import BottleneckSettings, SettingsOverrides
 from captum_iba.text import statistics as layer_statistics
 from captum_iba.text.deletion import N_RANDOM, kept_in_check
 from captum_iba.text.json_result import provenance
 from captum_iba.text.layers import Block
 from captum_iba.vision.grids import ImageLayer, find_image_layers
+from captum_iba.vision.image_bottleneck import ImageBottleneck
 from captum_iba.vision.image_model import ImageClassifier, load_image_classifier, load_torchvision_classifier
-from captum_iba.vision.image_result import ImageAttribution, ImageCheck, LayerMap
-from captum_iba.vision.image_settings import IMAGE_PRESETS, N_MEASURED, default_layers
+from captum_iba.vision.image_result import ImageAttribution, ImageCheck
+from captum_iba.vision.image_settings import N_MEASURED, default_layers, resolve_image_settings
 from captum_iba.vision.images import Transform, as_batch, drawn
-from captum_iba.vision.regions import RegionRemoval, check_regions, superpixels, tile_regions
+from captum_iba.vision.regions import RegionRemoval, check_regions, order_by_removal, superpixels, tile_regions
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -200,9 +196,9 @@ class ImageExplainer:
             feature_mask (tensor, array, "superpixels" or None): Regions: integers (H, W) or (B, H, W) for the model's
                 input, as in Captum's ``FeatureAblation``, or SLIC superpixels. Bits are summed over them. Default:
                 tiles (:func:`captum_iba.vision.tile_regions`).
-            rerank (int, optional): Number of regions with the most bits whose order is settled by removal, in two
-                forward passes per region and two more. 0 leaves the order of the bits. Default: 8 for ``"default"``,
-                else 0.
+            rerank (int, optional): Number of regions with the most bits whose order is settled by removal
+                (:func:`captum_iba.vision.order_by_removal`), in three forward passes per region and one more. 0
+                leaves the order of the bits. Default: 8 for ``"default"``, else 0.
             check (bool): Whether to remove the leading regions, the least, and random ones, and keep the probabilities
                 in ``result.check``. Default: False.
             seed (int): Seed of the noise. Default: 0.
@@ -248,7 +244,19 @@ class ImageExplainer:
         probabilities = self._probabilities(batch, batch_size)
         targets = self._targets(target, probabilities)
         layers = self.find_layers(batch, name)
-        maps = self._maps(batch, targets, layers, name, settings, seed, batch_size, internal_batch_size, show_progress)
+        statistics = self._known(layers)
+        smooth_where_possible = name == "default" and overrides.get("smoothing") is None
+        bottleneck = ImageBottleneck(
+            self.classifier, layers, statistics, name == "coiba", settings, smooth_where_possible
+        )
+        maps = bottleneck.maps(
+            batch,
+            targets,
+            seed=seed,
+            batch_size=batch_size,
+            internal_batch_size=internal_batch_size,
+            show_progress=show_progress,
+        )
         origin = provenance(self.model) if [*self.model.parameters()] else {}
         names = _names_of(images, one, len(batch))
         results = []
@@ -258,7 +266,8 @@ class ImageExplainer:
                 image=pictures[i],
                 layers=of_image,
                 regions=regions[i],
-                effects=(None,) * (int(regions[i].max()) + 1),
+                measured=(),
+                effects=(),
                 target=targets[i],
                 target_label=self.classifier.label(targets[i]),
                 target_probability=float(probabilities[i, targets[i]]),
@@ -267,12 +276,14 @@ class ImageExplainer:
                 predicted_probability=float(probabilities[i, predicted]),
                 preset=name,
                 settings={**asdict(settings), "seed": int(seed), "rerank": count},
-                statistics=self._origin(layers),
+                statistics="this image only"
+                if statistics is None
+                else f"a dataset of {statistics[0].count:,} positions",
                 name=names[i],
                 model=self.classifier.name,
                 provenance=origin,
             )
-            removal = RegionRemoval(self.classifier, batch[i], regions[i], targets[i], max(batch_size, 8))
+            removal = RegionRemoval(self.classifier, batch[i], regions[i], targets[i], internal_batch_size or 32)
             result = _measured(removal, result, count)
             results.append(replace(result, check=_check(removal, result, seed)) if check else result)
         return results[0] if one else results
@@ -433,129 +444,25 @@ class ImageExplainer:
             for i, given in enumerate(several)
         ]
 
-    def _origin(self, layers: Sequence[ImageLayer]) -> str:
-        found = [self._statistics[layer.name] for layer in layers if layer.name in self._statistics]
-        return f"a dataset of {found[0].count:,} positions" if len(found) == len(layers) else "this image only"
-
-    def _maps(
-        self,
-        batch: Tensor,
-        targets: Sequence[int],
-        layers: Sequence[ImageLayer],
-        name: str,
-        settings: BottleneckSettings,
-        seed: int,
-        batch_size: int,
-        internal_batch_size: int | None,
-        show_progress: bool,
-    ) -> list[tuple[LayerMap, ...]]:
-        """The maps of each image, one per layer, or one of all layers that share a mask."""
-        shared = name == "coiba"
-        tokens = [layer.name for layer in layers if layer.grid.is_tokens]
-        if settings.smoothing and tokens:
-            raise ValueError(
-                f"smoothing is {settings.smoothing:g}, expected 0 for layer {tokens[0]!r}, whose tokens are not "
-                '(B, C, H, W) or (B, H, W, C); preset="default" or "coiba", or smoothing=0.0'
-            )
+    def _known(self, layers: Sequence[ImageLayer]) -> list[FeatureStatistics] | None:
+        """The statistics of layers; None, with a warning once, where one has none."""
         known = [self._statistics[layer.name] for layer in layers if layer.name in self._statistics]
-        if len(known) < len(layers):
-            known = []
-            if not self._warned:
-                self._warned = True
-                warn_user(NO_STATISTICS)
-        # Layers whose extra tokens lie alike go through one recorded pass.
-        groups: dict[Any, list[int]] = {}
-        for number, layer in enumerate(layers):
-            groups.setdefault((layer.grid.n_extra, layer.grid.shape if layer.grid.n_extra else None), []).append(number)
-        if shared and len({layer.grid for layer in layers}) > 1:
-            raise ValueError('layer names layers of different grids, expected one grid for preset="coiba"')
-        attributions = {
-            key: InformationBottleneckAttribution(
-                self.classifier.logits,
-                [layers[n].module for n in numbers],
-                statistics=[known[n] for n in numbers] if known else None,
-            )
-            for key, numbers in groups.items()
-        }
-        of_images: list[tuple[LayerMap, ...]] = []
-        starts = range(0, len(batch), batch_size)
-        for start in progress(starts, desc="Images") if show_progress and len(starts) > 1 else starts:
-            part = batch[start : start + batch_size]
-            found: dict[int, tuple[Any, Tensor]] = {}
-            for key, numbers in groups.items():
-                with warnings.catch_warnings(), torch.inference_mode(False):
-                    warnings.filterwarnings("ignore", "statistics is None")
-                    attributed = attributions[key].attribute(
-                        part.clone(),
-                        torch.tensor(targets[start : start + len(part)], device=part.device),
-                        bottleneck_mask=layers[numbers[0]].grid.maskable(part.device),
-                        feature_dim=[layers[n].grid.feature_dim for n in numbers],
-                        share_mask=shared,
-                        loss="cross_entropy",
-                        seed=seed,
-                        internal_batch_size=internal_batch_size,
-                        return_trace="final",
-                        preset=settings,
-                    )
-                bits, traces = ([attributed[0]], [attributed[1]]) if shared else attributed
-                for number, of_layer, trace in zip(numbers, bits, traces, strict=False):
-                    found[number] = (of_layer, trace.probability[:, -1])
-            named = {**{n: layers[n].name for n in found}}
-            if shared:
-                named[0] = f"{len(layers)} layers with one mask, {layers[0].name} to {layers[-1].name}"
-            for row in range(len(part)):
-                of_images.append(
-                    tuple(
-                        _layer_map(named[n], layers[n], bits, row, float(probability[row]), settings)
-                        for n, (bits, probability) in sorted(found.items())
-                    )
-                )
-        return of_images
-
-
-def resolve_image_settings(
-    preset: str | BottleneckSettings, overrides: Mapping[str, Any]
-) -> tuple[str, BottleneckSettings]:
-    """Name and settings of a preset for images with overrides.
-
-    Raises:
-        ValueError: An unknown preset, ``granularity="channel"``, or a value out of range.
-        TypeError: A keyword that is no setting.
-    """
-    name = preset if isinstance(preset, str) else "custom"
-    if isinstance(preset, str):
-        if preset not in IMAGE_PRESETS:
-            raise ValueError(f"preset is {preset!r}, expected one of {', '.join(IMAGE_PRESETS)}, or BottleneckSettings")
-        preset = IMAGE_PRESETS[preset]
-    settings = resolve_settings(preset, **overrides)
-    if settings.granularity == "channel":
-        raise ValueError("granularity is 'channel', expected 'token' or 'feature' for a map over the image")
-    if settings.noise_around_input:
-        raise ValueError("noise_around_input is True, expected False for images")
-    return name, settings
-
-
-def _layer_map(
-    name: str, layer: ImageLayer, bits: Any, row: int, probability: float, settings: BottleneckSettings
-) -> LayerMap:
-    tensors = bits if isinstance(bits, tuple) else (bits,)  # blocks may give further tensors, with zeros
-    tensor = max(tensors, key=lambda item: float(item.abs().sum()))
-    cells = layer.grid.cells(tensor[row : row + 1].double().cpu())[0]
-    n_features = tensor.shape[layer.grid.feature_dim]
-    n_values = cells.numel() * (n_features if settings.granularity == "feature" else 1)
-    floor = unneeded_bits(settings, n_values) * n_features
-    return LayerMap(name, cells.numpy(), floor, probability)
+        if len(known) == len(layers):
+            return known
+        if not self._warned:
+            self._warned = True
+            warn_user(NO_STATISTICS)
+        return None
 
 
 def _measured(removal: RegionRemoval, result: ImageAttribution, count: int) -> ImageAttribution:
-    """The result with the effects of the regions with the most bits."""
+    """The result with the order of the regions with the most bits settled by removal."""
     above = int((result.region_shares > 0).sum())
     leaders = (-result.scores).argsort()[: min(count, above)].tolist()
     if len(leaders) < 2:
         return result
-    _, effects = removal_effects(removal, leaders, len(result.effects))
-    of_region = dict(zip(leaders, effects.tolist(), strict=True))
-    return replace(result, effects=tuple(of_region.get(number) for number in range(len(result.effects))))
+    settled = order_by_removal(removal, leaders, result.n_regions)
+    return replace(result, measured=settled.order, effects=settled.effects)
 
 
 def _check(removal: RegionRemoval, result: ImageAttribution, seed: int) -> ImageCheck:

@@ -97,8 +97,9 @@ class ImageAttribution(JsonResult):
         image (array): The image as the model saw it, (H, W, 3), 8-bit.
         layers (tuple of LayerMap): The bits of each layer.
         regions (array): Number of the region of each pixel, (H, W).
-        effects (tuple of float or None): Decrease in the probability without each region; None where it was not
-            measured.
+        measured (tuple of int): Numbers of the regions that were removed, in the order that this gives
+            (:func:`captum_iba.vision.order_by_removal`).
+        effects (tuple of float): Decrease in the probability without each of them.
         target (int), target_label (str), target_probability (float): The class that was explained.
         predicted (int), predicted_label (str), predicted_probability (float): The most probable class.
         preset (str): Name of the settings.
@@ -121,7 +122,8 @@ class ImageAttribution(JsonResult):
     image: Pixels
     layers: tuple[LayerMap, ...]
     regions: Regions
-    effects: tuple[float | None, ...]
+    measured: tuple[int, ...]
+    effects: tuple[float, ...]
     target: int
     target_label: str
     target_probability: float
@@ -157,11 +159,11 @@ class ImageAttribution(JsonResult):
     def importance(self) -> npt.NDArray[np.float64]:
         """What is drawn of each region, (R,), from 0 to 1.
 
-        Of regions whose removal was measured it is the decrease in the probability, relative to the largest, and 0
-        where the removal raises it. The others come after them, by their shares. Where no removal lowers the
-        probability, all go by their shares.
+        Of regions whose removal was measured it is the decrease in the probability, relative to the largest, at least
+        that of the next one in their order, and 0 where the removal raises it. The others come after them, by their
+        shares. Where no removal lowers the probability, all go by their shares.
         """
-        return importance_of(self.region_shares, self._helpful_effects)
+        return importance_of(self.region_shares, self._levels)
 
     @cached_property
     def heat_map(self) -> npt.NDArray[np.float64]:
@@ -170,7 +172,7 @@ class ImageAttribution(JsonResult):
         Each region has its :attr:`importance`, spread over its pixels by their :attr:`shares`. Without measured regions
         it is :attr:`shares`.
         """
-        if all(effect is None for effect in self._helpful_effects):
+        if all(level is None for level in self._levels):
             return self.shares
         n_pixels = sum_per_region(np.ones(self.regions.shape), self.regions)
         of_region = self.region_shares
@@ -186,9 +188,18 @@ class ImageAttribution(JsonResult):
     @property
     def scores(self) -> npt.NDArray[np.float64]:
         """Number of regions that are ranked below each, (R,), as scores for metrics of the ranking."""
-        scores = np.empty(len(self.effects))
-        scores[self._order] = np.arange(len(self.effects))[::-1]
+        scores = np.empty(self.n_regions)
+        scores[self._order] = np.arange(self.n_regions)[::-1]
         return scores
+
+    @property
+    def n_regions(self) -> int:
+        """Number of regions, R."""
+        return int(self.regions.max()) + 1
+
+    def effect_of(self, region: int) -> float | None:
+        """Decrease in the probability without a region; None where it was not measured."""
+        return dict(zip(self.measured, self.effects, strict=True)).get(region)
 
     @property
     def leading(self) -> list[int]:
@@ -228,7 +239,7 @@ class ImageAttribution(JsonResult):
         height, width = self.regions.shape
         return (
             f"ImageAttribution({height} x {width} pixels, target={self.target} "
-            f"({self.target_label} {self.target_probability:.3f}), {len(self.leading)} of {len(self.effects)} regions)"
+            f"({self.target_label} {self.target_probability:.3f}), {len(self.leading)} of {self.n_regions} regions)"
         )
 
     def __str__(self) -> str:
@@ -237,7 +248,7 @@ class ImageAttribution(JsonResult):
         if not leading:
             lines.append("no region has bits above the floor")
         for number in leading:
-            effect, rows = self.effects[number], np.flatnonzero((self.regions == number).any(1))
+            effect, rows = self.effect_of(number), np.flatnonzero((self.regions == number).any(1))
             columns = np.flatnonzero((self.regions == number).any(0))
             without = "" if effect is None else f"without it {-effect:+.3f}  "
             lines.append(
@@ -278,7 +289,7 @@ class ImageAttribution(JsonResult):
         content["image"] = base64.b64encode(png_bytes(self.image)).decode()
         content["layers"] = [{**dataclasses.asdict(layer), "bits": layer.bits.tolist()} for layer in self.layers]
         content["regions"] = self.regions.tolist()
-        content["effects"] = list(self.effects)
+        content["measured"], content["effects"] = list(self.measured), list(self.effects)
         content["settings"], content["provenance"] = dict(self.settings), dict(self.provenance)
         content["check"] = None if self.check is None else dataclasses.asdict(self.check)
         content["region_shares"] = self.region_shares.tolist()
@@ -302,7 +313,7 @@ class ImageAttribution(JsonResult):
                 LayerMap(**{**layer, "bits": np.array(layer["bits"], dtype=np.float64)}) for layer in values["layers"]
             )
             values["regions"] = np.array(values["regions"], dtype=np.int64)
-            values["effects"] = tuple(values["effects"])
+            values["measured"], values["effects"] = tuple(values["measured"]), tuple(values["effects"])
             values["check"] = None if values["check"] is None else ImageCheck(**values["check"])
             return cls(**values)
         except (KeyError, TypeError, OSError) as error:
@@ -339,14 +350,23 @@ class ImageAttribution(JsonResult):
 
     @cached_property
     def _order(self) -> npt.NDArray[np.intp]:
-        of_region = self.region_shares
-        return order_of(sum_per_region(self.bits, self.regions), of_region, self.importance, self._helpful_effects)
+        shares, levels = self.region_shares, self._levels
+        by_bits = order_of(sum_per_region(self.bits, self.regions), shares, importance_of(shares, levels), levels)
+        rank = {region: number for number, region in enumerate(self.measured) if (levels[region] or 0.0) > 0}
+        return np.array(sorted(by_bits.tolist(), key=lambda region: rank.get(region, len(rank))), dtype=np.intp)
 
-    @property
-    def _helpful_effects(self) -> tuple[float | None, ...]:
-        """The effects, or none where the removal of no region lowers the probability."""
-        helps = any(effect is not None and effect > 0 for effect in self.effects)
-        return self.effects if helps else (None,) * len(self.effects)
+    @cached_property
+    def _levels(self) -> list[float | None]:
+        """The effect of each region, at least that of the next one in their order; None where there is none.
+
+        Where the removal of no region lowers the probability, the effects say nothing.
+        """
+        levels: list[float | None] = [None] * self.n_regions
+        if max(self.effects, default=0.0) > 0:
+            at_least = np.maximum.accumulate(np.array(self.effects)[::-1])[::-1].tolist()
+            for region, level in zip(self.measured, at_least, strict=True):
+                levels[region] = level
+        return levels
 
     def _mean_map(self, maps: list[npt.NDArray[np.float64]]) -> npt.NDArray[np.float64]:
         height, width = self.regions.shape

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from torch import nn
 
-from captum_iba.attr.settings import BottleneckSettings
+from captum_iba.attr.settings import BottleneckSettings, resolve_settings
 from captum_iba.vision.grids import ImageLayer
 
 IMAGE_PRESETS = {
@@ -22,6 +23,7 @@ IMAGE_PRESETS = {
         momentum=0.5,
         tail_average=0.5,
         alternate=True,
+        smoothing=1.0,
         antithetic=True,  # for those who set n_samples
     ),
     # Schulz et al. (2020) and their published code, IBA.pytorch.
@@ -36,6 +38,28 @@ N_MAPS = 5
 
 N_MEASURED = 8
 """Number of regions whose order the default settles by removal."""
+
+
+def resolve_image_settings(
+    preset: str | BottleneckSettings, overrides: Mapping[str, Any]
+) -> tuple[str, BottleneckSettings]:
+    """Name and settings of a preset for images with overrides.
+
+    Raises:
+        ValueError: An unknown preset, ``granularity="channel"``, or a value out of range.
+        TypeError: A keyword that is no setting.
+    """
+    name = preset if isinstance(preset, str) else "custom"
+    if isinstance(preset, str):
+        if preset not in IMAGE_PRESETS:
+            raise ValueError(f"preset is {preset!r}, expected one of {', '.join(IMAGE_PRESETS)}, or BottleneckSettings")
+        preset = IMAGE_PRESETS[preset]
+    settings = resolve_settings(preset, **overrides)
+    if settings.granularity == "channel":
+        raise ValueError("granularity is 'channel', expected 'token' or 'feature' for a map over the image")
+    if settings.noise_around_input:
+        raise ValueError("noise_around_input is True, expected False for images")
+    return name, settings
 
 
 def default_layers(preset: str, blocks: Sequence[ImageLayer], image_size: tuple[int, int]) -> tuple[ImageLayer, ...]:

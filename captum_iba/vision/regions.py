@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -164,3 +165,77 @@ class RegionRemoval:
             for rows in torch.split(kept, self.batch_size)
         ]
         return torch.cat(parts)
+
+
+@dataclass(frozen=True)
+class RemovalOrder:
+    """The order of some regions by their removal.
+
+    Attributes:
+        order (tuple of int): Numbers of the regions, the most important one first.
+        effects (tuple of float): Decrease in the probability without each of them, in this order.
+    """
+
+    order: tuple[int, ...]
+    effects: tuple[float, ...]
+
+
+def order_by_removal(probability: Callable[[Tensor], Tensor], regions: Sequence[int], n_regions: int) -> RemovalOrder:
+    """
+    Settle the order of some regions, N of them, by what the model says without them.
+
+    First comes the region whose removal lowers the probability most, then the one whose removal after it does. The
+    others follow by the mean of two decreases: without the region, and of the image of these N regions alone without
+    it. The first says what the decision misses, the second what it needs where little else is left. Regions without
+    a decrease are the last.
+
+    Args:
+        probability (Callable): Function of the kept regions, (rows, R) booleans, that returns (rows,), as
+            :class:`RegionRemoval`.
+        regions (sequence of int): Their numbers.
+        n_regions (int): Number of all regions, R.
+
+    Returns:
+        RemovalOrder: After 3 N + 1 forward passes at most, 25 for eight regions. The effects of the first two are the
+        decreases by which they were chosen.
+
+    Raises:
+        ValueError: A number that is no region, or twice among them.
+
+    Examples::
+
+        >>> def probability(kept): return 0.5 * kept[:, 1] + 0.25 * (kept[:, 0] | kept[:, 2]) + 0.1 * kept[:, 3]
+        >>> found = order_by_removal(probability, [0, 1, 2], n_regions=4)
+        >>> found.order[0], found.effects[0]
+        (1, 0.5)
+    """
+    leaders = list(regions)
+    if len({*leaders}) < len(leaders) or not {*leaders} <= {*range(n_regions)}:
+        raise ValueError(f"regions has {leaders}, expected different numbers from 0 to {n_regions - 1}")
+    whole = torch.ones(n_regions, dtype=torch.bool)
+    alone = torch.zeros(n_regions, dtype=torch.bool)
+    alone[leaders] = True
+    kept = torch.stack([whole, alone, *(_without(base, i) for base in (whole, alone) for i in leaders)])
+    of_whole, of_alone, *others = probability(kept).double().cpu().tolist()
+    removed = dict(zip(leaders, (of_whole - value for value in others[: len(leaders)]), strict=True))
+    needed = dict(zip(leaders, (of_alone - value for value in others[len(leaders) :]), strict=True))
+    effects = {i: (removed[i] + needed[i]) / 2 for i in leaders}
+    chosen = sorted(leaders, key=lambda i: -removed[i])[:1]
+    effects.update({i: removed[i] for i in chosen})
+    rest = [i for i in leaders if i not in chosen]
+    if chosen and rest:
+        first = _without(whole, chosen[0])
+        after = probability(torch.stack([_without(first, i) for i in rest])).double().cpu().tolist()
+        second, left = min(zip(rest, after, strict=True), key=lambda pair: pair[1])
+        effects[second] = of_whole - removed[chosen[0]] - left
+        chosen.append(second)
+    order = [*chosen, *sorted((i for i in rest if i not in chosen), key=lambda i: -effects[i])]
+    order.sort(key=lambda i: effects[i] <= 0)  # stable: those without a decrease become the last
+    return RemovalOrder(tuple(order), tuple(effects[i] for i in order))
+
+
+def _without(kept: Tensor, region: int) -> Tensor:
+    """The regions that are kept, without one more."""
+    fewer = kept.clone()
+    fewer[region] = False
+    return fewer

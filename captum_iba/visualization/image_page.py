@@ -76,7 +76,7 @@ def _drawn(attribution: DrawableImage) -> dict[str, Any]:
     height, width = attribution.regions.shape
     scale = max(1, -(-_SMALLEST // max(height, width)))
     leading = list(attribution.leading)
-    effects = [attribution.effects[number] for number in leading]
+    effects = [attribution.effect_of(number) for number in leading]
     weights = [max(effect or 0.0, 0.0) for effect in effects]
     if not any(weights):
         weights = [float(attribution.region_shares[number]) for number in leading]

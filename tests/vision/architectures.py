@@ -62,7 +62,9 @@ ARCHITECTURES = {
         5,
     ),
     "transformers swin": Architecture(
-        of_transformers("Swin", image_size=32, patch_size=2, embed_dim=8, depths=[2, 2], num_heads=[1, 2], window_size=4),
+        of_transformers(
+            "Swin", image_size=32, patch_size=2, embed_dim=8, depths=[2, 2], num_heads=[1, 2], window_size=4
+        ),
         32,
         {((16, 16), 0, 2), ((8, 8), 0, 2)},
         4,

@@ -1,5 +1,7 @@
 """Small models and images that the tests share."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -17,7 +19,7 @@ class Cnn(nn.Module):
         self.blocks = nn.Sequential(
             *(
                 nn.Sequential(nn.Conv2d(a, b, 3, 2 if b != a else 1, 1), nn.ReLU())
-                for a, b in zip(widths, widths[1:], strict=False)
+                for a, b in pairwise(widths)
             )
         )
         self.linear = nn.Linear(8, 4)

@@ -121,7 +121,9 @@ def test_transforms_that_make_no_input():
     with pytest.raises(TypeError, match="transform gives a ndarray, expected a tensor"):
         as_batch(COLOR, np.asarray)
     with pytest.raises(ValueError, match=r"transform\(images\[1\]\) has the shape \(6, 8\)"):
-        as_batch([COLOR, GREY], lambda image: torch.rand(3, 2, 2) if len(calls.append(0) or calls) == 1 else torch.rand(6, 8))
+        as_batch(
+            [COLOR, GREY], lambda image: torch.rand(3, 2, 2) if len(calls.append(0) or calls) == 1 else torch.rand(6, 8)
+        )
 
 
 calls: list[int] = []
@@ -135,7 +137,9 @@ class Composed:
     transforms = (object(), Normalize())
 
     def __call__(self, image):
-        return (transform(image) - torch.tensor(Normalize.mean).view(3, 1, 1)) / torch.tensor(Normalize.std).view(3, 1, 1)
+        return (transform(image) - torch.tensor(Normalize.mean).view(3, 1, 1)) / torch.tensor(Normalize.std).view(
+            3, 1, 1
+        )
 
 
 def test_images_are_drawn_as_they_were():
