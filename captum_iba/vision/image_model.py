@@ -210,6 +210,5 @@ def _load_weights(model: nn.Module, path: Path) -> None:
         model.load_state_dict(load_file(path))
     except (SafetensorError, RuntimeError) as error:
         line = " ".join(str(error).split())
-        raise ValueError(
-            f"weights is {path}, which does not hold the weights of {type(model).__name__}: {line}"
-        ) from error
+        line = line if len(line) < 200 else f"{line[:200]}..."
+        raise ValueError(f"weights is {path}, which are not those of {type(model).__name__}: {line}") from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -33,9 +32,6 @@ IMAGE_PRESETS = {
 }
 """Settings by name."""
 
-N_MAPS = 5
-"""Number of layers whose maps the default averages."""
-
 N_MEASURED = 8
 """Number of regions whose order the default settles by removal."""
 
@@ -65,7 +61,7 @@ def resolve_image_settings(
 def default_layers(preset: str, blocks: Sequence[ImageLayer], image_size: tuple[int, int]) -> tuple[ImageLayer, ...]:
     """The layers of a preset, of all blocks that hold a grid.
 
-    - ``"default"``: five, evenly spaced over the last two thirds of the blocks.
+    - ``"default"``: the middle one of the last third of the blocks.
     - ``"per_sample"``: the last block of an eighth of the image's resolution, as in Schulz et al. (2020); else the
       middle one.
     - ``"coiba"``: the first layer normalization of each block, from a quarter of the depth on, of the grid that most
@@ -78,9 +74,8 @@ def default_layers(preset: str, blocks: Sequence[ImageLayer], image_size: tuple[
         common = Counter(block.grid for block in blocks).most_common(1)[0][0]
         same = [block for block in blocks if block.grid == common]
         return tuple(_first_normalization(block) for block in same[len(same) // 4 :])
-    later = blocks[len(blocks) // 3 :]
-    count = min(N_MAPS, len(later))
-    return tuple(later[math.ceil((i + 1) * len(later) / count) - 1] for i in range(count))
+    later = blocks[2 * len(blocks) // 3 :]
+    return (later[(len(later) - 1) // 2],)
 
 
 def _first_normalization(block: ImageLayer) -> ImageLayer:

@@ -1,5 +1,6 @@
 """Small models of torchvision and transformers with random weights."""
 
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -40,6 +41,19 @@ def of_transformers(name, **config):
 
 def of_torchvision(name, **options):
     return lambda: getattr(torchvision_models(), name)(num_classes=5, **options)
+
+
+def small_vgg():
+    """Without its classifier of 120 million weights."""
+    vgg = importlib.import_module(f"{torchvision_models().__name__}.vgg")
+    model = vgg.VGG(vgg.make_layers([8, "M", 16, "M", 16, 16]), init_weights=False)
+    model.classifier = torch.nn.Linear(16 * 49, 5)
+    return model
+
+
+def small_convnext():
+    convnext = importlib.import_module(f"{torchvision_models().__name__}.convnext")
+    return convnext.ConvNeXt([convnext.CNBlockConfig(8, 16, 2), convnext.CNBlockConfig(16, None, 2)], num_classes=5)
 
 
 TRANSFORMER = {
@@ -87,9 +101,9 @@ ARCHITECTURES = {
         {((16, 16), 0, 3), ((8, 8), 0, 3)},
         4,
     ),
-    "torchvision convnext": Architecture(of_torchvision("convnext_tiny"), 64, {((4, 4), 0, 1)}, 18),
+    "torchvision convnext": Architecture(small_convnext, 64, {((8, 8), 0, 1)}, 4),
     "torchvision resnet": Architecture(of_torchvision("resnet18"), 64, {((8, 8), 0, 1), ((4, 4), 0, 1)}, 8),
-    "torchvision vgg": Architecture(of_torchvision("vgg11"), 32, {((8, 8), 0, 1)}, 16),
+    "torchvision vgg": Architecture(small_vgg, 32, {((8, 8), 0, 1)}, 8),
     "torchvision efficientnet": Architecture(of_torchvision("efficientnet_b0"), 64, {((8, 8), 0, 1)}, 16),
     "torchvision mobilenet": Architecture(of_torchvision("mobilenet_v2"), 64, {((8, 8), 0, 1)}, 17),
 }

@@ -17,10 +17,7 @@ class Cnn(nn.Module):
         super().__init__()
         widths = (3, 8, 8, 8)
         self.blocks = nn.Sequential(
-            *(
-                nn.Sequential(nn.Conv2d(a, b, 3, 2 if b != a else 1, 1), nn.ReLU())
-                for a, b in pairwise(widths)
-            )
+            *(nn.Sequential(nn.Conv2d(a, b, 3, 2 if b != a else 1, 1), nn.ReLU()) for a, b in pairwise(widths))
         )
         self.linear = nn.Linear(8, 4)
 
