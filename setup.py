@@ -29,6 +29,12 @@ PLOT = [
     "matplotlib>=3.8",
     "scipy>=1.11",  # intervals of curves
 ]
+VISION = [
+    *TEXT,  # classifiers of transformers, pages and the command line
+    *PLOT,
+    "pillow>=10",
+    "scikit-image>=0.22",  # superpixels; lime needs it, too
+]
 COMPARE = [
     *PLOT,
     "datasets>=4",
@@ -102,11 +108,12 @@ setup(
     extras_require={
         "text": TEXT,
         "plot": PLOT,
+        "vision": VISION,
         "compare": TEXT + COMPARE,
         "ray": TEXT + RAY,
         "docs": DOCS,
         "dev": DEV,
-        "all": TEXT + COMPARE + RAY + DOCS + DEV,
+        "all": TEXT + VISION + COMPARE + RAY + DOCS + DEV,
     },
     entry_points={"console_scripts": ["captum-iba = captum_iba.cli:main"]},
 )

@@ -150,7 +150,7 @@ def test_every_public_package_has_a_page():
     pages = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "api").glob("*.md"))
     packages = [
         "captum_iba",
-        *(f"captum_iba.{name}" for name in ("text", "methods", "metrics", "visualization", "compare")),
+        *(f"captum_iba.{name}" for name in ("text", "vision", "methods", "metrics", "visualization", "compare")),
     ]
     assert [name for name in packages if f"automodule:: {name}\n" not in pages] == []
 

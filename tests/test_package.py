@@ -89,6 +89,7 @@ def test_extras(distribution):
     assert set(distribution.metadata.get_all("Provides-Extra")) == {
         "text",
         "plot",
+        "vision",
         "compare",
         "ray",
         "docs",

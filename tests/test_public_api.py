@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 
 LIST = Path(__file__).parents[1] / "docs" / "api" / "public.txt"
-MODULES = ("", ".attr", ".metrics", ".text", ".methods", ".compare", ".visualization", ".demo")
+MODULES = ("", ".attr", ".metrics", ".text", ".vision", ".methods", ".compare", ".visualization", ".demo")
 
 
 def signature(function):

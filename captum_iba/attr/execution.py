@@ -301,7 +301,9 @@ class Execution:
         feature_mask, bottleneck_mask = (
             _mask_of_part(mask, first, part.rows) for mask in (self.feature_mask, self.bottleneck_mask)
         )
-        layout = MaskLayout.of(activation, settings.granularity, feature_mask, bottleneck_mask, dims[0])
+        layout = MaskLayout.of(
+            activation, settings.granularity, feature_mask, bottleneck_mask, dims[0], settings.smoothing
+        )
         _require_finite(activation, layout, first)
         for captured in passes.captured[1:]:
             layout.require_fit(captured.activation, str(self.points[captured.number]))

@@ -84,6 +84,32 @@ def standard_noise(shape: tuple[int, ...], key: tuple[int, ...], device: torch.d
     return torch.cat(blocks)[: shape[0]]
 
 
+def gaussian_smoothing(values: Tensor, sigma: float) -> Tensor:
+    r"""
+    Smooth (B, C, H, W) over H and W by a Gaussian of standard deviation ``sigma``, in positions.
+
+    The kernel has :math:`2 \, \mathrm{round}(2 \sigma) + 1` positions along a side and the sum 1; the border is
+    reflected (the published code of Schulz et al., 2020, ``IBA.pytorch``).
+
+    Examples::
+
+        >>> gaussian_smoothing(torch.eye(3)[None, None], sigma=0.5)[0, 0, 1]
+        tensor([0.2515, 0.6420, 0.2515])
+    """
+    radius = smoothing_radius(sigma)
+    offsets = torch.arange(-radius, radius + 1, dtype=values.dtype, device=values.device)
+    kernel = torch.exp(-offsets.square() / (2 * sigma**2))
+    kernel = (kernel / kernel.sum()).expand(values.shape[1], 1, 1, -1)
+    padded = F.pad(values, (radius, radius, radius, radius), mode="reflect")
+    along_width = F.conv2d(padded, kernel, groups=values.shape[1])
+    return F.conv2d(along_width, kernel.mT, groups=values.shape[1])
+
+
+def smoothing_radius(sigma: float) -> int:
+    """Positions of the kernel of :func:`gaussian_smoothing` on each side of the middle."""
+    return round(2 * sigma)
+
+
 def dataset_noise(activation: Tensor, statistics: FeatureStatistics, feature_dim: int) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation over a dataset, broadcastable to the activation; ValueError for another width."""
     if statistics.n_features != activation.shape[feature_dim]:
@@ -122,6 +148,7 @@ class MaskLayout:
         feature_dim (int): Dimension of the activation that holds the features.
         groups (Tensor or None): Number of the mask value of every element of the mask, (B or 1, ...).
         n_groups (int): Number of mask values per example, with ``groups``.
+        smoothing (float): Standard deviation, in positions, of the Gaussian that smooths the mask.
     """
 
     shape: torch.Size
@@ -129,6 +156,7 @@ class MaskLayout:
     feature_dim: int
     groups: Tensor | None = None
     n_groups: int = 0
+    smoothing: float = 0.0
 
     @classmethod
     def of(
@@ -138,15 +166,18 @@ class MaskLayout:
         feature_mask: Tensor | None,
         bottleneck_mask: Tensor | None,
         feature_dim: int,
+        smoothing: float = 0.0,
     ) -> MaskLayout:
         """The layout for an activation (B, ...), by granularity or by a feature mask of integers."""
         device, shape = activation.device, activation.shape
+        if smoothing:
+            _check_smoothing(smoothing, granularity, shape, feature_dim, feature_mask, bottleneck_mask)
         if bottleneck_mask is None:
             maskable = torch.ones([1] * len(shape), dtype=torch.bool, device=device)
         else:
             maskable = _align_left(bottleneck_mask.to(device).bool(), shape, "bottleneck_mask")
         if feature_mask is None:
-            return cls(_shared_shape(granularity, shape, feature_dim), maskable, feature_dim)
+            return cls(_shared_shape(granularity, shape, feature_dim), maskable, feature_dim, smoothing=smoothing)
         if feature_mask.is_floating_point() or feature_mask.is_complex():
             raise ValueError(f"feature_mask has the dtype {feature_mask.dtype}, expected integers")
         aligned = _align_left(feature_mask.to(device), shape, "feature_mask")
@@ -169,9 +200,18 @@ class MaskLayout:
 
     def expand(self, alpha: Tensor) -> Tensor:
         """The mask logits of all elements of the mask, of ``shape``."""
+        if self.smoothing:
+            # As logits, so that what follows is as stable as it is without smoothing.
+            smoothed = [self._smoothed(torch.sigmoid(side)) for side in (alpha, -alpha)]
+            lam, rest = (side.clamp_min(torch.finfo(side.dtype).tiny).log() for side in smoothed)
+            return lam - rest
         if self.groups is None:
             return alpha
         return alpha.gather(1, self.groups.expand(self.shape[0], -1)).reshape(self.shape)
+
+    def _smoothed(self, lam: Tensor) -> Tensor:
+        """A mask (B, C, H, W) or (B, H, W, C), smoothed over its positions."""
+        return gaussian_smoothing(lam.movedim(self.feature_dim, 1), self.smoothing).movedim(1, self.feature_dim)
 
     @cached_property
     def _first_maskable(self) -> Tensor | None:
@@ -320,6 +360,32 @@ def _align_left(mask: Tensor, shape: torch.Size, name: str) -> Tensor:
             f"activation of shape {tuple(shape)}{hint}"
         )
     return aligned
+
+
+def _check_smoothing(
+    smoothing: float,
+    granularity: str,
+    shape: torch.Size,
+    feature_dim: int,
+    feature_mask: Tensor | None,
+    bottleneck_mask: Tensor | None,
+) -> None:
+    """ValueError unless a mask for an activation has neighbors over which it can be smoothed."""
+    given = next((name for name, mask in (("feature_mask", feature_mask), ("bottleneck_mask", bottleneck_mask))
+                  if mask is not None), None)  # fmt: skip
+    if given is not None:
+        raise ValueError(f"smoothing is {smoothing:g}, expected 0 with a {given}, which separates what it would join")
+    if len(shape) != 4 or granularity == "channel":
+        raise ValueError(
+            f"smoothing is {smoothing:g}, expected 0 for an activation of shape {tuple(shape)} with the granularity "
+            f"{granularity!r}: a mask over the positions of (B, C, H, W) or (B, H, W, C) can be smoothed"
+        )
+    shortest = min(size for d, size in enumerate(shape) if d not in (0, feature_dim))
+    if smoothing_radius(smoothing) >= shortest:
+        raise ValueError(
+            f"smoothing is {smoothing:g}, whose kernel reaches {smoothing_radius(smoothing)} positions to each side, "
+            f"expected fewer than the activation of shape {tuple(shape)} has along a side, {shortest}"
+        )
 
 
 def _shared_shape(granularity: str, shape: torch.Size, feature_dim: int) -> torch.Size:

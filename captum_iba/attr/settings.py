@@ -31,6 +31,7 @@ class SettingsOverrides(TypedDict, total=False):
     tail_average: float | None
     antithetic: bool | None
     alternate: bool | None
+    smoothing: float | None
 
 
 _check_count = partial(check_integer, at_least=0)
@@ -51,6 +52,7 @@ _CHECKS: dict[str, Callable[[str, Any], None]] = {
     "antithetic": check_flag,
     "alternate": check_flag,
     "noise_around_input": check_flag,
+    "smoothing": _check_weight,
 }
 
 
@@ -92,6 +94,9 @@ class BottleneckSettings:
         noise_around_input (bool): Noise of the published code: its mean is the layer's input, element by element,
                     and its standard deviation is ``sqrt(1e-5)``.
                     Default: False
+        smoothing (float): Standard deviation, in positions, of the Gaussian that smooths the mask over the positions of
+                    (B, C, H, W) or (B, H, W, C) after the sigmoid, as in Schulz et al. (2020). 0 is off.
+                    Default: 0
 
     Raises:
 
@@ -114,6 +119,7 @@ class BottleneckSettings:
     antithetic: bool = False
     alternate: bool = False
     noise_around_input: bool = False
+    smoothing: float = 0.0
 
     def __post_init__(self) -> None:
         for name, check in _CHECKS.items():

@@ -1,4 +1,4 @@
-"""The command line: ``captum-iba explain``, ``explain-response``, ``compare`` and its kin, and ``demo``."""
+"""The command line: ``captum-iba explain``, ``explain-response``, ``explain-image``, ``compare`` and others."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from captum_iba.cli.compare_images import COMPARE_IMAGES_EXAMPLES, compare_image
 from captum_iba.cli.compare_responses import COMPARE_RESPONSES_EXAMPLES, compare_responses
 from captum_iba.cli.demo import demo
 from captum_iba.cli.explain import EXPLAIN_EXAMPLES, explain
+from captum_iba.cli.explain_image import EXPLAIN_IMAGE_EXAMPLES, explain_image
 from captum_iba.cli.explain_response import EXPLAIN_RESPONSE_EXAMPLES, explain_response
 from captum_iba.cli.interrupts import repeated_interrupts
 
@@ -34,6 +35,7 @@ from captum_iba.cli.interrupts import repeated_interrupts
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
 app.command(cls=CommandWithTexts, epilog=EXPLAIN_EXAMPLES, short_help="Explain a classifier's decisions.")(explain)
 app.command(epilog=EXPLAIN_RESPONSE_EXAMPLES, short_help="Explain a language model's responses.")(explain_response)
+app.command(epilog=EXPLAIN_IMAGE_EXAMPLES, short_help="Explain an image classifier's decisions.")(explain_image)
 app.command(epilog=COMPARE_EXAMPLES, short_help="Compare methods on a dataset.")(compare)
 app.command(epilog=COMPARE_RESPONSES_EXAMPLES, short_help="Compare methods on a language model's responses.")(
     compare_responses

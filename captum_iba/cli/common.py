@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 # The endings of captum_iba.compare.data, which is not there without its extra; a test compares them.
 _TABLE = re.compile(r"\.(jsonl?|ndjson|[ct]sv|parquet)(\.(gz|bz2|xz))?$", re.IGNORECASE)
+IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
 _INTEGER = re.compile(r"-?\d+")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 _TRUTH_VALUES = ("true", "false", "yes", "no", "on", "off", "0", "1")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from captum_iba.cli.common import (
+    IMAGE_ENDINGS,
     AddressOption,
     DeviceOption,
     ExecutorName,
@@ -232,7 +233,10 @@ def _check_options(
     pair_column: str | None,
     label_column: str | None,
 ) -> None:
-    """Refuse options that would change nothing."""
+    """Refuse options that would change nothing, and files of images in the place of texts."""
+    for text in texts or ():
+        if text.lower().endswith(IMAGE_ENDINGS) and Path(text).is_file():
+            raise typer.BadParameter(f"TEXT: {text} is the file of an image, which captum-iba explain-image explains.")
     for option, path in (("--statistics", statistics), ("--statistics-from", statistics_from)):
         if path is not None and preset is BottleneckPreset.as_released:
             raise typer.BadParameter(f"{option}: the preset as_released takes its noise from the text itself.")

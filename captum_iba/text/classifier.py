@@ -382,7 +382,23 @@ def load_model(
 ) -> tuple[Any, Any, list[str]]:
     """A model in evaluation mode, its tokenizer, and the names of weights that its file lacks.
 
-    transformers only logs a warning of these, and gives them random values. Errors as of :func:`load_classifier`.
+    Errors as of :func:`load_classifier`.
+    """
+    from transformers import AutoTokenizer
+
+    model, tokenizer, missing = load_pretrained(auto_class, AutoTokenizer, name, device, **options)
+    # Where there are no files of a tokenizer, transformers makes one that knows no words.
+    if len(tokenizer) <= len(set(tokenizer.all_special_ids)):
+        raise ValueError(f"tokenizer: {name} has none, or none that knows a word; save it beside the model.")
+    return model, tokenizer, missing
+
+
+def load_pretrained(
+    auto_class: Any, auto_reader: Any, name: str, device: str | torch.device | None = None, **options: Any
+) -> tuple[Any, Any, list[str]]:
+    """A model in evaluation mode, what makes its inputs, and the names of weights that its file lacks.
+
+    transformers only logs a warning of these, and gives them random values.
     """
     check_device(device)
     if name.startswith((".", "/", "~")) and not Path(name).is_dir():
@@ -391,11 +407,9 @@ def load_model(
         (Path(name) / file).is_file() for file in ("config.json", "adapter_config.json")
     ):
         raise FileNotFoundError(f"model: there is no config.json in {name}, expected a folder of save_pretrained.")
-    from transformers import AutoTokenizer
-
     try:
         model, loading = auto_class.from_pretrained(name, output_loading_info=True, **options)
-        tokenizer = AutoTokenizer.from_pretrained(name)
+        reader = auto_reader.from_pretrained(name)
     except Exception as error:
         if (damaged := _damaged_file(Path(name))) is not None:
             raise ValueError(
@@ -404,11 +418,8 @@ def load_model(
         if isinstance(error, OSError) and name not in str(error):
             raise OSError(f"model is {name}, which cannot be loaded: {error}") from error
         raise
-    # Where there are no files of a tokenizer, transformers makes one that knows no words.
-    if len(tokenizer) <= len(set(tokenizer.all_special_ids)):
-        raise ValueError(f"tokenizer: {name} has none, or none that knows a word; save it beside the model.")
     model = model.eval() if device is None else model.eval().to(device)
-    return model, tokenizer, sorted(loading["missing_keys"])
+    return model, reader, sorted(loading["missing_keys"])
 
 
 def _damaged_file(folder: Path) -> Path | None:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from captum_iba._files import write_text
+from captum_iba._ranking import importance_of, leading_of, order_of, shares_above
 from captum_iba.attr.optimizer import AT_FLOOR
 from captum_iba.text.json_result import JsonResult
 from captum_iba.visualization.pieces import COVERED, format_number
@@ -150,9 +149,7 @@ class GenerationAttribution(JsonResult):
     def shares_of(self, bits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """Shares of one row of bits, as :attr:`token_bits` has them."""
         floors = np.array([part.unneeded_bits for part in self.parts])
-        above = np.where(bits - floors > AT_FLOOR * floors, bits - floors, 0.0)
-        total = above.sum()
-        return above / total if total > 0 else np.zeros(len(self.parts))
+        return shares_above(bits, floors, AT_FLOOR)
 
     @property
     def importance(self) -> npt.NDArray[np.float64]:
@@ -161,16 +158,7 @@ class GenerationAttribution(JsonResult):
         Of parts whose removal was measured it is the decrease in log-probability, relative to the largest, and 0 where
         the removal raises it. The others come after them, by their bits above the floor.
         """
-        shares, importance = self.shares, np.zeros(len(self.parts))
-        effects = np.array([math.nan if part.effect is None else part.effect for part in self.parts])
-        measured, helps = np.isfinite(effects), effects > 0
-        if helps.any():
-            importance[helps] = effects[helps] / effects[helps].max()
-            least, of_least = importance[helps].min(), shares[measured].min()
-            importance[~measured] = least * np.minimum(1.0, shares[~measured] / of_least) if of_least > 0 else 0.0
-        elif not measured.any() and shares.max() > 0:
-            importance = shares / shares.max()
-        return importance
+        return importance_of(self.shares, self._effects)
 
     @property
     def ranked(self) -> list[tuple[PromptPart, float]]:
@@ -186,19 +174,17 @@ class GenerationAttribution(JsonResult):
 
     @property
     def _order(self) -> npt.NDArray[np.intp]:
-        # Parts whose removal raises the log-probability are the last.
-        harms = [part.effect is not None and part.effect <= 0 for part in self.parts]
-        return np.lexsort((-self.bits, -self.shares, -self.importance, np.array(harms)))
+        return order_of(self.bits, self.shares, self.importance, self._effects)
+
+    @property
+    def _effects(self) -> list[float | None]:
+        return [part.effect for part in self.parts]
 
     @property
     def leading(self) -> list[tuple[PromptPart, float]]:
         """The first of :attr:`ranked`, until they hold 80% of the sum of :attr:`importance`."""
-        importance = self.importance
-        order = [i for i in self._order if importance[i] > 0]
-        before = accumulate((float(importance[i]) for i in order), initial=0.0)
-        covered = COVERED * float(importance.sum())
-        first = [i for i, sum_before in zip(order, before, strict=False) if sum_before < covered]
-        return [(self.parts[i], float(self.shares[i])) for i in first]
+        leading = leading_of(self._order, self.importance, COVERED)
+        return [(self.parts[i], float(self.shares[i])) for i in leading]
 
     def place_of(self, part: PromptPart) -> str:
         """Which of several parts of one name it is: " (word 4)"; empty where the name says it."""

@@ -16,16 +16,21 @@ from captum_iba.visualization.html import (
     token_page,
     visualization_records,
 )
+from captum_iba.visualization.image_figures import plot_image
+from captum_iba.visualization.image_page import image_map, image_page
 from captum_iba.visualization.terminal import terminal_text
 
 __all__ = [
     "Html",
     "generation_map",
     "generation_page",
+    "image_map",
+    "image_page",
     "method_map",
     "method_page",
     "plot_before_after",
     "plot_degradation",
+    "plot_image",
     "plot_layers",
     "plot_sweep",
     "plot_tokens",

@@ -1,0 +1,194 @@
+"""``captum-iba explain-image``."""
+
+from __future__ import annotations
+
+import json
+import os
+from enum import Enum
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from captum_iba.cli.common import (
+    IMAGE_ENDINGS,
+    DeviceOption,
+    Precision,
+    PrecisionOption,
+    QuietOption,
+    check_input,
+    check_model,
+    check_output,
+    check_results,
+    loading,
+    named_model,
+    note,
+    number_or_name,
+    plain_errors,
+)
+
+if TYPE_CHECKING:
+    from captum_iba.vision import ImageAttribution, ImageExplainer
+
+EXPLAIN_IMAGE_EXAMPLES = """\b
+Examples:
+  captum-iba explain-image photo.jpg --model FOLDER --html photo.html
+  captum-iba explain-image *.jpg --model resnet50 --statistics-from TRAINING_IMAGES --json results.json
+"""
+
+
+class ImagePreset(str, Enum):
+    """Settings that belong together."""
+
+    default = "default"
+    per_sample = "per_sample"
+    coiba = "coiba"
+
+
+def explain_image(
+    images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="Files of images.")],
+    model: Annotated[
+        str,
+        typer.Option(
+            "--model",
+            help="Folder or hub name of an image classifier of transformers, or a name of torchvision.models.",
+        ),
+    ],
+    weights: Annotated[
+        Path | None,
+        typer.Option(help="Safetensors file of a model of torchvision.", show_default="those of torchvision"),
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option(help="Class to explain: label or number.", show_default="the predicted one")
+    ] = None,
+    layer: Annotated[
+        str | None,
+        typer.Option(
+            help="Names of modules, with commas between; their maps are averaged.", show_default="the preset's"
+        ),
+    ] = None,
+    preset: Annotated[ImagePreset, typer.Option(help="Settings that belong together.")] = ImagePreset.default,
+    beta: Annotated[
+        float | None, typer.Option(min=0, help="Weight of the information.", show_default="the preset's")
+    ] = None,
+    steps: Annotated[
+        int | None, typer.Option(min=0, help="Number of optimizer steps.", show_default="the preset's")
+    ] = None,
+    superpixels: Annotated[bool, typer.Option("--superpixels", help="Superpixels in place of tiles.")] = False,
+    rerank: Annotated[
+        int | None,
+        typer.Option(
+            min=0, help="Number of leading regions whose order is settled by removal.", show_default="the preset's"
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the noise.")] = 0,
+    check: Annotated[bool, typer.Option(help="Remove the leading regions, the least, and random ones.")] = True,
+    statistics: Annotated[
+        Path | None, typer.Option(help="Statistics of the layers: a file, or a folder with one file per layer.")
+    ] = None,
+    statistics_from: Annotated[
+        Path | None, typer.Option(help="Folder with images to estimate the statistics from.")
+    ] = None,
+    html: Annotated[Path | None, typer.Option(help="File for a page with the heat maps.")] = None,
+    json_file: Annotated[
+        Path | None,
+        typer.Option("--json", help="File for the result as JSON, of several images a list; - is standard output."),
+    ] = None,
+    figure: Annotated[Path | None, typer.Option(help="File for a figure (.png, .svg or .pdf), of one image.")] = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="Number of images per pass.")] = 8,
+    device: DeviceOption = None,
+    dtype: PrecisionOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Explain decisions on images: the regions that they need, and how many bits of each."""
+    with plain_errors(quiet):
+        for image in images:
+            check_input("IMAGE", image, "the file of an image")
+        check_model(model)
+        check_results(html, json_file)
+        check_output("--figure", figure)
+        if figure is not None and len(images) > 1:
+            raise typer.BadParameter(f"--figure is for one image, {len(images)} are given; --html shows several.")
+        if figure is not None and figure.suffix.lower() not in (".png", ".svg", ".pdf"):
+            raise typer.BadParameter(f"--figure: {figure} ends in none of .png, .svg, .pdf.")
+        if statistics is not None and statistics_from is not None:
+            raise typer.BadParameter("--statistics and --statistics-from: expected one of them.")
+        training = [] if statistics_from is None else images_in(statistics_from)
+        with loading():
+            note(f"loading {model}", quiet)
+            explainer = _load(model, weights, layer, statistics, device, (dtype or Precision.float32).value)
+        if training:
+            note(f"estimating statistics from {len(training):,} images", quiet)
+            explainer.estimate_statistics(training, preset=preset.value)
+        results = []
+        note("explaining", quiet)
+        for start in range(0, len(images), batch_size):
+            results += explainer.explain(
+                images[start : start + batch_size],
+                target=None if target is None else [number_or_name(target)] * len(images[start : start + batch_size]),
+                preset=preset.value,
+                feature_mask="superpixels" if superpixels else None,
+                rerank=rerank,
+                check=check,
+                seed=seed,
+                batch_size=batch_size,
+                beta=beta,
+                n_steps=steps,
+            )
+        _deliver(results, html, json_file, figure, quiet)
+
+
+def images_in(folder: Path) -> list[Path]:
+    """The images in a folder and the folders in it, in the order of their names.
+
+    Raises:
+        FileNotFoundError: There is no such folder, or no image in it.
+    """
+    if not folder.is_dir():
+        raise FileNotFoundError(f"--statistics-from: there is no folder {folder}, expected one with images.")
+    found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in IMAGE_ENDINGS and path.is_file())
+    if not found:
+        raise FileNotFoundError(f"--statistics-from: {folder} holds no image ({', '.join(IMAGE_ENDINGS)}).")
+    return found
+
+
+def _load(
+    model: str, weights: Path | None, layer: str | None, statistics: Path | None, device: str | None, dtype: str
+) -> ImageExplainer:
+    import torch
+
+    from captum_iba.vision import ImageExplainer
+
+    options: dict[str, Any] = {
+        "layer": None if layer is None else [name.strip() for name in layer.split(",")],
+        "statistics": statistics,
+        "device": device,
+        "dtype": getattr(torch, dtype),
+    }
+    if weights is not None or (not os.path.isdir(model) and "/" not in model and find_spec("torchvision") is not None):
+        return ImageExplainer.from_torchvision(model, weights, **options)
+    with named_model(model):
+        return ImageExplainer.from_pretrained(model, **options)
+
+
+def _deliver(
+    results: list[ImageAttribution], html: Path | None, json_file: Path | None, figure: Path | None, quiet: bool
+) -> None:
+    """Write and print results."""
+    from captum_iba._files import write_text
+    from captum_iba.visualization import image_page
+
+    entries: Any = [result.to_dict() for result in results]
+    content = json.dumps(entries[0] if len(entries) == 1 else entries, ensure_ascii=False, allow_nan=False, indent=1)
+    # Files first: who reads the output may close it before its end.
+    written = []
+    if json_file is not None and str(json_file) != "-":
+        written.append(write_text(json_file, f"{content}\n"))
+    if html is not None:
+        written.append(write_text(html, image_page(results)))
+    if figure is not None:
+        written.append(results[0].save_figure(figure))
+    typer.echo(content if str(json_file) == "-" else "\n\n".join(map(str, results)))
+    for path in written:
+        note(f"wrote {path}", quiet)

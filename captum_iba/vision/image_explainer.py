@@ -1,0 +1,486 @@
+"""Image classifiers explained: images in, a map at the resolution of the input out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
+from numbers import Integral
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from captum_iba._checks import check_flag, check_integer
+from captum_iba._warnings import warn_user
+from captum_iba.attr.feature_statistics import FeatureStatistics
+from captum_iba.attr.settings import BottleneckSettings, SettingsOverrides
+from captum_iba.text import statistics as layer_statistics
+from captum_iba.text.deletion import N_RANDOM, kept_in_check
+from captum_iba.text.json_result import provenance
+from captum_iba.text.layers import Block
+from captum_iba.vision.grids import ImageLayer, find_image_layers
+from captum_iba.vision.image_bottleneck import ImageBottleneck
+from captum_iba.vision.image_model import ImageClassifier, load_image_classifier, load_torchvision_classifier
+from captum_iba.vision.image_result import ImageAttribution, ImageCheck
+from captum_iba.vision.image_settings import N_MEASURED, default_layers, resolve_image_settings
+from captum_iba.vision.images import Transform, as_batch, drawn
+from captum_iba.vision.regions import RegionRemoval, check_regions, order_by_removal, superpixels, tile_regions
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+NO_STATISTICS = (
+    "no statistics given: the noise has the statistics of each image, and attributions are less faithful; "
+    "estimate_statistics with images like those to be explained improves on them"
+)
+
+
+class ImageExplainer:
+    """Explains an image classifier: how many bits of each part of an image its decision needs.
+
+    Args:
+        model (nn.Module): Maps inputs (B, 3, H, W) to logits (B, C), or to an output with ``.logits``: a CNN or a
+            vision transformer of torchvision, transformers or your own. It is left as it was.
+        layer (str, sequence of str, or None): Names of modules. The maps of several layers are averaged; with preset
+            ``"coiba"`` they share one mask. Default: the preset's, of the blocks that hold a grid over the image
+            (:func:`captum_iba.vision.find_image_layers`).
+        statistics (FeatureStatistics, sequence of them, path or None): Dataset statistics of each layer, or the path of
+            a file or folder from :meth:`save_statistics`. Default: those of each image, with a warning.
+        transform (Callable, optional): Makes the model's input (3, H, W) of a PIL image: ``weights.transforms()`` of
+            torchvision, an image processor of transformers. Without it, images are tensors that are inputs already.
+        labels (sequence or mapping of str, optional): Names of the classes. Default: those of ``model.config``, or
+            numbers.
+
+    Raises:
+        TypeError: The model is no module, or the transform no function.
+        ValueError: ``layer`` without a name; statistics of another number of layers.
+
+    Examples::
+
+        >>> explainer = ImageExplainer(cnn, labels=["cat", "dog"])
+        >>> _ = explainer.estimate_statistics(torch.rand(40, 3, 32, 32))
+        >>> result = explainer.explain(torch.rand(3, 32, 32), target="dog")
+        >>> result.heat_map.shape
+        (32, 32)
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        layer: str | Sequence[str] | None = None,
+        statistics: FeatureStatistics | Sequence[FeatureStatistics] | str | os.PathLike[str] | None = None,
+        transform: Transform | None = None,
+        labels: Sequence[str] | Mapping[int, str] | None = None,
+    ) -> None:
+        self._set_up(ImageClassifier(model, transform, labels), layer, statistics)
+
+    def _set_up(self, classifier: ImageClassifier, layer: Any, statistics: Any) -> None:
+        self.classifier = classifier
+        names = (layer,) if isinstance(layer, str) else layer
+        if names is not None and (not names or not all(isinstance(name, str) for name in names)):
+            raise ValueError(f"layer is {layer!r}, expected the name of a module, or several")
+        self.layer_names = None if names is None else tuple(names)
+        if names is not None and len(set(names)) < len(names):
+            raise ValueError(f"layer is {layer!r}, expected different names")
+        self._statistics: dict[str, FeatureStatistics] = {}
+        self._found: dict[Any, tuple[ImageLayer, ...]] = {}
+        self._warned = False
+        if isinstance(statistics, (str, os.PathLike)):
+            self.load_statistics(statistics)
+        elif statistics is not None:
+            several = [statistics] if isinstance(statistics, FeatureStatistics) else list(statistics)
+            if self.layer_names is not None and len(several) != len(self.layer_names):
+                raise ValueError(
+                    f"statistics has {len(several)} entries, expected those of {len(self.layer_names)} layers"
+                )
+            self._use(several)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        name_or_path: str | os.PathLike[str],
+        layer: str | Sequence[str] | None = None,
+        statistics: FeatureStatistics | Sequence[FeatureStatistics] | str | os.PathLike[str] | None = None,
+        device: str | torch.device | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> ImageExplainer:
+        """Load a classifier of ``transformers`` and its image processor, from a folder or the Hugging Face hub.
+
+        Args:
+            name_or_path (str or path): A folder, or a name on the hub.
+            layer, statistics: As for the class.
+            device (str, torch.device or None): Device of the model. Default: the CPU.
+            dtype (torch.dtype): Precision of the weights. Default: ``torch.float32``.
+
+        Raises:
+            ValueError: The checkpoint has no classification head, or as the class.
+            OSError: There is no such folder or name, or it has no image processor.
+        """
+        return cls._of(load_image_classifier(name_or_path, device, dtype), layer, statistics)
+
+    @classmethod
+    def from_torchvision(
+        cls,
+        name: str,
+        weights: str | os.PathLike[str] | None = None,
+        layer: str | Sequence[str] | None = None,
+        statistics: FeatureStatistics | Sequence[FeatureStatistics] | str | os.PathLike[str] | None = None,
+        device: str | torch.device | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> ImageExplainer:
+        """Load a classifier of ``torchvision.models``, with the transform and the classes of its trained weights.
+
+        Args:
+            name (str): Name of the architecture, such as ``"resnet50"``.
+            weights (path, optional): A safetensors file of its ``state_dict``. Default: the weights of torchvision,
+                which it downloads once.
+            layer, statistics, device, dtype: As for :meth:`from_pretrained`.
+
+        Raises:
+            ValueError: There is no such classifier, or the file is not of it.
+            ModuleNotFoundError: torchvision is not installed.
+        """
+        return cls._of(load_torchvision_classifier(name, weights, device, dtype), layer, statistics)
+
+    @classmethod
+    def _of(cls, classifier: ImageClassifier, layer: Any, statistics: Any) -> ImageExplainer:
+        explainer = cls.__new__(cls)
+        explainer._set_up(classifier, layer, statistics)
+        return explainer
+
+    def __repr__(self) -> str:
+        layers = "default" if self.layer_names is None else ", ".join(self.layer_names)
+        return f"ImageExplainer(model={self.classifier.name!r}, layer={layers}, statistics of {len(self._statistics)})"
+
+    @property
+    def model(self) -> nn.Module:
+        """The classifier, as it was given."""
+        return self.classifier.model
+
+    @property
+    def statistics(self) -> dict[str, FeatureStatistics]:
+        """Dataset statistics by the names of layers; empty without."""
+        return dict(self._statistics)
+
+    def explain(
+        self,
+        images: Any,
+        target: int | str | Sequence[int | str | None] | Tensor | None = None,
+        *,
+        preset: str | BottleneckSettings = "default",
+        feature_mask: Any = None,
+        rerank: int | None = None,
+        check: bool = False,
+        seed: int = 0,
+        batch_size: int = 8,
+        internal_batch_size: int | None = None,
+        show_progress: bool = False,
+        **overrides: Unpack[SettingsOverrides],
+    ) -> Any:
+        """Attribute the model's decision on images to their pixels and regions.
+
+        The result of an image does not depend on the other images.
+
+        Args:
+            images (tensor, array, PIL image, path, or sequence of them): One image or several. Floating-point tensors
+                (3, H, W) or (B, 3, H, W) are inputs of the model; uint8 arrays (H, W), (H, W, 3), (H, W, 4) or
+                (B, H, W, 3), PIL images and files go through the transform: grey ones get three channels, transparent
+                ones lie on white.
+            target (int, str, None, or one per image): The class to explain, by number or label. Default: the predicted
+                class.
+            preset (str or BottleneckSettings): ``"default"``; ``"per_sample"``, Schulz et al. (2020); ``"coiba"``, one
+                mask over the blocks of a transformer (Hong et al., 2025); or settings. Default: ``"default"``.
+            feature_mask (tensor, array, "superpixels" or None): Regions: integers (H, W) or (B, H, W) for the model's
+                input, as in Captum's ``FeatureAblation``, or SLIC superpixels. Bits are summed over them. Default:
+                tiles (:func:`captum_iba.vision.tile_regions`).
+            rerank (int, optional): Number of regions with the most bits whose order is settled by removal
+                (:func:`captum_iba.vision.order_by_removal`), in three forward passes per region and one more. 0
+                leaves the order of the bits. Default: 8 for ``"default"``, else 0.
+            check (bool): Whether to remove the leading regions, the least, and random ones, and keep the probabilities
+                in ``result.check``. Default: False.
+            seed (int): Seed of the noise. Default: 0.
+            batch_size (int): Number of images, or rows, per batch. Default: 8.
+            internal_batch_size (int, optional): Largest number of rows (images times noise samples) of a forward pass.
+                Default: no limit.
+            show_progress (bool): Whether to show a progress bar over batches. Default: False.
+            **overrides: Fields of :class:`captum_iba.attr.BottleneckSettings` that override the preset's.
+
+        Returns:
+            ImageAttribution, or list of ImageAttribution: One for one image, a list in their order for several.
+
+        Raises:
+            TypeError: Images, targets or masks of another type, or a keyword that is no setting.
+            ValueError: No image, images of different sizes or of one that the model does not take, a damaged file, an
+                unknown class or preset, a layer without a grid, a mask of another shape, or a setting out of range.
+
+        Examples::
+
+            >>> results = explainer.explain(torch.rand(2, 3, 32, 32), check=True)
+            >>> [result.check.n_random for result in results]
+            [10, 10]
+        """
+        name, settings = resolve_image_settings(preset, overrides)
+        check_integer("seed", seed, kind=Integral)
+        check_integer("batch_size", batch_size, at_least=1)
+        check_flag("check", check)
+        check_flag("show_progress", show_progress)
+        count = (N_MEASURED if name == "default" else 0) if rerank is None else rerank
+        check_integer("rerank", count, at_least=0)
+        inputs, one = as_batch(images, self.classifier.transform)
+        batch = self._batch(inputs)
+        size = (batch.shape[-2], batch.shape[-1])
+        pictures = [drawn(image, self.classifier.transform) for image in inputs]
+        if isinstance(feature_mask, str):
+            if feature_mask != "superpixels":
+                raise ValueError(f"feature_mask is {feature_mask!r}, expected integers or 'superpixels'")
+            regions = [superpixels(picture) for picture in pictures]
+        elif feature_mask is not None:
+            regions = check_regions(feature_mask, len(batch), size)
+        else:
+            regions = [tile_regions(*size)] * len(batch)
+        probabilities = self._probabilities(batch, batch_size)
+        targets = self._targets(target, probabilities)
+        layers = self.find_layers(batch, name)
+        statistics = self._known(layers)
+        smooth_where_possible = name == "default" and overrides.get("smoothing") is None
+        bottleneck = ImageBottleneck(
+            self.classifier, layers, statistics, name == "coiba", settings, smooth_where_possible
+        )
+        maps = bottleneck.maps(
+            batch,
+            targets,
+            seed=seed,
+            batch_size=batch_size,
+            internal_batch_size=internal_batch_size,
+            show_progress=show_progress,
+        )
+        origin = provenance(self.model) if [*self.model.parameters()] else {}
+        names = _names_of(images, one, len(batch))
+        results = []
+        for i, of_image in enumerate(maps):
+            predicted = int(probabilities[i].argmax())
+            result = ImageAttribution(
+                image=pictures[i],
+                layers=of_image,
+                regions=regions[i],
+                measured=(),
+                effects=(),
+                target=targets[i],
+                target_label=self.classifier.label(targets[i]),
+                target_probability=float(probabilities[i, targets[i]]),
+                predicted=predicted,
+                predicted_label=self.classifier.label(predicted),
+                predicted_probability=float(probabilities[i, predicted]),
+                preset=name,
+                settings={**asdict(settings), "seed": int(seed), "rerank": count},
+                statistics="this image only"
+                if statistics is None
+                else f"a dataset of {statistics[0].count:,} positions",
+                name=names[i],
+                model=self.classifier.name,
+                provenance=origin,
+            )
+            removal = RegionRemoval(self.classifier, batch[i], regions[i], targets[i], internal_batch_size or 32)
+            result = _measured(removal, result, count)
+            results.append(replace(result, check=_check(removal, result, seed)) if check else result)
+        return results[0] if one else results
+
+    def find_layers(self, images: Tensor, preset: str = "default") -> tuple[ImageLayer, ...]:
+        """The layers that :meth:`explain` uses for inputs of this size, (B, 3, H, W).
+
+        Args:
+            images (Tensor): Inputs of the model.
+            preset (str): Name of a preset. Default: "default".
+
+        Raises:
+            ValueError: A layer that does not run or holds no grid; a model without any that does.
+        """
+        key = (tuple(images.shape[1:]), preset if self.layer_names is None else None)
+        if key not in self._found:
+            found = find_image_layers(self.model, images[:1], self.layer_names, self.classifier.logits)
+            if not found:
+                raise ValueError(
+                    f"model {self.classifier.name} has no block that holds a grid over images of shape "
+                    f"{tuple(images.shape[1:])}; name a layer of the shape (B, C, H, W), (B, H, W, C) or (B, T, D)"
+                )
+            if self.layer_names is None:
+                found = default_layers(preset, found, (images.shape[-2], images.shape[-1]))
+            self._found[key] = found
+        return self._found[key]
+
+    def estimate_statistics(
+        self, images: Any, preset: str = "default", batch_size: int = 32, show_progress: bool = False
+    ) -> tuple[FeatureStatistics, ...]:
+        """Estimate the dataset statistics of the layers over images like those to be explained, and use them.
+
+        A few hundred images suffice.
+
+        Args:
+            images: As for :meth:`explain`, or an iterable of batches that are inputs (a loader without its labels).
+            preset (str): The preset whose default layers are meant. Default: "default".
+            batch_size (int): Number of images per pass. Default: 32.
+            show_progress (bool): Whether to show a progress bar. Default: False.
+
+        Returns:
+            tuple of FeatureStatistics: One per layer; also in ``explainer.statistics``.
+
+        Raises:
+            TypeError, ValueError: As :meth:`explain`.
+        """
+        check_integer("batch_size", batch_size, at_least=1)
+        loader = isinstance(images, Iterable) and not isinstance(
+            images, (Tensor, np.ndarray, str, os.PathLike, Sequence)
+        )
+        batches: Iterable[Tensor]
+        if loader:
+            every = iter(images)
+            first = self._batch(as_batch(next(every), self.classifier.transform)[0])
+            batches = _then(first, (self._batch(as_batch(part, self.classifier.transform)[0]) for part in every))
+        else:
+            several = [images] if isinstance(images, (str, os.PathLike)) else images
+            batches = [
+                self._batch(as_batch(several[i : i + batch_size], self.classifier.transform)[0])
+                for i in range(0, len(several), batch_size)
+            ]
+            if not batches:
+                raise ValueError("images is empty, expected at least one")
+            first = batches[0]
+        layers = self.find_layers(first, preset)
+        gathered = FeatureStatistics.estimate(
+            self.model,
+            [layer.module for layer in layers],
+            batches,
+            mask_func=_every_position,
+            feature_dim=[layer.grid.feature_dim for layer in layers],
+            show_progress=show_progress,
+        )
+        fingerprint = self.classifier.fingerprint()
+        for statistics, layer in zip(gathered, layers, strict=True):
+            statistics.layer, statistics.model = layer.name, fingerprint
+        self._use(gathered)
+        return tuple(gathered)
+
+    def save_statistics(self, path: str | os.PathLike[str]) -> None:
+        """Write the statistics as safetensors: of one layer to the file ``path``, of several to files in the folder.
+
+        Raises:
+            ValueError: There are none.
+        """
+        if not self._statistics:
+            raise ValueError("statistics is empty, expected statistics to save; call estimate_statistics first")
+        blocks = [Block(name, None, self.model, -1, name) for name in self._statistics]
+        layer_statistics.save(path, blocks, list(self._statistics.values()))
+
+    def load_statistics(self, path: str | os.PathLike[str]) -> dict[str, FeatureStatistics]:
+        """Use statistics from files that :meth:`save_statistics` wrote; returns them by the names of layers.
+
+        Raises:
+            FileNotFoundError: There is no such file, or none in the folder.
+            ValueError: Not a file of statistics, or statistics of another model.
+        """
+        folder = Path(path)
+        files = sorted(folder.glob("*.safetensors")) if folder.is_dir() else [folder]
+        if not files or not all(file.is_file() for file in files):
+            raise FileNotFoundError(
+                f"statistics is {folder}, without a file of statistics, expected one from save_statistics"
+            )
+        self._use([FeatureStatistics.load(file) for file in files])
+        return self.statistics
+
+    def _use(self, several: Sequence[FeatureStatistics]) -> None:
+        """Take statistics, checked."""
+        fingerprint = None
+        for number, statistics in enumerate(several):
+            if not isinstance(statistics, FeatureStatistics):
+                raise TypeError(f"statistics has a {type(statistics).__name__}, expected FeatureStatistics")
+            if statistics.model is not None:
+                fingerprint = fingerprint or self.classifier.fingerprint()
+                layer_statistics.check_model([statistics], fingerprint, self.classifier.name)
+            name = statistics.layer
+            if name is None and self.layer_names is not None:
+                name = self.layer_names[number]
+            if name is None or (self.layer_names is not None and name not in self.layer_names):
+                expected = "the name of a layer" if self.layer_names is None else ", ".join(self.layer_names)
+                raise ValueError(f"statistics is of layer {name!r}, expected {expected}")
+            self._statistics[name] = statistics
+
+    def _batch(self, inputs: Sequence[Tensor]) -> Tensor:
+        for number, image in enumerate(inputs):
+            if image.shape != inputs[0].shape:
+                raise ValueError(
+                    f"images[{number}] has the shape {tuple(image.shape)} as an input, expected that of images[0], "
+                    f"{tuple(inputs[0].shape)}; explain images of other sizes by themselves, or resize in the transform"
+                )
+        return torch.stack([image.to(self.classifier.device, self.classifier.dtype) for image in inputs])
+
+    def _probabilities(self, batch: Tensor, batch_size: int) -> Tensor:
+        try:
+            return self.classifier.probabilities(batch, batch_size)
+        except (RuntimeError, AssertionError) as error:
+            if isinstance(error, torch.OutOfMemoryError):
+                raise
+            raise ValueError(
+                f"images: the model does not take inputs of shape {tuple(batch.shape[1:])}: {error}"
+            ) from error
+        except ValueError as error:
+            if "size" in str(error) and not str(error).startswith("model "):
+                raise ValueError(
+                    f"images: the model does not take inputs of shape {tuple(batch.shape[1:])}: {error}"
+                ) from error
+            raise
+
+    def _targets(self, target: Any, probabilities: Tensor) -> list[int]:
+        n_images, n_classes = probabilities.shape
+        if isinstance(target, (Tensor, np.ndarray)):
+            target = target.tolist()
+        several = list(target) if isinstance(target, (list, tuple)) else [target] * n_images
+        if len(several) != n_images:
+            raise ValueError(f"target has {len(several)} entries, expected one for each of {n_images} images")
+        return [
+            int(probabilities[i].argmax()) if given is None else self.classifier.target_number(given, n_classes)
+            for i, given in enumerate(several)
+        ]
+
+    def _known(self, layers: Sequence[ImageLayer]) -> list[FeatureStatistics] | None:
+        """The statistics of layers; None, with a warning once, where one has none."""
+        known = [self._statistics[layer.name] for layer in layers if layer.name in self._statistics]
+        if len(known) == len(layers):
+            return known
+        if not self._warned:
+            self._warned = True
+            warn_user(NO_STATISTICS)
+        return None
+
+
+def _measured(removal: RegionRemoval, result: ImageAttribution, count: int) -> ImageAttribution:
+    """The result with the order of the regions with the most bits settled by removal."""
+    above = int((result.region_shares > 0).sum())
+    leaders = (-result.scores).argsort()[: min(count, above)].tolist()
+    if len(leaders) < 2:
+        return result
+    settled = order_by_removal(removal, leaders, result.n_regions)
+    return replace(result, measured=settled.order, effects=settled.effects)
+
+
+def _check(removal: RegionRemoval, result: ImageAttribution, seed: int) -> ImageCheck:
+    by_bits = np.lexsort((-result.region_shares,))
+    kept = kept_in_check((-result.scores).argsort(), len(result.leading), seed % 2**63, by_bits)
+    whole, without_leading, without_least, *others = removal(torch.from_numpy(kept)).tolist()
+    return ImageCheck(int((~kept[1]).sum()), whole, without_leading, without_least, float(np.mean(others)), N_RANDOM)
+
+
+def _every_position(batch: Any) -> Any:
+    """No mask: images have no padding."""
+
+
+def _names_of(images: Any, one: bool, count: int) -> list[str]:
+    several = [images] if one else list(images)
+    return [Path(image).name if isinstance(image, (str, os.PathLike)) else "" for image in several][:count]
+
+
+def _then(first: Tensor, others: Iterable[Tensor]) -> Iterable[Tensor]:
+    yield first
+    yield from others

@@ -1,0 +1,214 @@
+"""A classifier of images: inputs to logits, the names of its classes, and where it is loaded from."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from captum_iba.attr._model.guard import ModuleGuard
+from captum_iba.text.arguments import check_device
+from captum_iba.text.model_properties import model_name
+from captum_iba.text.statistics import add_part, model_fingerprint
+from captum_iba.vision.images import Transform
+
+
+class ImageClassifier:
+    """A model that gives logits for images, and its transform.
+
+    Args:
+        model (nn.Module): Maps inputs (B, 3, H, W) to logits (B, C), to an output with ``.logits``, or to a tuple that
+            begins with them.
+        transform (Callable, optional): Makes an input (3, H, W) of a PIL image.
+        labels (sequence or mapping of str, optional): Names of the classes. Default: those of ``model.config``, or
+            numbers.
+
+    Raises:
+        TypeError: The model is no module, or the transform no function.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        transform: Transform | None = None,
+        labels: Sequence[str] | Mapping[int, str] | None = None,
+    ) -> None:
+        if not isinstance(model, nn.Module):
+            raise TypeError(f"model is a {type(model).__name__}, expected a torch.nn.Module of (B, 3, H, W) to logits")
+        if transform is not None and not callable(transform):
+            raise TypeError(f"transform is a {type(transform).__name__}, expected a function of a PIL image, or None")
+        self.model, self.transform = model, transform
+        given = getattr(getattr(model, "config", None), "id2label", None) if labels is None else labels
+        self._labels = dict(given) if isinstance(given, Mapping) else dict(enumerate(given or ()))
+        self.name = model_name(model)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return next((tensor.device for tensor in self._tensors()), torch.device("cpu"))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Precision of the model."""
+        return next((tensor.dtype for tensor in self._tensors() if tensor.is_floating_point()), torch.float32)
+
+    def label(self, number: int) -> str:
+        """Name of a class."""
+        return str(self._labels.get(number, number))
+
+    def logits(self, images: Tensor) -> Tensor:
+        """Logits of a batch, (B, C).
+
+        Raises:
+            ValueError: The model gives something else.
+        """
+        output = self.model(images)
+        logits = getattr(output, "logits", output)
+        if isinstance(logits, (tuple, list)) and logits:
+            logits = logits[0]
+        if not isinstance(logits, Tensor) or logits.ndim != 2 or logits.shape[0] != len(images) or logits.shape[1] < 2:
+            found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+            raise ValueError(
+                f"model {self.name} gives {found} for inputs of shape {tuple(images.shape)}, expected logits of two or "
+                f"more classes, ({len(images)}, C)"
+            )
+        return logits
+
+    def probabilities(self, images: Tensor, batch_size: int) -> Tensor:
+        """Probabilities of the classes, (B, C), float64, on the CPU."""
+        with ModuleGuard(self.model) as guard, guard.watching(), torch.no_grad():
+            parts = []
+            for part in torch.split(images, batch_size):
+                parts.append(self.logits(part).float().cpu().double().softmax(-1))
+                guard.restore_state()  # no pass depends on those before it
+        return torch.cat(parts)
+
+    def target_number(self, target: int | str, n_classes: int) -> int:
+        """The number of a class that is given by number or label.
+
+        Raises:
+            ValueError: There is no such class, or several of one label.
+            TypeError: Something else.
+        """
+        if isinstance(target, str):
+            same = [number for number, label in self._labels.items() if str(label).casefold() == target.casefold()]
+            if len(same) == 1:
+                return int(same[0])
+            if target.isdecimal() and not same:
+                return self.target_number(int(target), n_classes)
+            some = ", ".join(str(label) for label in list(self._labels.values())[:10]) or "numbers"
+            found = "is the label of several classes" if same else "is no label of the model"
+            raise ValueError(f"target is {target!r}, which {found}; expected one of {n_classes} classes: {some}")
+        if isinstance(target, bool) or not isinstance(target, int):
+            raise TypeError(f"target is {target!r}, expected the number or label of a class")
+        if not 0 <= target < n_classes:
+            raise ValueError(f"target is {target}, expected a class from 0 to {n_classes - 1}")
+        return target
+
+    def fingerprint(self) -> str:
+        """Digest of the model's weights and configuration and of the transform; computed anew."""
+        digest = hashlib.sha256()
+        add_part(digest, model_fingerprint(self.model))
+        described = getattr(self.transform, "to_json_string", None)
+        text = described() if callable(described) else repr(self.transform)
+        # A function's own text has its address, which is another one in every process.
+        add_part(digest, text if " at 0x" not in text else type(self.transform).__name__)
+        return digest.hexdigest()
+
+    def _tensors(self) -> list[Tensor]:
+        return [*self.model.parameters(), *self.model.buffers()]
+
+
+def load_image_classifier(
+    name_or_path: str | os.PathLike[str],
+    device: str | torch.device | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> ImageClassifier:
+    """An image classifier of ``transformers`` with its image processor as the transform.
+
+    Args:
+        name_or_path (str or path): A folder, or a name on the Hugging Face hub.
+        device (str, torch.device or None): Device of the model. Default: the CPU.
+        dtype (torch.dtype): Precision of the weights. Default: ``torch.float32``.
+
+    Raises:
+        ValueError: The checkpoint has no classification head, a file is damaged, or torch does not find the device.
+        OSError: There is no such folder or name, or it has no image processor.
+    """
+    from captum_iba.text.classifier import load_pretrained
+
+    try:
+        from transformers import AutoImageProcessor, AutoModelForImageClassification
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"from_pretrained needs {error.name}, which is not installed: pip install 'captum-iba[vision]'",
+            name=error.name,
+        ) from error
+    name = os.fspath(name_or_path)
+    model, processor, missing = load_pretrained(
+        AutoModelForImageClassification, AutoImageProcessor, name, device, dtype=dtype
+    )
+    if missing:
+        raise ValueError(
+            f"model: {name} is not a trained image classifier, its file lacks {', '.join(missing[:3])}; expected a "
+            "folder of AutoModelForImageClassification.save_pretrained"
+        )
+    return ImageClassifier(model, processor)
+
+
+def load_torchvision_classifier(
+    name: str,
+    weights: str | os.PathLike[str] | None = None,
+    device: str | torch.device | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> ImageClassifier:
+    """A classifier of ``torchvision.models`` with the transform and the classes of its trained weights.
+
+    Args:
+        name (str): Name of the architecture, such as ``"resnet50"``.
+        weights (path, optional): A safetensors file of its ``state_dict``. Default: the weights of torchvision, which
+            it downloads once.
+        device, dtype: As for :func:`load_image_classifier`.
+
+    Raises:
+        ValueError: There is no such classifier, or the file is not of it.
+        FileNotFoundError: There is no such file.
+        ModuleNotFoundError: torchvision is not installed.
+    """
+    check_device(device)
+    try:
+        models: Any = importlib.import_module("torchvision.models")
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"{name!r} is loaded by torchvision, which is not installed: pip install torchvision", name=error.name
+        ) from error
+    if name not in models.list_models(module=models):
+        raise ValueError(f"model is {name!r}, which is no classifier of torchvision.models, such as resnet50")
+    trained = models.get_model_weights(name).DEFAULT
+    model = models.get_model(name, weights=trained if weights is None else None)
+    if weights is not None:
+        _load_weights(model, Path(weights))
+    model = model.eval().to(device=device, dtype=dtype)
+    classifier = ImageClassifier(model, trained.transforms(), trained.meta["categories"])
+    classifier.name = name
+    return classifier
+
+
+def _load_weights(model: nn.Module, path: Path) -> None:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    if not path.is_file():
+        raise FileNotFoundError(f"weights is {path}, which does not exist, expected a safetensors file")
+    try:
+        model.load_state_dict(load_file(path))
+    except (SafetensorError, RuntimeError) as error:
+        line = " ".join(str(error).split())
+        line = line if len(line) < 200 else f"{line[:200]}..."
+        raise ValueError(f"weights is {path}, which are not those of {type(model).__name__}: {line}") from error

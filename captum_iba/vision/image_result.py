@@ -1,0 +1,375 @@
+"""The result of explaining an image: bits per cell of a layer, and per pixel and region of the image."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from captum_iba._files import write_text
+from captum_iba._ranking import importance_of, leading_of, order_of, shares_above
+from captum_iba.attr.optimizer import AT_FLOOR
+from captum_iba.text.json_result import JsonResult
+from captum_iba.vision.grids import resize_map
+from captum_iba.vision.images import Pixels, pixels_of_png, png_bytes
+from captum_iba.vision.regions import Regions, sum_per_region
+from captum_iba.visualization.pieces import COVERED, format_number
+from captum_iba.visualization.sentences import check_sentence
+from captum_iba.visualization.terminal import printable
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure, SubFigure
+
+_FORMAT = "captum-iba image/1"
+
+
+@dataclass(frozen=True, eq=False)
+class LayerMap:
+    """The bits of the cells of one layer.
+
+    Attributes:
+        layer (str): Name of the module; of layers that share a mask the first one's, and how many they are.
+        bits (array): Bits per cell, summed over features, (h, w).
+        unneeded_bits (float): Bits that a cell ends with if the prediction does not need it.
+        masked_probability (float): Probability of the target through the final mask.
+    """
+
+    layer: str
+    bits: npt.NDArray[np.float64]
+    unneeded_bits: float
+    masked_probability: float
+
+    @property
+    def total_bits(self) -> float:
+        """Sum of the bits of all cells."""
+        return float(self.bits.sum())
+
+    @property
+    def shares(self) -> npt.NDArray[np.float64]:
+        """Share of each cell of the bits above the floor, (h, w); they sum to 1, or are 0 if none is above it."""
+        return shares_above(self.bits, np.full_like(self.bits, self.unneeded_bits), AT_FLOOR)
+
+    @property
+    def tensor(self) -> Tensor:
+        """The bits as ``captum.attr.LayerAttribution.interpolate`` takes them, (1, 1, h, w)."""
+        return torch.from_numpy(self.bits)[None, None]
+
+
+@dataclass(frozen=True)
+class ImageCheck:
+    """Probability of the target without some regions of the image, which get its mean color.
+
+    Attributes:
+        n_regions (int): Number of regions that are removed: those that a reader is shown, at most half.
+        probability (float): With all regions.
+        without_leading (float): Without the leading regions.
+        without_least (float): Without those with the fewest bits among the others.
+        without_random (float): Without random regions, the mean over ``n_random`` draws.
+        n_random (int): Number of these draws.
+    """
+
+    n_regions: int
+    probability: float
+    without_leading: float
+    without_least: float
+    without_random: float
+    n_random: int
+
+
+@dataclass(frozen=True, eq=False)
+class ImageAttribution(JsonResult):
+    """The attribution of a decision on an image to its pixels and regions.
+
+    A notebook shows the heat map over the image.
+
+    Attributes:
+        image (array): The image as the model saw it, (H, W, 3), 8-bit.
+        layers (tuple of LayerMap): The bits of each layer.
+        regions (array): Number of the region of each pixel, (H, W).
+        measured (tuple of int): Numbers of the regions that were removed, in the order that this gives
+            (:func:`captum_iba.vision.order_by_removal`).
+        effects (tuple of float): Decrease in the probability without each of them.
+        target (int), target_label (str), target_probability (float): The class that was explained.
+        predicted (int), predicted_label (str), predicted_probability (float): The most probable class.
+        preset (str): Name of the settings.
+        settings (dict): Settings of the bottleneck, and the seed.
+        statistics (str): Origin of the noise's mean and standard deviation.
+        name (str): Name of the image's file, without a path; empty where it is not known.
+        model (str): Name of the model, without a path.
+        check (ImageCheck or None): With ``check``, the probability without the leading regions.
+        provenance (dict): Versions of the libraries, device and precision.
+
+    Examples::
+
+        >>> result.heat_map.shape, result.layers[0].bits.shape
+        ((32, 32), (8, 8))
+        >>> attributions, image = result.to_captum()  # for captum.attr.visualization.visualize_image_attr
+        >>> attributions.shape, image.shape
+        ((32, 32, 1), (32, 32, 3))
+    """
+
+    image: Pixels
+    layers: tuple[LayerMap, ...]
+    regions: Regions
+    measured: tuple[int, ...]
+    effects: tuple[float, ...]
+    target: int
+    target_label: str
+    target_probability: float
+    predicted: int
+    predicted_label: str
+    predicted_probability: float
+    preset: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    statistics: str = ""
+    name: str = ""
+    model: str = ""
+    check: ImageCheck | None = None
+    provenance: Mapping[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def bits(self) -> npt.NDArray[np.float64]:
+        """Bits per pixel, (H, W), which sum to :attr:`total_bits`; the mean of the layers."""
+        return self._mean_map([layer.bits for layer in self.layers])
+
+    @cached_property
+    def shares(self) -> npt.NDArray[np.float64]:
+        """Share of each pixel of the bits above the floor, (H, W), the mean of the layers; they sum to 1, or are 0."""
+        mean = self._mean_map([layer.shares for layer in self.layers])
+        total = mean.sum()  # of layers without any bits above the floor there is no share
+        return mean / total if total > 0 else mean
+
+    @cached_property
+    def region_shares(self) -> npt.NDArray[np.float64]:
+        """:attr:`shares` summed over each region, (R,)."""
+        return sum_per_region(self.shares, self.regions)
+
+    @cached_property
+    def importance(self) -> npt.NDArray[np.float64]:
+        """What is drawn of each region, (R,), from 0 to 1.
+
+        Of regions whose removal was measured it is the decrease in the probability, relative to the largest, at least
+        that of the next one in their order, and 0 where the removal raises it. The others come after them, by their
+        shares. Where no removal lowers the probability, all go by their shares.
+        """
+        return importance_of(self.region_shares, self._levels)
+
+    @cached_property
+    def heat_map(self) -> npt.NDArray[np.float64]:
+        """The map that is drawn, (H, W), from 0 on, which sums to 1 or is 0.
+
+        Each region has its :attr:`importance`, spread over its pixels by their :attr:`shares`. Without measured regions
+        it is :attr:`shares`.
+        """
+        if all(level is None for level in self._levels):
+            return self.shares
+        n_pixels = sum_per_region(np.ones(self.regions.shape), self.regions)
+        of_region = self.region_shares
+        within = np.where(
+            of_region[self.regions] > 0,
+            self.shares / np.where(of_region > 0, of_region, 1.0)[self.regions],
+            1.0 / n_pixels[self.regions],
+        )
+        heat = self.importance[self.regions] * within
+        total = heat.sum()
+        return heat / total if total > 0 else heat
+
+    @property
+    def scores(self) -> npt.NDArray[np.float64]:
+        """Number of regions that are ranked below each, (R,), as scores for metrics of the ranking."""
+        scores = np.empty(self.n_regions)
+        scores[self._order] = np.arange(self.n_regions)[::-1]
+        return scores
+
+    @property
+    def n_regions(self) -> int:
+        """Number of regions, R."""
+        return int(self.regions.max()) + 1
+
+    def effect_of(self, region: int) -> float | None:
+        """Decrease in the probability without a region; None where it was not measured."""
+        return dict(zip(self.measured, self.effects, strict=True)).get(region)
+
+    @property
+    def leading(self) -> list[int]:
+        """The most important regions, by number, until they hold 80% of the sum of :attr:`importance`."""
+        return leading_of(self._order, self.importance, COVERED)
+
+    @property
+    def total_bits(self) -> float:
+        """Sum of the bits of all cells, the mean of the layers."""
+        return float(np.mean([layer.total_bits for layer in self.layers]))
+
+    @property
+    def masked_probability(self) -> float:
+        """Probability of the target through the final mask, the mean of the layers."""
+        return float(np.mean([layer.masked_probability for layer in self.layers]))
+
+    def top_mask(self, count: int | None = None) -> npt.NDArray[np.bool_]:
+        """True at the pixels of the most important regions, (H, W).
+
+        Args:
+            count (int, optional): Number of regions. Default: those of :attr:`leading`.
+
+        Examples::
+
+            >>> bool(result.top_mask(1).any())
+            True
+        """
+        chosen = self.leading if count is None else self._order[:count]
+        mask: npt.NDArray[np.bool_] = np.isin(self.regions, chosen)
+        return mask
+
+    def to_captum(self) -> tuple[npt.NDArray[np.float64], Pixels]:
+        """Heat map (H, W, 1) and image (H, W, 3), the first arguments of Captum's ``visualize_image_attr``."""
+        return self.heat_map[..., None], self.image
+
+    def __repr__(self) -> str:
+        height, width = self.regions.shape
+        return (
+            f"ImageAttribution({height} x {width} pixels, target={self.target} "
+            f"({self.target_label} {self.target_probability:.3f}), {len(self.leading)} of {self.n_regions} regions)"
+        )
+
+    def __str__(self) -> str:
+        lines = [self.headline()]
+        leading = self.leading
+        if not leading:
+            lines.append("no region has bits above the floor")
+        for number in leading:
+            effect, rows = self.effect_of(number), np.flatnonzero((self.regions == number).any(1))
+            columns = np.flatnonzero((self.regions == number).any(0))
+            without = "" if effect is None else f"without it {-effect:+.3f}  "
+            lines.append(
+                f"{self.region_shares[number]:6.1%} of the bits  {without}"
+                f"rows {rows[0]} to {rows[-1]}, columns {columns[0]} to {columns[-1]}"
+            )
+        if sentence := self.check_sentence():
+            lines.append(sentence)
+        lines.append(self.setting())
+        return "\n".join(lines)
+
+    def headline(self) -> str:
+        """One line: image, class, probability and model."""
+        first = f"{printable(self.target_label)} {self.target_probability:.3f}"
+        if self.target != self.predicted:
+            first += f" (predicted: {printable(self.predicted_label)} {self.predicted_probability:.3f})"
+        return " · ".join(filter(None, [printable(self.name), first, printable(self.model)]))
+
+    def setting(self) -> str:
+        """One line: layers, preset, statistics and bits."""
+        names = [layer.layer for layer in self.layers]
+        layers = names[0] if len(names) == 1 else f"{len(names)} layers, {names[0]} to {names[-1]}"
+        return (
+            f"{printable(layers)} · {self.preset}, statistics of {self.statistics} · "
+            f"{format_number(self.total_bits)} bits, probability through the mask {self.masked_probability:.3f}"
+        )
+
+    def check_sentence(self) -> str:
+        """The check by removal in words; empty without one."""
+        if self.check is None:
+            return ""
+        what = f"the probability of {printable(self.target_label)}"
+        return check_sentence(self.check, self.check.n_regions, what, "region", can_contradict=bool(self.leading))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The result as plain Python for JSON; the image is a PNG in base 64."""
+        content = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
+        content["image"] = base64.b64encode(png_bytes(self.image)).decode()
+        content["layers"] = [{**dataclasses.asdict(layer), "bits": layer.bits.tolist()} for layer in self.layers]
+        content["regions"] = self.regions.tolist()
+        content["measured"], content["effects"] = list(self.measured), list(self.effects)
+        content["settings"], content["provenance"] = dict(self.settings), dict(self.provenance)
+        content["check"] = None if self.check is None else dataclasses.asdict(self.check)
+        content["region_shares"] = self.region_shares.tolist()
+        content["total_bits"] = self.total_bits
+        return {"format": _FORMAT, **content}
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> ImageAttribution:
+        """A result from :meth:`to_dict`.
+
+        Raises:
+            ValueError: The content is not such a dictionary.
+        """
+        found = content.get("format") if isinstance(content, Mapping) else None
+        if found != _FORMAT:
+            raise ValueError(f"content has the format {found!r}, expected {_FORMAT!r} of to_dict")
+        try:
+            values = {item.name: content[item.name] for item in dataclasses.fields(cls)}
+            values["image"] = pixels_of_png(base64.b64decode(values["image"]))
+            values["layers"] = tuple(
+                LayerMap(**{**layer, "bits": np.array(layer["bits"], dtype=np.float64)}) for layer in values["layers"]
+            )
+            values["regions"] = np.array(values["regions"], dtype=np.int64)
+            values["measured"], values["effects"] = tuple(values["measured"]), tuple(values["effects"])
+            values["check"] = None if values["check"] is None else ImageCheck(**values["check"])
+            return cls(**values)
+        except (KeyError, TypeError, OSError) as error:
+            raise ValueError(f"content is not a whole attribution, {error} is missing or wrong") from error
+
+    def plot(self, ax: Axes | None = None, count: int | None = None) -> tuple[Figure | SubFigure, Axes]:
+        """The heat map over the image, with the outline of the most important regions.
+
+        Args:
+            ax (matplotlib.axes.Axes, optional): Axes to draw on. Default: those of a new figure.
+            count (int, optional): Number of regions that are outlined. Default: those of :attr:`leading`.
+        """
+        from captum_iba.visualization.image_figures import plot_image
+
+        return plot_image(self, ax, count)
+
+    def save_figure(self, path: str | os.PathLike[str]) -> Path:
+        """Write :meth:`plot` to a ``.png``, ``.svg`` or ``.pdf`` file, atomically; returns its path."""
+        from captum_iba.visualization.figures import save_figure
+
+        figure: Any = self.plot()[0]
+        return save_figure(figure, path)
+
+    def save_html(self, path: str | os.PathLike[str]) -> Path:
+        """Write a self-contained page with image, heat map and leading regions, atomically; returns its path."""
+        from captum_iba.visualization.image_page import image_page
+
+        return write_text(path, image_page([self]))
+
+    def _repr_html_(self) -> str:
+        from captum_iba.visualization.image_page import image_map
+
+        return image_map(self)
+
+    @cached_property
+    def _order(self) -> npt.NDArray[np.intp]:
+        shares, levels = self.region_shares, self._levels
+        by_bits = order_of(sum_per_region(self.bits, self.regions), shares, importance_of(shares, levels), levels)
+        rank = {region: number for number, region in enumerate(self.measured) if (levels[region] or 0.0) > 0}
+        return np.array(sorted(by_bits.tolist(), key=lambda region: rank.get(region, len(rank))), dtype=np.intp)
+
+    @cached_property
+    def _levels(self) -> list[float | None]:
+        """The effect of each region, at least that of the next one in their order; None where there is none.
+
+        Where the removal of no region lowers the probability, the effects say nothing.
+        """
+        levels: list[float | None] = [None] * self.n_regions
+        if max(self.effects, default=0.0) > 0:
+            at_least = np.maximum.accumulate(np.array(self.effects)[::-1])[::-1].tolist()
+            for region, level in zip(self.measured, at_least, strict=True):
+                levels[region] = level
+        return levels
+
+    def _mean_map(self, maps: list[npt.NDArray[np.float64]]) -> npt.NDArray[np.float64]:
+        height, width = self.regions.shape
+        resized = [resize_map(torch.from_numpy(values)[None], (height, width))[0].numpy() for values in maps]
+        mean: npt.NDArray[np.float64] = np.mean(resized, axis=0)
+        return mean

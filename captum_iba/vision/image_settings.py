@@ -1,0 +1,85 @@
+"""Presets for images, and the layers that each of them uses by default."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import nn
+
+from captum_iba.attr.settings import BottleneckSettings, resolve_settings
+from captum_iba.vision.grids import ImageLayer
+
+IMAGE_PRESETS = {
+    # Chosen on training images: benchmarks/image_default.py.
+    "default": BottleneckSettings(
+        "token",
+        beta=30.0,
+        n_steps=16,
+        n_samples=0,
+        complement=1.0,
+        momentum=0.5,
+        tail_average=0.5,
+        alternate=True,
+        smoothing=1.0,
+        antithetic=True,  # for those who set n_samples
+    ),
+    # Schulz et al. (2020) and their published code, IBA.pytorch.
+    "per_sample": BottleneckSettings("feature", beta=10.0, n_steps=10, n_samples=10, smoothing=1.0),
+    # Hong et al. (2025): one mask value per patch for all blocks, information at the first of them.
+    "coiba": BottleneckSettings("token", beta=10.0, n_steps=10, n_samples=10),
+}
+"""Settings by name."""
+
+N_MEASURED = 8
+"""Number of regions whose order the default settles by removal."""
+
+
+def resolve_image_settings(
+    preset: str | BottleneckSettings, overrides: Mapping[str, Any]
+) -> tuple[str, BottleneckSettings]:
+    """Name and settings of a preset for images with overrides.
+
+    Raises:
+        ValueError: An unknown preset, ``granularity="channel"``, or a value out of range.
+        TypeError: A keyword that is no setting.
+    """
+    name = preset if isinstance(preset, str) else "custom"
+    if isinstance(preset, str):
+        if preset not in IMAGE_PRESETS:
+            raise ValueError(f"preset is {preset!r}, expected one of {', '.join(IMAGE_PRESETS)}, or BottleneckSettings")
+        preset = IMAGE_PRESETS[preset]
+    settings = resolve_settings(preset, **overrides)
+    if settings.granularity == "channel":
+        raise ValueError("granularity is 'channel', expected 'token' or 'feature' for a map over the image")
+    if settings.noise_around_input:
+        raise ValueError("noise_around_input is True, expected False for images")
+    return name, settings
+
+
+def default_layers(preset: str, blocks: Sequence[ImageLayer], image_size: tuple[int, int]) -> tuple[ImageLayer, ...]:
+    """The layers of a preset, of all blocks that hold a grid.
+
+    - ``"default"``: the middle one of the last third of the blocks.
+    - ``"per_sample"``: the last block of an eighth of the image's resolution, as in Schulz et al. (2020); else the
+      middle one.
+    - ``"coiba"``: the first layer normalization of each block, from a quarter of the depth on, of the grid that most
+      blocks have.
+    """
+    if preset == "per_sample":
+        eighth = [block for block in blocks if block.grid.height * 8 <= image_size[0] < block.grid.height * 16]
+        return ((eighth or blocks[: len(blocks) // 2 + 1])[-1],)
+    if preset == "coiba":
+        common = Counter(block.grid for block in blocks).most_common(1)[0][0]
+        same = [block for block in blocks if block.grid == common]
+        return tuple(_first_normalization(block) for block in same[len(same) // 4 :])
+    later = blocks[2 * len(blocks) // 3 :]
+    return (later[(len(later) - 1) // 2],)
+
+
+def _first_normalization(block: ImageLayer) -> ImageLayer:
+    for name, module in block.module.named_modules():
+        if isinstance(module, nn.LayerNorm):
+            return ImageLayer(f"{block.name}.{name}", module, block.grid)
+    return block

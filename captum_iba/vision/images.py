@@ -1,0 +1,221 @@
+"""Images: read from files, arrays and PIL, made inputs of a model, and drawn again as the model saw them."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+Pixels = npt.NDArray[np.uint8]
+"""An image as it is drawn, (H, W, 3)."""
+
+Transform = Callable[..., Any]
+"""Makes an input (3, H, W) of a PIL image: of torchvision, or an image processor of transformers."""
+
+# What an 8-bit image is; others (I, F: 16 bits and more) would be cut off at 255.
+_MODES = ("1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "LAB", "HSV")
+
+
+def read_image(image: Any, name: str = "images") -> Pixels:
+    """An image as 8-bit RGB, (H, W, 3).
+
+    Grey images get three equal channels; transparent ones lie on white; a photo is turned as its EXIF data says; of
+    an animation it is the first frame.
+
+    Args:
+        image (path, PIL.Image.Image or array): Arrays are (H, W), (H, W, 1), (H, W, 3) or (H, W, 4) of 8-bit numbers.
+        name (str): What messages call it. Default: "images".
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: A file that is no whole image, more than 8 bits per channel, or an array of another shape.
+        TypeError: Something else.
+        ModuleNotFoundError: Pillow is not installed.
+
+    Examples::
+
+        >>> read_image(np.zeros((4, 6), dtype=np.uint8)).shape
+        (4, 6, 3)
+    """
+    pillow = _pillow()
+    if isinstance(image, Tensor) and image.dtype is torch.uint8:
+        image = image.movedim(0, -1).cpu().numpy() if image.ndim == 3 else image.cpu().numpy()
+    if isinstance(image, np.ndarray):
+        image = _from_array(image, name)
+    elif isinstance(image, (str, os.PathLike)):
+        image = _from_file(os.fspath(image), name)
+    if not isinstance(image, pillow.Image):
+        raise TypeError(
+            f"{name} is a {type(image).__name__}, expected a tensor, an array, a PIL image or the path of a file"
+        )
+    if image.mode not in _MODES:
+        raise ValueError(f"{name} is an image of mode {image.mode!r}, expected one of 8 bits per channel")
+    if not all(image.size):
+        raise ValueError(f"{name} is an image of {image.size[0]} x {image.size[1]} pixels, expected at least one")
+    from PIL.ImageOps import exif_transpose
+
+    turned = exif_transpose(image)
+    if turned.mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in turned.info:
+        turned = turned.convert("RGBA")
+        turned = pillow.alpha_composite(pillow.new("RGBA", turned.size, "white"), turned)
+    return np.asarray(turned.convert("RGB"), dtype=np.uint8).copy()
+
+
+def as_batch(images: Any, transform: Transform | None) -> tuple[list[Tensor], bool]:
+    """Images as inputs of a model, each (3, H, W), and whether there was only one.
+
+    Floating-point tensors are inputs already; everything else is read by :func:`read_image` and goes through the
+    transform.
+
+    Args:
+        images (tensor, array, PIL image, path, or sequence of them): (3, H, W) or (B, 3, H, W), or as for
+            :func:`read_image`; a sequence, or an array (B, H, W, C), has several.
+        transform (Callable or None): Makes the input.
+
+    Raises:
+        TypeError, ValueError: As of :func:`read_image`; no images; an image without a transform; a transform that gives
+            something else than (3, H, W).
+    """
+    one = isinstance(images, (str, os.PathLike)) or _is_pillow(images)
+    if isinstance(images, (Tensor, np.ndarray)):
+        one = images.ndim < 4
+    elif not one and not isinstance(images, Sequence):
+        raise TypeError(
+            f"images is a {type(images).__name__}, expected a tensor, an array, a PIL image, a path, or several of them"
+        )
+    several = [images] if one else list(images)
+    if not several:
+        raise ValueError("images is empty, expected at least one")
+    return [_as_input(image, "images" if one else f"images[{i}]", transform) for i, image in enumerate(several)], one
+
+
+def _as_input(image: Any, name: str, transform: Transform | None) -> Tensor:
+    if isinstance(image, Tensor) and image.dtype is not torch.uint8:
+        if not image.is_floating_point():
+            raise ValueError(f"{name} has the dtype {image.dtype}, expected floating-point numbers, or uint8 pixels")
+        return _check_input(image.detach(), name)
+    if transform is None:
+        raise ValueError(
+            f"{name} is a {type(image).__name__}, and transform is None; expected a transform that makes the model's "
+            "input of it (torchvision's weights.transforms(), an image processor of transformers), or a tensor that is "
+            "that input"
+        )
+    return _check_input(transformed(read_image(image, name), transform), f"transform({name})")
+
+
+def transformed(pixels: Pixels, transform: Transform) -> Tensor:
+    """The input that a transform makes of an image, (3, H, W).
+
+    An image processor of transformers is called by its own names.
+    """
+    picture = _pillow().fromarray(pixels)
+    if callable(getattr(transform, "preprocess", None)) and hasattr(transform, "model_input_names"):
+        made = transform(images=[picture], return_tensors="pt")[transform.model_input_names[0]]
+        return made[0] if isinstance(made, Tensor) else torch.as_tensor(np.asarray(made))[0]
+    made = transform(picture)
+    if not isinstance(made, Tensor):
+        raise TypeError(f"transform gives a {type(made).__name__}, expected a tensor (3, H, W)")
+    return made
+
+
+def _check_input(image: Tensor, name: str) -> Tensor:
+    if image.ndim != 3 or image.shape[0] != 3 or 0 in image.shape:
+        hint = "; a grey image has to be repeated: image.expand(3, -1, -1)" * (image.ndim == 3 and len(image) == 1)
+        last = "; its channels are last: image.movedim(-1, 0)" * (image.ndim == 3 and image.shape[-1] == 3)
+        raise ValueError(f"{name} has the shape {tuple(image.shape)}, expected (3, H, W){hint}{last}")
+    if not bool(image.isfinite().all()):
+        raise ValueError(f"{name} holds NaN or infinity, expected finite numbers")
+    return image
+
+
+def normalization(transform: Transform | None) -> tuple[list[float], list[float]] | None:
+    """Mean and standard deviation by which a transform normalizes each channel; None where it does not say so."""
+    for item in (transform, *getattr(transform, "transforms", ())):
+        for names in (("image_mean", "image_std"), ("mean", "std")):
+            mean, std = (getattr(item, name, None) for name in names)
+            if isinstance(mean, (list, tuple, Tensor)) and isinstance(std, (list, tuple, Tensor)) and len(mean) == 3:
+                if getattr(item, "do_normalize", True) is False:
+                    continue
+                return [float(value) for value in mean], [float(value) for value in std]
+    return None
+
+
+def drawn(image: Tensor, transform: Transform | None = None) -> Pixels:
+    """An input of a model, (3, H, W), as it is drawn: what the transform normalized is undone.
+
+    Where that is not known, numbers from 0 to 1 are taken as they are, and others are stretched from the least to
+    the largest.
+
+    Examples::
+
+        >>> drawn(torch.tensor([0.0, 0.5, 1.0]).view(3, 1, 1)).tolist()
+        [[[0, 128, 255]]]
+    """
+    values = image.detach().cpu().float()
+    known = normalization(transform)
+    if known is not None:
+        mean, std = (torch.tensor(numbers).view(3, 1, 1) for numbers in known)
+        values = values * std + mean
+    elif float(values.min()) < 0 or float(values.max()) > 1:
+        values = (values - values.min()) / (values.max() - values.min()).clamp_min(1e-12)
+    pixels: Pixels = (255 * values.clamp(0, 1)).round().to(torch.uint8).movedim(0, -1).numpy()
+    return pixels
+
+
+def png_bytes(pixels: Pixels) -> bytes:
+    """An image as the content of a PNG file."""
+    content = io.BytesIO()
+    _pillow().fromarray(pixels).save(content, format="PNG", optimize=False)
+    return content.getvalue()
+
+
+def pixels_of_png(content: bytes) -> Pixels:
+    """The image in the content of a PNG file."""
+    pixels: Pixels = np.asarray(_pillow().open(io.BytesIO(content)).convert("RGB"), dtype=np.uint8)
+    return pixels
+
+
+def _from_array(array: npt.NDArray[Any], name: str) -> Any:
+    if array.dtype != np.uint8:
+        raise ValueError(
+            f"{name} is an array of {array.dtype}, expected pixels of uint8 from 0 to 255, or a tensor that is the "
+            "model's input"
+        )
+    if array.ndim == 3 and array.shape[-1] == 1:
+        array = array[..., 0]
+    if not (array.ndim == 2 or (array.ndim == 3 and array.shape[-1] in (3, 4))) or 0 in array.shape:
+        raise ValueError(f"{name} has the shape {array.shape}, expected (H, W), (H, W, 1), (H, W, 3) or (H, W, 4)")
+    return _pillow().fromarray(np.ascontiguousarray(array))
+
+
+def _from_file(path: str, name: str) -> Any:
+    if not os.path.isfile(path):
+        what = "is a folder" if os.path.isdir(path) else "does not exist"
+        raise FileNotFoundError(f"{name} is {path}, which {what}, expected the file of an image")
+    try:
+        with _pillow().open(path) as image:
+            image.load()
+            return image
+    except (OSError, SyntaxError, ValueError, EOFError) as error:
+        raise ValueError(f"{name} is {path}, which is not a whole image: {error}") from error
+
+
+def _is_pillow(image: Any) -> bool:
+    return type(image).__module__.partition(".")[0] == "PIL"
+
+
+def _pillow() -> ModuleType:
+    try:
+        from PIL import Image
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            "images need Pillow, which is not installed: pip install 'captum-iba[vision]'", name="PIL"
+        ) from error
+    return Image

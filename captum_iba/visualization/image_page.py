@@ -1,0 +1,113 @@
+"""Pages of image attributions: the image, its heat map, and the regions that the decision needs most."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from captum_iba.visualization.color import Scale
+from captum_iba.visualization.html import Html, render_template
+from captum_iba.visualization.image_figures import DrawableImage, Pixels, heat_over_image, leading_regions
+
+_SMALLEST = 224  # pixels of a side below which a small image is enlarged
+
+
+@dataclass(frozen=True)
+class _Region:
+    """A leading region in a list."""
+
+    place: str
+    share: float
+    effect: float | None
+    width: float
+
+
+def image_page(attributions: Sequence[DrawableImage], title: str | None = None) -> str:
+    """A self-contained page of explained images, without a script.
+
+    Args:
+        attributions (sequence of ImageAttribution): Attributions.
+        title (str, optional): Title of the page. Default: a question with the class.
+
+    Returns:
+        str: HTML.
+
+    Raises:
+        ValueError: No attributions.
+
+    Examples::
+
+        >>> image_page([image_result]).count("<figure>")
+        3
+    """
+    if not attributions:
+        raise ValueError("attributions is empty, expected at least one")
+    if title is None:
+        labels = {item.target_label for item in attributions}
+        title = f"What makes it {labels.pop()}?" if len(labels) == 1 else "What the decisions need of the images"
+    return render_template(
+        "image.html.jinja", title=title, sorting=None, drawn=[_drawn(item) for item in attributions], scale=Scale(1.0)
+    )
+
+
+def image_map(attribution: DrawableImage) -> Html:
+    """Image and heat map as a piece of HTML, as a notebook shows it.
+
+    Args:
+        attribution (ImageAttribution): Attribution to draw.
+
+    Returns:
+        Html: A string: an element with its own style.
+
+    Examples::
+
+        >>> image_map(image_result).count("<img")
+        3
+    """
+    return Html(render_template("notebook_image.html.jinja", one=_drawn(attribution)))
+
+
+def _drawn(attribution: DrawableImage) -> dict[str, Any]:
+    height, width = attribution.regions.shape
+    scale = max(1, -(-_SMALLEST // max(height, width)))
+    leading = list(attribution.leading)
+    effects = [attribution.effect_of(number) for number in leading]
+    weights = [max(effect or 0.0, 0.0) for effect in effects]
+    if not any(weights):
+        weights = [float(attribution.region_shares[number]) for number in leading]
+    largest = max(weights, default=0.0) or 1.0
+    return {
+        "item": attribution,
+        "width": width * scale,
+        "height": height * scale,
+        "image": _data(attribution.image),
+        "heat": _data(heat_over_image(attribution)),
+        "top": _data(leading_regions(attribution)),
+        "rows": [
+            _Region(_place(attribution, number), float(attribution.region_shares[number]), effect, weight / largest)
+            for number, effect, weight in zip(leading, effects, weights, strict=True)
+        ],
+    }
+
+
+def _place(attribution: DrawableImage, number: int) -> str:
+    """Where a region is, in ninths of the image."""
+    rows, columns = np.nonzero(attribution.regions == number)
+    height, width = attribution.regions.shape
+    vertical = ("top", "middle", "bottom")[min(2, int(3 * rows.mean() / height))]
+    horizontal = ("left", "center", "right")[min(2, int(3 * columns.mean() / width))]
+    return f"{vertical} {horizontal}, rows {rows.min()}–{rows.max()}, columns {columns.min()}–{columns.max()}"
+
+
+def _data(pixels: Pixels) -> str:
+    """An image as the address of its own content."""
+    from PIL import Image
+
+    content = io.BytesIO()
+    Image.fromarray(pixels).save(content, format="PNG")
+    return f"data:image/png;base64,{base64.b64encode(content.getvalue()).decode()}"
