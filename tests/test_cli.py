@@ -103,7 +103,7 @@ def test_statistics_are_estimated_once_and_found_again(tmp_path):
     assert first.stdout == second.stdout
     lines = first.stderr.splitlines()
     assert lines[0] == "captum-iba: loading the embedded model"
-    assert lines[1].startswith("captum-iba: statistics of the 2 texts of reviews.txt: from the cache, or estimated")
+    assert lines[1].startswith("captum-iba: statistics of the 2 texts of reviews.txt")
     (file,) = (tmp_path / "cache").iterdir()
     assert run("explain", *QUICK, "-q", "--statistics", file, GOOD).stdout == first.stdout
 
@@ -283,6 +283,8 @@ def test_no_command_shows_the_help(capsys):
         (["nonsense"], 2, "(captum-iba --help says more)"),
         (["explain", "--device", "nonsense", GOOD], 1, "nonsense"),
         (["explain", *QUICK, "--html", "no/folder.html", GOOD], 2, "--html: there is no folder no"),
+        (["explain", "gap.csv"], 2, "TEXT: gap.csv is a file or folder, expected a text, or --file gap.csv."),
+        (["explain", "./", GOOD], 2, "TEXT: ./ is a file or folder, expected a text, or --model ./."),
     ],
 )
 def test_errors_are_one_line(arguments, code, says, capsys, monkeypatch):
@@ -574,3 +576,9 @@ def test_a_missing_extra_is_said(name, monkeypatch):
     spec = importlib.util.spec_from_file_location("cli_anew", cli.__file__)
     with pytest.raises(SystemExit, match=rf'needs {name}, .*; run: pip install "captum-iba\[text\]"'):
         spec.loader.exec_module(importlib.util.module_from_spec(spec))
+
+
+def test_statistics_are_those_of_at_most_500_texts():
+    Path("texts.txt").write_text("\n".join(f"A film number {i}." for i in range(510)), "utf-8")
+    done = run("explain", *QUICK, "--statistics-from", "texts.txt", GOOD)
+    assert done.exit_code == 0 and "statistics of 500 of the 510 texts of texts.txt" in done.stderr

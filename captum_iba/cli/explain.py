@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import random
 import sys
 from collections.abc import Callable, Sequence
 from enum import Enum
@@ -46,6 +48,8 @@ from captum_iba.cli.common import (
 if TYPE_CHECKING:
     from captum_iba.methods import Scores
     from captum_iba.text import TextAttribution, TextExplainer
+
+_TEXTS_OF_STATISTICS = 500  # as compare takes
 
 EXPLAIN_EXAMPLES = """\b
 Examples:
@@ -237,6 +241,9 @@ def _check_options(
     for text in texts or ():
         if text.lower().endswith(IMAGE_ENDINGS) and Path(text).is_file():
             raise typer.BadParameter(f"TEXT: {text} is the file of an image, which captum-iba explain-image explains.")
+        if (os.sep in text or "." in text) and " " not in text and Path(text).exists():
+            option = "--model" if Path(text).is_dir() else "--file"
+            raise typer.BadParameter(f"TEXT: {text} is a file or folder, expected a text, or {option} {text}.")
     for option, path in (("--statistics", statistics), ("--statistics-from", statistics_from)):
         if path is not None and preset is BottleneckPreset.as_released:
             raise typer.BadParameter(f"{option}: the preset as_released takes its noise from the text itself.")
@@ -365,7 +372,12 @@ def _find_statistics(
     if source is not None:
         # The columns are those of --file, if this file has columns at all.
         texts, pairs = read_texts(str(source), *(columns if has_columns(str(source)) else (None, None)))
-        note(f"statistics of the {len(texts)} texts of {source}", quiet)
+        count = len(texts)
+        if count > _TEXTS_OF_STATISTICS:
+            chosen = sorted(random.Random(0).sample(range(count), _TEXTS_OF_STATISTICS))
+            texts, pairs = [texts[i] for i in chosen], None if pairs is None else [pairs[i] for i in chosen]
+        of_all = "" if len(texts) == count else f"{len(texts)} of "
+        note(f"statistics of {of_all}the {count} texts of {source}", quiet)
         path, was_cached = cached_statistics(
             explainer, texts, pairs=pairs, show_progress=not quiet and sys.stderr.isatty()
         )

@@ -341,7 +341,8 @@ def remark(attribution: DrawableBits) -> str:
     if masked is None:
         return HARDLY_ANYTHING
     through = f"through the mask, the probability of {attribution.target_label} is {masked:.1%}"
-    if masked < attribution.target_probability - _LARGE_DROP:
+    is_likely = attribution.target_probability >= 0.5
+    if masked < attribution.target_probability - _LARGE_DROP or (is_likely and masked < 0.5):
         return f"Hardly any bits above the floor pass the mask: {through}."
     if check is not None and check.without_leading < check.probability - _LARGE_DROP:
         return f"An average activation gives this prediction, too: {through}. The check says which words it rests on."

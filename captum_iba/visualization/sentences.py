@@ -14,6 +14,7 @@ from captum_iba.visualization.words import has_neutral_statistics, ranked_words,
 
 # Of the probability that is left: a smaller change is no finding of a check, and a smaller decrease a weak one.
 _SAME, _MOST = 0.99, 0.85
+_MOST_OPPONENTS, _NOTICEABLE = 5, 0.03
 NO_EFFECT = 0.005
 """Effect of a part, in nats, that is shown as 0.00."""
 
@@ -37,28 +38,39 @@ def notes(attribution: DrawableBits, listed: int | None = None) -> list[str]:
         check, what = attribution.check, f"the probability of {attribution.target_label}"
         can_contradict = len(attribution.words) > 1 and bool(ranked_words(attribution)[0])
         sentences.append(check_sentence(check, check.n_words, what, "word", listed, can_contradict))
-        sentences += filter(None, [_strongest_alone(attribution), _without_opponents(attribution)])
+        sentences += filter(None, [_alone(attribution), _without_opponents(attribution)])
     return sentences
 
 
-def _strongest_alone(attribution: DrawableBits) -> str:
-    """The leading word whose deletion alone lowers the probability most, where it is not the first."""
+def _alone(attribution: DrawableBits) -> str:
+    """Which leading words matter most and least when each is deleted alone, where that is not their order."""
     leading = [row for row in ranked_words(attribution)[0] if row.alone]
-    strongest = min(leading, key=lambda row: row.without, default=None)
-    if strongest is None or strongest.without > _MOST * leading[0].without:
+    if not leading or attribution.check is None:
         return ""
-    return (
-        f'Of the leading words, "{strongest.word}" ({strongest.place}) lowers the probability most when it is deleted '
-        f"alone, to {format_probability(strongest.without)}. Bits count what words add together."
-    )
+    sentences = []
+    strongest = min(leading, key=lambda row: row.without)
+    if strongest.without <= _MOST * leading[0].without:
+        sentences.append(
+            f'"{strongest.word}" ({strongest.place}) lowers the probability most, to '
+            f"{format_probability(strongest.without)}"
+        )
+    if idle := [row for row in leading if row.without >= _SAME * attribution.check.probability]:
+        words = ", ".join(f'"{row.word}" ({row.place})' for row in idle)
+        sentences.append(f"{words} do{'es' * (len(idle) == 1)} not lower it")
+    if not sentences:
+        return ""
+    return f"Of the leading words, each deleted alone, {'; '.join(sentences)}. Bits count what words add together."
 
 
 def _without_opponents(attribution: DrawableBits) -> str:
     check = attribution.check
-    if check.without_least < check.probability / _SAME:
+    if check.without_least < check.probability + _NOTICEABLE:
         return ""
+    least = [attribution.words[i].word for i in ranking(attribution)[-check.n_words :]]
+    words = ", ".join(f'"{visible(word)}"' for word in least[::-1][:_MOST_OPPONENTS])
+    more = ", …" if len(least) > _MOST_OPPONENTS else ""
     label = attribution.target_label
-    return f"Without the words with the fewest bits the probability rises: some of them may speak against {label}."
+    return f"Without the words with the fewest bits ({words}{more}) it rises: together they speak against {label}."
 
 
 def check_sentence(

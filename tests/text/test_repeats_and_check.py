@@ -263,8 +263,8 @@ def test_the_check_deletes_each_leading_word_alone(film_explainer):
         shortened = " ".join(word.word for word in words)
         alone = film_explainer.explain(shortened, target=result.target, n_steps=0).target_probability
         assert row.without == pytest.approx(alone, abs=1e-5)
-        said = f"({row.place}), without it {alone:.1%}"
-        assert said in str(result) and said[1:].replace(")", "") in token_page([result])
+        assert f"({row.place}), without it {alone:.1%}" in str(result)
+        assert f"without it {alone:.1%}" in token_page([result])
     again = type(result).from_dict(json.loads(json.dumps(result.to_dict())))
     assert again.check == result.check
 
@@ -274,9 +274,13 @@ def test_another_word_that_matters_most_alone_is_named(film_explainer):
     n = len(ranked_words(result)[0])
     second = ranked_words(result)[0][1].word
     for alone, named in (((0.8, 0.2, *[0.9] * n)[:n], True), ((0.2, 0.8, *[0.9] * n)[:n], False)):
-        said = str(replace(result, check=DeletionCheck(n, 0.9, 0.1, 0.95, 0.8, 10, alone)))
-        assert (f'"{second}" (' in said and "when it is deleted alone, to 20.0%" in said) == named
-        assert "some of them may speak against negative" in said
+        said = str(replace(result, check=DeletionCheck(n, 0.9, 0.1, 0.97, 0.8, 10, alone)))
+        assert (f'"{second}" (' in said and "lowers the probability most, to 20.0%" in said) == named
+        assert "together they speak against negative" in said
+    said = str(replace(result, check=DeletionCheck(n, 0.9, 0.1, 0.92, 0.8, 10, (0.2, *[0.91] * (n - 1)))))
+    assert f'"{second}" (' in said and " not lower it. Bits count" in said and "speak against" not in said
+    said = str(replace(result, check=DeletionCheck(n, 0.9, 0.1, 0.92, 0.8, 10, (0.2, *[0.5] * (n - 1)))))
+    assert "each deleted alone" not in said
 
 
 def test_a_mask_that_has_not_closed_is_said(film_explainer):
