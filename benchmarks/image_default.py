@@ -155,8 +155,8 @@ def measure(explainer: ImageExplainer, images: Tensor, training: Tensor, progres
         row(name, explained)
         if name == "default, bits alone":
             for last in (False, True):
-                reordered = [in_another_order(results[i], removals[i], last) for i in range(len(images))]
-                row(f"default, by removal alone{' and last' * last}", lambda batch: [reordered[i] for i in batch])  # noqa: B023
+                again = [in_another_order(results[i], removals[i], last) for i in range(len(images))]
+                row(f"default, by removal alone{' and last' * last}", lambda batch: [again[i] for i in batch])  # noqa: B023
     return figures
 
 

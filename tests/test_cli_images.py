@@ -1,0 +1,73 @@
+"""The command for images, ``explain-image``, with a tiny model."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from captum_iba.vision import ImageAttribution
+from tests.test_cli import own_folders, run  # noqa: F401
+
+
+@pytest.fixture
+def model():
+    from transformers import ViTConfig, ViTForImageClassification
+    from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 32}
+    config = ViTConfig(**sizes, image_size=32, patch_size=8, id2label={0: "cat", 1: "dog"})
+    ViTForImageClassification(config).save_pretrained("vit")
+    ViTImageProcessorPil(size={"height": 32, "width": 32}).save_pretrained("vit")
+    generator = np.random.default_rng(0)
+    Path("train").mkdir()
+    for name in ("photo.jpg", "other.png", "train/a.png", "train/b.png"):
+        Image.fromarray(generator.integers(0, 256, (32, 32, 3), dtype=np.uint8)).save(name)
+    return ["explain-image", "--model", "vit", "--steps", "2"]
+
+
+def test_explain_image(model):
+    files = ["--html", "page.html", "--json", "result.json", "--figure", "figure.png"]
+    done = run(*model, "photo.jpg", *files, "--statistics-from", "train", "--target", "dog")
+    assert done.exit_code == 0, done.stderr
+    assert done.stdout.startswith("photo.jpg · dog") and "Check: " in done.stdout
+    result = ImageAttribution.load("result.json")
+    assert (result.name, result.target_label, result.settings["n_steps"]) == ("photo.jpg", "dog", 2)
+    assert result.statistics == "a dataset of 34 positions"
+    assert Path("page.html").read_text("utf-8").count("<img") == 3
+    assert Path("figure.png").read_bytes().startswith(b"\x89PNG")
+    several = run(*model, "photo.jpg", "other.png", "--json", "-", "--preset", "coiba", "--no-check", "-q")
+    assert several.exit_code == 0, several.stderr
+    assert [entry["name"] for entry in json.loads(several.stdout)] == ["photo.jpg", "other.png"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["none.jpg"], "IMAGE: none.jpg does not exist, expected the file of an image"),
+        (["broken.jpg"], "images[0] is broken.jpg, which is not a whole image"),
+        (["photo.jpg", "--figure", "figure.txt"], "figure.txt ends in none of .png, .svg, .pdf"),
+        (["photo.jpg", "other.png", "--figure", "figure.png"], "--figure is for one image, 2 are given"),
+        (["photo.jpg", "--statistics-from", "none"], "there is no folder none"),
+        (["photo.jpg", "--statistics-from", "vit"], "vit holds no image"),
+        (["photo.jpg", "--target", "owl"], "target is 'owl', which is no label of the model"),
+        (["photo.jpg", "--layer", "vit.layer"], "layer is 'vit.layer', which is no module of the model"),
+        (["photo.jpg", "--preset", "per_sample"], "smoothing is 1, expected 0 for layer"),
+        (["photo.jpg", "--model", "./none"], "there is no folder ./none"),
+    ],
+)
+def test_errors_are_one_line(model, options, message):
+    Path("broken.jpg").write_bytes(b"no image")
+    done = run(*model, *options)
+    assert done.exit_code != 0
+    assert message in " ".join(done.stderr.split()), done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_explain_of_an_image_names_the_right_command(model):
+    done = run("explain", "photo.jpg")
+    assert done.exit_code == 2
+    assert "photo.jpg is the file of an image, which captum-iba explain-image explains" in done.stderr
