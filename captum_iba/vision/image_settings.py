@@ -61,8 +61,8 @@ def resolve_image_settings(
 def default_layers(preset: str, blocks: Sequence[ImageLayer], image_size: tuple[int, int]) -> tuple[ImageLayer, ...]:
     """The layers of a preset, of all blocks that hold a grid.
 
-    - ``"default"``: the middle and the end of the last third of the blocks. Of transformers with a class token the last block
-      is left out: the class may be read from that token alone.
+    - ``"default"``: the middle and the end of the last third of the blocks. Of transformers with a class token the last
+      block is left out: the class may be read from that token alone.
     - ``"per_sample"``: the last block of an eighth of the image's resolution, as in Schulz et al. (2020); else the
       middle one.
     - ``"coiba"``: the first layer normalization of each block, from a quarter of the depth on, of the grid that most
