@@ -35,8 +35,8 @@ def importance_of(shares: Numbers, effects: Sequence[float | None]) -> Numbers:
 
     Examples::
 
-        >>> importance_of(np.array([0.5, 0.3, 0.2]), [0.2, 0.8, None])
-        array([0.25, 1.  , 0.16666667])
+        >>> importance_of(np.array([0.4, 0.4, 0.2]), [0.2, 0.8, None])
+        array([0.25 , 1.   , 0.125])
     """
     importance, values = np.zeros(len(shares)), np.array([math.nan if effect is None else effect for effect in effects])
     measured, helps = np.isfinite(values), values > 0

@@ -1,4 +1,4 @@
-"""The command ``compare-images``, with a tiny vision transformer."""
+"""The command for images, ``explain-image``, with a tiny model."""
 
 import json
 from pathlib import Path
@@ -6,75 +6,68 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import ViTConfig, ViTForImageClassification, ViTImageProcessorPil
+from PIL import Image
 
-from captum_iba import cli
+from captum_iba.vision import ImageAttribution
 from tests.test_cli import own_folders, run  # noqa: F401
 
 
 @pytest.fixture
-def compared():
+def model():
+    from transformers import ViTConfig, ViTForImageClassification
+    from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
+
     torch.manual_seed(0)
-    size = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
-    config = ViTConfig(image_size=8, patch_size=2, num_labels=3, initializer_range=0.5, **size)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 32}
+    config = ViTConfig(**sizes, image_size=32, patch_size=8, id2label={0: "cat", 1: "dog"})
     ViTForImageClassification(config).save_pretrained("vit")
-    ViTImageProcessorPil(size={"height": 8, "width": 8}).save_pretrained("vit")
-    pixels = np.random.default_rng(0).integers(0, 256, (3, 10, 12, 3), dtype=np.uint8)
-    np.savez("test.npz", images=pixels, labels=np.array([0, 1, 2]))
-    return ["compare-images", "--model", "vit", "--images", "test.npz", "--out", "out"]
+    ViTImageProcessorPil(size={"height": 32, "width": 32}).save_pretrained("vit")
+    generator = np.random.default_rng(0)
+    Path("train").mkdir()
+    for name in ("photo.jpg", "other.png", "train/a.png", "train/b.png"):
+        Image.fromarray(generator.integers(0, 256, (32, 32, 3), dtype=np.uint8)).save(name)
+    return ["explain-image", "--model", "vit", "--steps", "2"]
 
 
-def test_compare_images(compared):
-    command = [*compared, "--methods", "grad_cam,random", "--tile", "2"]
-    done = run(*command)
+def test_explain_image(model):
+    files = ["--html", "page.html", "--json", "result.json", "--figure", "figure.png"]
+    done = run(*model, "photo.jpg", *files, "--statistics-from", "train", "--target", "dog")
     assert done.exit_code == 0, done.stderr
-    table = [line.split() for line in done.stdout.splitlines()]
-    assert table[0] == ["drop@1/8", "aopc", "lerf-morf", "insertion", "deletion", "passes", "seconds"]
-    assert [row[0] for row in table[1:3]] == ["grad_cam", "random"]
-    assert "3 of 3 images, 2 methods" in done.stderr and "wrote out/table.md" in done.stderr
-    rows = [json.loads(line) for line in Path("out/rows.jsonl").read_text("utf-8").splitlines()]
-    assert len(rows) == 6 and all(row["error"] is None and len(row["scores"]) == 16 for row in rows)
-    # The same command computes nothing anew.
-    before = Path("out/rows.jsonl").read_bytes()
-    assert run(*command).stdout == done.stdout and Path("out/rows.jsonl").read_bytes() == before
-    other = run(*command, "--target", "label")
-    assert other.exit_code == 1 and "out has a comparison with another images" in other.stderr
-
-
-def test_a_folder_of_images_and_a_sample(compared):
-    image = pytest.importorskip("PIL.Image")
-    Path("photos").mkdir()
-    for number in range(3):
-        image.new("RGB", (9, 8 + number), (number * 90, 20, 200)).save(f"photos/{number}.png")
-    command = [*compared, "--images", "photos", "--examples", "2", "--methods", "random"]
-    done = run(*command)
-    assert done.exit_code == 0 and "2 of 3 images, 1 method" in done.stderr, done.stderr
-    done = run(*command[:-6], "--images", "photos", "--target", "label")
-    assert done.exit_code == 2 and "--target: photos has no labels" in done.stderr + done.stdout
+    assert done.stdout.startswith("photo.jpg · dog") and "Check: " in done.stdout
+    result = ImageAttribution.load("result.json")
+    assert (result.name, result.target_label, result.settings["n_steps"]) == ("photo.jpg", "dog", 2)
+    assert result.statistics == "a dataset of 34 positions"
+    assert Path("page.html").read_text("utf-8").count("<img") == 3
+    assert Path("figure.png").read_bytes().startswith(b"\x89PNG")
+    several = run(*model, "photo.jpg", "other.png", "--json", "-", "--preset", "coiba", "--no-check", "-q")
+    assert several.exit_code == 0, several.stderr
+    assert [entry["name"] for entry in json.loads(several.stdout)] == ["photo.jpg", "other.png"]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("options", "message"),
     [
-        (["--methods", "ig,best"], "--methods: there is no method 'best', expected some of random, saliency"),
-        (["--images", "nowhere"], "--images: nowhere does not exist, expected a folder of images or an .npz"),
-        (["--images", "vit"], "vit has no images"),
-        (["--model", "./nowhere"], "--model: there is no folder ./nowhere"),
-        (["--target", "right"], "--target: 'right' is none, expected predicted or label"),
-        (["--out", "test.npz"], "test.npz is a file, expected a folder"),
-        (["--tile", "9"], "size is 9, expected at most"),
-        (["--device", "gpu"], "--device is gpu"),
+        (["none.jpg"], "IMAGE: none.jpg does not exist, expected the file of an image"),
+        (["broken.jpg"], "images[0] is broken.jpg, which is not a whole image"),
+        (["photo.jpg", "--figure", "figure.txt"], "figure.txt ends in none of .png, .svg, .pdf"),
+        (["photo.jpg", "other.png", "--figure", "figure.png"], "--figure is for one image, 2 are given"),
+        (["photo.jpg", "--statistics-from", "none"], "there is no folder none"),
+        (["photo.jpg", "--statistics-from", "vit"], "vit holds no image"),
+        (["photo.jpg", "--target", "owl"], "target is 'owl', which is no label of the model"),
+        (["photo.jpg", "--layer", "vit.layer"], "layer is 'vit.layer', which is no module of the model"),
+        (["photo.jpg", "--preset", "per_sample"], "smoothing is 1, expected 0 for layer"),
+        (["photo.jpg", "--model", "./none"], "there is no folder ./none"),
     ],
 )
-def test_compare_images_errors_are_one_line(compared, arguments, says, capsys):
-    with pytest.raises(SystemExit) as left:
-        cli.main([*compared, *arguments])
-    told = capsys.readouterr()
-    assert left.value.code and says in told.err.strip().splitlines()[-1] and not told.out
+def test_errors_are_one_line(model, options, message):
+    Path("broken.jpg").write_bytes(b"no image")
+    done = run(*model, *options)
+    assert done.exit_code != 0
+    assert message in " ".join(done.stderr.split()), done.stderr
+    assert "Traceback" not in done.stderr
 
 
-def test_a_language_model_is_no_classifier_of_images(compared):
-    config = json.loads(Path("vit/config.json").read_text("utf-8"))
-    Path("vit/config.json").write_text(json.dumps({**config, "model_type": "llama"}), encoding="utf-8")
-    done = run(*compared)
-    assert done.exit_code == 1 and "--model is vit, which is no classifier of images" in done.stderr
+def test_explain_of_an_image_names_the_right_command(model):
+    done = run("explain", "photo.jpg")
+    assert done.exit_code == 2
+    assert "photo.jpg is the file of an image, which captum-iba explain-image explains" in done.stderr

@@ -2,7 +2,8 @@
 
 An example sees the names of its module and of the package's public interface above it, ``torch``, and what a reader of
 the figures and pages has at hand: ``result``, a :class:`captum_iba.text.TextAttribution`; ``layers``, the same text at
-two layers; ``scores``, the same text by another method; ``generated``, the attribution of a response to its prompt.
+two layers; ``scores``, the same text by another method; ``generated``, the attribution of a response to its prompt;
+``explained``, an attribution of an image; ``explainer``, of the images of the model ``cnn``.
 """
 
 import dataclasses
@@ -18,7 +19,9 @@ import torch
 
 import captum_iba
 from captum_iba.text import GenerationAttribution, PromptPart, ResponseToken
+from captum_iba.vision import ImageExplainer
 from tests.test_docs import ApproximateChecker
+from tests.vision.examples import image_attribution
 from tests.visualization.examples import attribution
 from tests.visualization.examples import scores as scores_of_words
 
@@ -75,6 +78,13 @@ def test_documented_fields_exist_and_all_attributes_are_documented():
     assert wrong == []
 
 
+def small_cnn():
+    """A classifier of images of two classes."""
+    torch.manual_seed(0)
+    convolutions = [torch.nn.Sequential(torch.nn.Conv2d(n, 8, 3, padding=1), torch.nn.ReLU()) for n in (3, 8)]
+    return torch.nn.Sequential(*convolutions, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(8, 2))
+
+
 def generated(prompt, response):
     """The attribution of a response to the two words of a prompt."""
     first, second = prompt.split()
@@ -95,7 +105,11 @@ def test_examples_run(example, monkeypatch, tmp_path):
         "layers": [attribution("a film", layer=1), attribution("a film", layer=2)],
         "generated": generated("a film", "a plot"),
         "scores": scores_of_words("a film", [0.5, -0.25]),
+        "explained": image_attribution(),
     }
+    if example.name.startswith("captum_iba.vision.image_explainer"):
+        handy["cnn"] = small_cnn()
+        handy["explainer"] = ImageExplainer(handy["cnn"])
     package = sys.modules[example.globs["__name__"].rpartition(".")[0]]
     example.globs = {**handy, **vars(package), **example.globs}
     torch.manual_seed(0)

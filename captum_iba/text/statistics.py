@@ -350,7 +350,6 @@ def model_fingerprint(model: nn.Module) -> str:
 def change_mark(classifier: Classifier) -> tuple[Any, ...]:
     """A value, cheap to compute, that changes with weights, adapters, configuration and settings of the tokenizer."""
     model, tokenizer = classifier.model, classifier.tokenizer
-    weights = (*model.parameters(), *model.buffers())
     config = json.dumps(_computed(model.config.to_dict()), sort_keys=True, default=str)
     read = (len(tokenizer), str(tokenizer.special_tokens_map), getattr(tokenizer, "truncation_side", "right"))
     return (
@@ -358,11 +357,16 @@ def change_mark(classifier: Classifier) -> tuple[Any, ...]:
         config,
         id(tokenizer),
         read,
-        [
-            (tensor.data_ptr(), None if tensor.is_inference() else tensor._version, _sample_of(tensor))
-            for tensor in weights
-        ],
+        weights_mark(model),
     )
+
+
+def weights_mark(model: nn.Module) -> list[tuple[Any, ...]]:
+    """A value, cheap to compute, that changes with the weights and buffers of a model."""
+    return [
+        (tensor.data_ptr(), None if tensor.is_inference() else tensor._version, _sample_of(tensor))
+        for tensor in (*model.parameters(), *model.buffers())
+    ]
 
 
 def _sample_of(tensor: torch.Tensor) -> float | None:

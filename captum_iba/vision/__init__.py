@@ -2,9 +2,9 @@
 
 ::
 
-    >>> from captum_iba.vision import ImageExplainer
-    >>> explainer = ImageExplainer.from_pretrained("my/image-classifier")
-    >>> explainer.explain("photo.jpg").save_html("photo.html")
+    from captum_iba.vision import ImageExplainer
+    explainer = ImageExplainer.from_pretrained("my/image-classifier")
+    explainer.explain("photo.jpg").save_html("photo.html")
 """
 
 from captum_iba.vision.grids import Grid, ImageLayer, find_image_layers

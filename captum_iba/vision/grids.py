@@ -90,7 +90,7 @@ def resize_map(values: Tensor, size: tuple[int, int]) -> Tensor:
     Examples::
 
         >>> resize_map(torch.tensor([[[1.0, 3.0]]]), (2, 4)).sum()
-        tensor(4.)
+        tensor(4., dtype=torch.float64)
     """
     wide = F.interpolate(values.unsqueeze(1).double(), size, mode="bilinear", align_corners=False).squeeze(1)
     total, before = wide.sum((1, 2), keepdim=True), values.double().sum((1, 2), keepdim=True)

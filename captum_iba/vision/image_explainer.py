@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
+from itertools import chain
 from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -88,6 +89,7 @@ class ImageExplainer:
         self._statistics: dict[str, FeatureStatistics] = {}
         self._found: dict[Any, tuple[ImageLayer, ...]] = {}
         self._warned = False
+        self._mark: Any = None
         if isinstance(statistics, (str, os.PathLike)):
             self.load_statistics(statistics)
         elif statistics is not None:
@@ -197,7 +199,7 @@ class ImageExplainer:
                 input, as in Captum's ``FeatureAblation``, or SLIC superpixels. Bits are summed over them. Default:
                 tiles (:func:`captum_iba.vision.tile_regions`).
             rerank (int, optional): Number of regions with the most bits whose order is settled by removal
-                (:func:`captum_iba.vision.order_by_removal`), in three forward passes per region and one more. 0
+                (:func:`captum_iba.vision.order_by_removal`), in four forward passes per region and two more. 0
                 leaves the order of the bits. Default: 8 for ``"default"``, else 0.
             check (bool): Whether to remove the leading regions, the least, and random ones, and keep the probabilities
                 in ``result.check``. Default: False.
@@ -338,7 +340,7 @@ class ImageExplainer:
         if loader:
             every = iter(images)
             first = self._batch(as_batch(next(every), self.classifier.transform)[0])
-            batches = _then(first, (self._batch(as_batch(part, self.classifier.transform)[0]) for part in every))
+            batches = chain([first], (self._batch(as_batch(part, self.classifier.transform)[0]) for part in every))
         else:
             several = [images] if isinstance(images, (str, os.PathLike)) else images
             batches = [
@@ -406,6 +408,7 @@ class ImageExplainer:
                 expected = "the name of a layer" if self.layer_names is None else ", ".join(self.layer_names)
                 raise ValueError(f"statistics is of layer {name!r}, expected {expected}")
             self._statistics[name] = statistics
+            self._mark = layer_statistics.weights_mark(self.model)
 
     def _batch(self, inputs: Sequence[Tensor]) -> Tensor:
         for number, image in enumerate(inputs):
@@ -444,10 +447,23 @@ class ImageExplainer:
             for i, given in enumerate(several)
         ]
 
+    def _check_change(self, known: Sequence[FeatureStatistics]) -> None:
+        """Warn, once, if the model has changed since its statistics were gathered."""
+        models = {statistics.model for statistics in known if statistics.model is not None}
+        # The mark is cheap; the fingerprint reads all weights.
+        if models and self._mark != (mark := layer_statistics.weights_mark(self.model)):
+            self._mark = mark
+            if models != {self.classifier.fingerprint()}:
+                warn_user(
+                    "statistics: the weights of the model have changed since they were gathered, and bits rest on the "
+                    "wrong noise; call estimate_statistics again"
+                )
+
     def _known(self, layers: Sequence[ImageLayer]) -> list[FeatureStatistics] | None:
         """The statistics of layers; None, with a warning once, where one has none."""
         known = [self._statistics[layer.name] for layer in layers if layer.name in self._statistics]
         if len(known) == len(layers):
+            self._check_change(known)
             return known
         if not self._warned:
             self._warned = True
@@ -479,8 +495,3 @@ def _every_position(batch: Any) -> Any:
 def _names_of(images: Any, one: bool, count: int) -> list[str]:
     several = [images] if one else list(images)
     return [Path(image).name if isinstance(image, (str, os.PathLike)) else "" for image in several][:count]
-
-
-def _then(first: Tensor, others: Iterable[Tensor]) -> Iterable[Tensor]:
-    yield first
-    yield from others

@@ -112,11 +112,11 @@ class ImageAttribution(JsonResult):
 
     Examples::
 
-        >>> result.heat_map.shape, result.layers[0].bits.shape
-        ((32, 32), (8, 8))
-        >>> attributions, image = result.to_captum()  # for captum.attr.visualization.visualize_image_attr
+        >>> explained.heat_map.shape, explained.layers[0].bits.shape
+        ((8, 8), (2, 2))
+        >>> attributions, image = explained.to_captum()  # for captum.attr.visualization.visualize_image_attr
         >>> attributions.shape, image.shape
-        ((32, 32, 1), (32, 32, 3))
+        ((8, 8, 1), (8, 8, 3))
     """
 
     image: Pixels
@@ -224,8 +224,8 @@ class ImageAttribution(JsonResult):
 
         Examples::
 
-            >>> bool(result.top_mask(1).any())
-            True
+            >>> int(explained.top_mask(1).sum())
+            16
         """
         chosen = self.leading if count is None else self._order[:count]
         mask: npt.NDArray[np.bool_] = np.isin(self.regions, chosen)

@@ -185,9 +185,9 @@ def order_by_removal(probability: Callable[[Tensor], Tensor], regions: Sequence[
     Settle the order of some regions, N of them, by what the model says without them.
 
     First comes the region whose removal lowers the probability most, then the one whose removal after it does. The
-    others follow by the mean of two decreases: without the region, and of the image of these N regions alone without
-    it. The first says what the decision misses, the second what it needs where little else is left. Regions without
-    a decrease are the last.
+    others follow by the mean of three decreases: without the region; of the image of these N regions alone without
+    it; and without it after all others of the N. The first says what the decision misses, the second what it needs
+    where little else is left, the third what others stood in for. Regions without a decrease are the last.
 
     Args:
         probability (Callable): Function of the kept regions, (rows, R) booleans, that returns (rows,), as
@@ -196,7 +196,7 @@ def order_by_removal(probability: Callable[[Tensor], Tensor], regions: Sequence[
         n_regions (int): Number of all regions, R.
 
     Returns:
-        RemovalOrder: After 3 N + 1 forward passes at most, 25 for eight regions. The effects of the first two are the
+        RemovalOrder: After 4 N + 2 forward passes at most, 34 for eight regions. The effects of the first two are the
         decreases by which they were chosen.
 
     Raises:
@@ -215,11 +215,15 @@ def order_by_removal(probability: Callable[[Tensor], Tensor], regions: Sequence[
     whole = torch.ones(n_regions, dtype=torch.bool)
     alone = torch.zeros(n_regions, dtype=torch.bool)
     alone[leaders] = True
-    kept = torch.stack([whole, alone, *(_without(base, i) for base in (whole, alone) for i in leaders)])
-    of_whole, of_alone, *others = probability(kept).double().cpu().tolist()
-    removed = dict(zip(leaders, (of_whole - value for value in others[: len(leaders)]), strict=True))
-    needed = dict(zip(leaders, (of_alone - value for value in others[len(leaders) :]), strict=True))
-    effects = {i: (removed[i] + needed[i]) / 2 for i in leaders}
+    # Those alone without one are the complement of all others with it.
+    without = [_without(base, i) for base in (whole, alone) for i in leaders]
+    kept = torch.stack([whole, alone, ~alone, *without, *(~row for row in without[len(leaders) :])])
+    of_whole, of_alone, of_others, *values = probability(kept).double().cpu().tolist()
+    columns = (values[i : i + len(leaders)] for i in range(0, 3 * len(leaders), max(1, len(leaders))))
+    removed = {i: of_whole - value for i, value in zip(leaders, next(columns, []), strict=True)}
+    needed = {i: of_alone - value for i, value in zip(leaders, next(columns, []), strict=True)}
+    last = {i: value - of_others for i, value in zip(leaders, next(columns, []), strict=True)}
+    effects = {i: (removed[i] + needed[i] + last[i]) / 3 for i in leaders}
     chosen = sorted(leaders, key=lambda i: -removed[i])[:1]
     effects.update({i: removed[i] for i in chosen})
     rest = [i for i in leaders if i not in chosen]

@@ -94,7 +94,7 @@ def plot_image(
 
     Examples::
 
-        >>> fig, ax = plot_image(image_result)
+        >>> fig, ax = plot_image(explained)
         >>> ax.get_title()
         'dog 0.9'
     """

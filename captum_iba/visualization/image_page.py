@@ -42,7 +42,7 @@ def image_page(attributions: Sequence[DrawableImage], title: str | None = None) 
 
     Examples::
 
-        >>> image_page([image_result]).count("<figure>")
+        >>> image_page([explained]).count("<figure>")
         3
     """
     if not attributions:
@@ -66,7 +66,7 @@ def image_map(attribution: DrawableImage) -> Html:
 
     Examples::
 
-        >>> image_map(image_result).count("<img")
+        >>> image_map(explained).count("<img")
         3
     """
     return Html(render_template("notebook_image.html.jinja", one=_drawn(attribution)))

@@ -245,6 +245,8 @@ def test_statistics_are_saved_and_loaded(explainer, cnn, images, tmp_path):
     assert "a dataset of" in again.explain(images[0], **QUICK).statistics
     with torch.no_grad():
         cnn.linear.weight.add_(1)
+    with pytest.warns(UserWarning, match="the weights of the model have changed"):
+        again.explain(images[0], **QUICK)
     with pytest.raises(ValueError, match="gathered with another model"):
         ImageExplainer(cnn, statistics=tmp_path / "statistics")
     with pytest.raises(FileNotFoundError):

@@ -1,0 +1,203 @@
+"""Results by hand: shares, order, heat map, JSON, figures, pages, and Captum's own figures."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from captum.attr import LayerAttribution, visualization
+
+from captum_iba.vision import ImageAttribution, RegionRemoval, order_by_removal, superpixels, tile_regions
+from captum_iba.vision.image_model import ImageClassifier
+from captum_iba.vision.regions import sum_per_region
+from captum_iba.visualization import image_map, image_page, plot_image
+from captum_iba.visualization.image_figures import heat_over_image, heat_positions, leading_regions
+from tests.vision.examples import image_attribution
+
+
+def test_values_by_hand():
+    result = image_attribution()
+    np.testing.assert_allclose(result.layers[0].shares, [[0.25, 0.25], [0.0, 0.5]])
+    assert result.total_bits == 8
+    assert result.bits.sum() == pytest.approx(8)
+    assert result.shares.sum() == pytest.approx(1)
+    assert result.region_shares[3] > result.region_shares[0] > result.region_shares[2]
+    assert result.n_regions == 4
+    assert [result.effect_of(region) for region in range(4)] == [0.1, None, None, 0.4]
+    assert (-result.scores).argsort().tolist() == [3, 0, 1, 2]
+    assert result.importance[3] == 1
+    assert result.importance[0] == pytest.approx(0.25)
+    assert result.importance[1] <= 0.25
+    np.testing.assert_allclose(
+        sum_per_region(result.heat_map, result.regions), result.importance / result.importance.sum()
+    )
+    assert result.leading == [3, 0, 1]
+    assert result.top_mask(1).sum() == 16
+
+
+def test_a_later_region_is_never_brighter():
+    result = image_attribution(measured=(0, 3), effects=(0.1, 0.4))
+    assert (-result.scores).argsort().tolist()[:2] == [0, 3]
+    assert result.importance[0] == result.importance[3] == 1
+
+
+def test_regions_whose_removal_does_not_lower_the_probability():
+    result = image_attribution(measured=(0, 3), effects=(0.2, -0.1))
+    assert (-result.scores).argsort().tolist()[0] == 0
+    assert (-result.scores).argsort().tolist()[-1] == 3
+    assert result.importance[3] == 0
+    # Where there is no other, the bits decide.
+    none = image_attribution(measured=(0, 3), effects=(-0.2, -0.1))
+    assert (-none.scores).argsort().tolist()[0] == 3
+    np.testing.assert_array_equal(none.heat_map, none.shares)
+
+
+def test_as_text():
+    text = str(image_attribution())
+    assert text.startswith("photo.png · dog 0.900 · cnn")
+    assert "without it -0.400  rows 4 to 7, columns 4 to 7" in text
+    assert "Check: without the leading region the probability of dog falls (90.0% to 30.0%)" in text
+    assert "layer3 · default, statistics of a dataset of 1,000 positions" in text
+    assert "dog 0.900" in repr(image_attribution())
+
+
+def test_json(tmp_path):
+    result = image_attribution()
+    again = ImageAttribution.load(result.save(tmp_path / "result.json"))
+    assert again.to_dict() == json.loads(result.to_json())
+    np.testing.assert_array_equal(again.image, result.image)
+    np.testing.assert_array_equal(again.heat_map, result.heat_map)
+    assert str(again) == str(result)
+    for content in ({}, {"format": "captum-iba image/1"}, [], {**result.to_dict(), "image": "bm8="}):
+        with pytest.raises(ValueError, match="content"):
+            ImageAttribution.from_dict(content)
+    (tmp_path / "broken.json").write_text("{")
+    with pytest.raises(ValueError, match="which is not a saved attribution"):
+        ImageAttribution.load(tmp_path / "broken.json")
+
+
+def test_captum_draws_it():
+    result = image_attribution()
+    attributions, image = result.to_captum()
+    fig, _ = visualization.visualize_image_attr(attributions, image, "blended_heat_map", "positive", use_pyplot=False)
+    assert fig is not None
+    methods, signs = ["original_image", "heat_map", "masked_image"], ["all", "positive", "positive"]
+    fig, axes = visualization.visualize_image_attr_multiple(attributions, image, methods, signs, use_pyplot=False)
+    assert len(axes) == 3
+    wide = LayerAttribution.interpolate(result.layers[0].tensor, (8, 8), "bilinear")
+    np.testing.assert_allclose(wide[0, 0].numpy() / float(wide.sum()) * 8, result.bits)
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
+def test_figures(tmp_path, suffix):
+    path = image_attribution(label="a $1 <dog>").save_figure(tmp_path / f"figure.{suffix}")
+    assert path.stat().st_size > 1000
+    again = image_attribution(label="a $1 <dog>").save_figure(tmp_path / f"again.{suffix}")
+    assert path.read_bytes() == again.read_bytes()
+
+
+def test_a_figure_on_given_axes():
+    from matplotlib.figure import Figure
+
+    ax = Figure().add_subplot()
+    assert plot_image(image_attribution(), ax, count=1)[1] is ax
+    assert len(ax.lines) == 8  # the inner sides of a corner of 4 x 4 pixels
+
+
+def test_colors():
+    result = image_attribution()
+    assert heat_positions(np.zeros((2, 2))).max() == 0
+    assert heat_positions(result.heat_map).max() == 1
+    assert heat_over_image(result).shape == (8, 8, 3)
+    top = leading_regions(result, 1)
+    np.testing.assert_array_equal(top[4:, 4:], result.image[4:, 4:])
+    assert top[:4].min() > 200
+
+
+def test_pages(tmp_path):
+    result = image_attribution(label="<script>alert(1)</script>")
+    page = result.save_html(tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "<script>" not in page
+    assert "&lt;script&gt;" in page
+    assert page.count('src="data:image/png;base64,') == 3
+    assert "bottom right, rows 4–7" in page
+    assert "without it -0.400" in page
+    assert "http" not in page.replace("http-equiv", "")
+    several = image_page([image_attribution(), image_attribution(label="cat")])
+    assert "What the decisions need of the images" in several
+    assert image_attribution()._repr_html_() == image_map(image_attribution())
+    with pytest.raises(ValueError, match="attributions is empty"):
+        image_page([])
+
+
+@pytest.mark.parametrize(("size", "expected"), [((224, 224), 49), ((32, 32), 16), ((384, 300), 49), ((3, 5), 9)])
+def test_default_tiles(size, expected):
+    regions = tile_regions(*size)
+    assert regions.shape == size
+    assert regions.max() + 1 == expected == len(np.unique(regions))
+
+
+def test_bad_tiles_and_superpixels():
+    with pytest.raises(ValueError, match="n_tiles is 5, expected at most the 4 pixels"):
+        tile_regions(4, 8, n_tiles=5)
+    with pytest.raises(ValueError, match="n_tiles is 0"):
+        tile_regions(4, 8, n_tiles=0)
+    with pytest.raises(ValueError, match=r"pixels is \(4, 8\), expected an array"):
+        superpixels(np.zeros((4, 8), dtype=np.uint8))
+
+
+class Additive(torch.nn.Module):
+    """The logit of class 1 is the weighted sum of the quarters' means of the first channel."""
+
+    def forward(self, images):
+        of_tiles = torch.nn.functional.avg_pool2d(images[:, 0], 4).flatten(1)
+        return torch.stack([torch.zeros(len(images)), of_tiles @ torch.tensor([1.0, 2.0, 0.0, 4.0])], 1)
+
+
+def test_removed_regions_have_the_mean_color():
+    generator = torch.Generator().manual_seed(0)
+    image, regions = torch.rand(3, 8, 8, generator=generator), tile_regions(8, 8, n_tiles=2)
+    removal = RegionRemoval(ImageClassifier(Additive()), image, regions, 1, 2)
+    kept = torch.tensor([[True] * 4, [False] * 4, [True, True, True, False]])
+    images = removal.images(kept)
+    torch.testing.assert_close(images[0], image)
+    torch.testing.assert_close(images[1], image.mean((1, 2), keepdim=True).expand_as(image))
+    torch.testing.assert_close(images[2][:, :4], image[:, :4])
+    expected = Additive()(images).double().softmax(-1)[:, 1]
+    torch.testing.assert_close(removal(kept), expected, rtol=1e-6, atol=1e-6)
+
+
+def test_the_order_by_removal_by_hand():
+    def probability(kept):
+        kept = kept.double()
+        # 1 and 2 say the same, so that neither is missed alone.
+        same = torch.maximum(kept[:, 1], kept[:, 2])
+        return 0.5 * kept[:, 0] + 0.3 * same + 0.1 * kept[:, 3] - 0.05 * kept[:, 4] + 0.05
+
+    rows = []
+
+    def counted(kept):
+        rows.append(len(kept))
+        return probability(kept)
+
+    found = order_by_removal(counted, [4, 3, 2, 1, 0], n_regions=6)
+    assert found.order[0] == 0
+    assert found.order[1] == 3  # the second is the one that lowers it most after the first
+    assert found.order[-1] == 4
+    assert found.effects[:2] == pytest.approx((0.5, 0.1))
+    assert found.effects[-1] == pytest.approx(-0.05)
+    assert sum(rows) == 4 * 5 + 2
+    for regions in ([0, 0], [6], [-1]):
+        with pytest.raises(ValueError, match="regions has"):
+            order_by_removal(probability, regions, n_regions=6)
+
+
+def test_needed_among_the_leaders_alone():
+    # Region 3, which is no leader, can stand for 1; without it 1 is needed.
+    def probability(kept):
+        kept = kept.double()
+        return 0.4 * kept[:, 0] + 0.2 * kept[:, 2] + 0.3 * torch.maximum(kept[:, 1], kept[:, 3])
+
+    found = order_by_removal(probability, [0, 1, 2], n_regions=4)
+    # Missed by the whole image 0, needed by the leaders alone 0.3, after the other leaders 0.
+    assert dict(zip(found.order, found.effects, strict=True)) == pytest.approx({0: 0.4, 2: 0.2, 1: 0.1})
