@@ -77,4 +77,4 @@ def test_a_language_model_is_no_classifier_of_images(compared):
     config = json.loads(Path("vit/config.json").read_text("utf-8"))
     Path("vit/config.json").write_text(json.dumps({**config, "model_type": "llama"}), encoding="utf-8")
     done = run(*compared)
-    assert done.exit_code == 1 and "--model is vit, which is no classifier of images" in done.stderr
+    assert done.exit_code == 1 and "model: vit is no classifier of images" in done.stderr

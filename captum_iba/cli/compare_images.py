@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -19,10 +20,10 @@ from captum_iba.cli.common import (
     check_model,
     check_output_folder,
     loading,
-    named_model,
     note,
     plain_errors,
 )
+from captum_iba.cli.explain_image import load_image_explainer
 
 COMPARE_IMAGES_EXAMPLES = """\b
 Examples:
@@ -40,10 +41,15 @@ def compare_images(
     methods: Annotated[
         str,
         typer.Option(
-            help="Methods with commas between them: random, saliency, input_x_gradient, ig, gradient_shap, grad_cam, "
-            "guided_grad_cam, occlusion, lime, kernel_shap. A folder with other methods gets those that it lacks."
+            help="Methods with commas between them: iba, random, saliency, input_x_gradient, ig, gradient_shap, "
+            "grad_cam, guided_grad_cam, occlusion, lime, kernel_shap. A folder with other methods gets those that it "
+            "lacks."
         ),
-    ] = "grad_cam,ig,occlusion,random",
+    ] = "iba,grad_cam,ig,occlusion,random",
+    statistics_from: Annotated[
+        Path | None,
+        typer.Option(help="Folder or .npz of images for the statistics of iba.", show_default="those of each image"),
+    ] = None,
     target: Annotated[str, typer.Option(help="Class to explain: predicted, or label, that of the .npz.")] = "predicted",
     tile: Annotated[
         int | None, typer.Option(min=1, help="Side of a tile in pixels.", show_default="8 x 8 tiles")
@@ -66,7 +72,8 @@ def compare_images(
     """
     work = KeptWork("rows", out, quiet, "measured")
     with plain_errors(quiet, work.interrupted):
-        check_input("--images", images, "a folder of images or an .npz", folder=True)
+        for option, path in (("--images", images), ("--statistics-from", statistics_from)):
+            check_input(option, path, "a folder of images or an .npz", folder=True)
         check_model(model)
         check_output_folder("--out", out)
         if target not in ("predicted", "label"):
@@ -76,7 +83,8 @@ def compare_images(
             import torch
 
             from captum_iba.compare.image_comparison import compare_images as compare
-            from captum_iba.compare.image_files import load_image_classifier, pixel_values, read_images
+            from captum_iba.compare.image_files import read_images
+            from captum_iba.methods.iba_of_images import iba_of_images
             from captum_iba.methods.image_methods import IMAGE_METHODS
             from captum_iba.metrics import tiles
             from captum_iba.text.arguments import check_device
@@ -90,14 +98,17 @@ def compare_images(
                 raise typer.BadParameter(f"--target: {images} has no labels, expected predicted.")
             check_device(device, "--device")
             note(f"loading {model}", quiet)
-            with named_model(model):
-                classifier, processor = load_image_classifier(
-                    model, device, getattr(torch, (dtype or Precision.float32).value)
-                )
+            explainer = load_image_explainer(model, device=device, dtype=(dtype or Precision.float32).value)
         chosen = list(range(len(found.images)))
         if examples is not None and examples < len(chosen):
             chosen = sorted(random.Random(seed).sample(chosen, examples))
-        pixels = pixel_values(processor, [found.images[i] for i in chosen], classifier)
+        pixels = explainer.inputs([found.images[i] for i in chosen])
+        functions = {name: IMAGE_METHODS[name].function for name in names}
+        if "iba" in functions:
+            if statistics_from is not None:
+                note(f"statistics of the images of {statistics_from}", quiet)
+                explainer.estimate_statistics(read_images(statistics_from).images)
+            functions["iba"] = partial(iba_of_images, explainer=explainer)
         labels = None
         if target == "label" and found.labels is not None:
             labels = torch.tensor([found.labels[i] for i in chosen])
@@ -105,10 +116,10 @@ def compare_images(
         note(f"{len(chosen)} of {len(found.images)} images, {len(names)} method{'s' * (len(names) > 1)}", quiet)
         with work.every_minute():
             comparison = compare(
-                classifier,
+                explainer.model,
                 pixels,
                 labels,
-                names,
+                functions,
                 regions=None if tile is None else tiles(pixels.shape[2], pixels.shape[3], size=tile),
                 layer=layer,
                 batch_size=batch_size,

@@ -117,7 +117,9 @@ def explain_image(
         training = [] if statistics_from is None else images_in(statistics_from)
         with loading():
             note(f"loading {model}", quiet)
-            explainer = _load(model, weights, layer, statistics, device, (dtype or Precision.float32).value)
+            explainer = load_image_explainer(
+                model, weights, layer, statistics, device, (dtype or Precision.float32).value
+            )
         if training:
             note(f"estimating statistics from {len(training):,} images", quiet)
             explainer.estimate_statistics(training, preset=preset.value)
@@ -153,9 +155,15 @@ def images_in(folder: Path) -> list[Path]:
     return found
 
 
-def _load(
-    model: str, weights: Path | None, layer: str | None, statistics: Path | None, device: str | None, dtype: str
+def load_image_explainer(
+    model: str,
+    weights: Path | None = None,
+    layer: str | None = None,
+    statistics: Path | None = None,
+    device: str | None = None,
+    dtype: str = "float32",
 ) -> ImageExplainer:
+    """The explainer of a folder of transformers, or of a classifier of torchvision."""
     import torch
 
     from captum_iba.vision import ImageExplainer

@@ -65,7 +65,9 @@ class _Explaining:
         assert isinstance(self.explainer, GenerationExplainer)
         if len(prompts) > 1:
             settings = dict(self.settings)
-            columns = {f"{name}s": [settings.pop(name, None)] * len(prompts) for name in ("span", "contrast")}
+            columns: dict[str, Any] = {
+                f"{name}s": [settings.pop(name, None)] * len(prompts) for name in ("span", "contrast")
+            }
             return self.explainer.explain_batch(prompts, responses, **columns, **settings)
         results = []
         for prompt, response in zip(prompts, responses, strict=True):

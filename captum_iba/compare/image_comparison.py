@@ -24,7 +24,7 @@ from captum_iba.metrics.scores import aopc, area_between, deletion_area, inserti
 from captum_iba.text.json_result import library_versions
 from captum_iba.text.statistics import model_fingerprint
 
-DEFAULT_METHODS_FOR_IMAGES = ("grad_cam", "ig", "occlusion", "random")
+DEFAULT_METHODS_FOR_IMAGES = ("iba", "grad_cam", "ig", "occlusion", "random")
 """The methods of a comparison that names none."""
 
 EIGHTHS = tuple(step / 8 for step in range(1, 9))

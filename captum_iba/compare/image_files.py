@@ -1,4 +1,4 @@
-"""Images from a folder or an archive of NumPy, and the classifier of transformers that reads them."""
+"""Images from a folder or an archive of NumPy."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor, nn
 
 _ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 _HINT = 'run: pip install "captum-iba[text]"'
@@ -66,32 +64,3 @@ def _read_folder(folder: Path) -> FileOfImages:
         except (UnidentifiedImageError, OSError) as error:
             raise ValueError(f"{path} cannot be read as an image: {error}") from error
     return FileOfImages(images, [str(path.relative_to(folder)) for path in paths], None)
-
-
-def load_image_classifier(
-    name: str | Path, device: str | None = None, dtype: torch.dtype = torch.float32
-) -> tuple[nn.Module, Any]:
-    """A classifier of images and its image processor, as transformers load them; weights from safetensors alone.
-
-    Raises:
-        OSError: There is no such model.
-    """
-    from transformers import AutoImageProcessor, AutoModelForImageClassification
-
-    try:
-        processor = AutoImageProcessor.from_pretrained(str(name))  # type: ignore[no-untyped-call]
-        model = AutoModelForImageClassification.from_pretrained(str(name), dtype=dtype, use_safetensors=True)
-    except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise OSError(f"model is {name}, which is no classifier of images that transformers load: {reason}") from error
-    return model.to(device or "cpu").eval(), processor
-
-
-def pixel_values(processor: Any, images: list[Any], model: nn.Module) -> Tensor:
-    """Images as the model takes them, (N, C, H, W), of its type and on its device."""
-    parts = [processor(images=image, return_tensors="pt")["pixel_values"] for image in images]
-    sizes = {tuple(part.shape) for part in parts}
-    if len(sizes) > 1:
-        raise ValueError(f"the image processor gives the sizes {sorted(sizes)}, expected one size for all images")
-    parameter = next(model.parameters())
-    return torch.cat(parts).to(parameter.device, parameter.dtype)

@@ -22,6 +22,7 @@ from captum_iba.methods.gradient_methods import (
     saliency,
 )
 from captum_iba.methods.iba import information_bottleneck
+from captum_iba.methods.iba_of_images import iba_of_images
 from captum_iba.methods.image_methods import attribute_images, register_image_method
 from captum_iba.methods.lime import lime, lime_as_released
 from captum_iba.methods.perturbation_methods import captum_lime, kernel_shap, leave_one_out, occlusion
@@ -41,6 +42,8 @@ __all__ = [
     "register_method",
     "score",
 ]
+
+register_image_method("iba", iba_of_images, "Information bottleneck; the regions with the most bits, by removal.")
 
 _without_layer = partial(register_method, uses_layer=False)
 _without_layer_or_seed = partial(register_method, uses_layer=False, uses_seed=False)

@@ -120,8 +120,8 @@ class ImageMethod:
 
 
 IMAGE_METHODS: dict[str, ImageMethod] = {}
-"""The methods by name. One that needs more than the task, as a bottleneck with statistics of its layer does, is a
-function that holds it: ``register_image_method("name", partial(function, explainer=explainer), "...")``."""
+"""The methods by name. One that needs more than the task is a function that holds it, as
+``partial(iba_of_images, explainer=explainer)`` holds the statistics of its layers."""
 
 
 def register_image_method(name: str, function: Callable[..., Tensor], description: str) -> ImageMethod:

@@ -290,6 +290,17 @@ class ImageExplainer:
             results.append(replace(result, check=_check(removal, result, seed)) if check else result)
         return results[0] if one else results
 
+    def inputs(self, images: Any) -> Tensor:
+        """Images as the model takes them, (B, 3, H, W): read, transformed, on its device.
+
+        Args:
+            images: As for :meth:`explain`.
+
+        Raises:
+            TypeError, ValueError: As :meth:`explain`.
+        """
+        return self._batch(as_batch(images, self.classifier.transform)[0])
+
     def find_layers(self, images: Tensor, preset: str = "default") -> tuple[ImageLayer, ...]:
         """The layers that :meth:`explain` uses for inputs of this size, (B, 3, H, W).
 

@@ -151,9 +151,14 @@ def load_image_classifier(
             name=error.name,
         ) from error
     name = os.fspath(name_or_path)
-    model, processor, missing = load_pretrained(
-        AutoModelForImageClassification, AutoImageProcessor, name, device, dtype=dtype
-    )
+    try:
+        model, processor, missing = load_pretrained(
+            AutoModelForImageClassification, AutoImageProcessor, name, device, dtype=dtype
+        )
+    except ValueError as error:
+        if "Unrecognized configuration class" not in str(error):
+            raise
+        raise ValueError(f"model: {name} is no classifier of images: {str(error).splitlines()[0]}") from error
     if missing:
         raise ValueError(
             f"model: {name} is not a trained image classifier, its file lacks {', '.join(missing[:3])}; expected a "

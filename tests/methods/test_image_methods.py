@@ -73,7 +73,7 @@ def test_a_map_does_not_depend_on_the_others(name, model, images):
 
 
 def test_every_method_is_there():
-    assert list(IMAGE_METHODS) == BUILT_IN
+    assert list(IMAGE_METHODS) == [*BUILT_IN, "iba"]
     assert all(method.description.endswith(".") for method in IMAGE_METHODS.values())
 
 
