@@ -211,8 +211,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     def save(figures: dict[str, Any]) -> None:
         about = (
             f"{len(explained)} images, statistics of {len(training)} others. Rows of forward passes for an image; "
-            f"those of the bottleneck begin at its layer. Milliseconds of one core, for {N_TIMED} images one at a "
-            f"time, and for all in batches of {BATCH} (occlusion runs each by itself)."
+            "those of the bottleneck begin at its layer. Milliseconds of one core, for "
+            f"{N_TIMED} images one at a time, and for all in batches of {BATCH} (occlusion runs each by itself)."
         )
         body = f"{about}\n\n{table_of(figures)}"
         keep(options.out, "image_default", named, "The default for images", machine(), body, figures=figures)

@@ -61,8 +61,8 @@ def resolve_image_settings(
 def default_layers(preset: str, blocks: Sequence[ImageLayer], image_size: tuple[int, int]) -> tuple[ImageLayer, ...]:
     """The layers of a preset, of all blocks that hold a grid.
 
-    - ``"default"``: the middle and the end of the last third of the blocks. Of transformers with a class token the last
-      block is left out: the class may be read from that token alone.
+    - ``"default"``: the middle and the end of the last third of the blocks; of transformers with a class token, which
+      gathers what the class needs, the first block and the last one of the first half.
     - ``"per_sample"``: the last block of an eighth of the image's resolution, as in Schulz et al. (2020); else the
       middle one.
     - ``"coiba"``: the first layer normalization of each block, from a quarter of the depth on, of the grid that most
@@ -75,9 +75,13 @@ def default_layers(preset: str, blocks: Sequence[ImageLayer], image_size: tuple[
         common = Counter(block.grid for block in blocks).most_common(1)[0][0]
         same = [block for block in blocks if block.grid == common]
         return tuple(_first_normalization(block) for block in same[len(same) // 4 :])
-    read = blocks[:-1] if len(blocks) > 1 and blocks[-1].grid.n_extra else blocks
-    later = read[2 * len(read) // 3 :]
-    return tuple({layer.name: layer for layer in (later[(len(later) - 1) // 2], later[-1])}.values())
+    if blocks[-1].grid.n_extra:
+        part = blocks[: max(1, len(blocks) // 2)]
+        chosen = [part[0], part[-1]]
+    else:
+        part = blocks[2 * len(blocks) // 3 :]
+        chosen = [part[(len(part) - 1) // 2], part[-1]]
+    return tuple({layer.name: layer for layer in chosen}.values())
 
 
 def _first_normalization(block: ImageLayer) -> ImageLayer:
