@@ -49,6 +49,10 @@ class DrawableBits(Protocol):
     @property
     def target_label(self) -> str: ...
     @property
+    def question(self) -> str: ...
+    @property
+    def measured(self) -> str: ...
+    @property
     def target_probability(self) -> float: ...
     @property
     def predicted_label(self) -> str: ...
@@ -396,18 +400,12 @@ def ranked_words(attribution: DrawableBits) -> tuple[list[RankedWord], list[Rank
     if has_neutral_statistics(attribution):
         spread = [math.nan] * len(shares)
     places = word_places(attribution)
-    rows = []
-    for i, word in enumerate(attribution.words):
-        rows.append(
-            RankedWord(
-                visible(word.word),
-                places[i],
-                word.bits,
-                float(shares[i]),
-                float(spread[i]),
-                is_punctuation=_is_punctuation(word.word),
-            )
+    rows = [
+        RankedWord(visible(word.word), places[i], word.bits, float(shares[i]), float(spread[i]))._replace(
+            is_punctuation=_is_punctuation(word.word)
         )
+        for i, word in enumerate(attribution.words)
+    ]
     order = ranking(attribution)
     same_order = [bool((repeated[:, i] > repeated[:, j]).all()) for i, j in pairwise(order)]
     rows = [rows[i]._replace(tied=not all(same_order[max(0, rank - 1) : rank + 1])) for rank, i in enumerate(order)]
@@ -444,14 +442,14 @@ def remark(attribution: DrawableBits) -> str:
     masked, check = attribution.masked_probability, attribution.check
     if lost_prediction(attribution):
         return (
-            f"The mask closes too much: through it, the probability of {attribution.target_label} is {masked:.1%}, and "
+            f"The mask closes too much: through it, {attribution.measured} is {masked:.1%}, and "
             "bits may be too few. A smaller beta, or statistics from texts like this help."
         )
     if not has_hardly_any_bits(attribution):
         return ""
     if masked is None:
         return HARDLY_ANYTHING
-    through = f"through the mask, the probability of {attribution.target_label} is {masked:.1%}"
+    through = f"through the mask, {attribution.measured} is {masked:.1%}"
     if masked < attribution.target_probability - _LARGE_DROP:
         return f"Hardly any bits above the floor pass the mask: {through}."
     if check is not None and check.without_leading < check.probability - _LARGE_DROP:

@@ -20,7 +20,7 @@ from captum_iba.methods import AttributionTask, attribute, score
 from captum_iba.text import TextExplainer, cached_statistics, encoding
 from captum_iba.text import bottleneck as bottleneck_module
 from captum_iba.text.classifier import Classifier
-from captum_iba.text.explainer import explain_layers
+from captum_iba.text import explain_layers
 from captum_iba.text.statistics import classifier_fingerprint, tokenizer_fingerprint
 
 from .bag_of_tokens import BagConfig, bag_of_tokens
