@@ -41,6 +41,14 @@ from captum_iba.cli.common import (
     read_columns,
     read_texts,
 )
+from captum_iba.cli.head_options import (
+    ChoiceOption,
+    EntityOption,
+    HeadOptions,
+    MaskOption,
+    QuestionOption,
+    WordOption,
+)
 
 if TYPE_CHECKING:
     from captum_iba.methods import Scores
@@ -101,6 +109,11 @@ def explain(
     target: Annotated[
         str | None, typer.Option(help="Class to explain: label or number.", show_default="the predicted one")
     ] = None,
+    word: WordOption = None,
+    entity: EntityOption = None,
+    question: QuestionOption = None,
+    mask: MaskOption = None,
+    choice: ChoiceOption = None,
     preset: Annotated[BottleneckPreset, typer.Option(help="Settings that belong together.")] = BottleneckPreset.default,
     granularity: Annotated[
         Granularity | None, typer.Option(help="What shares one value of the mask.", show_default="the preset's")
@@ -199,14 +212,20 @@ def explain(
         if statistics is None and preset is not BottleneckPreset.as_released:
             _find_statistics(explainer, model, statistics_from, (text_column, pair_column), quiet)
         attribute: Callable[..., list[TextAttribution]] = explainer.explain
-        if where.remote or keep is not None or len(first_texts) > batch_size:
+        head = explainer.classifier.head
+        if not head.has_classes and (where.remote or keep is not None or names):
+            raise typer.BadParameter(f"--keep, --executor ray and --methods are for classifiers, not for {head.kind}.")
+        options = HeadOptions(word or [], entity or [], question or [], mask, choice or [])
+        wanted = _target(target, explainer.classifier.labels)
+        first_texts, second, asked = options.arguments(explainer, first_texts, pair or second_texts, wanted)
+        if head.has_classes and (where.remote or keep is not None or len(first_texts) > batch_size):
             attribute = partial(explain_texts, where, explainer, device=device, keep=keep, on_batch=work.progressed)
         work.total = len(first_texts)
         with quiet_workers(where), work.every_minute():
             results = attribute(
                 first_texts,
-                pair or second_texts,
-                target=_target(target, explainer.classifier.labels),
+                second,
+                **asked,
                 granularity=None if granularity is None else granularity.value,
                 preset=preset.value,
                 beta=beta,
@@ -219,6 +238,8 @@ def explain(
                 batch_size=batch_size,
                 show_progress=not quiet and sys.stderr.isatty(),
             )
+        if len(results) != len(first_texts):  # of all entities
+            read = FileOfTexts([result.text for result in results])
         scores = _scores(names, layers, explainer, results, seed, quiet)
         _deliver(results, scores, read, explainer.classifier.labels, html, json_file, quiet)
 
@@ -306,13 +327,15 @@ def _check_configuration(model: str | None, layers: list[int | str] | None, targ
 
     from captum_iba.demo import embedded_model_path
     from captum_iba.text.arguments import find_target
+    from captum_iba.text.heads import Head, head_of_architectures
 
     try:
         config = AutoConfig.from_pretrained(embedded_model_path() if model is None else model)
     except Exception:  # loading the model says what is wrong
         return
     labels = [str(label) for _, label in sorted(config.id2label.items())]
-    if target is not None and sorted(config.id2label) == list(range(len(labels))) and len(labels) > 1:
+    of_texts = head_of_architectures(config.architectures) is Head
+    if target is not None and of_texts and sorted(config.id2label) == list(range(len(labels))) and len(labels) > 1:
         find_target(_target(target, labels), labels)
     depth = getattr(config, "num_hidden_layers", None)
     if isinstance(depth, int) and not config.is_encoder_decoder:
