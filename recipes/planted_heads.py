@@ -6,8 +6,11 @@ The sentences are of templates. In those for token classification a name is the 
 the word before it ("Doctor", "Lake") decides. In those for question answering a person, a thing and a room are in the
 context, and one word of the question ("who", "what", "where") decides which of them answers. All other words are drawn
 at random. Some sentences of the training have no such word: the name is then no entity, and the question without an
-answer, so that no class is what the model says without the cue. Both models are BERTs of two layers from random weights, with a vocabulary of whole words: seconds on one
-core.
+answer, so that no class is what the model says without the cue. Both models are BERTs of two layers from random weights,
+with a vocabulary of whole words: seconds on one core.
+
+Models that small gather a cue at the position of the target in their first block, past the mask of the blocks; so the
+mask is at the word embeddings, before any token has read another, is the default of these heads; both are measured.
 """
 
 from __future__ import annotations
@@ -31,9 +34,9 @@ from captum_iba._files import write_text
 from captum_iba.text import TextExplainer
 from captum_iba.visualization.pieces import ranking
 
-NAMES = ["Morgan", "Jordan", "Florence", "Austin", "Chelsea", "Sydney", "Victoria", "Madison", "Georgia", "Lincoln", "Dallas", "Carson"]
+NAMES = ["Morgan", "Jordan", "Florence", "Austin", "Chelsea", "Sydney", "Victoria", "Madison", "Georgia", "Lincoln"]
 TITLES = {"PER": ["Doctor", "Professor", "Captain", "Judge"], "LOC": ["Lake", "Mount", "Port", "Fort"]}
-FILLERS = ["yesterday", "again", "often", "quietly", "today", "maybe", "finally", "suddenly", "there", "always", "soon", "later"]
+FILLERS = ["yesterday", "again", "often", "quietly", "today", "maybe", "finally", "suddenly", "there", "always"]
 VERBS = ["saw", "remembered", "described", "missed", "praised", "painted"]
 PEOPLE = ["we", "they", "she", "he", "everyone", "nobody"]
 ITEMS = ["book", "lamp", "coat", "ring", "plate", "clock", "map", "key", "cup", "scarf"]
@@ -208,7 +211,7 @@ def report(count: int = 100, save: Path | None = None) -> list[dict[str, Any]]:
             folder = save / name.replace(" ", "_")
             model.save_pretrained(folder)
             tokenizer.save_pretrained(folder)
-        for layer in (None, 1):
+        for layer in (None, [1, 2]):
             explainer = TextExplainer(model, tokenizer, layer=layer)
             cue_statistics(explainer, paired=explain is explain_answers)
             for mask_target in (False, True):
@@ -219,7 +222,7 @@ def report(count: int = 100, save: Path | None = None) -> list[dict[str, Any]]:
                 rows.append(
                     {
                         "head": name,
-                        "layers": "all" if layer is None else str(layer),
+                        "layer": "word embeddings" if layer is None else "all blocks",
                         "mask_target": mask_target,
                         "texts": count,
                         "model is right": sum(right for right, _ in found),

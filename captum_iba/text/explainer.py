@@ -28,7 +28,7 @@ from captum_iba.text.bottleneck import MASK_LOST_PREDICTION, NEUTRAL_STATISTICS,
 from captum_iba.text.classifier import Classifier, load_classifier
 from captum_iba.text.deletion import check_by_deletion
 from captum_iba.text.head_targets import check_choices, find_targets
-from captum_iba.text.layers import check_layers, find_layers, published_layer
+from captum_iba.text.layers import check_layers, embedding_layer, find_layers, published_layer
 from captum_iba.text.result import TextAttribution, TextTarget, mean_attribution
 from captum_iba.visualization.pieces import NEUTRAL_TEXTS, lost_prediction
 
@@ -48,7 +48,8 @@ class TextExplainer:
         tokenizer (PreTrainedTokenizerBase): Its tokenizer, a fast one.
         layer (int, str, sequence of them, or None): Block number from 1, or a module's name. Several layers share one
             mask, and information is measured at the first of them. Default: all blocks, and for the published presets
-            the one at three quarters of the depth, 9 of 12.
+            the one at three quarters of the depth, 9 of 12; for heads that read single positions the word embeddings,
+            since their first block reads other words into the position of the target, which stays open.
         statistics (FeatureStatistics, sequence of them, path or None): Dataset statistics of each layer, or the path
             of a file or folder from :meth:`save_statistics`. Default: :meth:`use_neutral_statistics`, which
             :meth:`estimate_statistics` with texts like yours improves on.
@@ -75,6 +76,8 @@ class TextExplainer:
         max_length: int | None = None,
     ) -> None:
         self.classifier = Classifier(model, tokenizer, max_length)
+        if layer is None and self.classifier.head.has_target_words:
+            layer = embedding_layer(model)
         self.layers = find_layers(model, layer)
         check_layers(self.classifier, self.layers)
         self._all_blocks = layer is None
