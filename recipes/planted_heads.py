@@ -6,11 +6,11 @@ The sentences are of templates. In those for token classification a name is the 
 the word before it ("Doctor", "Lake") decides. In those for question answering a person, a thing and a room are in the
 context, and one word of the question ("who", "what", "where") decides which of them answers. All other words are drawn
 at random. Some sentences of the training have no such word: the name is then no entity, and the question without an
-answer, so that no class is what the model says without the cue. Both models are BERTs of two layers from random weights,
-with a vocabulary of whole words: seconds on one core.
+answer, so that no class is what the model says without the cue. Both models are BERTs of two layers from random
+weights, with a vocabulary of whole words: seconds on one core.
 
-Models that small gather a cue at the position of the target in their first block, past the mask of the blocks; so the
-mask is at the word embeddings, before any token has read another, is the default of these heads; both are measured.
+Models that small gather a cue at the position of the target in their first block, past the mask of the blocks. The
+default of these heads, a mask at the word embeddings, is before that; both are counted.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 def entity_sentence(draw: random.Random) -> tuple[list[str], int, int, str]:
     """Words of a sentence, the numbers of the cue and of the name in it, and the class of the name."""
     label = draw.choice(("PER", "LOC"))
-    before = draw.choices(FILLERS, k=draw.randint(0, 3)) + [draw.choice(PEOPLE), draw.choice(VERBS)]
+    before = [*draw.choices(FILLERS, k=draw.randint(0, 3)), draw.choice(PEOPLE), draw.choice(VERBS)]
     words = [*before, draw.choice(TITLES[label]), draw.choice(NAMES), *draw.choices(FILLERS, k=draw.randint(1, 4))]
     return words, len(before), len(before) + 1, label
 
@@ -70,7 +70,8 @@ def word_tokenizer() -> Any:
     """A fast tokenizer of whole words."""
     words = {
         *NAMES,
-        *sum(TITLES.values(), []),
+        *TITLES["PER"],
+        *TITLES["LOC"],
         *FILLERS,
         *VERBS,
         *PEOPLE,

@@ -226,6 +226,15 @@ class TextAttribution(JsonResult):
             return f"the closeness to {self.target_label}"
         return f"the probability of {self.target_label}"
 
+    @property
+    def open_words(self) -> str:
+        """A sentence on the words of the target, where they have no bottleneck; empty without such."""
+        about = self.explained
+        own = [] if about is None else [t for t in self.tokens if about.holds(t.sequence, t.start, t.end)]
+        if about is None or not own or any(token.bits for token in own):
+            return ""
+        return f'"{about.text or about.label}" itself stays open, and has no bits.'
+
     @cached_property
     def words(self) -> tuple[Word, ...]:
         """The words in order, without special tokens."""
@@ -314,6 +323,8 @@ class TextAttribution(JsonResult):
         lines.append(self.headline())
         lines.append(printable(self.text) + ("" if self.pair is None else f" | {printable(self.pair)}"))
         leading, rest = ranked_words(self)
+        if sentence := self.open_words:
+            lines.append(printable(sentence))
         if sentence := remark(self):
             lines.append(sentence)
         shown = (leading or rest)[:_PRINTED_WORDS]
