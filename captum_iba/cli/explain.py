@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import sys
 from collections.abc import Callable, Sequence
 from enum import Enum
@@ -42,14 +41,20 @@ from captum_iba.cli.common import (
     print_result,
     quiet_workers,
     read_columns,
-    read_texts,
 )
+from captum_iba.cli.head_options import (
+    ChoiceOption,
+    EntityOption,
+    HeadOptions,
+    MaskOption,
+    QuestionOption,
+    WordOption,
+)
+from captum_iba.cli.statistics_of_texts import find_statistics
 
 if TYPE_CHECKING:
     from captum_iba.methods import Scores
     from captum_iba.text import TextAttribution, TextExplainer
-
-_TEXTS_OF_STATISTICS = 500  # as compare takes
 
 EXPLAIN_EXAMPLES = """\b
 Examples:
@@ -106,6 +111,11 @@ def explain(
     target: Annotated[
         str | None, typer.Option(help="Class to explain: label or number.", show_default="the predicted one")
     ] = None,
+    word: WordOption = None,
+    entity: EntityOption = None,
+    question: QuestionOption = None,
+    mask: MaskOption = None,
+    choice: ChoiceOption = None,
     preset: Annotated[BottleneckPreset, typer.Option(help="Settings that belong together.")] = BottleneckPreset.default,
     granularity: Annotated[
         Granularity | None, typer.Option(help="What shares one value of the mask.", show_default="the preset's")
@@ -202,16 +212,22 @@ def explain(
             note(f"loading {model or 'the embedded model'}", quiet)
             explainer = _load(model, layers, statistics, None if where.remote else device, dtype)
         if statistics is None and preset is not BottleneckPreset.as_released:
-            _find_statistics(explainer, model, statistics_from, (text_column, pair_column), quiet)
+            find_statistics(explainer, model, statistics_from, (text_column, pair_column), quiet)
         attribute: Callable[..., list[TextAttribution]] = explainer.explain
-        if where.remote or keep is not None or len(first_texts) > batch_size:
+        head = explainer.classifier.head
+        if not head.has_classes and (where.remote or keep is not None or names):
+            raise typer.BadParameter(f"--keep, --executor ray and --methods are for classifiers, not for {head.kind}.")
+        options = HeadOptions(word or [], entity or [], question or [], mask, choice or [])
+        wanted = _target(target, explainer.classifier.labels)
+        first_texts, second, asked = options.arguments(explainer, first_texts, pair or second_texts, wanted)
+        if head.has_classes and (where.remote or keep is not None or len(first_texts) > batch_size):
             attribute = partial(explain_texts, where, explainer, device=device, keep=keep, on_batch=work.progressed)
         work.total = len(first_texts)
         with quiet_workers(where), work.every_minute():
             results = attribute(
                 first_texts,
-                pair or second_texts,
-                target=_target(target, explainer.classifier.labels),
+                second,
+                **asked,
                 granularity=None if granularity is None else granularity.value,
                 preset=preset.value,
                 beta=beta,
@@ -224,6 +240,8 @@ def explain(
                 batch_size=batch_size,
                 show_progress=not quiet and sys.stderr.isatty(),
             )
+        if len(results) != len(first_texts):  # of all entities
+            read = FileOfTexts([result.text for result in results])
         scores = _scores(names, layers, explainer, results, seed, quiet)
         _deliver(results, scores, read, explainer.classifier.labels, html, json_file, quiet)
 
@@ -317,13 +335,15 @@ def _check_configuration(model: str | None, layers: list[int | str] | None, targ
 
     from captum_iba.demo import embedded_model_path
     from captum_iba.text.arguments import find_target
+    from captum_iba.text.heads import Head, head_of_architectures
 
     try:
         config = AutoConfig.from_pretrained(embedded_model_path() if model is None else model)
     except Exception:  # loading the model says what is wrong
         return
     labels = [str(label) for _, label in sorted(config.id2label.items())]
-    if target is not None and sorted(config.id2label) == list(range(len(labels))) and len(labels) > 1:
+    of_texts = head_of_architectures(config.architectures) is Head
+    if target is not None and of_texts and sorted(config.id2label) == list(range(len(labels))) and len(labels) > 1:
         find_target(_target(target, labels), labels)
     depth = getattr(config, "num_hidden_layers", None)
     if isinstance(depth, int) and not config.is_encoder_decoder:
@@ -357,36 +377,6 @@ def _load(
 def _target(target: str | None, labels: Sequence[str]) -> int | str | None:
     """A number is a class's number, unless a label is called so."""
     return target if target is None or target in labels else number_or_name(target)
-
-
-def _find_statistics(
-    explainer: TextExplainer,
-    model: str | None,
-    source: Path | None,
-    columns: tuple[str | None, str | None],
-    quiet: bool,
-) -> None:
-    from captum_iba.demo import embedded_statistics
-    from captum_iba.text import cached_statistics
-
-    if source is not None:
-        # The columns are those of --file, if this file has columns at all.
-        texts, pairs = read_texts(str(source), *(columns if has_columns(str(source)) else (None, None)))
-        count = len(texts)
-        if count > _TEXTS_OF_STATISTICS:
-            chosen = sorted(random.Random(0).sample(range(count), _TEXTS_OF_STATISTICS))
-            texts, pairs = [texts[i] for i in chosen], None if pairs is None else [pairs[i] for i in chosen]
-        of_all = "" if len(texts) == count else f"{len(texts)} of "
-        note(f"statistics of {of_all}the {count} texts of {source}", quiet)
-        path, was_cached = cached_statistics(
-            explainer, texts, pairs=pairs, show_progress=not quiet and sys.stderr.isatty()
-        )
-        note(f"statistics of {source} {'found' if was_cached else 'estimated and kept'} at {path}", quiet)
-    elif model is None and all(block.index is not None for block in explainer.layers):
-        explainer.statistics = tuple(embedded_statistics(block.index or 0) for block in explainer.layers)
-        note("statistics: those of the embedded model, over film reviews", quiet)
-    else:
-        note("statistics: of neutral texts in the package; --statistics-from FILE estimates them from yours", quiet)
 
 
 def _scores(

@@ -26,6 +26,7 @@ from captum_iba.attr.settings import PRESETS, preset_values
 from captum_iba.compare.parallel import Executor
 from captum_iba.text.arguments import batches_by_length, check_texts, resolve_text_settings, targets_per_text
 from captum_iba.text.bottleneck import MASK_LOST_PREDICTION
+from captum_iba.text.classifier import require_classes
 from captum_iba.text.explainer import TextExplainer
 from captum_iba.text.generation import GENERATION
 from captum_iba.text.generation_explainer import GenerationExplainer
@@ -122,6 +123,7 @@ def explain_texts(
 
         >>> results = explain_texts(RayExecutor(workers=2), explainer, reviews, preset="paper")
     """
+    require_classes(explainer.classifier, "explain_texts")
     first, second = check_texts(texts, pairs)
     targets = targets_per_text(target, len(first), explainer.classifier.labels)
     batches = batches_by_length([len(item) for item in explainer.classifier.encode(first, second)], batch_size)

@@ -24,7 +24,7 @@ from captum_iba.demo import embedded_model_path, embedded_statistics
 from captum_iba.methods import find_method
 from captum_iba.metrics import NINTHS
 from captum_iba.text.arguments import batches_by_length
-from captum_iba.text.classifier import Classifier, load_classifier
+from captum_iba.text.classifier import Classifier, load_classifier, require_classes
 from captum_iba.text.encoding import EncodedText
 from captum_iba.text.json_result import library_versions
 from captum_iba.text.model_properties import model_name
@@ -68,6 +68,7 @@ def prepare(
     here = None if executor is not None and executor.remote else config.device
     model, tokenizer = load_classifier(config.model or embedded_model_path(), here, getattr(torch, config.dtype))
     classifier = Classifier(model, tokenizer, config.max_length)
+    require_classes(classifier, "a comparison")
     if classifier.multi_label:
         raise ValueError("model: its classes have probabilities of their own; one whose classes compete is needed.")
     data = load_data(

@@ -18,7 +18,7 @@ from captum_iba.attr._model.guard import ModuleGuard
 from captum_iba.attr.feature_statistics import FeatureStatistics
 from captum_iba.methods.task import AttributionTask, FloatArray, Scores, no_statistics, random_states_restored
 from captum_iba.text.arguments import check_texts, targets_per_text
-from captum_iba.text.classifier import Classifier, predicted_classes
+from captum_iba.text.classifier import Classifier, predicted_classes, require_classes
 from captum_iba.text.encoding import EncodedText, scores_per_word
 from captum_iba.text.explainer import TextExplainer
 from captum_iba.text.layers import Block, find_layers
@@ -256,6 +256,7 @@ def attribute(
     if isinstance(classifier, TextExplainer):
         statistics = _own_statistics(classifier) if statistics is None else statistics
         classifier = classifier.classifier
+    require_classes(classifier, "attribute")
     first, second = check_texts(texts, pairs, classifier.labels)
     encoded = classifier.encode(first, second)
     targets = targets_per_text(target, len(first), classifier.labels)

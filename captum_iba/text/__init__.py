@@ -9,12 +9,13 @@
 
 from captum_iba.text.classifier import Classifier, load_classifier
 from captum_iba.text.encoding import EncodedText
-from captum_iba.text.explainer import TextExplainer, cached_statistics, explain_layers
+from captum_iba.text.explainer import TextExplainer
 from captum_iba.text.generation import LLMInformationBottleneckAttribution
 from captum_iba.text.generation_explainer import GenerationExplainer
 from captum_iba.text.generation_result import GenerationAttribution, PromptCheck, PromptPart, ResponseToken
 from captum_iba.text.layers import Block, default_layer, find_blocks, find_layer, find_layers
-from captum_iba.text.result import TextAttribution, TextTrace, Token, Word
+from captum_iba.text.many_layers import cached_statistics, explain_layers
+from captum_iba.text.result import TextAttribution, TextTarget, TextTrace, Token, Word
 from captum_iba.text.statistics import cache_folder
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "ResponseToken",
     "TextAttribution",
     "TextExplainer",
+    "TextTarget",
     "TextTrace",
     "Token",
     "Word",

@@ -125,6 +125,12 @@ def targets_per_text(target: Any, count: int, labels: Sequence[str]) -> list[int
 class ExplainOptions(SettingsOverrides, total=False):
     """Keyword arguments of :meth:`TextExplainer.explain`, with those that override single settings."""
 
+    word: int | str | Sequence[int | str] | None
+    token: int | Sequence[int] | None
+    entity: int | str | Sequence[int | str] | None
+    choices: Sequence[str] | Sequence[Sequence[str]] | None
+    tolerance: float | None
+    mask_target: bool
     preset: str | BottleneckSettings
     seed: int
     batch_size: int

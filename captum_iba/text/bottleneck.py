@@ -11,6 +11,7 @@ import torch
 from captum_iba._compat import progress
 from captum_iba.attr.feature_statistics import FeatureStatistics
 from captum_iba.attr.information_bottleneck import InformationBottleneckAttribution
+from captum_iba.attr.losses import has_probability
 from captum_iba.attr.optimizer import unneeded_bits
 from captum_iba.attr.settings import BottleneckSettings
 from captum_iba.text.classifier import Classifier
@@ -18,7 +19,7 @@ from captum_iba.text.encoding import EncodedText, per_token
 from captum_iba.text.json_result import provenance
 from captum_iba.text.layers import Block, token_activations_required
 from captum_iba.text.model_properties import model_name
-from captum_iba.text.result import TextAttribution, TextTrace, tokens_with_bits
+from captum_iba.text.result import TextAttribution, TextTarget, TextTrace, tokens_with_bits
 from captum_iba.text.statistics import GroupedStatistics
 
 NEUTRAL_STATISTICS = (
@@ -68,11 +69,15 @@ class ClassifierBottleneck:
         show_progress: bool = False,
         on_text: Callable[[int], None] = lambda number: None,
         fingerprint: str | None = None,
+        explained: Sequence[TextTarget] | None = None,
+        mask_target: bool = False,
     ) -> list[TextAttribution]:
         """Attribute the decisions on encoded texts to their tokens, as :meth:`TextExplainer.explain`.
 
         ``preset`` is the name of the settings in the result; ``granularity`` is theirs, or ``"word"``; ``on_text`` gets
-        the number of each text that is explained; ``fingerprint`` is the model's, for the results.
+        the number of each text that is explained; ``fingerprint`` is the model's, for the results. Of other heads than
+        that of a sequence classifier ``explained`` says what is explained in each text; its own tokens have a
+        bottleneck with ``mask_target`` alone.
         """
         if settings.noise_around_input and len(self.layers) > 1:
             raise ValueError(f"layer names {len(self.layers)} layers, expected one for the preset as_released")
@@ -94,6 +99,11 @@ class ClassifierBottleneck:
                 classes = [best if targets[i] is None else targets[i] for i, best in zip(batch, predicted, strict=True)]
                 # The published code adds noise to [CLS] and [SEP], too.
                 maskable = [text.maskable(special_tokens=settings.noise_around_input) for text in texts]
+                if explained is not None and not mask_target:
+                    maskable = [
+                        _without_target(row, text, explained[i])
+                        for row, text, i in zip(maskable, texts, batch, strict=True)
+                    ]
                 attribution = self._attribution.attribute(
                     input_ids,
                     torch.tensor(classes, device=device),
@@ -105,7 +115,7 @@ class ClassifierBottleneck:
                     feature_dim=-1,
                     layer_call=[block.call for block in self.layers],
                     share_mask=True,
-                    loss="nll" if classifier.multi_label else "cross_entropy",
+                    loss=classifier.head.loss,
                     seed=seed,
                     internal_batch_size=internal_batch_size,
                     return_trace=return_trace,
@@ -113,6 +123,8 @@ class ClassifierBottleneck:
                     preset=settings,
                 )
             bits, trace = attribution if return_trace else (attribution, None)
+            if trace is not None and not has_probability(classifier.head.loss):
+                trace = trace._replace(probability=trace.probability.exp())
             every = return_trace is True
             if isinstance(bits, tuple):  # the block has further outputs, in T5 its position bias
                 bits = next((tensor for tensor in bits if tensor.shape[:2] == input_ids.shape), bits[0])
@@ -120,17 +132,20 @@ class ClassifierBottleneck:
             for row, i in enumerate(batch):
                 n_mask_values = sum(maskable[row]) * (bits.shape[-1] if granularity == "feature" else 1)
                 if granularity == "word":
-                    n_mask_values = len(encoded[i].word_spans)
+                    n_mask_values = sum(maskable[row][word.positions[0]] for word in encoded[i].word_spans)
+                about = None if explained is None else explained[i]
                 results[i] = TextAttribution(
                     text=encoded[i].text,
                     pair=encoded[i].pair,
                     tokens=tokens_with_bits(encoded[i], bits_per_token[row]),
-                    target=classes[row],
-                    target_label=classifier.labels[classes[row]],
+                    target=classes[row] if about is None else about.number,
+                    target_label=classifier.labels[classes[row]] if about is None else about.label,
                     target_probability=float(probabilities[row, classes[row]]),
-                    predicted=predicted[row],
-                    predicted_label=classifier.labels[predicted[row]],
-                    predicted_probability=float(probabilities[row, predicted[row]]),
+                    predicted=predicted[row] if about is None else about.predicted,
+                    predicted_label=classifier.labels[predicted[row]] if about is None else about.predicted_label,
+                    predicted_probability=float(probabilities[row, predicted[row]])
+                    if about is None
+                    else about.predicted_probability,
                     layer=self._layer_name(),
                     layer_index=self.layers[0].index if len(self.layers) == 1 else None,
                     method="iba",
@@ -145,6 +160,7 @@ class ClassifierBottleneck:
                     trace=TextTrace(*(tuple(values[row].tolist()) for values in trace)) if every and trace else None,
                     masked_probability=None if trace is None else float(trace.probability[row, -1]),
                     provenance=origin,
+                    explained=about,
                 )
                 on_text(i)
         return [results[i] for i in range(len(encoded))]
@@ -182,6 +198,17 @@ class ClassifierBottleneck:
         return (
             "this text only" if self.statistics is None else f"{self.source} of {self.statistics[0].count:,} positions"
         )
+
+
+def _without_target(maskable: Sequence[bool], text: EncodedText, about: TextTarget) -> tuple[bool, ...]:
+    """Which tokens get a bottleneck: what the head reads out stays open, as [CLS] of a sequence classifier does."""
+    tokens = zip(maskable, text.sequences, text.spans, strict=True)
+    kept = tuple(may and not about.holds(sequence, *span) for may, sequence, span in tokens)
+    if not any(kept):
+        raise ValueError(
+            f"texts has {text.text!r}, which has no other word than what is explained; mask_target=True masks it"
+        )
+    return kept
 
 
 def _unneeded_bits(settings: BottleneckSettings, n_mask_values: int, n_features: int) -> float:

@@ -1,4 +1,4 @@
-"""A sequence classifier of ``transformers`` and its tokenizer, as attribution needs them."""
+"""A model of ``transformers`` with a head, and its tokenizer, as attribution needs them."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from captum_iba.attr._model.guard import ONE_AT_A_TIME, ModuleGuard
 from captum_iba.attr.losses import are_probabilities
 from captum_iba.text.arguments import batches_by_length, check_device
 from captum_iba.text.encoding import EncodedText, check_tokenizer, encode, pad
+from captum_iba.text.heads import KINDS, TARGET_ROW, find_head, head_of_architectures
 from captum_iba.text.model_properties import (
     accelerate_hooks,
-    class_labels,
     count_positions,
     input_names,
     memory_offsets,
@@ -44,16 +44,17 @@ class NotAClassifierError(ValueError):
 
 
 class Classifier:
-    """A sequence classifier and its tokenizer: texts to tensors to logits.
+    """A sequence classifier, or a model with another head, and its tokenizer: texts to tensors to logits.
 
     Args:
-        model (PreTrainedModel): A sequence classifier of ``transformers``.
+        model (PreTrainedModel): A model of ``transformers`` with a head of :mod:`captum_iba.text.heads`.
         tokenizer (PreTrainedTokenizerBase): Its tokenizer, a fast one.
         max_length (int, optional): Number of tokens that texts are truncated to. Default: the largest number that
             model and tokenizer allow.
 
     Attributes:
-        labels (list of str): Names of the classes, in the order of the outputs.
+        head (Head): What the model's output is, and how a target is read out of it.
+        labels (list of str): Names of the classes, in the order of the outputs; empty where the head has none.
         max_length (int): Number of tokens that texts are truncated to.
         pad_id (int): Id of the padding token.
         multi_label (bool): Whether every class has a probability of its own (sigmoid), and not one in
@@ -82,9 +83,10 @@ class Classifier:
         check_tokenizer(tokenizer)
         self.model = model
         self.tokenizer = tokenizer
-        self.labels = class_labels(model)
+        self.head = find_head(model)
+        self.labels = self.head.labels
         self.max_length = token_limit(model, tokenizer, max_length)
-        self.multi_label = getattr(model.config, "problem_type", None) == "multi_label_classification"
+        self.multi_label = self.head.multi_label
         self.pad_id = padding_id(model, tokenizer)
         self.input_names = input_names(model, tokenizer)
         self.method_state: dict[Any, Any] = {}
@@ -165,7 +167,7 @@ class Classifier:
     def short_text(self) -> dict[str, Tensor] | None:
         """Inputs of a text of a few tokens, to try the model; None where the tokenizer gives no token."""
         encoded = self._short_encoded()
-        return self.tensors([encoded], whole_windows=True) if len(encoded) else None
+        return self.tensors([self.head.trial(encoded)], whole_windows=True) if len(encoded) else None
 
     def batches(self, lengths: Sequence[int], batch_size: int) -> list[list[int]]:
         """Indices of texts that share a pass, as :func:`captum_iba.text.arguments.batches_by_length`.
@@ -209,15 +211,17 @@ class Classifier:
         except (NotAClassifierError, torch.OutOfMemoryError):
             raise
         except Exception as error:
-            raise ValueError(refusal(self.model, None, (1, len(self.labels)), error)) from error
+            raise ValueError(refusal(self.model, None, (1, self.head.n_columns), error)) from error
 
     def _outputs_probabilities(self) -> bool:
+        if not self.head.has_classes:
+            return False
         encoded = filter(len, map(self._short_encoded, _TRIAL_TEXTS))
         trials = (self._guarded_logits(self.tensors([text], whole_windows=True)) for text in encoded)
         return all(are_probabilities(output) for output in trials) and not self.multi_label
 
     def _changed_by_padding(self, count: int, encoded: EncodedText | None = None) -> bool:
-        encoded = self._short_encoded() if encoded is None else encoded
+        encoded = self.head.trial(self._short_encoded() if encoded is None else encoded)
         inputs = self.tensors([encoded])
         count = max(0, min(count, count_positions(self.model) - len(encoded)))
         padded = {name: F.pad(tensor, (0, count), value=0) for name, tensor in inputs.items()}
@@ -244,23 +248,15 @@ class Classifier:
             *others (Tensor): The model's other inputs, (B, T).
 
         Returns:
-            Tensor: Logits, (B, C); log-probabilities if :attr:`gives_probabilities`.
+            Tensor: Logits, (B, C); log-probabilities if :attr:`gives_probabilities`. Of other heads than that of a
+            sequence classifier the columns that their head gives.
 
         Raises:
             ValueError: The output does not have this shape, no token is left to pad with, or a model that gave
                 probabilities gives other values.
         """
-        inputs = dict(zip(self.input_names, (input_ids, *others), strict=True))
-        with ExitStack() as stack:
-            if (unused_id := self._unused_padding_id(inputs)) is not None:
-                inputs["input_ids"] = input_ids.masked_fill(inputs["attention_mask"] == 0, unused_id)
-                stack.enter_context(self._configured_padding(unused_id))
-            stack.enter_context(self._same_attention())
-            output = self.model(**inputs)
-        logits = getattr(output, "logits", None)
-        expected = (len(input_ids), len(self.labels))
-        if not isinstance(logits, Tensor) or logits.shape != expected:
-            raise NotAClassifierError(refusal(self.model, output, expected))
+        values, inputs, row = self._read(input_ids, *others)
+        logits = self.head.columns(values, row, inputs.get("attention_mask"))
         if not self.gives_probabilities:
             return logits
         if bool(((logits < -1e-3) | (logits > 1 + 1e-2)).any()):
@@ -269,15 +265,37 @@ class Classifier:
         wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
         return wide.clamp_min(torch.finfo(wide.dtype).tiny).log()
 
+    def values(self, encoded: Sequence[EncodedText], batch_size: int) -> Iterator[tuple[int, Tensor]]:
+        """Number of each text and the values that the head gives for it without padding, on the CPU, float32."""
+        with self.with_padding_token():
+            for batch in self.batches([len(text) for text in encoded], batch_size):
+                with ModuleGuard(self.model), torch.no_grad():
+                    values = self._read(*self.tensors([encoded[i] for i in batch], whole_windows=True).values())[0]
+                for i, of_text in zip(batch, values, strict=True):
+                    yield i, (of_text[: len(encoded[i])] if values.ndim == 3 else of_text).float().cpu()
+
+    def _read(self, input_ids: Tensor, *others: Tensor) -> tuple[Tensor, dict[str, Tensor], Tensor | None]:
+        """The values that the head gives, (B, ...), the model's inputs, and the row of the target, if there is one."""
+        names = self.input_names if len(others) < len(self.input_names) else (*self.input_names, TARGET_ROW)
+        inputs = dict(zip(names, (input_ids, *others), strict=True))
+        row = inputs.pop(TARGET_ROW, None)
+        with ExitStack() as stack:
+            if (unused_id := self._unused_padding_id(inputs)) is not None:
+                inputs["input_ids"] = input_ids.masked_fill(inputs["attention_mask"] == 0, unused_id)
+                stack.enter_context(self._configured_padding(unused_id))
+            stack.enter_context(self._same_attention())
+            output = self.head.call(self.model, inputs)
+        if (values := self.head.read(output)) is None:
+            raise NotAClassifierError(refusal(self.model, output, (len(input_ids), self.head.n_columns)))
+        return values, inputs, row
+
     def class_scores(self, input_ids: Tensor, *others: Tensor) -> Tensor:
         """Input of the loss for the values of :meth:`tensors`: logits, or log-probabilities if :attr:`multi_label`."""
-        logits = self.logits(input_ids, *others)
-        return F.logsigmoid(logits.float()) if self.multi_label else logits
+        return self.head.class_scores(self.logits(input_ids, *others))
 
     def probabilities(self, inputs: dict[str, Tensor]) -> Tensor:
         """Probabilities of the classes, (B, C), on the CPU."""
-        output = self._guarded_logits(inputs).float()
-        return (output.sigmoid() if self.multi_label else output.softmax(-1)).cpu()
+        return self.head.probabilities(self._guarded_logits(inputs).float()).cpu()
 
     def _guarded_logits(self, inputs: dict[str, Tensor]) -> Tensor:
         with ModuleGuard(self.model), torch.no_grad():
@@ -349,7 +367,9 @@ def load_classifier(
     device: str | torch.device | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> tuple[Any, Any]:
-    """Load a classifier and its tokenizer, from a folder or the Hugging Face hub.
+    """Load a classifier, or a model with another head, and its tokenizer, from a folder or the Hugging Face hub.
+
+    The configuration's ``architectures`` say which head it has.
 
     Args:
         name_or_path (str or path): A folder, or a name on the hub.
@@ -364,17 +384,40 @@ def load_classifier(
             does not find the device.
         OSError: There is no such folder or name.
     """
-    from transformers import AutoModelForSequenceClassification
+    import transformers
 
     name = os.fspath(name_or_path)
-    model, tokenizer, missing = load_model(AutoModelForSequenceClassification, name, device, dtype=dtype)
+    head = head_of_architectures(_architectures(name))
+    model, tokenizer, missing = load_model(getattr(transformers, head.auto_class), name, device, dtype=dtype)
     if missing:
         raise ValueError(
             f"model: {name} is not a trained classifier, its file lacks {', '.join(missing[:3])}; "
-            "expected a model that was fine-tuned for sequence classification (GenerationExplainer and `captum-iba "
-            "explain-response` explain what language models generate)."
+            f"expected a model that was fine-tuned for {KINDS} (GenerationExplainer and `captum-iba explain-response` "
+            "explain what language models generate)."
         )
     return model, tokenizer
+
+
+def require_classes(classifier: Classifier, what: str) -> None:
+    """ValueError unless the model is a sequence classifier."""
+    if not classifier.head.has_classes:
+        raise ValueError(
+            f"model: {what} needs a sequence classifier, got a model of {classifier.head.kind}, which "
+            "TextExplainer.explain and `captum-iba explain` explain"
+        )
+
+
+def _architectures(name: str) -> list[str]:
+    """``architectures`` of a configuration, of an adapter its task; empty where there is none."""
+    from transformers import AutoConfig
+
+    try:
+        if (adapter := Path(name) / "adapter_config.json").is_file():
+            task = json.loads(adapter.read_text(encoding="utf-8")).get("task_type")
+            return {"TOKEN_CLS": ["ForTokenClassification"], "QUESTION_ANS": ["ForQuestionAnswering"]}.get(task, [])
+        return list(AutoConfig.from_pretrained(name).architectures or ())
+    except Exception:  # loading the model says what is wrong
+        return []
 
 
 def load_model(

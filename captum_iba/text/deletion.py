@@ -12,6 +12,7 @@ from torch import Tensor
 
 from captum_iba.text.classifier import Classifier
 from captum_iba.text.encoding import EncodedText
+from captum_iba.text.heads import TARGET_ROW, with_row
 from captum_iba.text.result import DeletionCheck, TextAttribution
 from captum_iba.visualization.words import ranked_words, ranking
 
@@ -24,7 +25,7 @@ def class_probabilities(classifier: Classifier, logits: Tensor) -> Tensor:
     """Probabilities of the classes, (rows, C), precise enough to tell decisions apart that are nearly certain."""
     # Apple's GPUs have no float64.
     precise = logits.float() if logits.device.type == "mps" else logits.double()
-    return precise.sigmoid() if classifier.multi_label else precise.softmax(-1)
+    return classifier.head.probabilities(precise)
 
 
 def probabilities_of_texts(classifier: Classifier, texts: Sequence[EncodedText], batch_size: int) -> Tensor:
@@ -34,7 +35,7 @@ def probabilities_of_texts(classifier: Classifier, texts: Sequence[EncodedText],
     padding token, because models need one.
     """
     texts = [text if len(text) else _padding_token_only(classifier, text) for text in texts]
-    probabilities = torch.empty(len(texts), len(classifier.labels), dtype=torch.float64)
+    probabilities = torch.empty(len(texts), classifier.head.n_columns, dtype=torch.float64)
     with torch.no_grad():
         for batch in classifier.batches([len(text) for text in texts], batch_size):
             logits = classifier.logits(*classifier.tensors([texts[i] for i in batch]).values())
@@ -69,23 +70,38 @@ def keep_positions(encoded: EncodedText, positions: Sequence[int]) -> EncodedTex
 
 def check_by_deletion(
     classifier: Classifier, encoded: EncodedText, attribution: TextAttribution, batch_size: int
-) -> DeletionCheck:
+) -> DeletionCheck | None:
     """Probabilities of the target without the leading, the least, and random words, as many.
 
     The leading ones are those that a reader is shown, with 80% of the bits, at most half of all; where the model needs
-    hardly anything, one in nine. Each of the leading ones is also deleted alone.
+    hardly anything, one in nine. Each of the leading ones is also deleted alone. What is explained itself, a word or an
+    answer, is never deleted: without it there is no target. None where nothing else is left.
     """
+    column, about = attribution.target, attribution.explained
     leading, _ = ranked_words(attribution)
     seed = int(attribution.settings.get("seed", 0)) % 2**63
     order = np.array(ranking(attribution))
-    kept = kept_in_check(order, len(leading), seed)
-    versions = [set(np.flatnonzero(words).tolist()) for words in kept]
-    tried = order[: min(len(leading), _N_ALONE)] if len(leading) > 1 else order[:0]
-    versions += [versions[0] - {number} for number in tried.tolist()]
-    texts = [keep_words(encoded, words) for words in versions]
-    probabilities = probabilities_of_texts(classifier, texts, batch_size)[:, attribution.target].tolist()
-    whole, without_leading, without_least, *others = probabilities
-    random, alone = others[:N_RANDOM], others[N_RANDOM:]
+    n_leading = len(leading)
+    own = np.zeros(len(order), dtype=bool)
+    if about is not None:
+        column = about.number if about.kind == "value" else 1
+        own = np.array([about.holds(*word[1:]) for word in encoded.word_spans])
+        n_leading -= int(own[order[:n_leading]].sum())
+        if own.all():
+            return None
+    others = np.flatnonzero(~own)
+    kept = np.ones((3 + N_RANDOM, len(own)), dtype=bool)
+    kept[:, others] = kept_in_check(np.searchsorted(others, order[~own[order]]), n_leading, seed)
+    numbers = [set(np.flatnonzero(words).tolist()) for words in kept]
+    tried = order[~own[order]][: min(n_leading, _N_ALONE)] if n_leading > 1 else order[:0]
+    numbers += [numbers[0] - {number} for number in tried.tolist()]
+    versions = [keep_words(encoded, words) for words in numbers]
+    if TARGET_ROW in encoded.inputs:
+        row = encoded.inputs[TARGET_ROW][:1]
+        versions = [text if len(text) else with_row(_padding_token_only(classifier, text), row) for text in versions]
+    probabilities = probabilities_of_texts(classifier, versions, batch_size)[:, column].tolist()
+    whole, without_leading, without_least, *further = probabilities
+    random, alone = further[:N_RANDOM], further[N_RANDOM:]
     n_deleted = int((~kept[1]).sum())
     return DeletionCheck(
         n_deleted, whole, without_leading, without_least, float(np.mean(random)), N_RANDOM, tuple(alone)

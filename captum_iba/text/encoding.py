@@ -79,7 +79,8 @@ class EncodedText:
     Attributes:
         text (str): The original text.
         pair (str or None): The second text of a pair.
-        inputs (dict): A tuple of one integer per token for each of the model's inputs, ``"input_ids"`` first.
+        inputs (dict): A tuple of one integer per token for each of the model's inputs, ``"input_ids"`` first; for heads
+            that read out single positions the row of their target, last.
         tokens (tuple of str): The tokens as the vocabulary spells them.
         spans (tuple): Characters of each token in its text, [start, end); (0, 0) for tokens that the tokenizer added.
         sequences (tuple): 0 for tokens of the text, 1 for those of the pair, None for those that the tokenizer added.
@@ -90,7 +91,7 @@ class EncodedText:
 
     text: str
     pair: str | None
-    inputs: dict[str, tuple[int, ...]]  # tuples, because all methods of a comparison share them
+    inputs: dict[str, tuple[float, ...]]  # tuples, because all methods of a comparison share them
     tokens: tuple[str, ...]
     spans: tuple[tuple[int, int], ...]
     sequences: tuple[int | None, ...]
@@ -319,7 +320,7 @@ def pad(encoded: Sequence[EncodedText], pad_id: int, device: torch.device, multi
     }
 
 
-def per_token(values: Sequence[Sequence[int]], fill: int, device: torch.device, length: int | None = None) -> Tensor:
+def per_token(values: Sequence[Sequence[float]], fill: int, device: torch.device, length: int | None = None) -> Tensor:
     """Rows of different lengths as one tensor (B, T), padded on the right to ``length``, or to the longest row."""
     longest = max(map(len, values)) if length is None else length
     return torch.tensor([[*row, *[fill] * (longest - len(row))] for row in values], device=device)

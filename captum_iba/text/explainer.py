@@ -1,14 +1,11 @@
-"""Text classifiers explained: texts in, bits per token and word out."""
+"""Text classifiers, and models with other heads, explained: texts in, bits per token and word out."""
 
 from __future__ import annotations
 
 import os
-import re
-import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from numbers import Integral
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 import torch
@@ -30,8 +27,9 @@ from captum_iba.text.arguments import (
 from captum_iba.text.bottleneck import MASK_LOST_PREDICTION, NEUTRAL_STATISTICS, SMALLER_BETAS, ClassifierBottleneck
 from captum_iba.text.classifier import Classifier, load_classifier
 from captum_iba.text.deletion import check_by_deletion
-from captum_iba.text.layers import check_layers, find_layers, published_layer
-from captum_iba.text.result import TextAttribution, mean_attribution
+from captum_iba.text.head_targets import check_choices, find_targets
+from captum_iba.text.layers import check_layers, embedding_layer, find_layers, published_layer
+from captum_iba.text.result import TextAttribution, TextTarget, mean_attribution
 from captum_iba.visualization.pieces import NEUTRAL_TEXTS, lost_prediction
 
 if TYPE_CHECKING:
@@ -45,11 +43,13 @@ class TextExplainer:
     stays the same (:class:`captum_iba.InformationBottleneckAttribution`).
 
     Args:
-        model (PreTrainedModel): A sequence classifier of ``transformers``. It is left as it was.
+        model (PreTrainedModel): A sequence classifier of ``transformers``, or a model of token classification,
+            question answering, masked language modeling, multiple choice or regression. It is left as it was.
         tokenizer (PreTrainedTokenizerBase): Its tokenizer, a fast one.
         layer (int, str, sequence of them, or None): Block number from 1, or a module's name. Several layers share one
             mask, and information is measured at the first of them. Default: all blocks, and for the published presets
-            the one at three quarters of the depth, 9 of 12.
+            the one at three quarters of the depth, 9 of 12; for heads that read single positions the word embeddings,
+            since their first block reads other words into the position of the target, which stays open.
         statistics (FeatureStatistics, sequence of them, path or None): Dataset statistics of each layer, or the path
             of a file or folder from :meth:`save_statistics`. Default: :meth:`use_neutral_statistics`, which
             :meth:`estimate_statistics` with texts like yours improves on.
@@ -57,7 +57,7 @@ class TextExplainer:
             model and tokenizer allow.
 
     Raises:
-        ValueError: Not a classifier of two or more classes, a slow tokenizer, no padding token, no such
+        ValueError: A model with another head, a slow tokenizer, no padding token, no such
             layer, layers in another order than they run in, or statistics of another layer or model.
 
     Examples::
@@ -76,6 +76,8 @@ class TextExplainer:
         max_length: int | None = None,
     ) -> None:
         self.classifier = Classifier(model, tokenizer, max_length)
+        if layer is None and self.classifier.head.has_target_words:
+            layer = embedding_layer(model)
         self.layers = find_layers(model, layer)
         check_layers(self.classifier, self.layers)
         self._all_blocks = layer is None
@@ -152,7 +154,9 @@ class TextExplainer:
         dtype: torch.dtype = torch.float32,
         max_length: int | None = None,
     ) -> TextExplainer:
-        """Load a classifier and its tokenizer, from a folder or the Hugging Face hub.
+        """Load a classifier, or a model with another head, and its tokenizer, from a folder or the Hugging Face hub.
+
+        The configuration's ``architectures`` say which head it has.
 
         Args:
             name_or_path (str or path): A folder, or a name on the hub.
@@ -187,6 +191,12 @@ class TextExplainer:
         pairs: str | Sequence[str] | None = None,
         target: Any = None,
         *,
+        word: int | str | Sequence[int | str] | None = None,
+        token: int | Sequence[int] | None = None,
+        entity: int | str | Sequence[int | str] | None = None,
+        choices: Sequence[str] | Sequence[Sequence[str]] | None = None,
+        tolerance: float | None = None,
+        mask_target: bool = False,
         preset: str | BottleneckSettings = "default",
         seed: int = 0,
         batch_size: int = 8,
@@ -203,9 +213,21 @@ class TextExplainer:
 
         Args:
             texts (str or sequence of str): One text, or several.
-            pairs (str, sequence of str or None): The second text of each, for a classifier of pairs. Default: None.
-            target (int, str, None, or one per text): The class to explain, by number or by label in any case.
-                Default: the predicted class.
+            pairs (str, sequence of str or None): The second text of each, for a classifier of pairs; of question
+                answering the context. Default: None.
+            target (int, str, None, or one per text): The class to explain, by number or by label in any case; of
+                question answering the answer, as the context spells it or as its characters (start, end); of a
+                masked language model the word; of multiple choice the choice; of a regression of several outputs the
+                output. Default: the predicted one.
+            word, token, entity (int, str, or a list with one per text): Token classification: a word by its number or
+                text, a token by its number, a predicted entity by its number or text, all from 0. ``entity="all"``
+                gives a list, of all entities of all texts in order. Default: None.
+            choices (list of str, or one such list per text): Multiple choice: the choices. Default: None.
+            tolerance (float, optional): Regression: the distance from the prediction, in the unit of the output, that
+                counts as one; from 1.2 of them on, the prediction is lost. Default: the standard deviation of the
+                output over neutral texts.
+            mask_target (bool): Whether the word, answer or mask token that is explained has a bottleneck, too. It is
+                where the head reads, and stays open otherwise, as ``[CLS]`` does; it then has no bits. Default: False.
             preset (str or BottleneckSettings): ``"default"``, ``"paper"``, ``"as_released"`` (which also masks special
                 tokens), or settings. Where the mask of ``"default"`` loses the prediction, ``beta`` is 3 in place of
                 10, or then 1, unless ``beta`` is given; ``result.preset`` says so. Default: ``"default"``.
@@ -231,7 +253,8 @@ class TextExplainer:
         Raises:
             TypeError: A text that is not a string, or a keyword that is no option.
             ValueError: An empty text, or one of special tokens only (the message names it), pairs or targets of
-                another number, an unknown label, class, granularity or preset, or a setting out of range.
+                another number, an argument that the head does not have, a target that is not in the text or truncated
+                away, an unknown label, class, granularity or preset, or a setting out of range.
 
         Examples::
 
@@ -243,16 +266,31 @@ class TextExplainer:
         check_integer("repeats", repeats, at_least=1)
         check_flag("check", check)
         name, granularity, settings = resolve_text_settings(preset, overrides)
-        targets = targets_per_text(target, len(first), self.classifier.labels)
-        encoded = self.classifier.encode(first, second)
-        if pairs is None and not self._warned_of_pairs and _decides_on_pairs(self.classifier.labels):
+        asked = {"word": word, "token": token, "entity": entity, "choices": choices, "tolerance": tolerance}
+        self._check_asked(asked, mask_target)
+        several = not isinstance(texts, str) or entity == "all"
+        about: list[TextTarget] | None = None
+        if self.classifier.head.has_classes:
+            targets = targets_per_text(target, len(first), self.classifier.labels)
+            encoded = self.classifier.encode(first, second)
+        else:
+            if choices is not None:
+                asked["choices"] = per_text = check_choices(choices, isinstance(texts, str), len(first))
+                first = [text for text, of_text in zip(first, per_text, strict=True) for _ in of_text]
+                second = [choice for of_text in per_text for choice in of_text]
+            encoded = self.classifier.encode(first, second)
+            found = find_targets(self.classifier, encoded, target, batch_size, asked)
+            encoded, targets = [item.encoded for item in found], [item.column for item in found]
+            about = [item.about for item in found]
+        paired = encoded[0].pair is not None
+        if not paired and not self._warned_of_pairs and _decides_on_pairs(self.classifier.labels):
             self._warned_of_pairs = True
             warn_user(
                 f"pairs is None, and the classes {', '.join(self.classifier.labels)} are of pairs of texts, such as a "
                 "premise and a hypothesis; the model reads one text alone. Give the second text (pairs, --pair)"
             )
         if not settings.noise_around_input:
-            self._find_statistics(pairs is not None, show_progress)
+            self._find_statistics(paired, show_progress)
         self._check_statistics(warn=not settings.noise_around_input)
         bottlenecks = self._bottleneck_of(preset).repeated(repeats, settings)
 
@@ -271,6 +309,8 @@ class TextExplainer:
                     return_trace=not number and (return_trace or "final"),
                     show_progress=show_progress,
                     fingerprint=self._fingerprint,
+                    explained=None if about is None else [about[i] for i in numbers],
+                    mask_target=mask_target,
                 )
                 for number, bottleneck in enumerate(bottlenecks)
             ]
@@ -292,7 +332,21 @@ class TextExplainer:
                     replace(result, check=check_by_deletion(self.classifier, text, result, rows))
                     for text, result in zip(encoded, results, strict=True)
                 ]
-        return results[0] if isinstance(texts, str) else results
+        if several:
+            return results
+        return results[0]
+
+    def _check_asked(self, asked: Mapping[str, Any], mask_target: bool) -> None:
+        """ValueError for arguments of explain that the head does not have, or that are missing."""
+        check_flag("mask_target", mask_target)
+        head = self.classifier.head
+        for name, value in asked.items():
+            if value is not None and name not in head.keywords:
+                raise ValueError(f"{name} is {value!r}, expected None for a model of {head.kind}")
+        if "choices" in head.keywords and asked["choices"] is None:
+            raise ValueError(f"choices is None, expected a list of texts for a model of {head.kind}")
+        if mask_target and (head.has_classes or not head.has_target_words):
+            raise ValueError(f"mask_target is True, expected False for a model of {head.kind}: it explains no word")
 
     def _bottleneck_of(self, preset: str | BottleneckSettings) -> ClassifierBottleneck:
         """The layers, with their statistics, that :meth:`explain` uses with a preset."""
@@ -396,86 +450,6 @@ class TextExplainer:
         return statistics
 
 
-def cached_statistics(
-    explainer: TextExplainer,
-    texts: Sequence[str],
-    folder: str | os.PathLike[str] | None = None,
-    show_progress: bool = False,
-    pairs: Sequence[str] | None = None,
-) -> tuple[Path, bool]:
-    """Have an explainer use the statistics of its layers over texts, from the cache if they are there.
-
-    The key has the model (weights, adapters, precision), tokenizer, layers, ``max_length`` and texts, but not where the
-    model was loaded from.
-
-    Args:
-        explainer (TextExplainer): The explainer.
-        texts (sequence of str): The texts.
-        folder (path or None): The cache. Default: :func:`cache_folder`.
-        show_progress (bool): Whether to show a progress bar while they are estimated. Default: False.
-        pairs (sequence of str or None): The second text of each. Default: None.
-
-    Returns:
-        tuple of Path and bool: The file (a folder of files for several layers), and whether it was there already.
-
-    Examples::
-
-        >>> path, was_cached = cached_statistics(explainer, training_texts)
-    """
-    if isinstance(texts, str):
-        raise TypeError("texts is one string, expected several texts")
-    check_texts(texts, pairs)
-    statistics, path, was_cached = layer_statistics.cached(
-        explainer.classifier, explainer.layers, texts, pairs, folder, show_progress
-    )
-    explainer.statistics = statistics
-    return path, was_cached
-
-
 def _decides_on_pairs(labels: Sequence[str]) -> bool:
     """Whether classes are those of natural language inference."""
     return any("entail" in label.casefold() for label in labels)
-
-
-def explain_layers(
-    explainers: Iterable[TextExplainer],
-    texts: Sequence[str],
-    **options: Unpack[ExplainOptions],
-) -> list[list[tuple[TextAttribution, TextAttribution]]]:
-    """Explain texts at several layers, each before and after the optimization of the mask.
-
-    All have one ``beta``, so that layers can be compared: where the default's mask loses the prediction of a text at
-    one of them, it is 3 or 1 in place of 10 for all, unless ``beta`` is given.
-
-    Args:
-        explainers (iterable of TextExplainer): One per layer, in order.
-        texts (sequence of str): The texts.
-        **options: Options of :meth:`TextExplainer.explain`, except ``n_steps``.
-
-    Returns:
-        list: For every text a list of layers, each a pair of results: bits of the initial mask, and of the optimized
-        one, as :func:`captum_iba.visualization.plot_before_after` draws them.
-
-    Examples::
-
-        >>> rows = explain_layers([explainer], ["A wonderful film.", "A dull one."])
-        >>> len(rows), len(rows[0])
-        (2, 1)
-    """
-    if isinstance(texts, str):
-        raise TypeError("texts is a string, expected a sequence of texts")
-    texts, explainers = list(texts), list(explainers)
-    initial: ExplainOptions = {**options, "n_steps": 0}
-    before = [explainer.explain(texts, **initial) for explainer in explainers]
-    name, _, settings = resolve_text_settings(options.get("preset", "default"), {})
-    given = options.get("beta")
-    betas = [settings.beta, *SMALLER_BETAS] if name == "default" and given is None else [given]
-    for beta in betas:
-        of_beta: ExplainOptions = {**options, "beta": beta}
-        with warnings.catch_warnings():
-            if beta != betas[-1]:
-                warnings.filterwarnings("ignore", re.escape(MASK_LOST_PREDICTION))
-            after = [explainer.explain(texts, **of_beta) for explainer in explainers]
-        if not any(lost_prediction(result) for of_layer in after for result in of_layer):
-            break
-    return [[(first[i], second[i]) for first, second in zip(before, after, strict=True)] for i in range(len(texts))]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -74,3 +75,19 @@ class JsonResult(ABC):
             return cls.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
         except ValueError as error:
             raise ValueError(f"path is {os.fspath(path)}, which is not a saved attribution ({error})") from error
+
+
+def json_safe(value: Any) -> Any:
+    """A value as JSON has it: NaN becomes None, infinity "inf" or "-inf"."""
+    if isinstance(value, Mapping):
+        return {str(key): json_safe(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [json_safe(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else str(value)
+    return value
+
+
+def json_number(value: Any) -> float:
+    """A number of :func:`json_safe`."""
+    return float("nan") if value is None else float(value)

@@ -220,6 +220,14 @@ def _describe(blocks: tuple[Block, ...]) -> str:
     return f"the model has the blocks 1 to {len(blocks)} ({blocks[0].name} to {blocks[-1].name})"
 
 
+def embedding_layer(model: Any) -> str | None:
+    """Name of the module with the word embeddings; None for encoder-decoders, whose decoder has the same."""
+    if getattr(model.config, "is_encoder_decoder", False):
+        return None
+    embeddings = model.get_input_embeddings()
+    return next((name for name, module in model.named_modules() if module is embeddings), None)
+
+
 def check_layers(classifier: Classifier, blocks: Sequence[Block]) -> None:
     """Raise ValueError if a layer of a classifier does not give one row per token, which is tried with a short text.
 

@@ -61,18 +61,18 @@ def class_labels(model: Any) -> list[str]:
             f"model: {type(model).__name__} is not a sequence classifier of transformers: "
             "expected a module with config.num_labels."
         )
-    if getattr(config, "problem_type", None) == "regression":
-        raise ValueError(
-            f"model: config.problem_type of {type(model).__name__} is 'regression': its {count} outputs are "
-            "quantities, not classes; a classifier is expected here. InformationBottleneckAttribution explains any "
-            "output, with a loss of your own."
-        )
     if count < 2:
         raise ValueError(
-            f"model: {type(model).__name__} has {count} output, a regression or a single logit; a classifier of two or "
-            "more classes is expected here. InformationBottleneckAttribution explains any output: a logit with "
-            "loss='binary_cross_entropy', else with a loss of your own."
+            f"model: {type(model).__name__} has {count} output, and its problem_type is "
+            f"{getattr(config, 'problem_type', None)!r}; expected two or more classes, or one output with problem_type "
+            "'regression' or 'multi_label_classification'."
         )
+    return output_labels(model)
+
+
+def output_labels(model: Any) -> list[str]:
+    """Names of the outputs of a head, one of each; ValueError where the configuration names others."""
+    config, count = model.config, model.config.num_labels
     names = getattr(config, "id2label", None) or {}
     if strange := [key for key in names if key not in range(count)]:
         raise ValueError(

@@ -20,7 +20,7 @@ import torch
 from captum_iba._files import write_text
 from captum_iba.attr.optimizer import AT_FLOOR
 from captum_iba.text.encoding import EncodedText, join_words, scores_per_word
-from captum_iba.text.json_result import JsonResult
+from captum_iba.text.json_result import JsonResult, json_number, json_safe
 from captum_iba.visualization.pieces import remark
 from captum_iba.visualization.sentences import notes, percentage_note, preset_note
 from captum_iba.visualization.terminal import printable
@@ -118,6 +118,35 @@ class DeletionCheck:
 
 
 @dataclass(frozen=True)
+class TextTarget:
+    """What is explained where that is no class of the whole text.
+
+    Attributes:
+        kind (str): ``"word"``, ``"token"``, ``"entity"``, ``"answer"``, ``"mask"``, ``"choice"`` or ``"value"``.
+        label (str): The class, answer, word, choice or value that is explained.
+        text (str): What has this label, as the text spells it: "Anna"; empty where it is the text as a whole.
+        spans (tuple): Characters of its words, (sequence, start, end), with 0 for the text and 1 for the pair.
+        number (int): Number of the label: its class, entry of the vocabulary, choice or output; of an answer the
+            position of its first token.
+        predicted (int), predicted_label (str), predicted_probability (float): The most probable label; -1 for an
+            answer that begins at the same token and ends elsewhere.
+    """
+
+    kind: str
+    label: str
+    number: int
+    predicted: int
+    predicted_label: str
+    predicted_probability: float
+    text: str = ""
+    spans: tuple[tuple[int, int, int], ...] = ()
+
+    def holds(self, sequence: int | None, start: int, end: int) -> bool:
+        """Whether a token or word at these characters belongs to what is explained."""
+        return any(sequence == own and start < last and end > first for own, first, last in self.spans)
+
+
+@dataclass(frozen=True)
 class TextAttribution(JsonResult):
     """The attribution of one text, or pair of texts.
 
@@ -148,6 +177,7 @@ class TextAttribution(JsonResult):
             (:meth:`TextExplainer.fingerprint`) if the statistics have it; empty in results of earlier versions.
         masked_probability (float or None): Target probability through the final mask, of the first repeat; None in
             results of method ``iba`` and of earlier versions.
+        explained (TextTarget or None): What is explained, of other heads than that of a sequence classifier.
 
     Examples::
 
@@ -182,6 +212,33 @@ class TextAttribution(JsonResult):
     open_bits: float = 0.0
     masked_probability: float | None = None
     provenance: Mapping[str, str] = field(default_factory=dict)
+    explained: TextTarget | None = None
+
+    @property
+    def question(self) -> str:
+        """The question that the attribution answers, for example ``"Why B-PER for Anna?"``."""
+        about = self.explained
+        if about is None or about.kind == "value":
+            return f"Why {self.target_label}?"
+        if about.kind == "answer":
+            return f"Why this answer: {about.label}?"
+        return f"Why {about.text} = {about.label}?" if about.kind == "mask" else _why(about)
+
+    @property
+    def measured(self) -> str:
+        """What the probabilities are of: ``"the probability of positive"``, ``"the closeness to 3.2"``."""
+        if self.explained is not None and self.explained.kind == "value":
+            return f"the closeness to {self.target_label}"
+        return f"the probability of {self.target_label}"
+
+    @property
+    def open_words(self) -> str:
+        """A sentence on the words of the target, where they have no bottleneck; empty without such."""
+        about = self.explained
+        own = [] if about is None else [t for t in self.tokens if about.holds(t.sequence, t.start, t.end)]
+        if about is None or not own or any(token.bits for token in own):
+            return ""
+        return f'"{about.text or about.label}" itself stays open, and has no bits.'
 
     @cached_property
     def words(self) -> tuple[Word, ...]:
@@ -271,6 +328,8 @@ class TextAttribution(JsonResult):
         lines.append(self.headline())
         lines.append(printable(self.text) + ("" if self.pair is None else f" | {printable(self.pair)}"))
         leading, rest = ranked_words(self)
+        if sentence := self.open_words:
+            lines.append(printable(sentence))
         if sentence := remark(self):
             lines.append(sentence)
         shown = leading[:_PRINTED_WORDS] or [word for word in rest if not word.is_zero][:_PRINTED_WITHOUT_LEADING]
@@ -294,8 +353,12 @@ class TextAttribution(JsonResult):
     def headline(self) -> str:
         """One line: class, probability and model."""
         parts = [f"{printable(self.target_label)} {self.target_probability:.3f}"]
+        if self.explained is not None:
+            if self.explained.kind == "value":
+                parts[0] = printable(self.target_label)
+            parts.insert(0, printable(self.question))
         if self.target != self.predicted:
-            parts[0] += f" (predicted: {printable(self.predicted_label)} {self.predicted_probability:.3f})"
+            parts[-1] += f" (predicted: {printable(self.predicted_label)} {self.predicted_probability:.3f})"
         if self.model:
             parts.append(printable(self.model))
         return " · ".join(parts)
@@ -312,7 +375,7 @@ class TextAttribution(JsonResult):
             {**dataclasses.asdict(word), "place": place} for word, place in zip(self.words, places, strict=True)
         ]
         content["total_bits"] = self.total_bits
-        return {"format": _FORMAT, **_json_safe(content)}
+        return {"format": _FORMAT, **json_safe(content)}
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> TextAttribution:
@@ -332,16 +395,18 @@ class TextAttribution(JsonResult):
         known = {item.name for item in dataclasses.fields(cls)}
         try:
             # Not in files of earlier versions.
-            newer = ("repeats", "check", "open_bits", "masked_probability", "provenance")
+            newer = ("repeats", "check", "open_bits", "masked_probability", "provenance", "explained")
             values = {name: content[name] for name in known if name in content or name not in newer}
-            values["tokens"] = tuple(Token(**{**t, "bits": _number(t["bits"])}) for t in content["tokens"])
+            values["tokens"] = tuple(Token(**{**t, "bits": json_number(t["bits"])}) for t in content["tokens"])
             for name in ("target_probability", "predicted_probability"):
-                values[name] = _number(values[name])
+                values[name] = json_number(values[name])
             if values["trace"] is not None:
-                values["trace"] = TextTrace(**{k: tuple(map(_number, v)) for k, v in values["trace"].items()})
-            values["repeats"] = tuple(tuple(map(_number, row)) for row in content.get("repeats", ()))
+                values["trace"] = TextTrace(**{k: tuple(map(json_number, v)) for k, v in values["trace"].items()})
+            values["repeats"] = tuple(tuple(map(json_number, row)) for row in content.get("repeats", ()))
             if (check := content.get("check")) is not None:
                 values["check"] = DeletionCheck(**{**check, "without_each": tuple(check.get("without_each", ()))})
+            if (about := content.get("explained")) is not None:
+                values["explained"] = TextTarget(**{**about, "spans": tuple(map(tuple, about["spans"]))})
             return cls(**values)
         except (KeyError, TypeError) as error:
             raise ValueError(f"content is not a whole attribution, {error} is missing or wrong") from error
@@ -415,19 +480,9 @@ def finite(bits: float) -> float:
     return bits if math.isfinite(bits) else 0.0
 
 
+def _why(about: TextTarget) -> str:
+    return f"Why {about.label} for {about.text}?" if about.text else f"Why {about.label}?"
+
+
 def _shortened(text: str) -> str:
     return text if len(text) <= _REPR_WIDTH else text[: _REPR_WIDTH - 1] + "…"
-
-
-def _json_safe(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _json_safe(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_json_safe(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None if math.isnan(value) else str(value)
-    return value
-
-
-def _number(value: Any) -> float:
-    return float("nan") if value is None else float(value)

@@ -19,16 +19,16 @@ from captum_iba._warnings import warn_user
 from captum_iba.attr.feature_statistics import FeatureStatistics
 from captum_iba.attr.settings import BottleneckSettings, SettingsOverrides
 from captum_iba.text import statistics as layer_statistics
-from captum_iba.text.deletion import N_RANDOM, kept_in_check
 from captum_iba.text.json_result import provenance
 from captum_iba.text.layers import Block
 from captum_iba.vision.grids import ImageLayer, find_image_layers
 from captum_iba.vision.image_bottleneck import ImageBottleneck
 from captum_iba.vision.image_model import ImageClassifier, load_image_classifier, load_torchvision_classifier
-from captum_iba.vision.image_result import ImageAttribution, ImageCheck
+from captum_iba.vision.image_result import ImageAttribution
 from captum_iba.vision.image_settings import N_MEASURED, default_layers, resolve_image_settings
 from captum_iba.vision.images import Transform, as_batch, drawn
-from captum_iba.vision.regions import RegionRemoval, check_regions, order_by_removal, superpixels, tile_regions
+from captum_iba.vision.region_check import check_of_regions, settled_by_removal
+from captum_iba.vision.regions import RegionRemoval, check_regions, superpixels, tile_regions
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -286,8 +286,8 @@ class ImageExplainer:
                 provenance=origin,
             )
             removal = RegionRemoval(self.classifier, batch[i], regions[i], targets[i], internal_batch_size or 32)
-            result = _measured(removal, result, count)
-            results.append(replace(result, check=_check(removal, result, seed)) if check else result)
+            result = settled_by_removal(removal, result, count)
+            results.append(replace(result, check=check_of_regions(removal, result, seed)) if check else result)
         return results[0] if one else results
 
     def inputs(self, images: Any) -> Tensor:
@@ -480,23 +480,6 @@ class ImageExplainer:
             self._warned = True
             warn_user(NO_STATISTICS)
         return None
-
-
-def _measured(removal: RegionRemoval, result: ImageAttribution, count: int) -> ImageAttribution:
-    """The result with the order of the regions with the most bits settled by removal."""
-    above = int((result.region_shares > 0).sum())
-    leaders = (-result.scores).argsort()[: min(count, above)].tolist()
-    if len(leaders) < 2:
-        return result
-    settled = order_by_removal(removal, leaders, result.n_regions)
-    return replace(result, measured=settled.order, effects=settled.effects)
-
-
-def _check(removal: RegionRemoval, result: ImageAttribution, seed: int) -> ImageCheck:
-    by_bits = np.lexsort((-result.region_shares,))
-    kept = kept_in_check((-result.scores).argsort(), len(result.leading), seed % 2**63, by_bits)
-    whole, without_leading, without_least, *others = removal(torch.from_numpy(kept)).tolist()
-    return ImageCheck(int((~kept[1]).sum()), whole, without_leading, without_least, float(np.mean(others)), N_RANDOM)
 
 
 def _every_position(batch: Any) -> Any:

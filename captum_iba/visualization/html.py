@@ -187,7 +187,7 @@ def token_page(
     texts = [
         {
             "item": item,
-            "why": f"Why {item.target_label}?",
+            "why": item.question,
             "map": token_parts(item),
             "rows": scores,
             "gold": None if gold is None else str(gold),

@@ -48,6 +48,12 @@ class DrawableBits(Protocol):
     @property
     def target_label(self) -> str: ...
     @property
+    def question(self) -> str: ...
+    @property
+    def measured(self) -> str: ...
+    @property
+    def explained(self) -> Any: ...
+    @property
     def target_probability(self) -> float: ...
     @property
     def predicted_label(self) -> str: ...
@@ -327,7 +333,7 @@ def remark(attribution: DrawableBits) -> str:
     masked, check = attribution.masked_probability, attribution.check
     if lost_prediction(attribution):
         return (
-            f"The mask closes too much: through it, the probability of {attribution.target_label} is {masked:.1%}, and "
+            f"The mask closes too much: through it, {attribution.measured} is {masked:.1%}, and "
             "bits may be too few. A smaller beta, or statistics from texts like this help."
         )
     if 0 < attribution.open_bits < _PARTS * attribution.unneeded_bits:
@@ -340,7 +346,7 @@ def remark(attribution: DrawableBits) -> str:
         return ""
     if masked is None:
         return HARDLY_ANYTHING
-    through = f"through the mask, the probability of {attribution.target_label} is {masked:.1%}"
+    through = f"through the mask, {attribution.measured} is {masked:.1%}"
     is_likely = attribution.target_probability >= 0.5
     if masked < attribution.target_probability - _LARGE_DROP or (is_likely and masked < 0.5):
         return f"Hardly any bits above the floor pass the mask: {through}."

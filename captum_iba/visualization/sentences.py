@@ -35,7 +35,7 @@ def notes(attribution: DrawableBits, listed: int | None = None) -> list[str]:
         else:
             sentences.append(f"{_leader(attribution)} (±: standard deviation over them; {tied}).")
     if attribution.check is not None:
-        check, what = attribution.check, f"the probability of {attribution.target_label}"
+        check, what = attribution.check, attribution.measured
         can_contradict = len(attribution.words) > 1 and bool(ranked_words(attribution)[0])
         sentences.append(check_sentence(check, check.n_words, what, "word", listed, can_contradict))
         sentences += filter(None, [_alone(attribution), _without_opponents(attribution)])

@@ -118,7 +118,9 @@ def ranked_words(attribution: DrawableBits) -> tuple[list[RankedWord], list[Rank
             )
         )
     order = ranking(attribution)
-    for i, without in zip(order, attribution.check.without_each if attribution.check else (), strict=False):
+    about = attribution.explained  # is never deleted
+    deleted = [i for i in order if about is None or not about.holds(*_place_in_texts(attribution.words[i]))]
+    for i, without in zip(deleted, attribution.check.without_each if attribution.check else (), strict=False):
         rows[i] = rows[i]._replace(without=without)
     same_order = [bool((repeated[:, i] > repeated[:, j]).all()) for i, j in pairwise(order)]
     rows = [rows[i]._replace(tied=not all(same_order[max(0, rank - 1) : rank + 1])) for rank, i in enumerate(order)]
@@ -129,6 +131,10 @@ def ranked_words(attribution: DrawableBits) -> tuple[list[RankedWord], list[Rank
         covered += rows[count].share
         count += 1
     return rows[:count], rows[count:]
+
+
+def _place_in_texts(word: Any) -> tuple[int, int, int]:
+    return word.sequence, word.start, word.end
 
 
 def ranking(attribution: DrawableBits) -> list[int]:

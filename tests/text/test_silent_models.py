@@ -316,8 +316,11 @@ def test_scores_that_are_no_numbers_are_refused(bert, wordpiece, value):
 
 def test_several_quantities_are_no_classes(model, wordpiece):
     model.config.problem_type = "regression"
-    with pytest.raises(ValueError, match="problem_type of .* is 'regression': its 3 outputs are quantities"):
-        TextExplainer(model, wordpiece)
+    explainer = TextExplainer(model, wordpiece)
+    with pytest.raises(ValueError, match="target is None, expected one of the outputs of the model: 0 "):
+        explainer.explain("good film")
+    with pytest.raises(ValueError, match="attribute needs a sequence classifier, got a model of regression"):
+        attribute("random", explainer, "good film")
 
 
 def test_a_label_of_two_classes_is_no_target(model, wordpiece):

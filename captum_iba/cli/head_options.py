@@ -1,0 +1,92 @@
+"""Options of ``captum-iba explain`` for models with other heads than that of a sequence classifier."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from captum_iba.text import TextExplainer
+
+WordOption = Annotated[
+    list[str] | None,
+    typer.Option(help="Token classification: word to explain, by its text or number from 1; once, or for each text."),
+]
+EntityOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Token classification: predicted entity to explain, by its text or number from 1.", show_default="all"
+    ),
+]
+QuestionOption = Annotated[
+    list[str] | None,
+    typer.Option(help="Question answering: the question, with the context as TEXT; once, or for each text."),
+]
+MaskOption = Annotated[
+    str | None,
+    typer.Option(help="Masked language model: word for the mask token.", show_default="the predicted one"),
+]
+ChoiceOption = Annotated[list[str] | None, typer.Option(help="Multiple choice: one of the choices; for each once.")]
+
+
+@dataclass
+class HeadOptions:
+    """What is explained, as the options say it."""
+
+    word: list[str] = field(default_factory=list)
+    entity: list[str] = field(default_factory=list)
+    question: list[str] = field(default_factory=list)
+    mask: str | None = None
+    choice: list[str] = field(default_factory=list)
+
+    def arguments(
+        self, explainer: TextExplainer, texts: list[str], pairs: list[str] | None, target: Any
+    ) -> tuple[list[str], list[str] | None, dict[str, Any]]:
+        """Texts, second texts and keywords for :meth:`captum_iba.text.TextExplainer.explain`.
+
+        BadParameter for an option that is not for the head of the model.
+        """
+        head = explainer.classifier.head
+        kind = "other" if head.has_classes else head.kind
+        for of_kind, names in _OF_KIND.items():
+            for name in names:
+                if getattr(self, name) and kind != of_kind:
+                    raise typer.BadParameter(f"--{name} is for models of {of_kind}, this is one of {head.kind}.")
+        keywords: dict[str, Any] = {"target": target}
+        if kind == "token classification":
+            if self.word and self.entity:
+                raise typer.BadParameter("--word and --entity: expected one of them, got both.")
+            name = "word" if self.word else "entity"
+            given = self.word or self.entity
+            keywords[name] = _of_each(name, [_number_or_text(one) for one in given], len(texts)) if given else "all"
+        elif self.mask is not None:
+            keywords["target"] = self.mask
+        elif self.choice:
+            keywords["choices"] = [self.choice] * len(texts)
+        elif self.question:
+            if pairs is not None:
+                raise typer.BadParameter("--question: the second texts are given already.")
+            return _of_each("question", self.question, len(texts)), texts, keywords
+        return texts, pairs, keywords
+
+
+_OF_KIND = {
+    "token classification": ("word", "entity"),
+    "question answering": ("question",),
+    "masked language modeling": ("mask",),
+    "multiple choice": ("choice",),
+}
+
+
+def _of_each(name: str, given: Sequence[Any], count: int) -> list[Any]:
+    if len(given) not in (1, count):
+        raise typer.BadParameter(f"--{name}: expected one, or one for each of the {count} texts, got {len(given)}.")
+    return list(given) * count if len(given) == 1 else list(given)
+
+
+def _number_or_text(given: str) -> int | str:
+    """Words and entities are counted from 1 where people read."""
+    return int(given) - 1 if given.isdecimal() and int(given) > 0 else given

@@ -1,0 +1,321 @@
+"""What is explained in a text, by the head of its model: found, checked, and put beside the text's token ids."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from numbers import Integral, Real
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from captum_iba.text.answers import TargetedText, find_answer, find_mask, mask_position, refuse_truncated
+from captum_iba.text.arguments import find_target
+from captum_iba.text.classifier import Classifier
+from captum_iba.text.encoding import EncodedText
+from captum_iba.text.heads import AnswerHead, ChoiceHead, MaskHead, ValueHead, with_row
+from captum_iba.text.result import TextTarget
+from captum_iba.text.statistics import neutral_texts
+
+NOT_COUNTED = ("o", "-100", "ignore", "ignored", "pad", "[pad]", "<pad>")
+"""Classes of tokens, in any case, that make no entity."""
+
+_LISTED = 8
+
+
+def find_targets(
+    classifier: Classifier, encoded: Sequence[EncodedText], target: Any, batch_size: int, asked: dict[str, Any]
+) -> list[TargetedText]:
+    """What is explained in each text; of ``entity="all"`` any number for a text, in order.
+
+    Args:
+        classifier (Classifier): A model with another head than that of a sequence classifier.
+        encoded (sequence of EncodedText): The texts; for multiple choice one of each choice, text by text.
+        target (object): The label, answer, word or choice, one for all texts or one for each; None for the predicted.
+        batch_size (int): Number of texts per pass.
+        asked (dict): The other arguments: word, token, entity, choices, tolerance.
+
+    Raises:
+        TypeError, ValueError: An argument that the head does not have, or that is not in the text.
+    """
+    head = classifier.head
+    if isinstance(head, ChoiceHead):
+        return _choices(classifier, encoded, target, batch_size, asked["choices"])
+    count = len(encoded)
+    if isinstance(head, ValueHead):
+        return _values(classifier, encoded, _per_text("target", target, count), batch_size, asked["tolerance"])
+    if isinstance(head, MaskHead):
+        find: Any = find_mask
+    elif isinstance(head, AnswerHead):
+        find = find_answer
+    else:
+        return _tokens(classifier, encoded, target, batch_size, asked)
+    targets = _per_text("target", target, count)
+    if isinstance(head, MaskHead):
+        for i, text in enumerate(encoded):
+            mask_position(classifier, text, i)  # before the model runs
+    found: dict[int, TargetedText] = {}
+    for i, values in classifier.values(encoded, batch_size):
+        found[i] = find(classifier, encoded[i], values, targets[i], i)
+    return [found[i] for i in range(count)]
+
+
+def _per_text(name: str, value: Any, count: int) -> list[Any]:
+    """One entry per text, from one for all or a list with one for each."""
+    value = value.tolist() if isinstance(value, Tensor) or hasattr(value, "tolist") else value
+    if not isinstance(value, list):
+        return [value] * count
+    if len(value) != count:
+        raise ValueError(f"{name} has {len(value)} entries, expected one, or one for each of the {count} texts")
+    return value
+
+
+# Token classification
+
+
+def _tokens(
+    classifier: Classifier, encoded: Sequence[EncodedText], target: Any, batch_size: int, asked: dict[str, Any]
+) -> list[TargetedText]:
+    given = [name for name in ("word", "token", "entity") if asked[name] is not None]
+    if len(given) != 1:
+        raise ValueError(
+            f"model: a model of token classification needs one of word, token and entity, got "
+            f"{' and '.join(given) or 'none'}; entity='all' explains all entities of a text"
+        )
+    (name,) = given
+    if name == "entity" and target is not None:
+        raise ValueError(f"target is {target!r}, expected None with entity: its labels are the predicted ones")
+    wanted, targets = (_per_text(key, value, len(encoded)) for key, value in ((name, asked[name]), ("target", target)))
+    classes = [None if entry is None else find_target(entry, classifier.labels) for entry in targets]
+    positions: dict[str, Callable[[int], list[int]]] = {
+        "word": lambda i: [word_positions(encoded[i], wanted[i], i)[0]],
+        "token": lambda i: [_token_position(encoded[i], wanted[i], i)],
+        "entity": lambda i: [],
+    }
+    chosen = [positions[name](i) for i in range(len(encoded))]  # before the model runs
+    found: dict[int, list[TargetedText]] = {}
+    for i, values in classifier.values(encoded, batch_size):
+        if name == "entity":
+            entities = predicted_entities(encoded[i], values, classifier.labels)
+            kept = _chosen_entities(encoded[i], entities, wanted[i], i, len(encoded))
+            found[i] = [_labelled(classifier, encoded[i], values, entity, None, name) for entity in kept]
+        else:
+            found[i] = [_labelled(classifier, encoded[i], values, chosen[i], classes[i], name)]
+    results = [item for i in range(len(encoded)) for item in found[i]]
+    if not results:
+        raise ValueError("entity is 'all', and the model predicts no entity in any of the texts; expected a word")
+    return results
+
+
+def _labelled(
+    classifier: Classifier, text: EncodedText, values: Tensor, positions: Sequence[int], wanted: int | None, kind: str
+) -> TargetedText:
+    """A target of the tokens at some positions: their own most probable classes, or one that is wanted."""
+    probabilities = values.double().softmax(-1)
+    row = [0] * len(text)
+    for position in positions:
+        row[position] = 1 + (int(values[position].argmax()) if wanted is None else wanted)
+    first = positions[0]
+    number, predicted = row[first] - 1, int(values[first].argmax())
+    of_words = kind != "token"
+    words = [
+        text.word_spans[number] for number in dict.fromkeys(text.words[at] for at in positions) if number is not None
+    ]
+    sequence = text.sequences[first] or 0
+    if of_words:
+        spans = tuple((word.sequence, word.start, word.end) for word in words)
+        spelled = text.spelling(sequence, words[0].start, words[-1].end)
+    else:
+        spans, spelled = ((sequence, *text.spans[first]),), text.spelling(sequence, *text.spans[first])
+    chance = 1.0
+    for position in positions:
+        chance *= float(probabilities[position].max())
+    about = TextTarget(
+        kind=kind,
+        label=classifier.labels[number],
+        number=number,
+        predicted=predicted,
+        predicted_label=classifier.labels[predicted],
+        predicted_probability=chance,
+        text=spelled,
+        spans=spans,
+    )
+    return TargetedText(with_row(text, row), 1, about)
+
+
+def word_positions(text: EncodedText, word: Any, i: int) -> tuple[int, ...]:
+    """Positions of the tokens of a word, by its number from 0 or as the text spells it, if that is there once."""
+    spelled = [text.spelling(span.sequence, span.start, span.end) for span in text.word_spans]
+    if isinstance(word, str):
+        numbers = [number for number, one in enumerate(spelled) if one == word]
+        numbers = numbers or [number for number, one in enumerate(spelled) if one.casefold() == word.casefold()]
+        if len(numbers) > 1:
+            raise ValueError(
+                f"word is {word!r}, which texts[{i}] has {len(numbers)} times; expected the number of the word, one of "
+                f"{', '.join(map(str, numbers))} (from 0)"
+            )
+        if not numbers:
+            refuse_truncated("word", word, text, i)
+            listed = ", ".join(spelled[:_LISTED]) + (", ..." if len(spelled) > _LISTED else "")
+            raise ValueError(f"word is {word!r}, which is no word of texts[{i}]; its words are {listed}")
+        return text.word_spans[numbers[0]].positions
+    return text.word_spans[_number("word", word, len(spelled), i, text)].positions
+
+
+def _token_position(text: EncodedText, token: Any, i: int) -> int:
+    position = _number("token", token, len(text), i, text)
+    if text.special[position]:
+        raise ValueError(
+            f"token is {position}, the special token {text.tokens[position]} of texts[{i}]; expected a word's"
+        )
+    return position
+
+
+def _number(name: str, value: Any, count: int, i: int, text: EncodedText) -> int:
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        text_or = " or its text" if name != "token" else ""
+        raise TypeError(f"{name} is {value!r}, expected its number{text_or}")
+    if not 0 <= int(value) < count:
+        lost = f"; {text.tokens_truncated} tokens were truncated" if text.tokens_truncated else ""
+        expected = f"0 to {count - 1}" if count else "none, there is no such"
+        raise ValueError(f"{name} is {value}, expected {expected}, for texts[{i}]{lost}")
+    return int(value)
+
+
+def predicted_entities(text: EncodedText, values: Tensor, labels: Sequence[str]) -> list[list[int]]:
+    """Entities that a model predicts: of each the positions of the first tokens of its words.
+
+    The first token of a word decides, as in training. ``B-``, ``S-`` and ``U-`` begin an entity; another class of the
+    same type after it goes on with it. Classes of :data:`NOT_COUNTED` make none.
+    """
+    entities: list[list[int]] = []
+    before: tuple[str, int] | None = None
+    for word in text.word_spans:
+        position = word.positions[0]
+        label = labels[int(values[position].argmax())]
+        prefix, dash, rest = label.partition("-")
+        has_prefix = bool(dash) and prefix.upper() in ("B", "I", "E", "S", "U", "L", "M")
+        kind = rest if has_prefix else label
+        if label.casefold() in NOT_COUNTED:
+            before = None
+        elif before == (kind, word.sequence) and not (has_prefix and prefix.upper() in ("B", "S", "U")):
+            entities[-1].append(position)
+        else:
+            entities.append([position])
+            before = (kind, word.sequence)
+    return entities
+
+
+def _chosen_entities(text: EncodedText, entities: list[list[int]], wanted: Any, i: int, count: int) -> list[list[int]]:
+    spelled = []
+    for entity in entities:
+        words = [text.word_spans[number] for number in (text.words[at] for at in entity) if number is not None]
+        spelled.append(text.spelling(words[0].sequence, words[0].start, words[-1].end))
+    there = f"it predicts {', '.join(spelled[:_LISTED])}" if spelled else "it predicts none there"
+    if wanted == "all":
+        if not entities and count == 1:
+            raise ValueError(f"entity is 'all', and the model predicts no entity in texts[{i}]; expected a word")
+        return entities
+    if isinstance(wanted, str):
+        numbers = [number for number, one in enumerate(spelled) if one.casefold() == wanted.strip().casefold()]
+        if len(numbers) > 1:
+            raise ValueError(
+                f"entity is {wanted!r}, which texts[{i}] has {len(numbers)} times; expected the number of the entity, "
+                f"one of {', '.join(map(str, numbers))} (from 0)"
+            )
+        if not numbers:
+            refuse_truncated("entity", wanted, text, i)
+            raise ValueError(f"entity is {wanted!r}, which the model does not predict in texts[{i}]: {there}")
+        return [entities[numbers[0]]]
+    if not entities:
+        raise ValueError(f"entity is {wanted!r}, and the model predicts no entity in texts[{i}]; expected a word")
+    return [entities[_number("entity", wanted, len(entities), i, text)]]
+
+
+# Multiple choice
+
+
+def _choices(
+    classifier: Classifier, encoded: Sequence[EncodedText], target: Any, batch_size: int, choices: list[list[str]]
+) -> list[TargetedText]:
+    head = classifier.head
+    logits = torch.empty(len(encoded), dtype=torch.float64)
+    trial = [head.trial(text) for text in encoded]
+    for i, values in classifier.values(trial, batch_size):
+        logits[i] = float(values[0])
+    results, start = [], 0
+    for of_text, wanted in zip(choices, _per_text("target", target, len(choices)), strict=True):
+        of_choices = logits[start : start + len(of_text)]
+        best = int(of_choices.argmax())
+        number = best if wanted is None else find_target(wanted, of_text)
+        others = float(torch.cat([of_choices[:number], of_choices[number + 1 :]]).logsumexp(0))
+        text = encoded[start + number]
+        about = TextTarget(
+            kind="choice",
+            label=of_text[number],
+            number=number,
+            predicted=best,
+            predicted_label=of_text[best],
+            predicted_probability=float(of_choices.softmax(0)[best]),
+        )
+        results.append(TargetedText(with_row(text, [others] * len(text)), 1, about))
+        start += len(of_text)
+    return results
+
+
+def check_choices(choices: Any, single: bool, count: int) -> list[list[str]]:
+    """The choices of each text: two or more strings; TypeError or ValueError says what is wrong."""
+    if choices is None or isinstance(choices, str):
+        raise TypeError(f"choices is {choices!r}, expected a list of strings for a model of multiple choice")
+    per_text = [list(choices)] if single else [list(of_text) for of_text in choices]
+    if len(per_text) != count:
+        raise ValueError(f"choices has {len(per_text)} entries, expected a list for each of the {count} texts")
+    for i, of_text in enumerate(per_text):
+        if len(of_text) < 2 or not all(isinstance(choice, str) and choice.strip() for choice in of_text):
+            raise ValueError(f"choices of texts[{i}] are {of_text!r}, expected two or more texts")
+    return per_text
+
+
+# Regression
+
+
+def _values(
+    classifier: Classifier, encoded: Sequence[EncodedText], targets: Sequence[Any], batch_size: int, tolerance: Any
+) -> list[TargetedText]:
+    head = classifier.head
+    assert isinstance(head, ValueHead)
+    if tolerance is not None:
+        if isinstance(tolerance, bool) or not isinstance(tolerance, Real) or not 0 < float(tolerance) < float("inf"):
+            raise ValueError(f"tolerance is {tolerance!r}, expected a number above 0, in the unit of the output")
+        head.scale = torch.full((head.n_columns,), float(tolerance))
+    else:
+        head.scale = _spread(classifier, encoded[0].pair is not None, batch_size)
+    found: dict[int, TargetedText] = {}
+    for i, values in classifier.values(encoded, batch_size):
+        if targets[i] is None and head.n_columns > 1:
+            listed = ", ".join(f"{number} ({label})" for number, label in enumerate(head.labels))
+            raise ValueError(f"target is None, expected one of the outputs of the model: {listed}")
+        number = 0 if targets[i] is None else find_target(targets[i], head.labels)
+        value = float(values[number])
+        label = f"{value:.4g}" if head.n_columns == 1 else f"{head.labels[number]} {value:.4g}"
+        about = TextTarget("value", label, number, number, label, 1.0)
+        found[i] = TargetedText(with_row(encoded[i], [value] * len(encoded[i])), number, about)
+    return [found[i] for i in range(len(encoded))]
+
+
+def _spread(classifier: Classifier, paired: bool, batch_size: int) -> Tensor:
+    """Standard deviation of the outputs over neutral texts in the package; computed once for a classifier."""
+    key = ("spread of values", paired)
+    if key not in classifier.method_state:
+        texts, pairs = neutral_texts(paired)
+        encoded = classifier.encode(texts, pairs or [None] * len(texts))
+        values = torch.stack([of_text for _, of_text in classifier.values(encoded, max(batch_size, 32))])
+        spread = values.double().std(0)
+        if not bool((spread > 0).all()):
+            raise ValueError(
+                "tolerance is None, and an output of the model is the same for all neutral texts in the package, so "
+                "that it has no scale; expected a tolerance in the unit of the output"
+            )
+        classifier.method_state[key] = spread.float()
+    spread_of_outputs: Tensor = classifier.method_state[key]
+    return spread_of_outputs

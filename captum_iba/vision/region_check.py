@@ -1,0 +1,30 @@
+"""The order of the leading regions of an image by removal, and the check of an attribution."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from captum_iba.text.deletion import N_RANDOM, kept_in_check
+from captum_iba.vision.image_result import ImageAttribution, ImageCheck
+from captum_iba.vision.regions import RegionRemoval, order_by_removal
+
+
+def settled_by_removal(removal: RegionRemoval, result: ImageAttribution, count: int) -> ImageAttribution:
+    """The result with the order of the regions with the most bits settled by removal."""
+    above = int((result.region_shares > 0).sum())
+    leaders = (-result.scores).argsort()[: min(count, above)].tolist()
+    if len(leaders) < 2:
+        return result
+    settled = order_by_removal(removal, leaders, result.n_regions)
+    return replace(result, measured=settled.order, effects=settled.effects)
+
+
+def check_of_regions(removal: RegionRemoval, result: ImageAttribution, seed: int) -> ImageCheck:
+    """Probabilities without the leading regions, the least, and random ones."""
+    by_bits = np.lexsort((-result.region_shares,))
+    kept = kept_in_check((-result.scores).argsort(), len(result.leading), seed % 2**63, by_bits)
+    whole, without_leading, without_least, *others = removal(torch.from_numpy(kept)).tolist()
+    return ImageCheck(int((~kept[1]).sum()), whole, without_leading, without_least, float(np.mean(others)), N_RANDOM)
