@@ -1,0 +1,49 @@
+"""Twelve images by five methods, as a picture for the documentation.
+
+    python docs/image_picture.py resnet56.safetensors cifar10_test_600.npz cifar10_train_1200.npz
+
+The weights lie beside a ``resnet.py`` with ``load(path)`` and ``normalise(images)``; the last file gives the statistics.
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from benchmarks.images import load
+from captum_iba.compare.image_files import read_images
+from captum_iba.methods import attribute_images
+from captum_iba.metrics import tiles
+from captum_iba.vision import ImageExplainer
+from captum_iba.visualization import save_figure
+from captum_iba.visualization.figures import new_figure
+
+METHODS = {"Grad-CAM": "grad_cam", "Occlusion": "occlusion", "Integrated\nGradients": "ig", "LIME": "lime"}
+N_IMAGES = 12
+
+if __name__ == "__main__":
+    weights, test, train = map(Path, sys.argv[1:])
+    found = read_images(test)
+    chosen = sorted(np.random.default_rng(0).permutation(len(found.images))[:N_IMAGES])
+    pictures = [found.images[number] for number in chosen]
+    model, images = load(weights, pictures)
+    explainer = ImageExplainer(model)
+    explainer.estimate_statistics(load(weights, read_images(train).images)[1])
+    rows = {"Information\nbottleneck": [result.heat_map for result in explainer.explain(images)]}
+    for title, method in METHODS.items():
+        maps = attribute_images(method, model, images, regions=tiles(*images.shape[2:], size=8))
+        rows[title] = list(maps.clamp_min(0).numpy())  # what speaks for the class
+    with torch.no_grad():
+        print("predicted", model(images).argmax(1).tolist())
+    figure = new_figure(9.6, 5.2)
+    figure.set_layout_engine("none")
+    for row, (title, maps) in enumerate({"": pictures, **rows}.items()):
+        for column, values in enumerate(maps):
+            axes = figure.add_axes((0.09 + column * 0.0755, 0.835 - row * 0.165, 0.073, 0.155))
+            axes.set_axis_off()
+            axes.imshow(pictures[column])
+            if row:
+                axes.imshow(values, cmap="magma", alpha=0.75, interpolation="nearest")
+        figure.text(0.005, 0.91 - row * 0.165, title, fontsize=8, va="center")
+    print(save_figure(figure, Path(__file__).parent / "_static" / "images.png"))
