@@ -2,7 +2,7 @@
 
     python docs/image_picture.py resnet56.safetensors cifar10_test_600.npz cifar10_train_1200.npz
 
-The weights lie beside a ``resnet.py`` with ``load(path)`` and ``normalise(images)``; the last file gives the statistics.
+The weights lie beside a ``resnet.py`` with ``load(path)`` and ``normalise(images)``; statistics are of the last file.
 """
 
 import sys

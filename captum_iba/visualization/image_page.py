@@ -49,7 +49,7 @@ def image_page(attributions: Sequence[DrawableImage], title: str | None = None) 
         raise ValueError("attributions is empty, expected at least one")
     if title is None:
         labels = {item.target_label for item in attributions}
-        title = f"What makes it {labels.pop()}?" if len(labels) == 1 else "What the decisions need of the images"
+        title = f"Why {labels.pop()}?" if len(labels) == 1 else "Why these decisions?"
     return render_template(
         "image.html.jinja", title=title, sorting=None, drawn=[_drawn(item) for item in attributions], scale=Scale(1.0)
     )
