@@ -124,7 +124,7 @@ def test_pages(tmp_path):
     assert "without it -0.400" in page
     assert "http" not in page.replace("http-equiv", "")
     several = image_page([image_attribution(), image_attribution(label="cat")])
-    assert "What the decisions need of the images" in several
+    assert "Why these decisions?" in several
     assert image_attribution()._repr_html_() == image_map(image_attribution())
     with pytest.raises(ValueError, match="attributions is empty"):
         image_page([])
