@@ -154,7 +154,7 @@ def test_a_target_of_another_type_is_an_error(explainer, target):
 @pytest.mark.parametrize(
     ("texts", "pairs", "error", "says"),
     [
-        ("", None, ValueError, r"texts\[0\] is empty"),
+        ("", None, ValueError, r"texts is empty"),
         (["good", " \n"], None, ValueError, r"texts\[1\] is only white space"),
         ([], None, ValueError, "at least one"),
         (["good", "[SEP][CLS]"], None, ValueError, r"texts\[1\] is .*nothing to attribute"),
