@@ -1,6 +1,6 @@
 """Train tiny models with a planted cue, and count how often the attribution finds it first.
 
-    python recipes/planted_heads.py [--save FOLDER] [--texts 100] [--json FILE]
+    python recipes/planted_heads.py [--save FOLDER] [--texts 100] [--seed 1] [--json FILE]
 
 The sentences are of templates. In those for token classification a name is the same whether it is a person or a place;
 the word before it ("Doctor", "Lake") decides. In those for question answering a person, a thing and a room are in the
@@ -32,7 +32,7 @@ from torch.nn import functional as F
 
 from captum_iba._files import write_text
 from captum_iba.text import TextExplainer
-from captum_iba.visualization.pieces import ranking
+from captum_iba.visualization.words import ranking
 
 NAMES = ["Morgan", "Jordan", "Florence", "Austin", "Chelsea", "Sydney", "Victoria", "Madison", "Georgia", "Lincoln"]
 TITLES = {"PER": ["Doctor", "Professor", "Captain", "Judge"], "LOC": ["Lake", "Mount", "Port", "Fort"]}
@@ -198,8 +198,8 @@ def cue_statistics(explainer: TextExplainer, paired: bool, seed: int = 7) -> Non
         explainer.estimate_statistics([" ".join(entity_sentence(draw)[0]) for _ in range(200)])
 
 
-def report(count: int = 100, save: Path | None = None) -> list[dict[str, Any]]:
-    """Train both models and count."""
+def report(count: int = 100, save: Path | None = None, seed: int = 1) -> list[dict[str, Any]]:
+    """Train both models, and count over new sentences that are drawn from a seed."""
     rows = []
     for name, make, explain in (
         ("token classification", token_classifier, explain_entities),
@@ -219,12 +219,13 @@ def report(count: int = 100, save: Path | None = None) -> list[dict[str, Any]]:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
                     start = time.perf_counter()
-                    found = explain(explainer, count, seed=1, mask_target=mask_target)
+                    found = explain(explainer, count, seed=seed, mask_target=mask_target)
                 rows.append(
                     {
                         "head": name,
                         "layer": "word embeddings" if layer is None else "all blocks",
                         "mask_target": mask_target,
+                        "seed": seed,
                         "texts": count,
                         "model is right": sum(right for right, _ in found),
                         "cue first": sum(first for _, first in found),
@@ -240,8 +241,9 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--save", type=Path, help="folder for the trained models")
     parser.add_argument("--texts", type=int, default=100, help="number of new texts per head")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the new texts; the models stay the same")
     parser.add_argument("--json", type=Path, help="file for the counts")
     arguments = parser.parse_args()
-    counts = report(arguments.texts, arguments.save)
+    counts = report(arguments.texts, arguments.save, arguments.seed)
     if arguments.json is not None:
         write_text(arguments.json, json.dumps(counts, indent=1) + "\n")
