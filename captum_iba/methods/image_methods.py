@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from captum_iba._checks import check_choice, check_integer
 from captum_iba.attr._model.guard import ModuleGuard
 from captum_iba.methods.perturbation_methods import RidgeRegression, similarity_of_kept
-from captum_iba.methods.spatial_layer import GridProbe, GuidedReLU, spatial_layer
+from captum_iba.methods.spatial_layer import GridProbe, GuidedReLU, grid_of_layer, spatial_layer
 from captum_iba.methods.task import random_states_restored, seed_everything
 from captum_iba.metrics.image_baselines import blurred, check_images, mean_color
 
@@ -305,7 +305,7 @@ def grad_cam_of_images(task: ImageTask) -> Tensor:
     logit; of a vision transformer the normalization before the last attention, with its tokens in their places.
     """
     layer = spatial_layer(task.logits, task.model, task.images[:1], task.targets[:1], task.layer)
-    probe = GridProbe(layer, task.logits)
+    probe = GridProbe(layer, task.logits, grid_of_layer(task.logits, task.model, task.images[:1], layer))
     method = LayerGradCam(probe.run, probe)
     maps: Tensor = method.attribute(_leaf(task.images), task.targets, relu_attributions=True).detach()
     size = tuple(task.images.shape[2:])

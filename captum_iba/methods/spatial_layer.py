@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +10,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from captum_iba.attr._model.nested import split_activation
+from captum_iba.vision.grids import Grid, find_image_layers
 
 
 def spatial_layer(
@@ -59,7 +59,13 @@ def spatial_layer(
         for handle in handles:
             handle.remove()
     for (module, _), gradient in reversed(list(zip(ran, gradients, strict=True))):
-        if gradient is not None and bool((as_grid(gradient) != 0).any()):
+        if gradient is None or not bool((gradient != 0).any()):
+            continue
+        try:
+            grid = grid_of_layer(logits, model, image, module)
+        except ValueError:  # it holds no grid over the image
+            continue
+        if gradient.ndim == (3 if grid.is_tokens else 4) and bool((as_grid(gradient, grid) != 0).any()):
             return module
     raise ValueError(
         f"layer is None, and {type(model).__name__} has no module whose output has rows and columns, (B, C, h, w), or "
@@ -67,37 +73,34 @@ def spatial_layer(
     )
 
 
-def as_grid(activation: Tensor) -> Tensor:
-    """Activations (B, C, h, w) as they are; tokens (B, T, D) of patches as (B, D, h, w), without those before them.
+def grid_of_layer(logits: Callable[[Tensor], Tensor], model: Any, image: Tensor, layer: nn.Module) -> Grid:
+    """Where the rows and columns of an image, (1, C, H, W), are in the activation of a layer; ValueError if nowhere."""
+    names = {module: name for name, module in model.named_modules()} if isinstance(model, nn.Module) else {}
+    root, name = (model, names[layer]) if names.get(layer) else (nn.ModuleList([layer]), "0")
+    (found,) = find_image_layers(root, image, [name], logits)
+    return found.grid
 
-    Patches are a square, and their tokens the last ones.
 
-    Raises:
-        ValueError: Another shape.
-    """
-    if activation.ndim == 4:
-        return activation
-    if activation.ndim != 3:
-        raise ValueError(f"layer returns the shape {tuple(activation.shape)}, expected (B, C, h, w) or (B, tokens, D)")
-    side = math.isqrt(activation.shape[1])
-    patches = activation[:, activation.shape[1] - side * side :]
-    return patches.transpose(1, 2).reshape(len(patches), -1, side, side)
+def as_grid(activation: Tensor, grid: Grid) -> Tensor:
+    """An activation as (B, D, h, w): of tokens (B, T, D) those of the patches, of (B, h, w, D) the features first."""
+    if grid.is_tokens:
+        patches = activation[:, grid.n_extra :].transpose(1, 2)
+        return patches.reshape(*patches.shape[:2], *grid.shape)
+    return activation.movedim(grid.feature_dim, 1)
 
 
 def _is_spatial(module: nn.Module, output: Tensor) -> bool:
     if output.ndim == 4:
-        return output.shape[2] > 1 and output.shape[3] > 1
-    # A class token and at most a few more before the patches.
-    is_square = output.ndim == 3 and output.shape[1] - math.isqrt(output.shape[1]) ** 2 <= 5
-    return is_square and output.shape[1] >= 4 and "norm" in type(module).__name__.lower()
+        return sum(size > 1 for size in output.shape[1:]) > 1
+    return output.ndim == 3 and output.shape[1] >= 4 and "norm" in type(module).__name__.lower()
 
 
 class GridProbe(nn.Module):
     """An identity module that the activation of a layer passes through as (B, C, h, w), for Captum to hook."""
 
-    def __init__(self, layer: nn.Module, logits: Callable[[Tensor], Tensor]) -> None:
+    def __init__(self, layer: nn.Module, logits: Callable[[Tensor], Tensor], grid: Grid) -> None:
         super().__init__()
-        self._layer, self._logits = [layer], logits  # in a list: the layer is no part of the probe
+        self._layer, self._logits, self._grid = [layer], logits, grid  # in a list: the layer is no part of the probe
 
     def run(self, images: Tensor) -> Tensor:
         """Logits of images."""
@@ -116,11 +119,11 @@ class GridProbe(nn.Module):
         if split is None:
             raise ValueError(f"layer {type(layer).__name__} returns no activation, expected (B, C, h, w)")
         activation, with_activation = split
-        grid = self(as_grid(activation))
-        if activation.ndim == 4:
-            return with_activation(grid)
+        grid = self(as_grid(activation, self._grid))
+        if not self._grid.is_tokens:
+            return with_activation(grid.movedim(1, self._grid.feature_dim))
         tokens = grid.flatten(2).transpose(1, 2)
-        return with_activation(torch.cat([activation[:, : activation.shape[1] - tokens.shape[1]], tokens], 1))
+        return with_activation(torch.cat([activation[:, : self._grid.n_extra], tokens], 1))
 
 
 class GuidedReLU(TorchFunctionMode):

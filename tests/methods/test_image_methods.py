@@ -14,6 +14,7 @@ from captum_iba.methods import attribute_images, register_image_method
 from captum_iba.methods.image_methods import IMAGE_METHODS, grad_cam_of_images
 from captum_iba.methods.spatial_layer import GuidedReLU, as_grid, spatial_layer
 from captum_iba.metrics import mean_color, tiles
+from captum_iba.vision.grids import Grid
 
 BUILT_IN = [
     *("random", "saliency", "input_x_gradient", "ig", "gradient_shap", "grad_cam", "guided_grad_cam"),
@@ -168,13 +169,54 @@ def test_the_layer_of_a_vision_transformer(vit, images):
     (name,) = [name for name, module in vit.named_modules() if module is found]
     assert name == "vit.layers.1.layernorm_before"
     tokens = torch.arange(2.0 * 17 * 3).view(2, 17, 3)
-    grid = as_grid(tokens)
+    grid = as_grid(tokens, Grid(4, 4, 2, 1, True))
     assert grid.shape == (2, 3, 4, 4)
     assert all(
         torch.equal(grid[1, :, i, j], tokens[1, 1 + 4 * i + j]) for i, j in itertools.product(range(4), range(4))
     )
     maps = attribute_images("grad_cam", vit, images, 1)
     assert maps.shape == (3, SIDE, SIDE) and bool((maps >= 0).all()) and bool((maps > 0).any())
+
+
+def grad_cam_by_hand(activation, gradient, size):
+    """Of an activation and its gradient, (B, D, h, w)."""
+    maps = F.relu((gradient.mean((2, 3), keepdim=True) * activation).sum(1, keepdim=True))
+    return F.interpolate(maps, size, mode="bilinear", align_corners=False)[:, 0].detach()
+
+
+def test_grad_cam_of_images_that_are_no_squares():
+    """The 16 patches of 4 x 16 pixels are 2 x 8, not 4 x 4."""
+    torch.manual_seed(3)
+    size = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
+    vit = ViTForImageClassification(ViTConfig(image_size=(4, 16), patch_size=2, initializer_range=0.5, **size)).eval()
+    images, kept = torch.randn(2, 3, 4, 16), []
+    layer = vit.vit.layers[1].layernorm_before
+    handle = layer.register_forward_hook(lambda module, args, output: kept.append(output))
+    logits = vit(images).logits
+    handle.remove()
+    (gradient,) = torch.autograd.grad(logits[:, 1].sum(), kept[0])
+    grids = [of[:, 1:].transpose(1, 2).reshape(2, 16, 2, 8) for of in (kept[0], gradient)]
+    torch.testing.assert_close(attribute_images("grad_cam", vit, images, 1), grad_cam_by_hand(*grids, (4, 16)))
+
+
+class FeaturesLast(nn.Module):
+    """A convolution, and a normalization of (B, h, w, C), as in Swin."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm, self.linear = nn.Conv2d(3, 5, 2, stride=2), nn.LayerNorm(5), nn.Linear(5, 3)
+
+    def forward(self, images):
+        return self.linear(F.relu(self.norm(self.first(images).permute(0, 2, 3, 1))).mean((1, 2)))
+
+
+def test_grad_cam_where_the_features_are_last(images):
+    torch.manual_seed(3)
+    model = FeaturesLast().eval()
+    activation = model.norm(model.first(images).permute(0, 2, 3, 1)).detach().requires_grad_()
+    (gradient,) = torch.autograd.grad(model.linear(F.relu(activation).mean((1, 2)))[:, 1].sum(), activation)
+    expected = grad_cam_by_hand(activation.permute(0, 3, 1, 2), gradient.permute(0, 3, 1, 2), (SIDE, SIDE))
+    torch.testing.assert_close(attribute_images("grad_cam", model, images, 1), expected)
 
 
 @pytest.mark.parametrize("name", [name for name in BUILT_IN if name != "guided_grad_cam"])
@@ -253,7 +295,7 @@ def test_own_methods(model, images):
         ({"batch_size": 0}, "batch_size is 0"),
         ({"seed": 0.5}, "seed is 0.5"),
         ({"method": "grad_cam", "layer": "third"}, "layer is 'third', expected a module of the model"),
-        ({"method": "grad_cam", "layer": "linear"}, r"layer returns the shape \(3, 3\)"),
+        ({"method": "grad_cam", "layer": "linear"}, r"layer .linear. has the shape \(1, 3\), without a grid"),
         ({"method": "ig", "n_steps": 0}, "n_steps is 0"),
         ({"method": "ig", "baseline": "black"}, "baseline is 'black', expected one of zero, mean_color, blurred"),
         ({"method": "occlusion", "output": "loss"}, "output is 'loss'"),
