@@ -219,7 +219,12 @@ class GenerationExplainer:
 
         Examples::
 
-            >>> results = explainer.explain_batch(["the film", "a plot"], [" is good", None])
+            >>> from transformers import LlamaConfig, LlamaForCausalLM
+            >>> size = dict(hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2)
+            >>> decoder = LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), **size))
+            >>> explainer = GenerationExplainer(decoder, tokenizer)
+            >>> [len(result.parts) for result in explainer.explain_batch(["the film", "a"], ["good", "film"])]
+            [2, 1]
         """
         if isinstance(prompts, str) or (prompts and isinstance(prompts[0], Mapping)):
             raise TypeError("prompts is one prompt, expected a sequence of them; explain takes one")

@@ -132,7 +132,7 @@ class ImageBottleneck:
             name = f"{len(self.layers)} layers with one mask, {name} to {self.layers[-1].name}"
         tensors = bits if isinstance(bits, tuple) else (bits,)  # blocks may give further tensors, with zeros
         tensor = max(tensors, key=lambda item: float(item.abs().sum()))
-        cells = layer.grid.cells(tensor.double().cpu()).numpy()
+        cells = layer.grid.cells(tensor.cpu().double()).numpy()
         n_features = tensor.shape[layer.grid.feature_dim]
         n_values = cells[0].size * (n_features if settings.granularity == "feature" else 1)
         floor = unneeded_bits(settings, n_values) * n_features

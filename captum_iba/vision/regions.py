@@ -218,7 +218,7 @@ def order_by_removal(probability: Callable[[Tensor], Tensor], regions: Sequence[
     # Those alone without one are the complement of all others with it.
     without = [_without(base, i) for base in (whole, alone) for i in leaders]
     kept = torch.stack([whole, alone, ~alone, *without, *(~row for row in without[len(leaders) :])])
-    of_whole, of_alone, of_others, *values = probability(kept).double().cpu().tolist()
+    of_whole, of_alone, of_others, *values = probability(kept).cpu().double().tolist()
     columns = (values[i : i + len(leaders)] for i in range(0, 3 * len(leaders), max(1, len(leaders))))
     removed = {i: of_whole - value for i, value in zip(leaders, next(columns, []), strict=True)}
     needed = {i: of_alone - value for i, value in zip(leaders, next(columns, []), strict=True)}
@@ -229,7 +229,7 @@ def order_by_removal(probability: Callable[[Tensor], Tensor], regions: Sequence[
     rest = [i for i in leaders if i not in chosen]
     if chosen and rest:
         first = _without(whole, chosen[0])
-        after = probability(torch.stack([_without(first, i) for i in rest])).double().cpu().tolist()
+        after = probability(torch.stack([_without(first, i) for i in rest])).cpu().double().tolist()
         second, left = min(zip(rest, after, strict=True), key=lambda pair: pair[1])
         effects[second] = of_whole - removed[chosen[0]] - left
         chosen.append(second)

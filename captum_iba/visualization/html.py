@@ -231,7 +231,9 @@ def save_token_page(attributions: Sequence[DrawableBits], path: str | os.PathLik
 
     Examples::
 
-        >>> save_token_page(explainer.explain(["A wonderful film.", "A dull one."]), "films.html")
+        >>> import os, tempfile
+        >>> save_token_page([result], os.path.join(tempfile.mkdtemp(), "films.html")).name
+        'films.html'
     """
     return write_text(path, token_page(attributions, **options))
 
