@@ -1,7 +1,7 @@
 """The heads of transformers: what each reads out for one target, as columns of which a loss knows the target.
 
 A head is one class. To add one, write its class beside :class:`TokenHead`: ``read`` takes the model's output apart,
-``columns`` gives the values of the target, and a function of :mod:`captum_iba.text.head_targets` finds the target in a
+``columns`` gives the values of the target, and a function of ``captum_iba.text.head_targets`` finds the target in a
 text. Where a head reads single positions, the target goes with the text as one more row of integers beside its token
 ids (:data:`TARGET_ROW`), so that it follows padding and deletion as they do.
 """
