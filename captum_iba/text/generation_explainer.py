@@ -206,7 +206,9 @@ class GenerationExplainer:
             responses, spans, contrasts (sequence, optional): For every prompt a response, span and contrast as of
                         :meth:`explain`, or None.
                         Default: None for all
-            granularity, per_token, rerank, check, gen_args, batch_size, show_progress, preset: As of :meth:`explain`; ``batch_size`` prompts, or rows, share a forward pass.
+            granularity, per_token, rerank, check, gen_args, show_progress, preset: As of :meth:`explain`.
+            batch_size (int): Largest number of rows, of one or several prompts, of a forward pass.
+                        Default: 8
 
         Returns:
 
