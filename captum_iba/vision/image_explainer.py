@@ -33,6 +33,10 @@ from captum_iba.vision.regions import RegionRemoval, check_regions, superpixels,
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+MASK_LOST_PREDICTION = (
+    "the final mask of an image closes too much: through it the target has less than half of its probability "
+    "(result.masked_probability), and bits may miss what decides; look at the check, or lower beta"
+)
 NO_STATISTICS = (
     "no statistics given: the noise has the statistics of each image, and attributions are less faithful; "
     "estimate_statistics with images like those to be explained improves on them"
@@ -288,6 +292,8 @@ class ImageExplainer:
             removal = RegionRemoval(self.classifier, batch[i], regions[i], targets[i], internal_batch_size or 32)
             result = settled_by_removal(removal, result, count)
             results.append(replace(result, check=check_of_regions(removal, result, seed)) if check else result)
+        if any(result.remark() for result in results):
+            warn_user(MASK_LOST_PREDICTION)
         return results[0] if one else results
 
     def inputs(self, images: Any) -> Tensor:

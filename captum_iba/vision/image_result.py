@@ -23,7 +23,7 @@ from captum_iba.text.json_result import JsonResult
 from captum_iba.vision.grids import resize_map
 from captum_iba.vision.images import Pixels, pixels_of_png, png_bytes
 from captum_iba.vision.regions import Regions, sum_per_region
-from captum_iba.visualization.pieces import COVERED, format_number
+from captum_iba.visualization.pieces import COVERED, KEPT_PROBABILITY, format_number
 from captum_iba.visualization.sentences import check_sentence
 from captum_iba.visualization.terminal import printable
 
@@ -99,7 +99,9 @@ class ImageAttribution(JsonResult):
         regions (array): Number of the region of each pixel, (H, W).
         measured (tuple of int): Numbers of the regions that were removed, in the order that this gives
             (:func:`captum_iba.vision.order_by_removal`).
-        effects (tuple of float): Decrease in the probability without each of them.
+        effects (tuple of float): Decreases in the probability by which they were ordered: of the first two when they
+            are removed one after the other, of the others the mean of three
+            (:func:`captum_iba.vision.order_by_removal`).
         target (int), target_label (str), target_probability (float): The class that was explained.
         predicted (int), predicted_label (str), predicted_probability (float): The most probable class.
         preset (str): Name of the settings.
@@ -198,7 +200,7 @@ class ImageAttribution(JsonResult):
         return int(self.regions.max()) + 1
 
     def effect_of(self, region: int) -> float | None:
-        """Decrease in the probability without a region; None where it was not measured."""
+        """The number of a region in :attr:`effects`; None where it was not measured."""
         return dict(zip(self.measured, self.effects, strict=True)).get(region)
 
     @property
@@ -250,13 +252,12 @@ class ImageAttribution(JsonResult):
         for number in leading:
             effect, rows = self.effect_of(number), np.flatnonzero((self.regions == number).any(1))
             columns = np.flatnonzero((self.regions == number).any(0))
-            without = "" if effect is None else f"without it {-effect:+.3f}  "
+            measured = "" if effect is None else f"effect {effect:+.3f}  "
             lines.append(
-                f"{self.region_shares[number]:6.1%} of the bits  {without}"
+                f"{self.region_shares[number]:6.1%} of the bits  {measured}"
                 f"rows {rows[0]} to {rows[-1]}, columns {columns[0]} to {columns[-1]}"
             )
-        if sentence := self.check_sentence():
-            lines.append(sentence)
+        lines += filter(None, [self.remark(), self.check_sentence()])
         lines.append(self.setting())
         return "\n".join(lines)
 
@@ -274,6 +275,15 @@ class ImageAttribution(JsonResult):
         return (
             f"{printable(layers)} · {self.preset}, statistics of {self.statistics} · "
             f"{format_number(self.total_bits)} bits, probability through the mask {self.masked_probability:.3f}"
+        )
+
+    def remark(self) -> str:
+        """A sentence where the mask has lost the prediction; empty for others."""
+        if not self.masked_probability < KEPT_PROBABILITY * self.target_probability:
+            return ""
+        return (
+            f"The mask closes too much: through it, the probability of {printable(self.target_label)} is "
+            f"{self.masked_probability:.1%}, and bits may miss what decides. Look at the check, or lower beta."
         )
 
     def check_sentence(self) -> str:

@@ -116,7 +116,7 @@ NEUTRAL_TEXTS = "neutral texts"
 
 HARDLY_ANYTHING = "The model needs hardly anything of this text."
 # Below this share of the target probability, a mask has lost the prediction.
-_KEPT_PROBABILITY = 0.5
+KEPT_PROBABILITY = 0.5
 # Of a probability, by which the mask or a check contradicts that hardly anything is needed.
 _LARGE_DROP = 0.1
 _FLOORS = 10
@@ -325,7 +325,7 @@ def needs_hardly_anything(attribution: Drawable) -> bool:
 def lost_prediction(attribution: DrawableBits) -> bool:
     """Whether the probability of the target through the final mask is known, and less than half of that without."""
     masked = attribution.masked_probability
-    return masked is not None and masked < _KEPT_PROBABILITY * attribution.target_probability
+    return masked is not None and masked < KEPT_PROBABILITY * attribution.target_probability
 
 
 def remark(attribution: DrawableBits) -> str:

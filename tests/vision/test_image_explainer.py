@@ -317,3 +317,16 @@ def test_a_model_of_torchvision(tmp_path, photo):
     with pytest.warns(UserWarning, match="no statistics given"):
         result = explainer.explain(photo, target="tabby", rerank=0, n_steps=1)
     assert (result.target_label, result.image.shape, result.n_regions) == ("tabby", (224, 224, 3), 49)
+
+
+def test_a_mask_that_loses_the_prediction_is_warned_of():
+    torch.manual_seed(0)
+    cnn = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 2))
+    with torch.no_grad():
+        cnn[3].weight.mul_(20)
+    explainer = ImageExplainer(cnn)
+    images = torch.randn(40, 3, 8, 8)
+    explainer.estimate_statistics(images)
+    with pytest.warns(UserWarning, match="the final mask of an image closes too much"):
+        results = explainer.explain(images[:4], beta=1e4, rerank=0)
+    assert any(result.masked_probability < result.target_probability / 2 for result in results)

@@ -1,6 +1,7 @@
 """Results by hand: shares, order, heat map, JSON, figures, pages, and Captum's own figures."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -55,7 +56,7 @@ def test_regions_whose_removal_does_not_lower_the_probability():
 def test_as_text():
     text = str(image_attribution())
     assert text.startswith("photo.png · dog 0.900 · cnn")
-    assert "without it -0.400  rows 4 to 7, columns 4 to 7" in text
+    assert "effect +0.400  rows 4 to 7, columns 4 to 7" in text
     assert "Check: without the leading region the probability of dog falls (90.0% to 30.0%)" in text
     assert "layer3 · default, statistics of a dataset of 1,000 positions" in text
     assert "dog 0.900" in repr(image_attribution())
@@ -121,7 +122,7 @@ def test_pages(tmp_path):
     assert "&lt;script&gt;" in page
     assert page.count('src="data:image/png;base64,') == 3
     assert "bottom right, rows 4–7" in page
-    assert "without it -0.400" in page
+    assert "effect +0.400" in page
     assert "http" not in page.replace("http-equiv", "")
     several = image_page([image_attribution(), image_attribution(label="cat")])
     assert "Why these decisions?" in several
@@ -201,3 +202,13 @@ def test_needed_among_the_leaders_alone():
     found = order_by_removal(probability, [0, 1, 2], n_regions=4)
     # Missed by the whole image 0, needed by the leaders alone 0.3, after the other leaders 0.
     assert dict(zip(found.order, found.effects, strict=True)) == pytest.approx({0: 0.4, 2: 0.2, 1: 0.1})
+
+
+def test_a_mask_that_has_lost_the_prediction_is_said():
+    result = image_attribution()
+    said = "The mask closes too much: through it, the probability of dog is 10.0%"
+    layers = tuple(replace(layer, masked_probability=0.1) for layer in result.layers)
+    lost = replace(result, layers=layers)
+    assert said in str(lost) and said in image_page([lost])
+    kept = replace(result, layers=tuple(replace(layer, masked_probability=0.8) for layer in result.layers))
+    assert kept.remark() == "" and "closes too much" not in str(kept) + image_page([kept])
