@@ -27,13 +27,16 @@ def notes(attribution: DrawableBits, listed: int | None = None) -> list[str]:
     sentences = []
     if len(attribution.repeated_shares) and attribution.words:
         tied = "≈: the order with a neighbor in the list differs between them"
+        if not any(row.tied for row in ranked_words(attribution)[0]):
+            tied = ""
         if has_neutral_statistics(attribution):
             sentences.append(
-                f"{_leader(attribution)} ({tied}). No ± is shown: the statistics are those of {NEUTRAL_TEXTS}, and "
+                f"{_leader(attribution)}{f' ({tied})' * bool(tied)}. No ± is shown: the statistics are those of {NEUTRAL_TEXTS}, and "
                 "with statistics of texts like yours the percentages can change by much more than between repeats."
             )
         else:
-            sentences.append(f"{_leader(attribution)} (±: standard deviation over them; {tied}).")
+            legend = "; ".join(filter(None, ["±: standard deviation over them", tied]))
+            sentences.append(f"{_leader(attribution)} ({legend}).")
     if attribution.check is not None:
         check, what = attribution.check, attribution.measured
         can_contradict = len(attribution.words) > 1 and bool(ranked_words(attribution)[0])
@@ -54,7 +57,10 @@ def _alone(attribution: DrawableBits) -> str:
             f'"{strongest.word}" ({strongest.place}) lowers the probability most, to '
             f"{format_probability(strongest.without)}"
         )
-    if idle := [row for row in leading if row.without >= _SAME * attribution.check.probability]:
+    idle = [row for row in leading if row.without >= _SAME * attribution.check.probability]
+    if idle and len(idle) == len(leading) > 1:
+        return "Deleted alone, none of the leading words lowers it: bits count what words add together."
+    if idle:
         words = ", ".join(f'"{row.word}" ({row.place})' for row in idle)
         sentences.append(f"{words} do{'es' * (len(idle) == 1)} not lower it")
     if not sentences:

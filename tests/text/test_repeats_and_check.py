@@ -281,6 +281,8 @@ def test_another_word_that_matters_most_alone_is_named(film_explainer):
     assert f'"{second}" (' in said and " not lower it. Bits count" in said and "speak against" not in said
     said = str(replace(result, check=DeletionCheck(n, 0.9, 0.1, 0.92, 0.8, 10, (0.2, *[0.5] * (n - 1)))))
     assert "each deleted alone" not in said
+    said = str(replace(result, check=DeletionCheck(n, 0.9, 0.1, 0.92, 0.8, 10, (0.9,) * n)))
+    assert "Deleted alone, none of the leading words lowers it" in said and "not lower it. Bits" not in said
 
 
 def test_a_mask_that_has_not_closed_is_said(film_explainer):
