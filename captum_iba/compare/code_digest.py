@@ -62,7 +62,9 @@ def _contents(value: Any) -> Any:
         return value.__func__, value.__self__
     if not isinstance(value, FunctionType):  # an object, with the functions of its class
         functions = {name: item for name, item in vars(type(value)).items() if isinstance(item, FunctionType)}
-        plain = {key: item for key, item in getattr(value, "__dict__", {}).items() if _is_plain(item)}
+        cached = getattr(type(value), "_CACHED", ())
+        content = getattr(value, "__dict__", {}).items()
+        plain = {key: item for key, item in content if _is_plain(item) and key not in cached}
         return getattr(value, "__qualname__", ""), functions, plain
     held = [cell.cell_contents for cell in value.__closure__ or ()], value.__defaults__, value.__kwdefaults__
     if str(value.__module__).partition(".")[0] == _PACKAGE:

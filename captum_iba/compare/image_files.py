@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from captum_iba.vision.images import read_image
+
 _ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
-_HINT = 'run: pip install "captum-iba[text]"'
 
 
 class FileOfImages(NamedTuple):
@@ -49,18 +50,9 @@ def read_images(source: str | Path) -> FileOfImages:
 
 
 def _read_folder(folder: Path) -> FileOfImages:
-    try:
-        from PIL import Image, UnidentifiedImageError
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(f"pillow is not installed; {_HINT}", name=error.name) from error
     paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in _ENDINGS and path.is_file())
     if not paths:
         raise ValueError(f"{folder} has no images, expected files that end in {', '.join(_ENDINGS)}")
-    images = []
-    for path in paths:
-        try:
-            with Image.open(path) as image:
-                images.append(np.asarray(image.convert("RGB")))
-        except (UnidentifiedImageError, OSError) as error:
-            raise ValueError(f"{path} cannot be read as an image: {error}") from error
-    return FileOfImages(images, [str(path.relative_to(folder)) for path in paths], None)
+    return FileOfImages(
+        [read_image(path, str(path)) for path in paths], [str(path.relative_to(folder)) for path in paths], None
+    )

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from captum_iba._checks import check_choice, check_integer
 from captum_iba.attr._model.guard import ModuleGuard
 from captum_iba.methods.perturbation_methods import RidgeRegression, similarity_of_kept
-from captum_iba.methods.spatial_layer import GridProbe, GuidedReLU, grid_of_layer, spatial_layer
+from captum_iba.methods.spatial_layer import GridProbe, GuidedReLU, grid_of_layer, spatial_layers
 from captum_iba.methods.task import random_states_restored, seed_everything
 from captum_iba.metrics.image_baselines import blurred, check_images, mean_color
 
@@ -46,7 +46,7 @@ class ImageTask:
 
     Attributes:
         model (Module or Callable): Function of images (rows, C, H, W) that returns logits, (rows, classes), or an
-            object with them as ``logits``, as the models of transformers do.
+            object with them as ``logits``, as the models of transformers do, or a tuple that begins with them.
         images (Tensor): Images, (B, C, H, W), as the model takes them.
         targets (Tensor): Class to explain of each image, (B,), int64, on the device of the images.
         regions (Tensor): Number of the region of each pixel, from 0 in each image, (B, H, W), int64.
@@ -65,11 +65,15 @@ class ImageTask:
 
     def logits(self, images: Tensor) -> Tensor:
         """Logits of images, (rows, classes)."""
-        output = self.model(images)
-        logits = output if isinstance(output, Tensor) else getattr(output, "logits", None)
+        output = self.model(images.clone())  # which a model may write into
+        logits = getattr(output, "logits", output)
+        if isinstance(logits, (tuple, list)) and logits:
+            logits = logits[0]
         if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != len(images):
             shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(output).__name__
             raise ValueError(f"model returns {shape}, expected logits, ({len(images)}, classes)")
+        if self.targets.numel() and not 0 <= int(self.targets.min()) <= int(self.targets.max()) < logits.shape[1]:
+            raise ValueError(f"targets is {self.targets.tolist()}, expected classes from 0 to {logits.shape[1] - 1}")
         return logits
 
     def probabilities(self, images: Tensor) -> Tensor:
@@ -304,12 +308,15 @@ def grad_cam_of_images(task: ImageTask) -> Tensor:
     Selvaraju et al., "Grad-CAM", ICCV 2017. The layer is the last one with rows and columns whose pixels reach the
     logit; of a vision transformer the normalization before the last attention, with its tokens in their places.
     """
-    layer = spatial_layer(task.logits, task.model, task.images[:1], task.targets[:1], task.layer)
-    probe = GridProbe(layer, task.logits, grid_of_layer(task.logits, task.model, task.images[:1], layer))
-    method = LayerGradCam(probe.run, probe)
-    maps: Tensor = method.attribute(_leaf(task.images), task.targets, relu_attributions=True).detach()
     size = tuple(task.images.shape[2:])
-    return nn.functional.interpolate(maps, size, mode="bilinear", align_corners=False)[:, 0]
+    found = torch.empty(len(task.images), *size, dtype=task.images.dtype, device=task.images.device)
+    for layer, numbers in spatial_layers(task.logits, task.model, task.images, task.targets, task.layer):
+        images, targets = task.images[numbers], task.targets[numbers]
+        probe = GridProbe(layer, task.logits, grid_of_layer(task.logits, task.model, images[:1], layer))
+        method = LayerGradCam(probe.run, probe)
+        maps: Tensor = method.attribute(_leaf(images), targets, relu_attributions=True).detach()
+        found[numbers] = nn.functional.interpolate(maps, size, mode="bilinear", align_corners=False)[:, 0].to(found)
+    return found
 
 
 def guided_grad_cam_of_images(task: ImageTask) -> Tensor:

@@ -13,6 +13,56 @@ from captum_iba.attr._model.nested import split_activation
 from captum_iba.vision.grids import Grid, find_image_layers
 
 
+def spatial_layers(
+    logits: Callable[[Tensor], Tensor],
+    model: Any,
+    images: Tensor,
+    targets: Tensor,
+    layer: nn.Module | str | None = None,
+) -> list[tuple[nn.Module, list[int]]]:
+    """The layers of :func:`spatial_layer`, each with the numbers of the images that it is the layer of.
+
+    An image in which the last layers are dead, without a gradient, has an earlier one, whatever is in its batch.
+    """
+    first, later = _live_layer(logits, model, images[:1], targets[:1], layer)
+    others = list(range(1, len(images)))
+    if layer is None and others:
+        live = _live(logits, images[1:], targets[1:], [first, *later])
+        others = [number for number, row in zip(others, live, strict=True) if not row[0] or any(row[1:])]
+    own = {
+        number: spatial_layer(logits, model, images[number : number + 1], targets[number : number + 1])
+        for number in (others if layer is None else ())
+    }
+    groups: dict[nn.Module, list[int]] = {}
+    for number in range(len(images)):
+        groups.setdefault(own.get(number, first), []).append(number)
+    return list(groups.items())
+
+
+def _live(
+    logits: Callable[[Tensor], Tensor], images: Tensor, targets: Tensor, modules: list[nn.Module]
+) -> list[list[bool]]:
+    """For each image, whether each module's last activation has a gradient that is not zero everywhere."""
+    outputs: dict[nn.Module, Tensor] = {}
+
+    def keep(module: nn.Module, args: Any, output: Any) -> None:
+        split = split_activation(output)
+        if split is not None and split[0].requires_grad:
+            outputs[module] = split[0]
+
+    handles = [module.register_forward_hook(keep) for module in modules]
+    try:
+        with torch.enable_grad():
+            chosen = logits(images.detach().clone().requires_grad_()).gather(1, targets[:, None]).sum()
+            kept = [outputs[module] for module in modules if module in outputs]
+            gradients = dict(zip(outputs, torch.autograd.grad(chosen, kept, allow_unused=True), strict=True))
+    finally:
+        for handle in handles:
+            handle.remove()
+    rows = [gradients.get(module) for module in modules]
+    return [[g is not None and bool((g[number] != 0).any()) for g in rows] for number in range(len(images))]
+
+
 def spatial_layer(
     logits: Callable[[Tensor], Tensor],
     model: Any,
@@ -36,13 +86,24 @@ def spatial_layer(
     Raises:
         ValueError: A name that the model does not have, or a model without such a layer.
     """
+    return _live_layer(logits, model, image, target, layer)[0]
+
+
+def _live_layer(
+    logits: Callable[[Tensor], Tensor],
+    model: Any,
+    image: Tensor,
+    target: Tensor,
+    layer: nn.Module | str | None,
+) -> tuple[nn.Module, list[nn.Module]]:
+    """The layer, and later ones that would come before it if their gradient were not zero for this image."""
     if isinstance(layer, nn.Module):
-        return layer
+        return layer, []
     modules: dict[str, nn.Module] = dict(model.named_modules()) if isinstance(model, nn.Module) else {}
     if layer is not None:
         if layer not in modules:
             raise ValueError(f"layer is {layer!r}, expected a module of the model, such as {list(modules)[-1:]}")
-        return modules[layer]
+        return modules[layer], []
     ran: list[tuple[nn.Module, Tensor]] = []
 
     def look(module: nn.Module, args: Any, output: Any) -> None:
@@ -58,15 +119,19 @@ def spatial_layer(
     finally:
         for handle in handles:
             handle.remove()
+    dead: list[nn.Module] = []
     for (module, _), gradient in reversed(list(zip(ran, gradients, strict=True))):
-        if gradient is None or not bool((gradient != 0).any()):
+        if gradient is None:
+            continue
+        if not bool((gradient != 0).any()):
+            dead.append(module)
             continue
         try:
             grid = grid_of_layer(logits, model, image, module)
         except ValueError:  # it holds no grid over the image
             continue
         if gradient.ndim == (3 if grid.is_tokens else 4) and bool((as_grid(gradient, grid) != 0).any()):
-            return module
+            return module, dead
     raise ValueError(
         f"layer is None, and {type(model).__name__} has no module whose output has rows and columns, (B, C, h, w), or "
         "normalized tokens of patches; expected layer, a module or its name"
@@ -140,12 +205,14 @@ class GuidedReLU(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Replace a ReLU by the guided one; all else runs as it is."""
         kwargs = kwargs or {}
-        if func in (nn.functional.relu_, torch.relu_, Tensor.relu_):
-            raise ValueError("model: it has a ReLU that writes into its input (relu_), expected none")
-        if func not in (nn.functional.relu, torch.relu, Tensor.relu):
+        in_place = func in (nn.functional.relu_, torch.relu_, Tensor.relu_)
+        if not in_place and func not in (nn.functional.relu, torch.relu, Tensor.relu):
             return func(*args, **kwargs)
         self.calls += 1
-        return _Guided.apply(args[0] if args else kwargs["input"])  # type: ignore[no-untyped-call]
+        values = args[0] if args else kwargs["input"]
+        if in_place or kwargs.get("inplace", len(args) > 1 and args[1]):  # what else reads the input finds the result
+            return _GuidedInPlace.apply(values)  # type: ignore[no-untyped-call]
+        return _Guided.apply(values)  # type: ignore[no-untyped-call]
 
 
 class _Guided(torch.autograd.Function):
@@ -158,4 +225,18 @@ class _Guided(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
         (values,) = ctx.saved_tensors
         passed: Tensor = gradients[0].clamp(min=0) * (values > 0)
+        return passed
+
+
+class _GuidedInPlace(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor) -> Tensor:
+        ctx.save_for_backward(values > 0)
+        ctx.mark_dirty(values)
+        return values.clamp_(min=0)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        (positive,) = ctx.saved_tensors
+        passed: Tensor = gradients[0].clamp(min=0) * positive
         return passed

@@ -20,6 +20,7 @@ from captum_iba.attr.feature_dim import resolve_feature_dim
 MOST_EXTRA_TOKENS = 16
 """Largest number of class, distillation and register tokens before the patches."""
 
+_ROUNDING = 0.1
 _CONTAINERS = (nn.Sequential, nn.ModuleList)
 _CONVOLUTIONS = (nn.Conv2d, nn.LazyConv2d)
 
@@ -155,7 +156,7 @@ def find_image_layers(
         chosen = [name for name, shape in shapes.items() if modules[name] in blocks and _may_hold_grid(shape, images)]
     else:
         chosen = [_known(name, modules, shapes) for name in names]
-    layers = []
+    layers: list[ImageLayer] = []
     with ModuleGuard(run) as guard:
         recorded = record(lambda copies: run(images), hook_points([modules[n] for n in chosen], -1, False), guard)
     captured = {item.number: item for item in recorded.captured}
@@ -163,12 +164,38 @@ def find_image_layers(
         item = captured[number]
         shape = tuple(item.activation.shape)
         try:
-            dim = resolve_feature_dim(modules[name], shape, None, item.origin)
+            # Of (B, C, h, w) that a convolution gives, no other dimension can have the features.
+            convolved = len(shape) == 4 and shape[2:] in patches and shape[1:3] not in patches
+            dim = 1 if convolved else resolve_feature_dim(modules[name], shape, None, item.origin)
             layers.append(ImageLayer(name, modules[name], grid_of(shape, dim, images.shape, patches, name)))
         except ValueError:
             if names is not None:
                 raise
-    return tuple(layers)
+    return _in_order(model, run, images, shapes, layers, named=names is not None)
+
+
+def _in_order(
+    model: nn.Module,
+    run: Callable[[Tensor], Any],
+    images: Tensor,
+    shapes: dict[str, tuple[int, ...]],
+    layers: Sequence[ImageLayer],
+    named: bool,
+) -> tuple[ImageLayer, ...]:
+    """The layers whose tokens are in the order of the image's cells; an error if that leaves out half of them."""
+    from captum_iba.vision.token_order import tokens_in_order
+
+    grids = {layer.grid for layer in layers if layer.grid.is_tokens}
+    scrambled = {grid for grid in grids if not tokens_in_order(model, run, images, shapes, grid)}
+    others = [layer for layer in layers if layer.grid in scrambled]
+    if others and (named or 2 * len(others) > len(layers)):
+        grid = others[0].grid
+        raise ValueError(
+            f"layer {others[0].name!r} has {grid.n_extra + grid.height * grid.width} tokens, which are not the "
+            f"{grid.height} x {grid.width} cells of the image row by row after {grid.n_extra} class and register "
+            "tokens; expected such an order, or a layer (B, C, H, W)"
+        )
+    return tuple(layer for layer in layers if layer.grid not in scrambled)
 
 
 def grid_of(
@@ -202,17 +229,27 @@ def grid_of(
     grid = None
     if len(shape) == 4 and feature_dim in (1, 3):
         height, width = (size for d, size in enumerate(shape) if d not in (0, feature_dim))
-        grid = Grid(height, width, feature_dim)
+        # (B, windows, pixels, C) of transformers with windows is no grid, but looks like one.
+        if feature_dim == 1 or _fits(height, width, image_shape[-2:]):
+            grid = Grid(height, width, feature_dim)
     elif len(shape) == 3 and feature_dim == 2:
         sizes = _patch_grid(shape[1], image_shape[-2:], patches)
         grid = None if sizes is None else Grid(*sizes, 2, shape[1] - math.prod(sizes), True)
     if grid is None or grid.height * grid.width < 2 or shape[0] != image_shape[0]:
         raise ValueError(
             f"layer {name!r} has the shape {tuple(shape)}, without a grid over images of shape {tuple(image_shape)}; "
-            "expected (B, C, H, W), (B, H, W, C), or tokens (B, T, D), one for each patch after at most "
-            f"{MOST_EXTRA_TOKENS} others"
+            "expected (B, C, H, W) or (B, H, W, C) of the image's proportions, or tokens (B, T, D), one for each patch "
+            f"after at most {MOST_EXTRA_TOKENS} others"
         )
     return grid
+
+
+def _fits(height: int, width: int, image_size: Sequence[int]) -> bool:
+    """Whether a grid has the proportions of the image, as exactly as whole cells allow; windows have others."""
+    expected = width * image_size[0] / image_size[1]
+    return abs(height - expected) <= max(1.0, _ROUNDING * expected) or (
+        abs(width - height * image_size[1] / image_size[0]) <= 1.0
+    )
 
 
 def _patch_grid(n_tokens: int, image_size: Sequence[int], patches: Sequence[Sequence[int]]) -> tuple[int, int] | None:

@@ -136,7 +136,8 @@ class ImageBottleneck:
         n_features = tensor.shape[layer.grid.feature_dim]
         n_values = cells[0].size * (n_features if settings.granularity == "feature" else 1)
         floor = unneeded_bits(settings, n_values) * n_features
+        before = unneeded_bits(replace(settings, n_steps=0), n_values) * n_features
         return [
-            LayerMap(name, of_image, floor, probability)
+            LayerMap(name, of_image, floor, probability, before)
             for of_image, probability in zip(cells, probabilities.tolist(), strict=True)
         ]

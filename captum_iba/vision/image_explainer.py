@@ -25,22 +25,20 @@ from captum_iba.vision.grids import ImageLayer, find_image_layers
 from captum_iba.vision.image_bottleneck import ImageBottleneck
 from captum_iba.vision.image_model import ImageClassifier, load_image_classifier, load_torchvision_classifier
 from captum_iba.vision.image_result import ImageAttribution
-from captum_iba.vision.image_settings import N_MEASURED, default_layers, resolve_image_settings
-from captum_iba.vision.images import Transform, as_batch, drawn
+from captum_iba.vision.image_settings import (
+    MASK_LOST_PREDICTION,
+    N_MEASURED,
+    NO_CELL_NEEDED,
+    NO_STATISTICS,
+    default_layers,
+    resolve_image_settings,
+)
+from captum_iba.vision.images import Transform, as_batch, drawn, is_one
 from captum_iba.vision.region_check import check_of_regions, settled_by_removal
 from captum_iba.vision.regions import RegionRemoval, check_regions, superpixels, tile_regions
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-MASK_LOST_PREDICTION = (
-    "the final mask of an image closes too much: through it the target has less than half of its probability "
-    "(result.masked_probability), and bits may miss what decides; look at the check, or lower beta"
-)
-NO_STATISTICS = (
-    "no statistics given: the noise has the statistics of each image, and attributions are less faithful; "
-    "estimate_statistics with images like those to be explained improves on them"
-)
 
 
 class ImageExplainer:
@@ -71,6 +69,8 @@ class ImageExplainer:
         >>> result.heat_map.shape
         (32, 32)
     """
+
+    _CACHED = ("_found", "_mark", "_warned")  # no result depends on them
 
     def __init__(
         self,
@@ -292,8 +292,9 @@ class ImageExplainer:
             removal = RegionRemoval(self.classifier, batch[i], regions[i], targets[i], internal_batch_size or 32)
             result = settled_by_removal(removal, result, count)
             results.append(replace(result, check=check_of_regions(removal, result, seed)) if check else result)
-        if any(result.remark() for result in results):
-            warn_user(MASK_LOST_PREDICTION)
+        for warning, applies in ((MASK_LOST_PREDICTION, "lost_prediction"), (NO_CELL_NEEDED, "needs_no_cell")):
+            if any(getattr(result, applies) for result in results):
+                warn_user(warning)
         return results[0] if one else results
 
     def inputs(self, images: Any) -> Tensor:
@@ -359,7 +360,7 @@ class ImageExplainer:
             first = self._batch(as_batch(next(every), self.classifier.transform)[0])
             batches = chain([first], (self._batch(as_batch(part, self.classifier.transform)[0]) for part in every))
         else:
-            several = [images] if isinstance(images, (str, os.PathLike)) else images
+            several = [images] if is_one(images) else images
             batches = [
                 self._batch(as_batch(several[i : i + batch_size], self.classifier.transform)[0])
                 for i in range(0, len(several), batch_size)

@@ -6,13 +6,16 @@ import hashlib
 import importlib
 import os
 from collections.abc import Mapping, Sequence
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from captum_iba._warnings import warn_user
 from captum_iba.attr._model.guard import ModuleGuard
+from captum_iba.attr.losses import are_probabilities
 from captum_iba.text.arguments import check_device
 from captum_iba.text.model_properties import model_name
 from captum_iba.text.statistics import add_part, model_fingerprint
@@ -45,7 +48,9 @@ class ImageClassifier:
             raise TypeError(f"transform is a {type(transform).__name__}, expected a function of a PIL image, or None")
         self.model, self.transform = model, transform
         given = getattr(getattr(model, "config", None), "id2label", None) if labels is None else labels
-        self._labels = dict(given) if isinstance(given, Mapping) else dict(enumerate(given or ()))
+        pairs = given.items() if isinstance(given, Mapping) else enumerate(given or ())
+        self._labels = {_class_number(number): label for number, label in pairs}
+        self._warned = False
         self.name = model_name(model)
 
     @property
@@ -68,7 +73,7 @@ class ImageClassifier:
         Raises:
             ValueError: The model gives something else.
         """
-        output = self.model(images)
+        output = self.model(images.clone())  # which a model may write into
         logits = getattr(output, "logits", output)
         if isinstance(logits, (tuple, list)) and logits:
             logits = logits[0]
@@ -78,6 +83,11 @@ class ImageClassifier:
                 f"model {self.name} gives {found} for inputs of shape {tuple(images.shape)}, expected logits of two or "
                 f"more classes, ({len(images)}, C)"
             )
+        if are_probabilities(logits.detach()):
+            if not self._warned:
+                self._warned = True
+                warn_user(f"model {self.name} gives probabilities, expected logits; their logarithms are taken")
+            logits = logits.clamp_min(torch.finfo(logits.dtype).tiny).log()
         return logits
 
     def probabilities(self, images: Tensor, batch_size: int) -> Tensor:
@@ -99,17 +109,17 @@ class ImageClassifier:
         if isinstance(target, str):
             same = [number for number, label in self._labels.items() if str(label).casefold() == target.casefold()]
             if len(same) == 1:
-                return int(same[0])
+                return self.target_number(int(same[0]), n_classes)
             if target.isdecimal() and not same:
                 return self.target_number(int(target), n_classes)
             some = ", ".join(str(label) for label in list(self._labels.values())[:10]) or "numbers"
             found = "is the label of several classes" if same else "is no label of the model"
             raise ValueError(f"target is {target!r}, which {found}; expected one of {n_classes} classes: {some}")
-        if isinstance(target, bool) or not isinstance(target, int):
+        if isinstance(target, bool) or not isinstance(target, Integral):
             raise TypeError(f"target is {target!r}, expected the number or label of a class")
         if not 0 <= target < n_classes:
             raise ValueError(f"target is {target}, expected a class from 0 to {n_classes - 1}")
-        return target
+        return int(target)
 
     def fingerprint(self) -> str:
         """Digest of the model's weights and configuration and of the transform; computed anew."""
@@ -118,11 +128,18 @@ class ImageClassifier:
         described = getattr(self.transform, "to_json_string", None)
         text = described() if callable(described) else repr(self.transform)
         # A function's own text has its address, which is another one in every process.
-        add_part(digest, text if " at 0x" not in text else type(self.transform).__name__)
+        kind = self.transform if hasattr(self.transform, "__qualname__") else type(self.transform)
+        named = f"{getattr(kind, '__module__', '')}.{getattr(kind, '__qualname__', '')}"
+        add_part(digest, text if " at 0x" not in text else named)
         return digest.hexdigest()
 
     def _tensors(self) -> list[Tensor]:
         return [*self.model.parameters(), *self.model.buffers()]
+
+
+def _class_number(key: Any) -> Any:
+    """The number of a class, which JSON turns into a string."""
+    return int(key) if isinstance(key, str) and key.isdecimal() else key
 
 
 def load_image_classifier(

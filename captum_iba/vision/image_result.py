@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure, SubFigure
 
 _FORMAT = "captum-iba image/1"
+_NEAR_FLOOR, _CLOSED = 5.0, 20.0  # of the bits of a cell that is not needed; with fewer steps the mask has not closed
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,12 +44,14 @@ class LayerMap:
         bits (array): Bits per cell, summed over features, (h, w).
         unneeded_bits (float): Bits that a cell ends with if the prediction does not need it.
         masked_probability (float): Probability of the target through the final mask.
+        open_bits (float): Bits of an average cell before the optimization; 0 where that is not known.
     """
 
     layer: str
     bits: npt.NDArray[np.float64]
     unneeded_bits: float
     masked_probability: float
+    open_bits: float = 0.0
 
     @property
     def total_bits(self) -> float:
@@ -277,9 +280,28 @@ class ImageAttribution(JsonResult):
             f"{format_number(self.total_bits)} bits, probability through the mask {self.masked_probability:.3f}"
         )
 
+    @property
+    def lost_prediction(self) -> bool:
+        """Whether the target has less than half of its probability through the final mask."""
+        return self.masked_probability < KEPT_PROBABILITY * self.target_probability
+
+    @property
+    def needs_no_cell(self) -> bool:
+        """Whether no cell has clearly more bits than one that is not needed, and the prediction is kept."""
+        near_floor = all(
+            layer.bits.max() <= _NEAR_FLOOR * layer.unneeded_bits and layer.open_bits >= _CLOSED * layer.unneeded_bits
+            for layer in self.layers
+        )
+        return near_floor and not self.lost_prediction
+
     def remark(self) -> str:
-        """A sentence where the mask has lost the prediction; empty for others."""
-        if not self.masked_probability < KEPT_PROBABILITY * self.target_probability:
+        """A sentence where the mask has lost the prediction, or needs no cell; empty for others."""
+        if self.needs_no_cell:
+            return (
+                f"No cell stands out: with all of them closed, {printable(self.target_label)} keeps "
+                f"{self.masked_probability:.1%}. The map says nothing; look at the check, or name an earlier layer."
+            )
+        if not self.lost_prediction:
             return ""
         return (
             f"The mask closes too much: through it, the probability of {printable(self.target_label)} is "

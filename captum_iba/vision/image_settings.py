@@ -1,4 +1,4 @@
-"""Presets for images, and the layers that each of them uses by default."""
+"""Presets for images, the layers that each of them uses by default, and warnings."""
 
 from __future__ import annotations
 
@@ -34,6 +34,19 @@ IMAGE_PRESETS = {
 
 N_MEASURED = 8
 """Number of regions whose order the default settles by removal."""
+
+MASK_LOST_PREDICTION = (
+    "the final mask of an image closes too much: through it the target has less than half of its probability "
+    "(result.masked_probability), and bits may miss what decides; look at the check, or lower beta"
+)
+NO_CELL_NEEDED = (
+    "no cell of an image has more bits than one that is not needed; the class keeps its probability without them: it "
+    "may be that of an average image, or class tokens hold what decides; look at the check, or name an earlier layer"
+)
+NO_STATISTICS = (
+    "no statistics given: the noise has the statistics of each image, and attributions are less faithful; "
+    "estimate_statistics with images like those to be explained improves on them"
+)
 
 
 def resolve_image_settings(

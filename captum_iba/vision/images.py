@@ -62,7 +62,9 @@ def read_image(image: Any, name: str = "images") -> Pixels:
     from PIL.ImageOps import exif_transpose
 
     turned = exif_transpose(image)
-    if turned.mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in turned.info:
+    if turned.mode == "La":
+        turned = turned.convert("LA")
+    if turned.mode in ("LA", "PA", "RGBA", "RGBa") or "transparency" in turned.info:
         turned = turned.convert("RGBA")
         turned = pillow.alpha_composite(pillow.new("RGBA", turned.size, "white"), turned)
     return np.asarray(turned.convert("RGB"), dtype=np.uint8).copy()
@@ -83,10 +85,8 @@ def as_batch(images: Any, transform: Transform | None) -> tuple[list[Tensor], bo
         TypeError, ValueError: As of :func:`read_image`; no images; an image without a transform; a transform that gives
             something else than (3, H, W).
     """
-    one = isinstance(images, (str, os.PathLike)) or _is_pillow(images)
-    if isinstance(images, (Tensor, np.ndarray)):
-        one = images.ndim < 4
-    elif not one and not isinstance(images, Sequence):
+    one = is_one(images)
+    if not one and not isinstance(images, (Tensor, np.ndarray, Sequence)):
         raise TypeError(
             f"images is a {type(images).__name__}, expected a tensor, an array, a PIL image, a path, or several of them"
         )
@@ -94,6 +94,13 @@ def as_batch(images: Any, transform: Transform | None) -> tuple[list[Tensor], bo
     if not several:
         raise ValueError("images is empty, expected at least one")
     return [_as_input(image, "images" if one else f"images[{i}]", transform) for i, image in enumerate(several)], one
+
+
+def is_one(images: Any) -> bool:
+    """Whether it is a single image, and not several."""
+    if isinstance(images, (Tensor, np.ndarray)):
+        return images.ndim < 4
+    return isinstance(images, (str, os.PathLike)) or _is_pillow(images)
 
 
 def _as_input(image: Any, name: str, transform: Transform | None) -> Tensor:

@@ -26,13 +26,13 @@ def notes(attribution: DrawableBits, listed: int | None = None) -> list[str]:
     """
     sentences = []
     if len(attribution.repeated_shares) and attribution.words:
-        tied = "≈: the order with a neighbor in the list differs between them"
-        if not any(row.tied for row in ranked_words(attribution)[0]):
-            tied = ""
+        some_tied = any(row.tied for row in ranked_words(attribution)[0])
+        tied = "≈: the order with a neighbor in the list differs between them" if some_tied else ""
         if has_neutral_statistics(attribution):
+            leads = f"{_leader(attribution)} ({tied})" if tied else _leader(attribution)
             sentences.append(
-                f"{_leader(attribution)}{f' ({tied})' * bool(tied)}. No ± is shown: the statistics are those of {NEUTRAL_TEXTS}, and "
-                "with statistics of texts like yours the percentages can change by much more than between repeats."
+                f"{leads}. No ± is shown: the statistics are those of {NEUTRAL_TEXTS}, and with statistics of texts "
+                "like yours the percentages can change by much more than between repeats."
             )
         else:
             legend = "; ".join(filter(None, ["±: standard deviation over them", tied]))

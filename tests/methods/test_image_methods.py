@@ -231,8 +231,17 @@ def test_guided_relu(relu):
     with GuidedReLU() as guided:
         (relu(x * 1) * torch.tensor([1.0, 1.0, -1.0])).sum().backward()
     assert guided.calls == 1 and x.grad.tolist() == [0, 1, 0]  # at 3 the gradient is negative
-    with pytest.raises(ValueError, match="writes into its input"), GuidedReLU():
-        torch.relu_(x * 1)
+
+
+@pytest.mark.parametrize("in_place", [torch.relu_, torch.Tensor.relu_, lambda x: F.relu(x, True), nn.ReLU(True)])
+def test_guided_relu_in_place_is_read_again(in_place):
+    x = torch.tensor([-1.0, 2.0, 3.0], requires_grad=True)
+    with GuidedReLU() as guided:
+        y = x * 1
+        z = in_place(y)
+        (2 * y + z * torch.tensor([1.0, 1.0, -3.0])).sum().backward()
+    assert guided.calls == 1 and y.tolist() == [0, 2, 3]
+    assert x.grad.tolist() == [0, 3, 0]  # at 3 the sum of both gradients is negative
 
 
 def test_guided_grad_cam_is_a_product(model, images):

@@ -13,7 +13,7 @@ from tests.vision.architectures import ARCHITECTURES
     ("shape", "dim", "patches", "expected"),
     [
         ((1, 8, 7, 5), 1, (), Grid(7, 5, 1)),
-        ((1, 7, 5, 8), 3, (), Grid(7, 5, 3)),
+        ((1, 14, 14, 8), 3, (), Grid(14, 14, 3)),
         ((1, 197, 8), 2, ((14, 14),), Grid(14, 14, 2, 1, True)),
         ((1, 201, 8), 2, ((14, 14),), Grid(14, 14, 2, 5, True)),
         ((1, 49, 8), 2, ((28, 28),), Grid(7, 7, 2, 0, True)),  # patches merged twice
