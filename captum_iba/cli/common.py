@@ -361,6 +361,13 @@ class KeptWork:
     def __init__(self, what: str, keep: Path | None, quiet: bool, done: str = "explained") -> None:
         self.total = self._finished = 0
         self._what, self._keep, self._quiet, self._done = what, keep, quiet, done
+        self._before: list[str] = []
+
+    def begin(self, name: str, said: str = "") -> None:
+        """Go on with another method, which is told; what was done before is finished."""
+        note(f"{name}: {self.total} {self._what[: -1 if self.total == 1 else None]}{said}", self._quiet)
+        self._before.append(self._done)
+        self._finished, self._done = 0, f"scored by {name}"
 
     def progressed(self, finished: int) -> None:
         """Take the number of finished texts or prompts into account."""
@@ -376,6 +383,12 @@ class KeptWork:
             return "interrupted"
         if self._keep is None:
             return "interrupted; nothing is kept without --keep"
+        if self._before:
+            before = ", ".join(self._before)
+            return (
+                f"interrupted; all {self._what} that are {before}, and {self._finished:,} of {self.total:,} that are "
+                f"{self._done}, are kept in {self._keep}, and the same command goes on"
+            )
         if not self._finished:
             return f"interrupted; none of the {self._what} was finished, and nothing is kept in {self._keep}"
         finished = f"{self._finished:,} of {self.total:,} {self._what}"

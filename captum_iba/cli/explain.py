@@ -242,7 +242,8 @@ def explain(
             )
         if len(results) != len(first_texts):  # of all entities
             read = FileOfTexts([result.text for result in results])
-        scores = _scores(names, layers, explainer, results, seed, quiet)
+        with work.every_minute():
+            scores = _scores(names, layers, explainer, results, seed, keep, work)
         _deliver(results, scores, read, explainer.classifier.labels, html, json_file, quiet)
 
 
@@ -385,10 +386,11 @@ def _scores(
     explainer: TextExplainer,
     results: Sequence[TextAttribution],
     seed: int,
-    quiet: bool,
+    keep: Path | None,
+    work: KeptWork,
 ) -> list[list[Scores]]:
     """For every text its scores by other methods, of the same class; at the layer asked for, if they look at one."""
-    from captum_iba.methods import attribute
+    from captum_iba.compare.score_many import score_texts
 
     texts = [result.text for result in results]
     pairs = [result.pair for result in results if result.pair is not None] or None
@@ -396,17 +398,10 @@ def _scores(
     by_method = []
     for name in names:
         own, said = _layer_of_method(name, layers)
-        note(f"{name}: {len(texts)} text{'s' * (len(texts) > 1)}{said}", quiet)
+        work.begin(name, said)
         by_method.append(
-            attribute(
-                name,
-                explainer.classifier,
-                texts,
-                pairs,
-                targets,
-                layer=own,
-                statistics=explainer.statistics,
-                seed=seed,
+            score_texts(
+                name, explainer, texts, pairs, targets, layer=own, seed=seed, keep=keep, on_texts=work.progressed
             )
         )
     return [list(scores) for scores in zip(*by_method, strict=True)]
@@ -436,6 +431,7 @@ def _deliver(
 ) -> None:
     from captum_iba._files import write_text
     from captum_iba.visualization import save_token_page
+    from captum_iba.visualization.sentences import verdicts
     from captum_iba.visualization.terminal import printable
 
     gold, are_classes = (None, False) if read.names_of_labels is None else read.names_of_labels(labels)
@@ -470,5 +466,7 @@ def _deliver(
             print_result(result)
             for item in scores[number] if scores else []:
                 typer.echo(str(item))
+    if said := verdicts(results):
+        note(said, quiet)
     for path in written:
         note(f"wrote {path}", quiet)

@@ -146,7 +146,7 @@ def explain_texts(
         tensors = [t for item in statistics for t in (item.mean, item.std, *item.further_tensors().values())]
         parts = [*classifier.labels, str(classifier.multi_label), *(block.key for block in bottleneck.layers)]
         parts += [f"{len(bottleneck.layers)} {classifier.max_length}", json.dumps(preset_values(), sort_keys=True)]
-        kept = _KeptResults(Path(keep), TextAttribution, explainer, device, settings, parts, tensors)
+        kept = KeptResults(Path(keep), TextAttribution, explainer, device, settings, parts, tensors)
     results: dict[int, TextAttribution] = {}
     explained = _explained(executor, _Explaining(explainer, settings), "explain", device, calls, kept)
     bar: Any = progress(explained, "Texts", len(batches)) if show_progress else explained
@@ -226,7 +226,7 @@ def explain_prompts(
     kept = None
     if keep is not None:
         preset = json.dumps(asdict(GENERATION), sort_keys=True)
-        kept = _KeptResults(Path(keep), GenerationAttribution, explainer, device, settings, [preset])
+        kept = KeptResults(Path(keep), GenerationAttribution, explainer, device, settings, [preset])
     results: dict[int, GenerationAttribution] = {}
     worker = _Explaining(explainer, {**settings, "show_progress": show_progress and len(calls) == 1}, len(calls) > 1)
     explained = _explained(executor, worker, "explain_prompts", device, calls, kept)
@@ -253,7 +253,7 @@ def _explained(
     method: str,
     device: str | None,
     calls: Sequence[tuple[Any, ...]],
-    kept: _KeptResults[Result] | None,
+    kept: KeptResults[Result] | None,
 ) -> Iterator[tuple[int, list[Result]]]:
     """Number and results of every call, those that were kept first."""
     missing = []
@@ -283,7 +283,7 @@ def _as_json(value: Any) -> Any:
     )
 
 
-class _KeptResults(Generic[Result]):
+class KeptResults(Generic[Result]):
     """A folder with one file per finished call: of a batch of texts, or of a prompt.
 
     A file is named by the digest of all that its results depend on: model, layers, statistics, device, versions of
@@ -327,6 +327,7 @@ class _KeptResults(Generic[Result]):
         return results if len(results) == len(call[0]) else None
 
     def write(self, results: Sequence[Result], call: tuple[Any, ...]) -> None:
+        """Keep the results of a call."""
         content = json.dumps([result.to_dict() for result in results], ensure_ascii=False, allow_nan=False)
         try:
             write_text(self._path(call), content)

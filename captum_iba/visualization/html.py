@@ -27,7 +27,7 @@ from captum_iba.visualization.pieces import (
     token_parts,
     visible,
 )
-from captum_iba.visualization.sentences import notes, preset_note
+from captum_iba.visualization.sentences import notes, preset_note, verdict, verdicts
 from captum_iba.visualization.words import counted, ranked_words
 
 if TYPE_CHECKING:
@@ -194,6 +194,7 @@ def token_page(
             "is_wrong": gold in (labels or ()) and gold != item.predicted_label,
             "id": "" if name is None else str(name),
             "beta": beta,
+            "verdict": verdict(item),
             **dict(zip(("leading", "rest"), ranked_words(item), strict=True)),
         }
         for item, scores, gold, name, beta in zip(attributions, rows, golds, names, betas, strict=True)
@@ -209,6 +210,7 @@ def token_page(
         ),
         models=list(dict.fromkeys(item.model for item in attributions if item.model)),
         has_gold=gold_labels is not None,
+        verdicts=verdicts(attributions),
         sorting=sorting() if len(texts) > 1 and methods is None else None,
         **others,
     )

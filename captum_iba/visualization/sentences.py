@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+
 from captum_iba.visualization.pieces import (
     NEUTRAL_TEXTS,
     DrawableBits,
@@ -59,13 +62,19 @@ def _alone(attribution: DrawableBits) -> str:
         )
     idle = [row for row in leading if row.without >= _SAME * attribution.check.probability]
     if idle and len(idle) == len(leading) > 1:
-        return "Deleted alone, none of the leading words lowers it: bits count what words add together."
+        return (
+            f"Deleted alone, none of the {'first ' * (len(leading) < len(ranked_words(attribution)[0]))}{len(leading)} "
+            "leading words lowers it by more than 1%: the others stand in for it."
+        )
     if idle:
         words = ", ".join(f'"{row.word}" ({row.place})' for row in idle)
-        sentences.append(f"{words} do{'es' * (len(idle) == 1)} not lower it")
+        sentences.append(f"{words} lower{'s' * (len(idle) == 1)} it by less than 1%")
     if not sentences:
         return ""
-    return f"Of the leading words, each deleted alone, {'; '.join(sentences)}. Bits count what words add together."
+    said = f"Of the leading words, each deleted alone, {'; '.join(sentences)}."
+    if strongest.without <= _MOST * leading[0].without and not len(attribution.repeated_shares):
+        said += " With repeats (repeats=5, --repeats 5) you see whether their order depends on the statistics."
+    return said
 
 
 def _without_opponents(attribution: DrawableBits) -> str:
@@ -75,8 +84,10 @@ def _without_opponents(attribution: DrawableBits) -> str:
     least = [attribution.words[i].word for i in ranking(attribution)[-check.n_words :]]
     words = ", ".join(f'"{visible(word)}"' for word in least[::-1][:_MOST_OPPONENTS])
     more = ", …" if len(least) > _MOST_OPPONENTS else ""
-    label = attribution.target_label
-    return f"Without the words with the fewest bits ({words}{more}) it rises: together they speak against {label}."
+    what, they = ("words", "together they speak") if len(least) > 1 else ("word", "it speaks")
+    return (
+        f"Without the {what} with the fewest bits ({words}{more}) it rises: {they} against {attribution.target_label}."
+    )
 
 
 def check_sentence(
@@ -118,8 +129,8 @@ def check_sentence(
     )
     if can_contradict and check.without_leading >= check.without_random:
         sentence += (
-            f" Deleting the leading {words} lowers it no more than deleting random {words}: the check does not confirm "
-            "this order."
+            f" Deleting the leading {words} lowers it no more than deleting {'' if several else 'a '}random {words}: "
+            "the check does not confirm this order."
         )
     elif can_contradict and left > _SAME:
         sentence += f" The check does not confirm this order: the model does not depend on the leading {words} alone."
@@ -128,6 +139,29 @@ def check_sentence(
             f" The check confirms this order weakly: most of the probability is left without the leading {words}."
         )
     return sentence
+
+
+def verdict(attribution: DrawableBits) -> str:
+    """What the check says of the order: "confirmed", "weakly" or "not confirmed"; empty without a check."""
+    check = attribution.check
+    if check is None or len(attribution.words) < 2 or not ranked_words(attribution)[0]:
+        return ""
+    left = check.without_leading / check.probability if check.probability > 0 else 1.0
+    if check.without_leading >= check.without_random or left > _SAME:
+        return "not confirmed"
+    return "weakly" if left > _MOST else "confirmed"
+
+
+def verdicts(attributions: Sequence[DrawableBits]) -> str:
+    """How many checks confirm their order, in one line; empty where fewer than two do say so."""
+    found = [said for said in map(verdict, attributions) if said]
+    if len(found) < 2:
+        return ""
+    counts = Counter(found)
+    return (
+        f"The check by deletion confirms the order of the words in {counts['confirmed']} of {len(found)} texts, in "
+        f"{counts['weakly']} weakly, and in {counts['not confirmed']} not."
+    )
 
 
 def percentage_note(attribution: DrawableBits) -> str:

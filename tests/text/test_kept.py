@@ -1,7 +1,9 @@
 """A run over many texts that was stopped goes on where it was."""
 
 import json
+from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -10,6 +12,7 @@ from captum_iba import cli
 from captum_iba.attr.settings import PRESETS, resolve_settings
 from captum_iba.cli import common
 from captum_iba.cli.common import every_minute
+from captum_iba.compare import score_many
 from captum_iba.compare.explain_many import explain_prompts, explain_texts
 from captum_iba.compare.parallel import LocalExecutor
 from captum_iba.demo import embedded_model_path, embedded_statistics
@@ -157,3 +160,40 @@ def test_settings_that_do_not_tell_results_apart_are_refused(llama, wordpiece, t
         explain_prompts(
             LocalExecutor(), GenerationExplainer(llama, wordpiece), ["the film"], keep=tmp_path, gen_args=gen_args
         )
+
+
+def test_scores_of_other_methods_are_kept(explainer, tmp_path, monkeypatch):
+    seen, real = [], score_many.attribute
+
+    def watched(name, explainer, texts, *rest, **options):
+        seen.append((name, len(texts)))
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+        return real(name, explainer, texts, *rest, **options)
+
+    targets, finished = [0] * len(TEXTS), []
+    expected = real("leave_one_out", explainer, TEXTS, None, targets)
+    again = partial(score_many.score_texts, "leave_one_out", explainer, TEXTS, None, targets, keep=tmp_path)
+    monkeypatch.setattr(score_many, "attribute", watched)
+    with pytest.raises(KeyboardInterrupt):
+        again(on_texts=finished.append)
+    assert finished == [4] and len(list(tmp_path.iterdir())) == 1
+    for found in (again(), again()):
+        assert len(seen) == 3  # the rest, and nothing more
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_allclose(one.words, other.words, atol=1e-5)
+            assert (one.encoded, one.method, one.signed) == (other.encoded, other.method, other.signed)
+    again(seed=1)
+    assert len(seen) == 5  # of another seed nothing is kept
+
+
+def test_an_interruption_says_which_methods_are_kept(tmp_path):
+    work = common.KeptWork("texts", tmp_path, quiet=True)
+    work.total = 6
+    work.progressed(6)
+    work.begin("ig")
+    work.progressed(2)
+    assert work.interrupted() == (
+        f"interrupted; all texts that are explained, and 2 of 6 that are scored by ig, are kept in {tmp_path}, and the "
+        "same command goes on"
+    )

@@ -15,6 +15,7 @@ from captum_iba.text.deletion import keep_words
 from captum_iba.text.result import DeletionCheck
 from captum_iba.text.statistics import GroupedStatistics
 from captum_iba.visualization import save_token_page, token_map, token_page
+from captum_iba.visualization.sentences import verdict
 from captum_iba.visualization.words import ranked_words
 
 TEXTS = ["The film was not good", "a dull, unbelievable plot! don't like the plot", "good?"]
@@ -277,12 +278,31 @@ def test_another_word_that_matters_most_alone_is_named(film_explainer):
         said = str(replace(result, check=DeletionCheck(n, 0.9, 0.1, 0.97, 0.8, 10, alone)))
         assert (f'"{second}" (' in said and "lowers the probability most, to 20.0%" in said) == named
         assert "together they speak against negative" in said
+        assert ("--repeats 5" in said) == named
     said = str(replace(result, check=DeletionCheck(n, 0.9, 0.1, 0.92, 0.8, 10, (0.2, *[0.91] * (n - 1)))))
-    assert f'"{second}" (' in said and " not lower it. Bits count" in said and "speak against" not in said
+    assert f'"{second}" (' in said and " it by less than 1%." in said and "speak against" not in said
     said = str(replace(result, check=DeletionCheck(n, 0.9, 0.1, 0.92, 0.8, 10, (0.2, *[0.5] * (n - 1)))))
     assert "each deleted alone" not in said
     said = str(replace(result, check=DeletionCheck(n, 0.9, 0.1, 0.92, 0.8, 10, (0.9,) * n)))
-    assert "Deleted alone, none of the leading words lowers it" in said and "not lower it. Bits" not in said
+    assert f"Deleted alone, none of the {n} leading words lowers it by more than 1%" in said
+
+
+def test_a_page_of_several_texts_says_what_their_checks_confirm(film_explainer):
+    texts = [
+        "The plot is dull and the acting is bad.",
+        "A boring, awful film.",
+        "Nothing in this dreadful story works.",
+    ]
+    results = film_explainer.explain(texts)
+    n = [len(ranked_words(result)[0]) for result in results]
+    checks = [DeletionCheck(n[i], 0.9, leading, 0.91, 0.89, 10) for i, leading in enumerate((0.2, 0.8, 0.895))]
+    results = [replace(result, check=check) for result, check in zip(results, checks, strict=True)]
+    assert [verdict(result) for result in results] == ["confirmed", "weakly", "not confirmed"]
+    page = token_page(results)
+    assert "confirms the order of the words in 1 of 3 texts, in 1 weakly, and in 1 not" in page
+    assert [f'data-head="check" data-value="{value}"' in page for value in (0, 1, 2)] == [True] * 3
+    assert "<mark>not confirmed</mark>" in page
+    assert "confirms the order" not in token_page([replace(result, check=None) for result in results])
 
 
 def test_a_mask_that_has_not_closed_is_said(film_explainer):
