@@ -154,6 +154,22 @@ class FileOfTexts(NamedTuple):
     ids: list[str] | None = None
     names_of_labels: Callable[[Sequence[str]], tuple[list[str], bool]] | None = None
 
+    def of_rows(self, rows: Sequence[int]) -> FileOfTexts:
+        """The columns with some rows, each any number of times."""
+
+        def picked(column: list[str] | None) -> list[str] | None:
+            return None if column is None else [column[row] for row in rows]
+
+        def named(classes: Sequence[str]) -> tuple[list[str], bool]:
+            assert self.names_of_labels is not None
+            names, are_classes = self.names_of_labels(classes)
+            return [names[row] for row in rows], are_classes
+
+        first = [self.first[row] for row in rows]
+        return FileOfTexts(
+            first, picked(self.second), picked(self.labels), picked(self.ids), self.names_of_labels and named
+        )
+
 
 def read_texts(source: str, text_column: str | None, pair_column: str | None) -> tuple[list[str], list[str] | None]:
     """The texts of a file, and their second texts, as :func:`read_columns` reads them."""

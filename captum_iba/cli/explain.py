@@ -218,7 +218,7 @@ def explain(
         if not head.has_classes and (where.remote or keep is not None or names):
             raise typer.BadParameter(f"--keep, --executor ray and --methods are for classifiers, not for {head.kind}.")
         options = HeadOptions(word or [], entity or [], question or [], mask, choice or [])
-        wanted = _target(target, explainer.classifier.labels)
+        wanted = _target(target, explainer.classifier.labels) if head.labels else options.named_target(target)
         first_texts, second, asked = options.arguments(explainer, first_texts, pair or second_texts, wanted)
         if head.has_classes and (where.remote or keep is not None or len(first_texts) > batch_size):
             attribute = partial(explain_texts, where, explainer, device=device, keep=keep, on_batch=work.progressed)
@@ -240,8 +240,8 @@ def explain(
                 batch_size=batch_size,
                 show_progress=not quiet and sys.stderr.isatty(),
             )
-        if len(results) != len(first_texts):  # of all entities
-            read = FileOfTexts([result.text for result in results])
+        if any(result.explained for result in results):  # of all entities there are others than texts
+            read = read.of_rows([0 if result.explained is None else result.explained.text_number for result in results])
         with work.every_minute():
             scores = _scores(names, layers, explainer, results, seed, keep, work)
         _deliver(results, scores, read, explainer.classifier.labels, html, json_file, quiet)

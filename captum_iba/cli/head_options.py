@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
@@ -42,6 +43,11 @@ class HeadOptions:
     mask: str | None = None
     choice: list[str] = field(default_factory=list)
 
+    def named_target(self, target: str | None) -> int | str | None:
+        """``--target`` of a head without classes: words of the text, unless it is the number of a choice."""
+        is_number = target is not None and target.isdecimal() and bool(self.choice) and target not in self.choice
+        return int(target) if is_number and target is not None else target
+
     def arguments(
         self, explainer: TextExplainer, texts: list[str], pairs: list[str] | None, target: Any
     ) -> tuple[list[str], list[str] | None, dict[str, Any]]:
@@ -61,8 +67,12 @@ class HeadOptions:
                 raise typer.BadParameter("--word and --entity: expected one of them, got both.")
             name = "word" if self.word else "entity"
             given = self.word or self.entity
-            keywords[name] = _of_each(name, [_number_or_text(one) for one in given], len(texts)) if given else "all"
+            keywords[name] = (
+                _of_each(name, [_number_or_text(one, texts) for one in given], len(texts)) if given else "all"
+            )
         elif self.mask is not None:
+            if target is not None:
+                raise typer.BadParameter("--mask and --target: expected one of them, got both.")
             keywords["target"] = self.mask
         elif self.choice:
             keywords["choices"] = [self.choice] * len(texts)
@@ -87,6 +97,7 @@ def _of_each(name: str, given: Sequence[Any], count: int) -> list[Any]:
     return list(given) * count if len(given) == 1 else list(given)
 
 
-def _number_or_text(given: str) -> int | str:
-    """Words and entities are counted from 1 where people read."""
-    return int(given) - 1 if given.isdecimal() and int(given) > 0 else given
+def _number_or_text(given: str, texts: Sequence[str]) -> int | str:
+    """Words and entities are counted from 1 where people read; a number that a text has itself is its text."""
+    spelled = any(re.search(rf"(?<!\w){re.escape(given)}(?!\w)", text) for text in texts)
+    return int(given) - 1 if given.isdecimal() and int(given) > 0 and not spelled else given

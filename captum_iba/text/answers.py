@@ -60,6 +60,11 @@ def find_answer(classifier: Classifier, text: EncodedText, values: Tensor, wante
     row = [0] * len(text)
     row[first] += START
     row[last] += END
+    start, end = _characters(text, first, last)
+    # SentencePiece can read an answer off at the beginning of the next word, which is then part of the target.
+    ends = {text.words[at] for at in (first, last) if text.spans[at][0] == text.spans[at][1]} - {None}
+    words = [text.word_spans[number] for number in ends if number is not None]
+    further = tuple((word.sequence, word.start, word.end) for word in words if word.end <= start or word.start >= end)
     about = TextTarget(
         kind="answer",
         label=_spelled(text, first, last),
@@ -67,7 +72,7 @@ def find_answer(classifier: Classifier, text: EncodedText, values: Tensor, wante
         predicted=-1 if best[0] == first and best[1] != last else best[0],
         predicted_label=predicted_label,
         predicted_probability=math.exp(p),
-        spans=((1, text.spans[first][0], text.spans[last][1]),),
+        spans=((1, start, end), *further),
     )
     return TargetedText(with_row(text, row), 1, about)
 
@@ -82,8 +87,17 @@ def _best_span(log_p: Tensor, context: Sequence[int]) -> tuple[int, int, float]:
     return context[first], context[last], float(scores[first, last])
 
 
+def _characters(text: EncodedText, first: int, last: int) -> tuple[int, int]:
+    """Start and end of the characters of some tokens of the context, without spaces around them."""
+    start, end = text.spans[first][0], text.spans[last][1]
+    inner = (text.pair or "")[start:end]
+    if not inner.strip():
+        return start, end
+    return start + len(inner) - len(inner.lstrip()), end - len(inner) + len(inner.rstrip())
+
+
 def _spelled(text: EncodedText, first: int, last: int) -> str:
-    return text.spelling(1, text.spans[first][0], text.spans[last][1])
+    return text.spelling(1, *_characters(text, first, last))
 
 
 def _span_of(text: EncodedText, context: Sequence[int], wanted: Any, i: int, log_p: Tensor) -> tuple[int, int]:

@@ -16,6 +16,7 @@ from captum_iba.attr.optimizer import unneeded_bits
 from captum_iba.attr.settings import BottleneckSettings
 from captum_iba.text.classifier import Classifier
 from captum_iba.text.encoding import EncodedText, per_token
+from captum_iba.text.heads import TARGET_ROW
 from captum_iba.text.json_result import provenance
 from captum_iba.text.layers import Block, token_activations_required
 from captum_iba.text.model_properties import model_name
@@ -202,8 +203,15 @@ class ClassifierBottleneck:
 
 def _without_target(maskable: Sequence[bool], text: EncodedText, about: TextTarget) -> tuple[bool, ...]:
     """Which tokens get a bottleneck: what the head reads out stays open, as [CLS] of a sequence classifier does."""
-    tokens = zip(maskable, text.sequences, text.spans, strict=True)
-    kept = tuple(may and not about.holds(sequence, *span) for may, sequence, span in tokens)
+    read = set()
+    if about.spans:
+        read = {at for at, value in enumerate(text.inputs.get(TARGET_ROW, ())) if value}
+        held = zip(text.sequences, text.spans, strict=True)
+        read |= {at for at, (sequence, span) in enumerate(held) if about.holds(sequence, *span)}
+        # Of SentencePiece a word can begin with a token of no characters.
+        words = {text.words[at] for at in read} - {None}
+        read |= {at for at, (start, end) in enumerate(text.spans) if start == end and text.words[at] in words}
+    kept = tuple(may and at not in read for at, may in enumerate(maskable))
     if not any(kept):
         raise ValueError(
             f"texts has {text.text!r}, which has no other word than what is explained; mask_target=True masks it"

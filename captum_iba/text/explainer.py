@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
+from functools import wraps
 from numbers import Integral
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 import torch
 
 from captum_iba._checks import check_flag, check_integer
 from captum_iba._warnings import warn_user
-from captum_iba.attr._model.guard import ModuleGuard
+from captum_iba.attr._model.guard import ONE_AT_A_TIME, ModuleGuard
 from captum_iba.attr.feature_statistics import FeatureStatistics
 from captum_iba.attr.settings import BottleneckSettings, SettingsOverrides
 from captum_iba.text import statistics as layer_statistics
@@ -28,12 +30,28 @@ from captum_iba.text.bottleneck import MASK_LOST_PREDICTION, NEUTRAL_STATISTICS,
 from captum_iba.text.classifier import Classifier, load_classifier
 from captum_iba.text.deletion import check_by_deletion
 from captum_iba.text.head_targets import check_choices, find_targets
+from captum_iba.text.heads import ValueHead
 from captum_iba.text.layers import check_layers, embedding_layer, find_layers, published_layer
 from captum_iba.text.result import TextAttribution, TextTarget, mean_attribution
 from captum_iba.visualization.pieces import NEUTRAL_TEXTS, lost_prediction
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+Arguments = ParamSpec("Arguments")
+Returned = TypeVar("Returned")
+
+
+def _holding_scale(explain: Callable[Arguments, Returned]) -> Callable[Arguments, Returned]:
+    """Explain in one thread at a time where the head keeps the tolerance of a call."""
+
+    @wraps(explain)
+    def explain_alone(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Returned:
+        explainer: Any = args[0]
+        with ONE_AT_A_TIME if isinstance(explainer.classifier.head, ValueHead) else nullcontext():
+            return explain(*args, **kwargs)
+
+    return explain_alone
 
 
 class TextExplainer:
@@ -185,6 +203,7 @@ class TextExplainer:
         **options: Unpack[ExplainOptions],
     ) -> list[TextAttribution]: ...
 
+    @_holding_scale
     def explain(
         self,
         texts: str | Sequence[str],
@@ -268,17 +287,23 @@ class TextExplainer:
         name, granularity, settings = resolve_text_settings(preset, overrides)
         asked = {"word": word, "token": token, "entity": entity, "choices": choices, "tolerance": tolerance}
         self._check_asked(asked, mask_target)
-        several = not isinstance(texts, str) or entity == "all"
+        several = not isinstance(texts, str) or (isinstance(entity, (str, list)) and entity in ("all", ["all"]))
         about: list[TextTarget] | None = None
         if self.classifier.head.has_classes:
             targets = targets_per_text(target, len(first), self.classifier.labels)
             encoded = self.classifier.encode(first, second)
         else:
             if choices is not None:
+                if pairs is not None:
+                    raise ValueError(
+                        "pairs is given, expected None with choices, which are the second texts; a question goes into "
+                        "texts, after its context"
+                    )
                 asked["choices"] = per_text = check_choices(choices, isinstance(texts, str), len(first))
                 first = [text for text, of_text in zip(first, per_text, strict=True) for _ in of_text]
                 second = [choice for of_text in per_text for choice in of_text]
             encoded = self.classifier.encode(first, second)
+            asked["mask_target"] = mask_target
             found = find_targets(self.classifier, encoded, target, batch_size, asked)
             encoded, targets = [item.encoded for item in found], [item.column for item in found]
             about = [item.about for item in found]
@@ -325,6 +350,9 @@ class TextExplainer:
                     results[i] = result
         if any(map(lost_prediction, results)):
             warn_user(MASK_LOST_PREDICTION)
+        if isinstance(head := self.classifier.head, ValueHead) and head.scale is not None:
+            scale = head.scale.tolist()
+            results = [replace(one, settings={**one.settings, "tolerance": scale[one.target]}) for one in results]
         if check:
             with ModuleGuard(self.classifier.model), self.classifier.with_padding_token():
                 rows = max(batch_size, 2 * batch_size if internal_batch_size is None else internal_batch_size)

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from captum_iba._warnings import warn_user
 from captum_iba.text.answers import TargetedText, find_answer, find_mask, mask_position, refuse_truncated
 from captum_iba.text.arguments import find_target
 from captum_iba.text.classifier import Classifier
 from captum_iba.text.encoding import EncodedText
 from captum_iba.text.heads import AnswerHead, ChoiceHead, MaskHead, ValueHead, with_row
 from captum_iba.text.result import TextTarget
-from captum_iba.text.statistics import neutral_texts
+from captum_iba.text.statistics import change_mark, neutral_texts
 
 NOT_COUNTED = ("o", "-100", "ignore", "ignored", "pad", "[pad]", "<pad>")
 """Classes of tokens, in any case, that make no entity."""
@@ -33,17 +36,18 @@ def find_targets(
         encoded (sequence of EncodedText): The texts; for multiple choice one of each choice, text by text.
         target (object): The label, answer, word or choice, one for all texts or one for each; None for the predicted.
         batch_size (int): Number of texts per pass.
-        asked (dict): The other arguments: word, token, entity, choices, tolerance.
+        asked (dict): The other arguments: word, token, entity, choices, tolerance, mask_target.
 
     Raises:
         TypeError, ValueError: An argument that the head does not have, or that is not in the text.
     """
     head = classifier.head
     if isinstance(head, ChoiceHead):
-        return _choices(classifier, encoded, target, batch_size, asked["choices"])
+        return _numbered(_choices(classifier, encoded, target, batch_size, asked["choices"]))
     count = len(encoded)
     if isinstance(head, ValueHead):
-        return _values(classifier, encoded, _per_text("target", target, count), batch_size, asked["tolerance"])
+        targets = _per_text("target", target, count)
+        return _numbered(_values(classifier, encoded, targets, batch_size, asked["tolerance"]))
     if isinstance(head, MaskHead):
         find: Any = find_mask
     elif isinstance(head, AnswerHead):
@@ -57,7 +61,12 @@ def find_targets(
     found: dict[int, TargetedText] = {}
     for i, values in classifier.values(encoded, batch_size):
         found[i] = find(classifier, encoded[i], values, targets[i], i)
-    return [found[i] for i in range(count)]
+    return _numbered([found[i] for i in range(count)])
+
+
+def _numbered(found: Sequence[TargetedText]) -> list[TargetedText]:
+    """One target per text, with the number of its text."""
+    return [replace(item, about=replace(item.about, text_number=i)) for i, item in enumerate(found)]
 
 
 def _per_text(name: str, value: Any, count: int) -> list[Any]:
@@ -98,10 +107,14 @@ def _tokens(
         if name == "entity":
             entities = predicted_entities(encoded[i], values, classifier.labels)
             kept = _chosen_entities(encoded[i], entities, wanted[i], i, len(encoded))
+            if wanted[i] == "all" and not asked["mask_target"]:
+                kept = _with_other_words(encoded[i], kept, i)
             found[i] = [_labelled(classifier, encoded[i], values, entity, None, name) for entity in kept]
         else:
             found[i] = [_labelled(classifier, encoded[i], values, chosen[i], classes[i], name)]
-    results = [item for i in range(len(encoded)) for item in found[i]]
+    results = [
+        replace(item, about=replace(item.about, text_number=i)) for i in range(len(encoded)) for item in found[i]
+    ]
     if not results:
         raise ValueError("entity is 'all', and the model predicts no entity in any of the texts; expected a word")
     return results
@@ -185,25 +198,62 @@ def _number(name: str, value: Any, count: int, i: int, text: EncodedText) -> int
 def predicted_entities(text: EncodedText, values: Tensor, labels: Sequence[str]) -> list[list[int]]:
     """Entities that a model predicts: of each the positions of the first tokens of its words.
 
-    The first token of a word decides, as in training. ``B-``, ``S-`` and ``U-`` begin an entity; another class of the
-    same type after it goes on with it. Classes of :data:`NOT_COUNTED` make none.
+    The first token of a word decides, as in training. ``B-``, ``S-`` and ``U-`` begin an entity, and ``E-``, ``L-``,
+    ``S-`` and ``U-`` end one; another class of the same type after it goes on with it. Classes of :data:`NOT_COUNTED`
+    make none. ``B_PER`` and ``PER-B`` are read, too, where there is such a class with ``I``.
     """
+    schemes = _schemes(labels)
     entities: list[list[int]] = []
     before: tuple[str, int] | None = None
     for word in text.word_spans:
         position = word.positions[0]
         label = labels[int(values[position].argmax())]
-        prefix, dash, rest = label.partition("-")
-        has_prefix = bool(dash) and prefix.upper() in ("B", "I", "E", "S", "U", "L", "M")
-        kind = rest if has_prefix else label
+        part, kind = _part_and_kind(label, schemes)
         if label.casefold() in NOT_COUNTED:
             before = None
-        elif before == (kind, word.sequence) and not (has_prefix and prefix.upper() in ("B", "S", "U")):
+            continue
+        if before == (kind, word.sequence) and part not in ("B", "S", "U"):
             entities[-1].append(position)
         else:
             entities.append([position])
-            before = (kind, word.sequence)
+        before = None if part in ("E", "L", "S", "U") else (kind, word.sequence)
     return entities
+
+
+_PREFIX_DASH, _PREFIX, _SUFFIX = (
+    re.compile(r"(?P<part>[BIESULM])-(?P<kind>.+)", re.IGNORECASE),
+    re.compile(r"(?P<part>[BIESULM])_(?P<kind>.+)", re.IGNORECASE),
+    re.compile(r"(?P<kind>.+)[-_](?P<part>[BIESULM])", re.IGNORECASE),
+)
+
+
+def _schemes(labels: Sequence[str]) -> list[re.Pattern[str]]:
+    """How labels name the part of an entity: ``B-PER``, and what some label has both with B and with I."""
+    found = [_PREFIX_DASH]
+    for scheme in (_PREFIX, _SUFFIX):
+        parts = [(match["part"].upper(), match["kind"]) for label in labels if (match := scheme.fullmatch(label))]
+        if any(part == "B" and ("I", kind) in parts for part, kind in parts):
+            found.append(scheme)
+    return found
+
+
+def _part_and_kind(label: str, schemes: Sequence[re.Pattern[str]]) -> tuple[str, str]:
+    """Part of an entity, "" without, and its type."""
+    for scheme in schemes:
+        if match := scheme.fullmatch(label):
+            return match["part"].upper(), match["kind"]
+    return "", label
+
+
+def _with_other_words(text: EncodedText, entities: list[list[int]], i: int) -> list[list[int]]:
+    """The entities beside which the text has other words to explain them by; a warning names the others."""
+    kept = [entity for entity in entities if len({text.words[at] for at in entity}) < len(text.word_spans)]
+    if len(kept) < len(entities):
+        warn_user(
+            f"texts[{i}] is left out: its entity takes all of its words, and there is no other word to explain it by; "
+            "mask_target=True masks it"
+        )
+    return kept
 
 
 def _chosen_entities(text: EncodedText, entities: list[list[int]], wanted: Any, i: int, count: int) -> list[list[int]]:
@@ -267,7 +317,8 @@ def check_choices(choices: Any, single: bool, count: int) -> list[list[str]]:
     """The choices of each text: two or more strings; TypeError or ValueError says what is wrong."""
     if choices is None or isinstance(choices, str):
         raise TypeError(f"choices is {choices!r}, expected a list of strings for a model of multiple choice")
-    per_text = [list(choices)] if single else [list(of_text) for of_text in choices]
+    of_all = single or all(isinstance(choice, str) for choice in choices)
+    per_text = [list(choices) for _ in range(count)] if of_all else [list(of_text) for of_text in choices]
     if len(per_text) != count:
         raise ValueError(f"choices has {len(per_text)} entries, expected a list for each of the {count} texts")
     for i, of_text in enumerate(per_text):
@@ -304,9 +355,9 @@ def _values(
 
 
 def _spread(classifier: Classifier, paired: bool, batch_size: int) -> Tensor:
-    """Standard deviation of the outputs over neutral texts in the package; computed once for a classifier."""
-    key = ("spread of values", paired)
-    if key not in classifier.method_state:
+    """Standard deviation of the outputs over neutral texts in the package; once for the weights of a classifier."""
+    key, mark = ("spread of values", paired), change_mark(classifier)
+    if classifier.method_state.get(key, (None,))[0] != mark:
         texts, pairs = neutral_texts(paired)
         encoded = classifier.encode(texts, pairs or [None] * len(texts))
         values = torch.stack([of_text for _, of_text in classifier.values(encoded, max(batch_size, 32))])
@@ -316,6 +367,6 @@ def _spread(classifier: Classifier, paired: bool, batch_size: int) -> Tensor:
                 "tolerance is None, and an output of the model is the same for all neutral texts in the package, so "
                 "that it has no scale; expected a tolerance in the unit of the output"
             )
-        classifier.method_state[key] = spread.float()
-    spread_of_outputs: Tensor = classifier.method_state[key]
+        classifier.method_state[key] = mark, spread.float()
+    spread_of_outputs: Tensor = classifier.method_state[key][1]
     return spread_of_outputs

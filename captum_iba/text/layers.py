@@ -224,8 +224,10 @@ def embedding_layer(model: Any) -> str | None:
     """Name of the module with the word embeddings; None for encoder-decoders, whose decoder has the same."""
     if getattr(model.config, "is_encoder_decoder", False):
         return None
-    embeddings = model.get_input_embeddings()
-    return next((name for name, module in model.named_modules() if module is embeddings), None)
+    weight = getattr(model.get_input_embeddings(), "weight", None)
+    embeddings = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.Embedding)]
+    # The last one runs: encoders of T5 have their own, with the weight of one that never does.
+    return next((name for name, module in reversed(embeddings) if module.weight is weight), None)
 
 
 def check_layers(classifier: Classifier, blocks: Sequence[Block]) -> None:

@@ -72,8 +72,8 @@ def explain_layers(
         **options: Options of :meth:`TextExplainer.explain`, except ``n_steps``.
 
     Returns:
-        list: For every text a list of layers, each a pair of results: bits of the initial mask, and of the optimized
-        one, as :func:`captum_iba.visualization.plot_before_after` draws them.
+        list: For every text, or entity of ``entity="all"``, a list of layers, each a pair of results: bits of the
+        initial mask, and of the optimized one, as :func:`captum_iba.visualization.plot_before_after` draws them.
 
     Examples::
 
@@ -97,4 +97,5 @@ def explain_layers(
             after = [explainer.explain(texts, **of_beta) for explainer in explainers]
         if not any(lost_prediction(result) for of_layer in after for result in of_layer):
             break
-    return [[(first[i], second[i]) for first, second in zip(before, after, strict=True)] for i in range(len(texts))]
+    count = len(before[0]) if before else 0  # of entity="all" one per entity
+    return [[(first[i], second[i]) for first, second in zip(before, after, strict=True)] for i in range(count)]

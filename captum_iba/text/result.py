@@ -130,6 +130,7 @@ class TextTarget:
             position of its first token.
         predicted (int), predicted_label (str), predicted_probability (float): The most probable label; -1 for an
             answer that begins at the same token and ends elsewhere.
+        text_number (int): Number of its text among those of the call, from 0.
     """
 
     kind: str
@@ -140,6 +141,7 @@ class TextTarget:
     predicted_probability: float
     text: str = ""
     spans: tuple[tuple[int, int, int], ...] = ()
+    text_number: int = 0
 
     def holds(self, sequence: int | None, start: int, end: int) -> bool:
         """Whether a token or word at these characters belongs to what is explained."""
