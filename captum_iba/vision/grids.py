@@ -16,6 +16,7 @@ from captum_iba.attr._model.guard import ModuleGuard, on_this_thread
 from captum_iba.attr._model.hooks import hook_points, record
 from captum_iba.attr._model.nested import split_activation
 from captum_iba.attr.feature_dim import resolve_feature_dim
+from captum_iba.vision.token_order import tokens_in_order
 
 MOST_EXTRA_TOKENS = 16
 """Largest number of class, distillation and register tokens before the patches."""
@@ -183,10 +184,8 @@ def _in_order(
     named: bool,
 ) -> tuple[ImageLayer, ...]:
     """The layers whose tokens are in the order of the image's cells; an error if that leaves out half of them."""
-    from captum_iba.vision.token_order import tokens_in_order
-
     grids = {layer.grid for layer in layers if layer.grid.is_tokens}
-    scrambled = {grid for grid in grids if not tokens_in_order(model, run, images, shapes, grid)}
+    scrambled = {grid for grid in grids if not tokens_in_order(model, run, images, shapes, grid.n_extra, grid.shape)}
     others = [layer for layer in layers if layer.grid in scrambled]
     if others and (named or 2 * len(others) > len(layers)):
         grid = others[0].grid

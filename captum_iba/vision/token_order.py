@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -12,7 +13,6 @@ from torch.nn import functional as F
 
 from captum_iba.attr._model.guard import ModuleGuard
 from captum_iba.attr._model.nested import split_activation
-from captum_iba.vision.grids import Grid
 
 N_TRIED = 8
 """Number of cells whose place is tried."""
@@ -26,7 +26,8 @@ def tokens_in_order(
     forward: Callable[[Tensor], Any],
     images: Tensor,
     shapes: Mapping[str, tuple[int, ...]],
-    grid: Grid,
+    n_extra: int,
+    size: tuple[int, int],
 ) -> bool:
     """Whether the tokens of a grid depend most on the pixels of their own cells.
 
@@ -37,21 +38,22 @@ def tokens_in_order(
         forward (Callable): Gives the logits.
         images (Tensor): Inputs, (B, 3, H, W); the first one is tried.
         shapes (mapping): The shape of every module's output by its name, in the order in which they run.
-        grid (Grid): The cells of tokens, (B, T, D).
+        n_extra (int): Number of tokens before the patches.
+        size (tuple of int): Height and width of the grid of patches.
 
     Returns:
         bool: True as well where there is no gradient that could tell.
     """
-    key = (grid, tuple(images.shape[1:]))
+    key = (n_extra, size, tuple(images.shape[1:]))
     if key in _in_order.get(model, ()):
         return True
-    n_cells = grid.height * grid.width
-    names = [name for name, shape in shapes.items() if len(shape) == 3 and shape[1] == grid.n_extra + n_cells]
+    n_cells = math.prod(size)
+    names = [name for name, shape in shapes.items() if len(shape) == 3 and shape[1] == n_extra + n_cells]
     generator = torch.Generator().manual_seed(0)
     cells = torch.randperm(n_cells, generator=generator)[:N_TRIED]
-    energy = _gradients(model, forward, images, dict(model.named_modules())[names[0]], cells + grid.n_extra, generator)
+    energy = _gradients(model, forward, images, dict(model.named_modules())[names[0]], cells + n_extra, generator)
     if energy is not None:
-        found = F.adaptive_avg_pool2d(energy.unsqueeze(1), grid.shape).flatten(1)
+        found = F.adaptive_avg_pool2d(energy.unsqueeze(1), size).flatten(1)
         told = (found > 0).any(1)
         hits = (found.argmax(1).cpu() == cells)[told.cpu()]
         if len(hits) >= _FEWEST and float(hits.float().mean()) < _FRACTION:
