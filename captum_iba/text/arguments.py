@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import operator
 import re
 from collections.abc import Mapping, Sequence
@@ -100,7 +101,9 @@ def find_target(target: Any, labels: Sequence[str]) -> int:
         matches = [i for i, label in enumerate(labels) if label.casefold() == target.strip().casefold()]
         if len(matches) == 1:
             return matches[0]
-        raise ValueError(f"target is {target!r}, expected one of the classes: {classes}")
+        close = difflib.get_close_matches(target.casefold(), [label.casefold() for label in labels], 1)
+        meant = next((f" (did you mean {label!r}?)" for label in labels if close and label.casefold() == close[0]), "")
+        raise ValueError(f"target is {target!r}{meant}, expected one of the classes: {classes}")
     try:
         if isinstance(target, bool):
             raise TypeError

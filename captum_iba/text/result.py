@@ -21,7 +21,7 @@ from captum_iba._files import write_text
 from captum_iba.attr.optimizer import AT_FLOOR
 from captum_iba.text.encoding import EncodedText, join_words, scores_per_word
 from captum_iba.text.json_result import JsonResult, json_number, json_safe
-from captum_iba.visualization.pieces import remark
+from captum_iba.visualization.pieces import has_characters, remark
 from captum_iba.visualization.sentences import notes, percentage_note, preset_note
 from captum_iba.visualization.terminal import printable
 from captum_iba.visualization.words import counted, ranked_words, word_places
@@ -328,7 +328,7 @@ class TextAttribution(JsonResult):
             total = len(self.tokens) + self.tokens_truncated
             lines.append(f"Warning: {self.tokens_truncated:,} of {total:,} tokens were truncated and not read.")
         lines.append(self.headline())
-        lines.append(printable(self.text) + ("" if self.pair is None else f" | {printable(self.pair)}"))
+        lines.append(" | ".join(printable(self._as_read(number)) for number in range(1 + (self.pair is not None))))
         leading, rest = ranked_words(self)
         if sentence := self.open_words:
             lines.append(printable(sentence))
@@ -351,6 +351,16 @@ class TextAttribution(JsonResult):
             f"{self.layer_label} · {preset_note(self)}, statistics of {self.statistics} · {self.total_bits:,.2f} bits"
         )
         return "\n".join(lines)
+
+    def _as_read(self, sequence: int) -> str:
+        """The text, or the pair, with an ellipsis where it is truncated."""
+        source = (self.pair or "") if sequence else self.text
+        read = [token for token in self.tokens if token.sequence == sequence and token.end > token.start]
+        if not self.tokens_truncated or not read:
+            return source
+        start, end = min(token.start for token in read), max(token.end for token in read)
+        before, after = (" …" if has_characters(part) else "" for part in (source[:start], source[end:]))
+        return f"{before.strip()} {source[start:end]}{after}".strip() if before else f"{source[:end]}{after}"
 
     def headline(self) -> str:
         """One line: class, probability and model."""

@@ -223,6 +223,11 @@ def parts(attribution: Drawable, floor: float | None = None) -> Iterator[Part]:
         unread = not ends[sequence] and source.tokens_truncated and has_characters(text)
         return [Part("… " if unread else text, "gap")] if text else []
 
+    def cut(sequence: int) -> list[Part]:
+        rest = ((source.pair or "") if sequence else source.text)[ends[sequence] :]
+        truncated = ends[sequence] and source.tokens_truncated and has_characters(rest)
+        return [Part(" …", "gap")] if truncated else []
+
     for name, bits, special, number, (first, last), of_text in tokens:
         if special:
             if of_text is not None:  # written in the text
@@ -235,11 +240,13 @@ def parts(attribution: Drawable, floor: float | None = None) -> Iterator[Part]:
         value, start, end, sequence = words.pop(number)
         text = (source.pair or "") if sequence else source.text
         if sequence == 1 and ends[1] == 0:
+            yield from cut(0)
             yield Part("", "break")
         yield from gap(sequence, start)
         start = max(start, ends[sequence])  # no character is drawn twice
         ends[sequence] = max(end, ends[sequence])
         yield part(text[start:end], "word", value, n_tokens[number])
+    yield from cut(1 if ends[1] else 0)
 
 
 @dataclass(frozen=True)

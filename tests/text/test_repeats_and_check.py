@@ -15,6 +15,7 @@ from captum_iba.text.deletion import keep_words
 from captum_iba.text.result import DeletionCheck
 from captum_iba.text.statistics import GroupedStatistics
 from captum_iba.visualization import save_token_page, token_map, token_page
+from captum_iba.visualization.pieces import parts
 from captum_iba.visualization.sentences import verdict
 from captum_iba.visualization.words import ranked_words
 
@@ -323,3 +324,10 @@ def test_one_page_of_several_texts_is_saved(film_explainer, tmp_path):
     results = film_explainer.explain(["A dull plot.", "A fine plot."], n_steps=1)
     path = save_token_page(results, tmp_path / "films.html", title="Two films")
     assert path.read_text(encoding="utf-8") == token_page(results, title="Two films")
+
+
+def test_a_cut_is_marked(film_explainer):
+    explainer = TextExplainer(film_explainer.model, film_explainer.classifier.tokenizer, max_length=8)
+    result = explainer.explain("A dreadful, boring film that nobody could follow.", n_steps=1)
+    assert "A dreadful, boring film that …\n" in str(result) and "nobody" not in str(result)
+    assert [part.text for part in parts(result)][-1] == " …" and "nobody" not in token_page([result])
