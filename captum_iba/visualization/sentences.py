@@ -13,11 +13,12 @@ from captum_iba.visualization.pieces import (
     format_probability,
     visible,
 )
-from captum_iba.visualization.words import has_neutral_statistics, ranked_words, ranking
+from captum_iba.visualization.words import has_neutral_statistics, place_in_texts, ranked_words, ranking
 
 # Of the probability that is left: a smaller change is no finding of a check, and a smaller decrease a weak one.
 _SAME, _MOST = 0.99, 0.85
 _MOST_OPPONENTS, _NOTICEABLE = 5, 0.03
+_IMPROBABLE = 0.01
 NO_EFFECT = 0.005
 """Effect of a part, in nats, that is shown as 0.00."""
 
@@ -81,12 +82,14 @@ def _without_opponents(attribution: DrawableBits) -> str:
     check = attribution.check
     if check.without_least < check.probability + _NOTICEABLE:
         return ""
-    least = [attribution.words[i].word for i in ranking(attribution)[-check.n_words :]]
-    words = ", ".join(f'"{visible(word)}"' for word in least[::-1][:_MOST_OPPONENTS])
+    about, words = attribution.explained, attribution.words  # what is explained is never deleted
+    others = [i for i in ranking(attribution) if about is None or not about.holds(*place_in_texts(words[i]))]
+    least = [words[i].word for i in others[-check.n_words :]]
+    named = ", ".join(f'"{visible(word)}"' for word in least[::-1][:_MOST_OPPONENTS])
     more = ", …" if len(least) > _MOST_OPPONENTS else ""
     what, they = ("words", "together they speak") if len(least) > 1 else ("word", "it speaks")
     return (
-        f"Without the {what} with the fewest bits ({words}{more}) it rises: {they} against {attribution.target_label}."
+        f"Without the {what} with the fewest bits ({named}{more}) it rises: {they} against {attribution.target_label}."
     )
 
 
@@ -127,6 +130,8 @@ def check_sentence(
         f"({whole} to {leading}); without {several or 'a '}random {words} it is {random} (mean of {check.n_random}), "
         f"without the {several}{words} with the fewest bits {least}."
     )
+    if check.probability < _IMPROBABLE:
+        return f"{sentence} The model rules it out with all {noun}s, too: there is little to explain."
     if can_contradict and check.without_leading >= check.without_random:
         sentence += (
             f" Deleting the leading {words} lowers it no more than deleting {'' if several else 'a '}random {words}: "
@@ -145,6 +150,8 @@ def verdict(attribution: DrawableBits) -> str:
     """What the check says of the order: "confirmed", "weakly" or "not confirmed"; empty without a check."""
     check = attribution.check
     if check is None or len(attribution.words) < 2 or not ranked_words(attribution)[0]:
+        return ""
+    if check.probability < _IMPROBABLE:
         return ""
     left = check.without_leading / check.probability if check.probability > 0 else 1.0
     if check.without_leading >= check.without_random or left > _SAME:

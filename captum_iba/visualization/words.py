@@ -119,7 +119,7 @@ def ranked_words(attribution: DrawableBits) -> tuple[list[RankedWord], list[Rank
         )
     order = ranking(attribution)
     about = attribution.explained  # is never deleted
-    deleted = [i for i in order if about is None or not about.holds(*_place_in_texts(attribution.words[i]))]
+    deleted = [i for i in order if about is None or not about.holds(*place_in_texts(attribution.words[i]))]
     for i, without in zip(deleted, attribution.check.without_each if attribution.check else (), strict=False):
         rows[i] = rows[i]._replace(without=without)
     same_order = [bool((repeated[:, i] > repeated[:, j]).all()) for i, j in pairwise(order)]
@@ -133,7 +133,8 @@ def ranked_words(attribution: DrawableBits) -> tuple[list[RankedWord], list[Rank
     return rows[:count], rows[count:]
 
 
-def _place_in_texts(word: Any) -> tuple[int, int, int]:
+def place_in_texts(word: Any) -> tuple[int, int, int]:
+    """Text, and characters in it, of a word."""
     return word.sequence, word.start, word.end
 
 

@@ -2,6 +2,7 @@
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from typer.testing import CliRunner
 from captum_iba import cli
 from captum_iba.text import TextExplainer, explain_layers
 from captum_iba.text.head_targets import predicted_entities
+from captum_iba.visualization.sentences import notes, verdict
 
 from .test_heads import LABELS, QUICK, TEXT, built
 
@@ -177,3 +179,17 @@ def test_the_embeddings_of_an_encoder_of_t5_run(sentencepiece):
     explainer = TextExplainer(transformers.T5ForTokenClassification(config).eval(), sentencepiece)
     assert explainer.layers[0].name == "transformer.encoder.embed_tokens"
     assert explainer.explain("the film was bad", word="bad", **QUICK).total_bits > 0
+
+
+def test_words_that_speak_against_an_answer_are_those_that_were_deleted(sentencepiece):
+    config = transformers.BertConfig(
+        vocab_size=11, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32
+    )
+    torch.manual_seed(0)
+    explainer = TextExplainer(transformers.BertForQuestionAnswering(config).eval(), sentencepiece)
+    result = explainer.explain("the film", "was good the bad", target="good", check=True, **QUICK)
+    check = replace(result.check, n_words=2, probability=0.5, without_least=0.9)
+    (said,) = [line for line in notes(replace(result, check=check)) if "with the fewest bits (" in line]
+    assert '"good"' not in said and "together they speak against" in said
+    improbable = replace(result, check=replace(check, probability=1e-6))
+    assert "rules it out with all words" in str(improbable) and not verdict(improbable)
