@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure, SubFigure
 
 _FORMAT = "captum-iba image/1"
-_NEAR_FLOOR, _CLOSED = 5.0, 20.0  # of the bits of a cell that is not needed; with fewer steps the mask has not closed
+_NEAR_FLOOR, _CLOSED = 3.0, 20.0  # of the bits of a cell that is not needed; with fewer steps the mask has not closed
 
 
 @dataclass(frozen=True, eq=False)
