@@ -7,7 +7,6 @@ import operator
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from difflib import get_close_matches
 from itertools import groupby
 from typing import Any
 
@@ -51,6 +50,11 @@ def check_texts(texts: Any, pairs: Any = None, labels: Sequence[str] = ()) -> tu
         if not (text.strip() or pair.strip()):
             what = "only white space" if text or pair else "empty"
             raise ValueError(f"texts[{i}] and pairs[{i}] are {what}, expected some text in one of them")
+    halves = [f"texts[{i}] {blank_text(text)}" for i, text in enumerate(first) if not text.strip()]
+    halves += [f"pairs[{i}] {blank_text(pair)}" for i, pair in enumerate(second) if not pair.strip()]
+    if halves:
+        more = f", and {len(halves) - 1} more" if len(halves) > 1 else ""
+        warn_user(f"{halves[0]}{more}: of such a pair the model reads one text")
     if {pair.strip().lower() for pair in second} <= {label.lower() for label in labels}:
         warn_user(
             f"pairs is {second[0]!r}, which is a class of the model, and is read as the second text of a pair; a class "
@@ -103,6 +107,8 @@ def find_target(target: Any, labels: Sequence[str]) -> int:
             return matches[0]
         close = difflib.get_close_matches(target.casefold(), [label.casefold() for label in labels], 1)
         meant = next((f" (did you mean {label!r}?)" for label in labels if close and label.casefold() == close[0]), "")
+        if target.strip().isdecimal():
+            meant = f", a string; a class by its number is {int(target)}"
         raise ValueError(f"target is {target!r}{meant}, expected one of the classes: {classes}")
     try:
         if isinstance(target, bool):
@@ -155,8 +161,10 @@ def check_keywords(keywords: Mapping[str, Any]) -> None:
                 f"{name!r} is no argument of explain, which runs the information bottleneck; expected "
                 "captum_iba.methods.attribute(name, explainer.classifier, texts) for other methods"
             )
+        if name in ("layer", "statistics", "max_length"):
+            raise TypeError(f"{name!r} is no argument of explain, expected it as one of TextExplainer")
         if name not in known and name not in settings:
-            close = get_close_matches(name, known, n=1)
+            close = difflib.get_close_matches(name, known, n=1)
             hint = f"; did you mean {close[0]}?" if close else ""
             raise TypeError(f"{name!r} is no argument of explain, expected one of {', '.join(known)}{hint}")
 

@@ -27,7 +27,7 @@ from captum_iba.visualization.pieces import (
     token_parts,
     visible,
 )
-from captum_iba.visualization.sentences import notes, preset_note, verdict, verdicts
+from captum_iba.visualization.sentences import VERDICTS, notes, preset_note, verdict, verdicts
 from captum_iba.visualization.words import counted, ranked_words
 
 if TYPE_CHECKING:
@@ -211,6 +211,8 @@ def token_page(
         models=list(dict.fromkeys(item.model for item in attributions if item.model)),
         has_gold=gold_labels is not None,
         verdicts=verdicts(attributions),
+        possible_verdicts=VERDICTS,
+        has_check=any(item.check is not None for item in attributions),
         sorting=sorting() if len(texts) > 1 and methods is None else None,
         **others,
     )

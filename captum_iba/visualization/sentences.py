@@ -13,11 +13,11 @@ from captum_iba.visualization.pieces import (
     format_probability,
     visible,
 )
-from captum_iba.visualization.words import has_neutral_statistics, place_in_texts, ranked_words, ranking
+from captum_iba.visualization.words import RankedWord, has_neutral_statistics, place_in_texts, ranked_words, ranking
 
 # Of the probability that is left: a smaller change is no finding of a check, and a smaller decrease a weak one.
 _SAME, _MOST = 0.99, 0.85
-_MOST_OPPONENTS, _NOTICEABLE = 5, 0.03
+_MOST_OPPONENTS, _NAMED, _NOTICEABLE = 5, 5, 0.03
 _IMPROBABLE = 0.01
 NO_EFFECT = 0.005
 """Effect of a part, in nats, that is shown as 0.00."""
@@ -50,32 +50,43 @@ def notes(attribution: DrawableBits, listed: int | None = None) -> list[str]:
 
 
 def _alone(attribution: DrawableBits) -> str:
-    """Which leading words matter most and least when each is deleted alone, where that is not their order."""
-    leading = [row for row in ranked_words(attribution)[0] if row.alone]
-    if not leading or attribution.check is None:
+    """What the leading words do when each is deleted alone, where that is not their order."""
+    check, every = attribution.check, ranked_words(attribution)[0]
+    leading = [row for row in every if row.alone]
+    if not leading or check is None:
         return ""
-    sentences = []
+    raising = [row for row in leading if row.without > check.probability / _SAME]
+    idle = [row for row in leading if _SAME * check.probability <= row.without and row not in raising]
     strongest = min(leading, key=lambda row: row.without)
-    if strongest.without <= _MOST * leading[0].without:
-        sentences.append(
-            f'"{strongest.word}" ({strongest.place}) lowers the probability most, to '
-            f"{format_probability(strongest.without)}"
+    said = []
+    if strongest.without <= min(_MOST * leading[0].without, _SAME * check.probability):
+        said.append(f"{_named([strongest])} lowers the probability most, to {format_probability(strongest.without)}")
+    if raising:
+        to = " and ".join(format_probability(row.without) for row in raising[:_NAMED])
+        said.append(
+            f"{_named(raising)} raise{'s' * (len(raising) == 1)} it, to {to}{'' if len(raising) <= _NAMED else ', …'}"
         )
-    idle = [row for row in leading if row.without >= _SAME * attribution.check.probability]
-    if idle and len(idle) == len(leading) > 1:
+    number = f"{'first ' * (len(leading) < len(every))}{len(leading)} leading words"
+    if len(raising) + len(idle) == len(leading) > 1:
+        raised = f": {said[-1]}" if raising else ""
+        together = check.without_leading < _SAME * check.probability
         return (
-            f"Deleted alone, none of the {'first ' * (len(leading) < len(ranked_words(attribution)[0]))}{len(leading)} "
-            "leading words lowers it by more than 1%: the others stand in for it."
+            f"Deleted alone, none of the {number} lowers it by more than 1%{raised}"
+            f"{'; deleted together they do' * together}."
         )
     if idle:
-        words = ", ".join(f'"{row.word}" ({row.place})' for row in idle)
-        sentences.append(f"{words} lower{'s' * (len(idle) == 1)} it by less than 1%")
-    if not sentences:
+        said.append(f"{_named(idle)} change{'s' * (len(idle) == 1)} it by less than 1%")
+    if not said:
         return ""
-    said = f"Of the leading words, each deleted alone, {'; '.join(sentences)}."
+    sentence = f"Of the {number}, each deleted alone, {'; '.join(said)}."
     if strongest.without <= _MOST * leading[0].without and not len(attribution.repeated_shares):
-        said += " With repeats (repeats=5, --repeats 5) you see whether their order depends on the statistics."
-    return said
+        sentence += " With repeats (repeats=5, --repeats 5) you see whether their order depends on the statistics."
+    return sentence
+
+
+def _named(rows: Sequence[RankedWord]) -> str:
+    words = ", ".join(f'"{row.word}" ({row.place})' for row in rows[:_NAMED])
+    return words if len(rows) <= _NAMED else f"{words} and {len(rows) - _NAMED} more"
 
 
 def _without_opponents(attribution: DrawableBits) -> str:
@@ -146,28 +157,33 @@ def check_sentence(
     return sentence
 
 
+VERDICTS = ("falls", "falls a little", "not confirmed")
+"""What the probability does without the leading words: the last, no more than without random ones, or not by 1%."""
+
+
 def verdict(attribution: DrawableBits) -> str:
-    """What the check says of the order: "confirmed", "weakly" or "not confirmed"; empty without a check."""
+    """One of :data:`VERDICTS`; empty without a check, where no word leads, and for a class that is ruled out."""
     check = attribution.check
     if check is None or len(attribution.words) < 2 or not ranked_words(attribution)[0]:
         return ""
     if check.probability < _IMPROBABLE:
         return ""
-    left = check.without_leading / check.probability if check.probability > 0 else 1.0
+    left = check.without_leading / check.probability
     if check.without_leading >= check.without_random or left > _SAME:
-        return "not confirmed"
-    return "weakly" if left > _MOST else "confirmed"
+        return VERDICTS[2]
+    return VERDICTS[1] if left > _MOST else VERDICTS[0]
 
 
 def verdicts(attributions: Sequence[DrawableBits]) -> str:
-    """How many checks confirm their order, in one line; empty where fewer than two do say so."""
-    found = [said for said in map(verdict, attributions) if said]
-    if len(found) < 2:
+    """What the checks of several texts say together, in one line; empty where fewer than two say something."""
+    counts = Counter(map(verdict, attributions))
+    if (n_judged := len(attributions) - counts[""]) < 2:
         return ""
-    counts = Counter(found)
+    unjudged = f"; {counts['']} without leading words" if counts[""] else ""
+    falls, little, not_confirmed = (counts[said] for said in VERDICTS)
     return (
-        f"The check by deletion confirms the order of the words in {counts['confirmed']} of {len(found)} texts, in "
-        f"{counts['weakly']} weakly, and in {counts['not confirmed']} not."
+        f"Without its leading words the probability falls by more than 15% of it in {falls} of {n_judged} texts, by "
+        f"less in {little}, and not, or no more than without random words, in {not_confirmed}{unjudged}."
     )
 
 

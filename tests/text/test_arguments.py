@@ -61,3 +61,21 @@ def test_a_model_that_cannot_be_loaded_is_named(tmp_path, monkeypatch):
         TextExplainer.from_pretrained("my/classifier")
     with pytest.raises(FileNotFoundError, match=f"model: there is no config.json in {tmp_path}, expected a folder"):
         TextExplainer.from_pretrained(tmp_path)
+
+
+def test_half_a_pair_is_warned_of():
+    with pytest.warns(UserWarning, match=r"pairs\[1\] is empty, and 1 more: of such a pair the model reads one text"):
+        check_texts(["a", "b", "c"], ["d", "", " "])
+    with pytest.warns(UserWarning, match=r"texts\[0\] is only white space: of such"):
+        check_texts([" "], ["d"])
+
+
+def test_what_is_meant_is_said():
+    labels = ["negative", "positive"]
+    with pytest.raises(ValueError, match="target is '1', a string; a class by its number is 1, expected one of"):
+        find_target("1", labels)
+    with pytest.raises(ValueError, match=r"target is 'positiv' \(did you mean 'positive'\?\), expected one of"):
+        find_target("positiv", labels)
+    explainer = TextExplainer.from_pretrained(embedded_model_path())
+    with pytest.raises(TypeError, match="'layer' is no argument of explain, expected it as one of TextExplainer"):
+        explainer.explain("a film", layer=9)

@@ -281,11 +281,15 @@ def test_another_word_that_matters_most_alone_is_named(film_explainer):
         assert "together they speak against negative" in said
         assert ("--repeats 5" in said) == named
     said = str(replace(result, check=DeletionCheck(n, 0.9, 0.1, 0.92, 0.8, 10, (0.2, *[0.91] * (n - 1)))))
-    assert f'"{second}" (' in said and " it by less than 1%." in said and "speak against" not in said
+    assert f'"{second}" (' in said and " it, to 91.0%" in said and "speak against" not in said
     said = str(replace(result, check=DeletionCheck(n, 0.9, 0.1, 0.92, 0.8, 10, (0.2, *[0.5] * (n - 1)))))
     assert "each deleted alone" not in said
     said = str(replace(result, check=DeletionCheck(n, 0.9, 0.1, 0.92, 0.8, 10, (0.9,) * n)))
-    assert f"Deleted alone, none of the {n} leading words lowers it by more than 1%" in said
+    assert f"Deleted alone, none of the {n} leading words lowers it by more than 1%; deleted together they do" in said
+    said = str(replace(result, check=DeletionCheck(n, 0.6, 0.9, 0.62, 0.6, 10, (0.75,) * n)))
+    assert "lowers it by more than 1%: " in said and "raise it, to 75.0% and 75.0%" in said and "together" not in said
+    said = str(replace(result, check=DeletionCheck(n, 0.9, 0.1, 0.92, 0.8, 10, (0.2, *[0.899] * (n - 1)))))
+    assert " it by less than 1%." in said
 
 
 def test_a_page_of_several_texts_says_what_their_checks_confirm(film_explainer):
@@ -298,12 +302,12 @@ def test_a_page_of_several_texts_says_what_their_checks_confirm(film_explainer):
     n = [len(ranked_words(result)[0]) for result in results]
     checks = [DeletionCheck(n[i], 0.9, leading, 0.91, 0.89, 10) for i, leading in enumerate((0.2, 0.8, 0.895))]
     results = [replace(result, check=check) for result, check in zip(results, checks, strict=True)]
-    assert [verdict(result) for result in results] == ["confirmed", "weakly", "not confirmed"]
+    assert [verdict(result) for result in results] == ["falls", "falls a little", "not confirmed"]
     page = token_page(results)
-    assert "confirms the order of the words in 1 of 3 texts, in 1 weakly, and in 1 not" in page
-    assert [f'data-head="check" data-value="{value}"' in page for value in (0, 1, 2)] == [True] * 3
+    assert "falls by more than 15% of it in 1 of 3 texts, by less in 1, and not, or" in page
+    assert [f'data-head="without leading words" data-value="{value}"' in page for value in (0, 1, 2)] == [True] * 3
     assert "<mark>not confirmed</mark>" in page
-    assert "confirms the order" not in token_page([replace(result, check=None) for result in results])
+    assert "falls by more" not in token_page([replace(result, check=None) for result in results])
 
 
 def test_a_mask_that_has_not_closed_is_said(film_explainer):
