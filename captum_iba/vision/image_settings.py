@@ -16,13 +16,13 @@ IMAGE_PRESETS = {
     "default": BottleneckSettings(
         "token",
         beta=30.0,
-        n_steps=10,
+        n_steps=16,
         n_samples=0,
         complement=1.0,
         momentum=0.5,
         tail_average=0.5,
         alternate=True,
-        smoothing=0.5,
+        smoothing=1.0,
         antithetic=True,  # for those who set n_samples
     ),
     # Schulz et al. (2020) and their published code, IBA.pytorch.
