@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -173,6 +174,25 @@ def find_image_layers(
             if names is not None:
                 raise
     return _in_order(model, run, images, shapes, layers, named=names is not None)
+
+
+def token_embeddings(
+    model: nn.Module, images: Tensor, first: ImageLayer, forward: Callable[[Tensor], Tensor]
+) -> ImageLayer | None:
+    """The last module before the first block with its class token and patches; None where there is none.
+
+    Args:
+        model (nn.Module): The model.
+        images (Tensor): A batch of its inputs, (B, 3, H, W).
+        first (ImageLayer): The first block.
+        forward (Callable): Gives the logits.
+    """
+    if not first.grid.n_extra:
+        return None
+    shapes = shapes_in_pass(model, lambda: forward(images))
+    before = takewhile(lambda name: not f"{name}.".startswith(f"{first.name}."), shapes)
+    names = [name for name in before if shapes[name] == shapes[first.name]]
+    return ImageLayer(names[-1], dict(model.named_modules())[names[-1]], first.grid) if names else None
 
 
 def _in_order(

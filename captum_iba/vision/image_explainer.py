@@ -21,7 +21,7 @@ from captum_iba.attr.settings import BottleneckSettings, SettingsOverrides
 from captum_iba.text import statistics as layer_statistics
 from captum_iba.text.json_result import provenance
 from captum_iba.text.layers import Block
-from captum_iba.vision.grids import ImageLayer, find_image_layers
+from captum_iba.vision.grids import ImageLayer, find_image_layers, token_embeddings
 from captum_iba.vision.image_bottleneck import ImageBottleneck
 from captum_iba.vision.image_model import ImageClassifier, load_image_classifier, load_torchvision_classifier
 from captum_iba.vision.image_result import ImageAttribution
@@ -327,7 +327,8 @@ class ImageExplainer:
                     f"{tuple(images.shape[1:])}; name a layer of the shape (B, C, H, W), (B, H, W, C) or (B, T, D)"
                 )
             if self.layer_names is None:
-                found = default_layers(preset, found, (images.shape[-2], images.shape[-1]))
+                first = token_embeddings(self.model, images[:1], found[0], self.classifier.logits)
+                found = default_layers(preset, found, (images.shape[-2], images.shape[-1]), first)
             self._found[key] = found
         return self._found[key]
 

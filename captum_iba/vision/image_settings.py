@@ -71,11 +71,16 @@ def resolve_image_settings(
     return name, settings
 
 
-def default_layers(preset: str, blocks: Sequence[ImageLayer], image_size: tuple[int, int]) -> tuple[ImageLayer, ...]:
+def default_layers(
+    preset: str,
+    blocks: Sequence[ImageLayer],
+    image_size: tuple[int, int],
+    embeddings: ImageLayer | None = None,
+) -> tuple[ImageLayer, ...]:
     """The layers of a preset, of all blocks that hold a grid.
 
     - ``"default"``: the middle and the end of the last third of the blocks; of transformers with a class token, which
-      gathers what the class needs, the first block and the last one of the first half.
+      gathers what the class needs from the first block on, the embeddings of the patches and the first block.
     - ``"per_sample"``: the last block of an eighth of the image's resolution, as in Schulz et al. (2020); else the
       middle one.
     - ``"coiba"``: the first layer normalization of each block, from a quarter of the depth on, of the grid that most
@@ -90,7 +95,7 @@ def default_layers(preset: str, blocks: Sequence[ImageLayer], image_size: tuple[
         return tuple(_first_normalization(block) for block in same[len(same) // 4 :])
     if blocks[-1].grid.n_extra:
         part = blocks[: max(1, len(blocks) // 2)]
-        chosen = [part[0], part[-1]]
+        chosen = [part[0], part[-1]] if embeddings is None else [embeddings, blocks[0]]
     else:
         part = blocks[2 * len(blocks) // 3 :]
         chosen = [part[(len(part) - 1) // 2], part[-1]]

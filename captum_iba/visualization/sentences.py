@@ -36,7 +36,7 @@ def notes(attribution: DrawableBits, listed: int | None = None) -> list[str]:
             leads = f"{_leader(attribution)} ({tied})" if tied else _leader(attribution)
             sentences.append(
                 f"{leads}. No ± is shown: the statistics are those of {NEUTRAL_TEXTS}, and with statistics of texts "
-                "like yours the percentages can change by much more than between repeats."
+                "like yours the percentages, and the word that leads, can change by more than between repeats."
             )
         else:
             legend = "; ".join(filter(None, ["±: standard deviation over them", tied]))
@@ -69,18 +69,20 @@ def _alone(attribution: DrawableBits) -> str:
     number = f"{'first ' * (len(leading) < len(every))}{len(leading)} leading words"
     if len(raising) + len(idle) == len(leading) > 1:
         raised = f": {said[-1]}" if raising else ""
-        together = check.without_leading < _SAME * check.probability
-        return (
-            f"Deleted alone, none of the {number} lowers it by more than 1%{raised}"
-            f"{'; deleted together they do' * together}."
-        )
+        together = "they do" if len(leading) == check.n_words else f"all {check.n_words} do"
+        together = f"; deleted together {together}" if check.without_leading < _SAME * check.probability else ""
+        return f"Deleted alone, none of the {number} lowers it by more than 1%{raised}{together}."
     if idle:
         said.append(f"{_named(idle)} change{'s' * (len(idle) == 1)} it by less than 1%")
     if not said:
         return ""
     sentence = f"Of the {number}, each deleted alone, {'; '.join(said)}."
     if strongest.without <= _MOST * leading[0].without and not len(attribution.repeated_shares):
-        sentence += " With repeats (repeats=5, --repeats 5) you see whether their order depends on the statistics."
+        sentence += (
+            " Statistics of texts like yours (estimate_statistics, --statistics-from) can give another order."
+            if has_neutral_statistics(attribution)
+            else " With repeats (repeats=5, --repeats 5) you see whether their order depends on the statistics."
+        )
     return sentence
 
 

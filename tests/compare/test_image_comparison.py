@@ -162,7 +162,7 @@ def test_images_of_an_archive_and_of_a_folder(tmp_path):
     assert found.names == ["a.PNG", "gray.bmp", "more/b.png"] and found.labels is None
     assert np.array_equal(found.images[0], pixels[0]) and found.images[1].shape == (4, 5, 3)
     (tmp_path / "photos" / "broken.jpg").write_bytes(b"no image")
-    with pytest.raises(ValueError, match="broken.jpg cannot be read as an image"):
+    with pytest.raises(ValueError, match="broken.jpg, which is not a whole image"):
         read_images(tmp_path / "photos")
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+import transformers
 from PIL import Image
 from torch import nn
 
@@ -201,3 +202,17 @@ def test_a_map_that_says_nothing_is_said_to():
     with pytest.warns(UserWarning, match="no cell of an image"):
         result = ImageExplainer(model).explain(IMAGES[0] + 0 * IMAGES[1], n_samples=0)
     assert result.needs_no_cell and "No cell stands out" in str(result)
+
+
+def test_transformers_with_a_class_token_are_masked_before_it_reads():
+    size = {"hidden_size": 16, "num_hidden_layers": 4, "num_attention_heads": 2, "image_size": SIDE, "patch_size": 8}
+    models = {
+        "vit": transformers.ViTForImageClassification(transformers.ViTConfig(**size, intermediate_size=32)),
+        "dinov2": transformers.Dinov2ForImageClassification(transformers.Dinov2Config(**size)),
+    }
+    for name, model in models.items():
+        embeddings, first = ImageExplainer(model.eval()).find_layers(IMAGES[:1])
+        assert embeddings.name == f"{name}.embeddings" and first.name.endswith(".0")
+        assert embeddings.grid == first.grid and first.grid.n_extra == 1
+    names = [layer.name for layer in ImageExplainer(Tokens().eval()).find_layers(IMAGES[:1])]
+    assert names == ["blocks.0"]  # whose embeddings are no module
