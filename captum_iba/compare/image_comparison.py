@@ -78,7 +78,7 @@ class ImageComparison(RowTable):
     digits = 3
     meaning = (
         "drop@1/8: decrease in the target probability without the first eighth of the regions; aopc: its mean over "
-        "eighths; lerf-morf: area between the curves of least and most relevant first; deletion: area under the "
+        "0 to 8 eighths; lerf-morf: area between the curves of least and most relevant first; deletion: area under the "
         "latter; regions get the mean color of the image. insertion: area while they are inserted into the blurred one."
     )
 
