@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import transformers
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers.implementations import ByteLevelBPETokenizer
 from transformers import (
@@ -115,3 +116,23 @@ def explainer(bert, wordpiece):
     one = TextExplainer(bert, wordpiece, layer=2)
     one.estimate_statistics(["the film was good", "a bad, dull plot!", "not unbelievable"])
     return one
+
+
+LABELS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
+
+
+def built(name, **options):
+    """A small BERT with some head."""
+    torch.manual_seed(0)
+    config = transformers.BertConfig(**{**SIZE, "num_hidden_layers": 2}, initializer_range=0.5, **options)
+    return getattr(transformers, name)(config).eval()
+
+
+@pytest.fixture(scope="module")
+def entities(wordpiece):
+    return TextExplainer(built("BertForTokenClassification", num_labels=5, id2label=dict(enumerate(LABELS))), wordpiece)
+
+
+@pytest.fixture(scope="module")
+def choosing(wordpiece):
+    return TextExplainer(built("BertForMultipleChoice"), wordpiece)

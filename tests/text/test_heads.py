@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import transformers
 from typer.testing import CliRunner
 
 from captum_iba import cli
@@ -17,25 +16,13 @@ from captum_iba.text.head_targets import predicted_entities
 from captum_iba.text.heads import END, START, TARGET_ROW, head_of_architectures
 from captum_iba.visualization import terminal_text, token_page
 
-from .conftest import SIZE
+from .conftest import LABELS, built
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "recipes"))
 import planted_heads
 
 QUICK = {"n_steps": 2, "n_samples": 2}
 TEXT = "the unbelievable film was good."
-LABELS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
-
-
-def built(name, **options):
-    torch.manual_seed(0)
-    config = transformers.BertConfig(**{**SIZE, "num_hidden_layers": 2}, initializer_range=0.5, **options)
-    return getattr(transformers, name)(config).eval()
-
-
-@pytest.fixture(scope="module")
-def entities(wordpiece):
-    return TextExplainer(built("BertForTokenClassification", num_labels=5, id2label=dict(enumerate(LABELS))), wordpiece)
 
 
 @pytest.fixture(scope="module")
@@ -47,11 +34,6 @@ def answers(wordpiece):
 def masked(wordpiece):
     wordpiece.mask_token = "[MASK]"
     return TextExplainer(built("BertForMaskedLM"), wordpiece)
-
-
-@pytest.fixture(scope="module")
-def choosing(wordpiece):
-    return TextExplainer(built("BertForMultipleChoice"), wordpiece)
 
 
 @pytest.fixture(scope="module")

@@ -15,19 +15,10 @@ from captum_iba.text import TextExplainer, explain_layers
 from captum_iba.text.head_targets import predicted_entities
 from captum_iba.visualization.sentences import notes, verdict
 
-from .test_heads import LABELS, QUICK, TEXT, built
+from .conftest import built
+from .test_heads import QUICK, TEXT
 
 pytestmark = pytest.mark.filterwarnings("ignore:no statistics", "ignore:the final mask")
-
-
-@pytest.fixture(scope="module")
-def entities(wordpiece):
-    return TextExplainer(built("BertForTokenClassification", num_labels=5, id2label=dict(enumerate(LABELS))), wordpiece)
-
-
-@pytest.fixture(scope="module")
-def choosing(wordpiece):
-    return TextExplainer(built("BertForMultipleChoice"), wordpiece)
 
 
 @pytest.fixture
