@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import numpy as np
-from torch import Tensor
 
 from captum_iba._checks import check_integer
 from captum_iba._compat import progress
 from captum_iba._files import write_text
 from captum_iba._warnings import warn_user
+from captum_iba.attr.feature_statistics import FeatureStatistics
 from captum_iba.attr.settings import PRESETS, preset_values
 from captum_iba.compare.parallel import Executor
 from captum_iba.text.arguments import batches_by_length, check_texts, resolve_text_settings, targets_per_text
@@ -143,10 +143,9 @@ def explain_texts(
     if keep is not None:
         classifier, bottleneck = explainer.classifier, explainer._bottleneck_of(settings.get("preset", "default"))
         statistics = bottleneck.statistics or ()
-        tensors = [t for item in statistics for t in (item.mean, item.std, *item.further_tensors().values())]
         parts = [*classifier.labels, str(classifier.multi_label), *(block.key for block in bottleneck.layers)]
         parts += [f"{len(bottleneck.layers)} {classifier.max_length}", json.dumps(preset_values(), sort_keys=True)]
-        kept = KeptResults(Path(keep), TextAttribution, explainer, device, settings, parts, tensors)
+        kept = KeptResults(Path(keep), TextAttribution, explainer, device, settings, parts, statistics)
     results: dict[int, TextAttribution] = {}
     explained = _explained(executor, _Explaining(explainer, settings), "explain", device, calls, kept)
     bar: Any = progress(explained, "Texts", len(batches)) if show_progress else explained
@@ -298,7 +297,7 @@ class KeptResults(Generic[Result]):
         device: str | None,
         settings: Mapping[str, Any],
         parts: Sequence[str] = (),
-        tensors: Sequence[Tensor] = (),
+        statistics: Sequence[FeatureStatistics] = (),
     ) -> None:
         if folder.exists() and not folder.is_dir():
             raise NotADirectoryError(f"keep: {folder} is a file, expected a folder.")
@@ -314,7 +313,7 @@ class KeptResults(Generic[Result]):
             *parts,
         ):
             add_part(self._digest, part)
-        for tensor in tensors:
+        for tensor in (t for item in statistics for t in (item.mean, item.std, *item.further_tensors().values())):
             self._digest.update(tensor.cpu().contiguous().numpy().tobytes())
 
     def read(self, call: tuple[Any, ...]) -> list[Result] | None:

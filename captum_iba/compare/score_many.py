@@ -68,11 +68,9 @@ def score_texts(
     """
     kept = None
     if keep is not None:
-        statistics = explainer.statistics or ()
-        tensors = [t for item in statistics for t in (item.mean, item.std, *item.further_tensors().values())]
         parts = [*explainer.classifier.labels, str(explainer.classifier.max_length)]
         settings = {"method": name, "layer": layer, "seed": seed}
-        kept = KeptResults(Path(keep), _KeptScores, explainer, None, settings, parts, tensors)
+        kept = KeptResults(Path(keep), _KeptScores, explainer, None, settings, parts, explainer.statistics or ())
     found: list[Scores] = []
     for start in range(0, len(texts), _CHUNK):
         part = slice(start, start + _CHUNK)

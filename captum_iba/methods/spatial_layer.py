@@ -209,34 +209,21 @@ class GuidedReLU(TorchFunctionMode):
         if not in_place and func not in (nn.functional.relu, torch.relu, Tensor.relu):
             return func(*args, **kwargs)
         self.calls += 1
-        values = args[0] if args else kwargs["input"]
-        if in_place or kwargs.get("inplace", len(args) > 1 and args[1]):  # what else reads the input finds the result
-            return _GuidedInPlace.apply(values)  # type: ignore[no-untyped-call]
-        return _Guided.apply(values)  # type: ignore[no-untyped-call]
+        # What else reads the input of a ReLU in place finds the result there.
+        in_place = in_place or kwargs.get("inplace", len(args) > 1 and args[1])
+        return _Guided.apply(args[0] if args else kwargs["input"], in_place)  # type: ignore[no-untyped-call]
 
 
 class _Guided(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, values: Tensor) -> Tensor:
-        ctx.save_for_backward(values)
-        return values.clamp(min=0)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        (values,) = ctx.saved_tensors
-        passed: Tensor = gradients[0].clamp(min=0) * (values > 0)
-        return passed
-
-
-class _GuidedInPlace(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, values: Tensor) -> Tensor:
+    def forward(ctx: Any, values: Tensor, in_place: bool) -> Tensor:
         ctx.save_for_backward(values > 0)
+        if not in_place:
+            return values.clamp(min=0)
         ctx.mark_dirty(values)
         return values.clamp_(min=0)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         (positive,) = ctx.saved_tensors
-        passed: Tensor = gradients[0].clamp(min=0) * positive
-        return passed
+        return gradients[0].clamp(min=0) * positive, None

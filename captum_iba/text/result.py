@@ -359,8 +359,8 @@ class TextAttribution(JsonResult):
         if not self.tokens_truncated or not read:
             return source
         start, end = min(token.start for token in read), max(token.end for token in read)
-        before, after = (" …" if has_characters(part) else "" for part in (source[:start], source[end:]))
-        return f"{before.strip()} {source[start:end]}{after}".strip() if before else f"{source[:end]}{after}"
+        before = "… " if has_characters(source[:start]) else source[:start]
+        return before + source[start:end] + (" …" if has_characters(source[end:]) else source[end:])
 
     def headline(self) -> str:
         """One line: class, probability and model."""

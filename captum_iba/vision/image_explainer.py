@@ -292,9 +292,10 @@ class ImageExplainer:
             removal = RegionRemoval(self.classifier, batch[i], regions[i], targets[i], internal_batch_size or 32)
             result = settled_by_removal(removal, result, count)
             results.append(replace(result, check=check_of_regions(removal, result, seed)) if check else result)
-        for warning, applies in ((MASK_LOST_PREDICTION, "lost_prediction"), (NO_CELL_NEEDED, "needs_no_cell")):
-            if any(getattr(result, applies) for result in results):
-                warn_user(warning)
+        if any(result.lost_prediction for result in results):
+            warn_user(MASK_LOST_PREDICTION)
+        if any(result.needs_no_cell for result in results):
+            warn_user(NO_CELL_NEEDED)
         return results[0] if one else results
 
     def inputs(self, images: Any) -> Tensor:
