@@ -205,6 +205,7 @@ def test_labels_and_ids_of_a_table_are_kept():
     done = run("explain", *QUICK, "--file", "r.csv", "--html", "out.html")
     page = Path("out.html").read_text("utf-8")
     assert "not the predicted class" not in page and 'data-head="gold label" data-value="2"' in page
+    assert "labels are shown as they are, and not compared with the predicted classes: line 2 has" in done.stderr
     Path("r.csv").write_text(f'text,label\n"{GOOD}",1.0\n"{DULL}",-1\n"{DULL}",0\n', encoding="utf-8")
     done = run("explain", *QUICK, "--file", "r.csv", "--html", "out.html")
     page = Path("out.html").read_text("utf-8")
@@ -219,6 +220,14 @@ def test_labels_and_ids_of_a_table_are_kept():
     done = run("explain", *QUICK, "--html", "out.html", "--json", "out.json", GOOD, DULL)
     assert "gold label" not in Path("out.html").read_text("utf-8")
     assert "label" not in json.loads(Path("out.json").read_text("utf-8"))[0]
+
+
+def test_a_folder_that_is_not_there_is_no_file():
+    """`demo --out folder/` wrote a file without a suffix, which no browser opens."""
+    for arguments, option in ((("demo", "--out", "new/"), "--out"), (("explain", GOOD, "--json", "new/"), "--json")):
+        done = run(*arguments)
+        assert done.exit_code == 2 and f"{option}: new has no suffix, expected a file" in done.stderr
+        assert not Path("new").exists()
 
 
 def test_no_command_shows_the_help(capsys):

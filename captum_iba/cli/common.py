@@ -145,14 +145,14 @@ class FileOfTexts(NamedTuple):
     """Texts, and of a table the second texts, gold labels and ids, as far as there are such columns.
 
     ``labels`` are as they are written; ``names_of_labels`` takes the names of a model's classes, and returns the
-    labels by their names, and whether all are classes.
+    labels by their names, and why one of them is no class, if so.
     """
 
     first: list[str]
     second: list[str] | None = None
     labels: list[str] | None = None
     ids: list[str] | None = None
-    names_of_labels: Callable[[Sequence[str]], tuple[list[str], bool]] | None = None
+    names_of_labels: Callable[[Sequence[str]], tuple[list[str], str]] | None = None
 
     def of_rows(self, rows: Sequence[int]) -> FileOfTexts:
         """The columns with some rows, each any number of times."""
@@ -160,10 +160,10 @@ class FileOfTexts(NamedTuple):
         def picked(column: list[str] | None) -> list[str] | None:
             return None if column is None else [column[row] for row in rows]
 
-        def named(classes: Sequence[str]) -> tuple[list[str], bool]:
+        def named(classes: Sequence[str]) -> tuple[list[str], str]:
             assert self.names_of_labels is not None
-            names, are_classes = self.names_of_labels(classes)
-            return [names[row] for row in rows], are_classes
+            names, problem = self.names_of_labels(classes)
+            return [names[row] for row in rows], problem
 
         first = [self.first[row] for row in rows]
         return FileOfTexts(
@@ -274,6 +274,9 @@ def check_output(option: str, path: Path | None) -> None:
     folder = path.absolute().parent
     if path.is_dir():
         raise typer.BadParameter(f"{option}: {path} is a folder, expected a file.")
+    if not path.suffix and not path.exists():  # a folder that is meant, more often than a file
+        suffix = {"--json": "json", "--figure": "png"}.get(option, "html")
+        raise typer.BadParameter(f"{option}: {path} has no suffix, expected a file, for example {path.name}.{suffix}.")
     if not folder.is_dir():
         raise typer.BadParameter(f"{option}: there is no folder {path.parent}.")
     if not os.access(folder, os.W_OK) or (path.exists() and not os.access(path, os.W_OK)):

@@ -434,8 +434,11 @@ def _deliver(
     from captum_iba.visualization.sentences import verdicts
     from captum_iba.visualization.terminal import printable
 
-    gold, are_classes = (None, False) if read.names_of_labels is None else read.names_of_labels(labels)
-    known = labels if are_classes else None  # labels that are no classes are shown as they are, and not compared
+    gold, problem = (None, "") if read.names_of_labels is None else read.names_of_labels(labels)
+    known = labels if gold is not None and not problem else None
+    if problem:
+        reason = problem.removeprefix("data: ").rstrip(".")
+        note(f"labels are shown as they are, and not compared with the predicted classes: {reason}", quiet)
     # Files first: who reads the output may close it before its end.
     content = None
     if json_file is not None:

@@ -276,17 +276,18 @@ def _is_empty(label: Any) -> bool:
     return label is None or label == "" or label != label  # NaN
 
 
-def names_of_labels(table: Any, column: str, labels: Sequence[str]) -> tuple[list[str], bool]:
+def names_of_labels(table: Any, column: str, labels: Sequence[str]) -> tuple[list[str], str]:
     """What a column of gold labels has in each row: the name of the model's class, "" for no label.
 
-    The second is False where a label is no class of the model, or not for certain: then the labels are as they are.
+    The second says why a label is no class of the model, or not for certain: then the labels are as they are. It is
+    empty where all are classes.
     """
     try:
         gold = _GoldLabels(table, column, labels).of_rows(range(len(table)), required=False)
-    except ValueError:
+    except ValueError as error:
         names = getattr(table.features[column], "names", None)
-        return ["" if value is None else _spelled(value, names) for value in table[column]], False
-    return ["" if (number := gold[row]) is None else labels[number] for row in range(len(table))], True
+        return ["" if value is None else _spelled(value, names) for value in table[column]], str(error)
+    return ["" if (number := gold[row]) is None else labels[number] for row in range(len(table))], ""
 
 
 def _example(table: Any, columns: Columns, number: int, gold: int | None) -> Example:

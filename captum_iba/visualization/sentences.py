@@ -45,7 +45,7 @@ def notes(attribution: DrawableBits, listed: int | None = None) -> list[str]:
         check, what = attribution.check, attribution.measured
         can_contradict = len(attribution.words) > 1 and bool(ranked_words(attribution)[0])
         sentences.append(check_sentence(check, check.n_words, what, "word", listed, can_contradict))
-        sentences += filter(None, [_alone(attribution), _without_opponents(attribution)])
+        sentences += filter(None, [_alone(attribution), _without_least(attribution)])
     return sentences
 
 
@@ -91,19 +91,25 @@ def _named(rows: Sequence[RankedWord]) -> str:
     return words if len(rows) <= _NAMED else f"{words} and {len(rows) - _NAMED} more"
 
 
-def _without_opponents(attribution: DrawableBits) -> str:
+def _without_least(attribution: DrawableBits) -> str:
+    """What it means if the words with the fewest bits raise the probability, or lower it, when they are deleted."""
     check = attribution.check
-    if check.without_least < check.probability + _NOTICEABLE:
+    rises = check.without_least >= check.probability + _NOTICEABLE
+    falls = check.without_least <= _MOST * check.probability and check.probability >= _IMPROBABLE
+    if not (rises or falls):
         return ""
     about, words = attribution.explained, attribution.words  # what is explained is never deleted
     others = [i for i in ranking(attribution) if about is None or not about.holds(*place_in_texts(words[i]))]
     least = [words[i].word for i in others[-check.n_words :]]
+    if falls and len(others) < 2 * check.n_words:  # some of them lead, too
+        return ""
     named = ", ".join(f'"{visible(word)}"' for word in least[::-1][:_MOST_OPPONENTS])
     more = ", …" if len(least) > _MOST_OPPONENTS else ""
-    what, they = ("words", "together they speak") if len(least) > 1 else ("word", "it speaks")
-    return (
-        f"Without the {what} with the fewest bits ({named}{more}) it rises: {they} against {attribution.target_label}."
-    )
+    words_with_fewest = f"the word{'s' * (len(least) > 1)} with the fewest bits ({named}{more})"
+    if falls:
+        return f"Without {words_with_fewest} it falls, too: the model needs more than their bits say."
+    they = "together they speak" if len(least) > 1 else "it speaks"
+    return f"Without {words_with_fewest} it rises: {they} against {attribution.target_label}."
 
 
 def check_sentence(
@@ -181,7 +187,7 @@ def verdicts(attributions: Sequence[DrawableBits]) -> str:
     counts = Counter(map(verdict, attributions))
     if (n_judged := len(attributions) - counts[""]) < 2:
         return ""
-    unjudged = f"; {counts['']} without leading words" if counts[""] else ""
+    unjudged = f"; in {counts['']} no word leads, or the class is ruled out" if counts[""] else ""
     falls, little, not_confirmed = (counts[said] for said in VERDICTS)
     return (
         f"Without its leading words the probability falls by more than 15% of it in {falls} of {n_judged} texts, by "

@@ -249,8 +249,9 @@ def test_labels_that_are_classes_by_number_and_by_name_stay_as_they_are():
     """Stars 0 to 4 in the table, "1" to "5" in the model: 0 was taken for a number, and the others for names."""
     column = {"text": ["a film"] * 5, "label": ["0", "1", "2", "3", "4"]}
     table = table_files.FileTable(column, None)
-    assert names_of_labels(table, "label", ["1", "2", "3", "4", "5"]) == (["0", "1", "2", "3", "4"], False)
-    assert names_of_labels(table, "label", list("abcde")) == (list("abcde"), True)
+    names, problem = names_of_labels(table, "label", ["1", "2", "3", "4", "5"])
+    assert names == ["0", "1", "2", "3", "4"] and "'label'" in problem
+    assert names_of_labels(table, "label", list("abcde")) == (list("abcde"), "")
 
 
 def test_labels_with_a_fraction_of_zero_are_read_as_without():
@@ -258,7 +259,7 @@ def test_labels_with_a_fraction_of_zero_are_read_as_without():
     names = ["1", "2", "3", "4", "5"]
     for column in (["1.0", "2.0", "4.0", ""], [1.0, 2.0, 4.0, None], [1.0, 2.0, 4.0, math.nan], [1, 2, 4, None]):
         table = table_files.FileTable({"text": ["a"] * 4, "label": column}, None)
-        assert names_of_labels(table, "label", names) == (["1", "2", "4", ""], True)
+        assert names_of_labels(table, "label", names) == (["1", "2", "4", ""], "")
     table = table_files.FileTable({"text": ["a"] * 2, "label": ["1.0", "2.0"]}, None)
-    assert names_of_labels(table, "label", ["2.0", "1.0"]) == (["1.0", "2.0"], True)
-    assert names_of_labels(table, "label", ["bad", "good", "fine"]) == (["good", "fine"], True)
+    assert names_of_labels(table, "label", ["2.0", "1.0"]) == (["1.0", "2.0"], "")
+    assert names_of_labels(table, "label", ["bad", "good", "fine"]) == (["good", "fine"], "")

@@ -213,8 +213,8 @@ def test_a_first_class_that_is_minus_one_is_refused(tmp_path):
     path = write_lines(tmp_path / "data.jsonl", [{"text": "good", "label": 1}, {"text": "bad", "label": -1}] * 3)
     with pytest.raises(ValueError, match="labels -1 to 1, and the model the classes 0 to 1.*it is the first class"):
         load_data(str(path), ["negative", "positive"])
-    table = read_columns(str(path), None, None)
-    assert table.names_of_labels(["negative", "positive"]) == (["1", "-1"] * 3, False)
+    names, problem = read_columns(str(path), None, None).names_of_labels(["negative", "positive"])
+    assert names == ["1", "-1"] * 3 and "it is the first class" in problem
 
 
 def _error_or_gold(path, seed):

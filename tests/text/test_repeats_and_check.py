@@ -308,6 +308,18 @@ def test_a_page_of_several_texts_says_what_their_checks_confirm(film_explainer):
     assert [f'data-head="without leading words" data-value="{value}"' in page for value in (0, 1, 2)] == [True] * 3
     assert "<mark>not confirmed</mark>" in page
     assert "falls by more" not in token_page([replace(result, check=None) for result in results])
+    ruled_out = DeletionCheck(n[0], 0.001, 0.0005, 0.001, 0.001, 10)
+    page = token_page([*results, replace(results[0], check=ruled_out)])
+    assert "; in 1 no word leads, or the class is ruled out" in page and ">–</td>" in page
+
+
+def test_words_with_the_fewest_bits_that_lower_the_probability_are_named(film_explainer):
+    result = film_explainer.explain("The plot is dull, and the acting of the whole cast is bad.")
+    n, every = len(ranked_words(result)[0]), len(result.words)
+    assert 2 * n <= every
+    for least, is_said in ((0.5, True), (0.89, False)):
+        said = str(replace(result, check=DeletionCheck(n, 0.9, 0.1, least, 0.8, 10)))
+        assert ("it falls, too: the model needs more than their bits say" in said) == is_said
 
 
 def test_a_mask_that_has_not_closed_is_said(film_explainer):
