@@ -24,8 +24,8 @@ from captum_iba.text.result import TextAttribution, TextTarget, TextTrace, token
 from captum_iba.text.statistics import GroupedStatistics
 
 NEUTRAL_STATISTICS = (
-    "no statistics given: those of neutral texts in the package are used; estimate_statistics with texts like those to "
-    "be explained improves on them"
+    "no statistics given: those of neutral texts in the package are used, which are English sentences; for texts "
+    "unlike these, call estimate_statistics with some like those to be explained"
 )
 
 

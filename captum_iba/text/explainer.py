@@ -69,8 +69,8 @@ class TextExplainer:
             the one at three quarters of the depth, 9 of 12; for heads that read single positions the word embeddings,
             since their first block reads other words into the position of the target, which stays open.
         statistics (FeatureStatistics, sequence of them, path or None): Dataset statistics of each layer, or the path
-            of a file or folder from :meth:`save_statistics`. Default: :meth:`use_neutral_statistics`, which
-            :meth:`estimate_statistics` with texts like yours improves on.
+            of a file or folder from :meth:`save_statistics`. Default: :meth:`use_neutral_statistics`, of English
+            sentences; for texts unlike these call :meth:`estimate_statistics`.
         max_length (int, optional): Number of tokens that texts are truncated to. Default: the largest number that
             model and tokenizer allow.
 
