@@ -236,8 +236,9 @@ class GenerationAttribution(JsonResult):
         """The check by deletion in words."""
         if self.check is None:
             return ""
-        can_contradict = len(self.parts) > 1 and bool(self.leading)
-        return check_sentence(self.check, self.check.n_parts, "the probability", "part", can_contradict=can_contradict)
+        count = self.check.n_parts
+        can_contradict, of_all = bool(self.leading), count == len(self.parts)
+        return check_sentence(self.check, count, "the probability", "part", None, can_contradict, of_all)
 
     def to_dict(self) -> dict[str, Any]:
         """The result as plain Python for JSON, with the share of each part."""

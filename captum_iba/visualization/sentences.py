@@ -44,7 +44,8 @@ def notes(attribution: DrawableBits, listed: int | None = None) -> list[str]:
     if attribution.check is not None:
         check, what = attribution.check, attribution.measured
         can_contradict = len(attribution.words) > 1 and bool(ranked_words(attribution)[0])
-        sentences.append(check_sentence(check, check.n_words, what, "word", listed, can_contradict))
+        of_all = check.n_words == len(attribution.words)
+        sentences.append(check_sentence(check, check.n_words, what, "word", listed, can_contradict, of_all))
         sentences += filter(None, [_alone(attribution), _without_least(attribution)])
     return sentences
 
@@ -94,6 +95,8 @@ def _named(rows: Sequence[RankedWord]) -> str:
 def _without_least(attribution: DrawableBits) -> str:
     """What it means if the words with the fewest bits raise the probability, or lower it, when they are deleted."""
     check = attribution.check
+    if check.n_words == len(attribution.words):
+        return ""
     rises = check.without_least >= check.probability + _NOTICEABLE
     falls = check.without_least <= _MOST * check.probability and check.probability >= _IMPROBABLE
     if not (rises or falls):
@@ -113,7 +116,13 @@ def _without_least(attribution: DrawableBits) -> str:
 
 
 def check_sentence(
-    check: DrawableCheck, count: int, what: str, noun: str, listed: int | None = None, can_contradict: bool = True
+    check: DrawableCheck,
+    count: int,
+    what: str,
+    noun: str,
+    listed: int | None = None,
+    can_contradict: bool = True,
+    of_all: bool = False,
 ) -> str:
     """The check by deletion: the effect of the leading words first, then those of others, and what follows from it.
 
@@ -125,6 +134,8 @@ def check_sentence(
         listed (int, optional): Number of words that the reader sees. Default: None, all.
         can_contradict (bool): Whether it is worth a sentence if random words lower the probability as much.
             Default: True.
+        of_all (bool): Whether the deleted words are all that there are, so that there is nothing to compare with.
+            Default: False.
 
     Returns:
         str: One or two sentences.
@@ -144,13 +155,17 @@ def check_sentence(
     shown = f" ({listed} of them listed)" if listed is not None and listed < count else ""
     probabilities = (check.probability, check.without_leading, check.without_random, check.without_least)
     whole, leading, random, least = map(format_probability, probabilities)
-    sentence = (
-        f"Check: without the leading {several}{words}{shown} {what} {verb} "
-        f"({whole} to {leading}); without {several or 'a '}random {words} it is {random} (mean of {check.n_random}), "
-        f"without the {several}{words} with the fewest bits {least}."
-    )
+    deleted = f"{'all' if several else 'the'} {several}{words}" if of_all else f"the leading {several}{words}{shown}"
+    sentence = f"Check: without {deleted} {what} {verb} ({whole} to {leading})"
+    if not of_all:
+        sentence += (
+            f"; without {several or 'a '}random {words} it is {random} (mean of {check.n_random}), "
+            f"without the {several}{words} with the fewest bits {least}"
+        )
+    sentence += "."
     if check.probability < _IMPROBABLE:
         return f"{sentence} The model rules it out with all {noun}s, too: there is little to explain."
+    can_contradict = can_contradict and not of_all
     if can_contradict and check.without_leading >= check.without_random:
         sentence += (
             f" Deleting the leading {words} lowers it no more than deleting {'' if several else 'a '}random {words}: "
@@ -170,9 +185,12 @@ VERDICTS = ("falls", "falls a little", "not confirmed")
 
 
 def verdict(attribution: DrawableBits) -> str:
-    """One of :data:`VERDICTS`; empty without a check, where no word leads, and for a class that is ruled out."""
+    """One of :data:`VERDICTS`; empty where a check says nothing of the order.
+
+    That is where there is none, where no word leads or all are deleted, and for a class that is ruled out.
+    """
     check = attribution.check
-    if check is None or len(attribution.words) < 2 or not ranked_words(attribution)[0]:
+    if check is None or check.n_words == len(attribution.words) or not ranked_words(attribution)[0]:
         return ""
     if check.probability < _IMPROBABLE:
         return ""
@@ -187,7 +205,7 @@ def verdicts(attributions: Sequence[DrawableBits]) -> str:
     counts = Counter(map(verdict, attributions))
     if (n_judged := len(attributions) - counts[""]) < 2:
         return ""
-    unjudged = f"; in {counts['']} no word leads, or the class is ruled out" if counts[""] else ""
+    unjudged = f"; in {counts['']} the check says nothing of the order" if counts[""] else ""
     falls, little, not_confirmed = (counts[said] for said in VERDICTS)
     return (
         f"Without its leading words the probability falls by more than 15% of it in {falls} of {n_judged} texts, by "

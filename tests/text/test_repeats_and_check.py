@@ -310,7 +310,14 @@ def test_a_page_of_several_texts_says_what_their_checks_confirm(film_explainer):
     assert "falls by more" not in token_page([replace(result, check=None) for result in results])
     ruled_out = DeletionCheck(n[0], 0.001, 0.0005, 0.001, 0.001, 10)
     page = token_page([*results, replace(results[0], check=ruled_out)])
-    assert "; in 1 no word leads, or the class is ruled out" in page and ">–</td>" in page
+    assert "; in 1 the check says nothing of the order" in page and ">–</td>" in page
+
+
+def test_the_check_of_one_word_compares_with_nothing(film_explainer):
+    result = film_explainer.explain("dreadful", check=True)
+    (said,) = [line for line in str(result).splitlines() if line.startswith("Check:")]
+    assert said.startswith("Check: without the word the probability of negative falls (") and "random" not in said
+    assert verdict(result) == ""
 
 
 def test_words_with_the_fewest_bits_that_lower_the_probability_are_named(film_explainer):
