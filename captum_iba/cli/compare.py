@@ -29,7 +29,6 @@ from captum_iba.cli.common import (
     check_output_folder,
     every_minute,
     find_executor,
-    has_columns,
     loading,
     named_model,
     note,
@@ -39,6 +38,7 @@ from captum_iba.cli.common import (
     quiet_workers,
     require_extra,
 )
+from captum_iba.cli.text_files import has_columns
 
 if TYPE_CHECKING:
     from captum_iba.compare import Comparison, ComparisonConfig, FinishedChunk, Summary

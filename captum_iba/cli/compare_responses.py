@@ -18,7 +18,6 @@ from captum_iba.cli.common import (
     check_input,
     check_model,
     check_output_folder,
-    has_columns,
     loading,
     named_model,
     note,
@@ -26,6 +25,7 @@ from captum_iba.cli.common import (
 )
 from captum_iba.cli.explain_response import PartOfPrompt
 from captum_iba.cli.prompt_files import as_messages, read_prompt_table
+from captum_iba.cli.text_files import has_columns
 
 COMPARE_RESPONSES_EXAMPLES = """\b
 Examples:

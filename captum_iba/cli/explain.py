@@ -19,7 +19,6 @@ from captum_iba.cli.common import (
     DeviceOption,
     ExecutorName,
     ExecutorOption,
-    FileOfTexts,
     KeptWork,
     ModelOption,
     Precision,
@@ -31,7 +30,6 @@ from captum_iba.cli.common import (
     check_output_folder,
     check_results,
     find_executor,
-    has_columns,
     loading,
     named_model,
     note,
@@ -40,7 +38,6 @@ from captum_iba.cli.common import (
     plain_errors,
     print_result,
     quiet_workers,
-    read_columns,
 )
 from captum_iba.cli.head_options import (
     ChoiceOption,
@@ -51,6 +48,7 @@ from captum_iba.cli.head_options import (
     WordOption,
 )
 from captum_iba.cli.statistics_of_texts import find_statistics
+from captum_iba.cli.text_files import FileOfTexts, has_columns, read_columns
 
 if TYPE_CHECKING:
     from captum_iba.methods import Scores

@@ -25,7 +25,6 @@ from captum_iba.cli.common import (
     check_output_folder,
     check_results,
     find_executor,
-    has_columns,
     loading,
     named_model,
     note,
@@ -33,6 +32,7 @@ from captum_iba.cli.common import (
     quiet_workers,
 )
 from captum_iba.cli.prompt_files import as_messages, read_prompt_file, read_prompt_table
+from captum_iba.cli.text_files import has_columns
 
 if TYPE_CHECKING:
     from captum_iba.text.generation_result import GenerationAttribution

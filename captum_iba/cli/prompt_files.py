@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from captum_iba.cli.common import read_text
+from captum_iba.cli.text_files import read_text
 
 # Chat messages in JSON or as Python spells them, in a cell of CSV.
 _SPELLED = re.compile(r"\s*\[\s*\{\s*['\"](role|content)['\"]\s*:")

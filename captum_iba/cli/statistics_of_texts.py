@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from captum_iba.cli.common import has_columns, note, read_texts
+from captum_iba.cli.common import note
+from captum_iba.cli.text_files import has_columns, read_texts
 
 if TYPE_CHECKING:
     from captum_iba.text import TextExplainer

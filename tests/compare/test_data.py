@@ -7,7 +7,7 @@ import math
 import datasets
 import pytest
 
-from captum_iba.cli.common import has_columns, read_texts
+from captum_iba.cli.text_files import has_columns, read_texts
 from captum_iba.compare import table_files
 from captum_iba.compare.data import Columns, find_columns, fingerprint, load_data, names_of_labels, open_table
 from tests.compare.conftest import LABELS, rows_of_texts, write_lines

@@ -15,7 +15,7 @@ import pytest
 import torch
 import transformers
 
-from captum_iba.cli.common import read_columns, read_texts
+from captum_iba.cli.text_files import read_columns, read_texts
 from captum_iba.compare import ComparisonConfig, prepare, write_report
 from captum_iba.compare.code_digest import code_digest
 from captum_iba.compare.data import load_data

@@ -1,0 +1,118 @@
+"""Texts from files, for the commands about classifiers; plain text also for the others."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+_TABLE = re.compile(r"\.(jsonl?|ndjson|[ct]sv|parquet)(\.(gz|bz2|xz))?$", re.IGNORECASE)
+
+
+def has_columns(source: str) -> bool:
+    """Whether a file's ending is that of a table, not of plain lines."""
+    return _TABLE.search(source) is not None
+
+
+class FileOfTexts(NamedTuple):
+    """Texts, and of a table the second texts, gold labels and ids, as far as there are such columns.
+
+    ``labels`` are as they are written; ``names_of_labels`` takes the names of a model's classes, and returns the
+    labels by their names, and why one of them is no class, if so.
+    """
+
+    first: list[str]
+    second: list[str] | None = None
+    labels: list[str] | None = None
+    ids: list[str] | None = None
+    names_of_labels: Callable[[Sequence[str]], tuple[list[str], str]] | None = None
+
+    def of_rows(self, rows: Sequence[int]) -> FileOfTexts:
+        """The columns with some rows, each any number of times."""
+
+        def picked(column: list[str] | None) -> list[str] | None:
+            return None if column is None else [column[row] for row in rows]
+
+        def named(classes: Sequence[str]) -> tuple[list[str], str]:
+            assert self.names_of_labels is not None
+            names, problem = self.names_of_labels(classes)
+            return [names[row] for row in rows], problem
+
+        first = [self.first[row] for row in rows]
+        return FileOfTexts(
+            first, picked(self.second), picked(self.labels), picked(self.ids), self.names_of_labels and named
+        )
+
+
+def read_texts(source: str, text_column: str | None, pair_column: str | None) -> tuple[list[str], list[str] | None]:
+    """The texts of a file, and their second texts, as :func:`read_columns` reads them."""
+    return read_columns(source, text_column, pair_column)[:2]
+
+
+def read_columns(
+    source: str, text_column: str | None, pair_column: str | None, label_column: str | None = None
+) -> FileOfTexts:
+    """The texts of a file: columns of a table, else the lines that are not blank; ValueError names the line."""
+    if not has_columns(source):
+        if any(column is not None for column in (text_column, pair_column, label_column)):
+            raise ValueError(f"{source} is read line by line and has no columns; expected CSV, JSON lines or parquet.")
+        return FileOfTexts(read_lines(source))
+    from captum_iba.compare.data import find_columns, missing_text, names_of_labels, open_table, row_name
+    from captum_iba.text.arguments import blank_text, broken_text
+
+    table, _ = open_table(source)
+    columns = find_columns(table.column_names, text_column, pair_column, label_column)
+    names = [name for name in (columns.text, columns.pair) if name is not None]
+    for number, values in enumerate(zip(*(table[name] for name in names), strict=True)):
+        if (lacking := missing_text(columns, dict(zip(names, values, strict=True)))) is not None:
+            where = row_name(table, number)
+            raise ValueError(f"{source}: {where} has {lacking}; leave the row out, or write an empty text.")
+    first, pairs = (
+        None if name is None else [_text_of(value, source, table, number) for number, value in enumerate(table[name])]
+        for name in (columns.text, columns.pair)
+    )
+    for number, row in enumerate(zip(first or [], *([] if pairs is None else [pairs]), strict=True)):
+        problems = [] if any(text.strip() for text in row) else [blank_text("".join(row))]
+        if problems := [*problems, *filter(None, map(broken_text, row))]:
+            raise ValueError(f"{source}: the text of {row_name(table, number)} {problems[0]}; leave the row out.")
+    identifier = next((name for name in table.column_names if name.casefold() == "id" and name not in names), None)
+    labels, ids = (
+        None if name is None or name in names else ["" if value is None else str(value) for value in table[name]]
+        for name in (columns.label, identifier)
+    )
+    of_classes = None if labels is None else partial(names_of_labels, table, str(columns.label))
+    return FileOfTexts(first or [], pairs, labels, ids, of_classes)
+
+
+def _text_of(value: Any, source: str, table: Any, number: int) -> str:
+    """A string, number or truth value as a text; ValueError names the row of anything else."""
+    from captum_iba.compare.data import row_name
+
+    if isinstance(value, (str, int, float)):
+        return str(value)
+    kind = "an object" if isinstance(value, dict) else "a list" if isinstance(value, list) else type(value).__name__
+    raise ValueError(
+        f"{source}: {row_name(table, number)} has {kind} in place of a text; expected a text or a number (of pandas: "
+        'to_json(orient="records", lines=True)).'
+    )
+
+
+def read_lines(source: str) -> list[str]:
+    """The lines of a file that are not blank."""
+    from captum_iba.compare.table_files import split_lines
+
+    return [line for line in split_lines(read_text(source)) if line.strip()]
+
+
+def read_text(source: str) -> str:
+    """The text of a file, or of standard input."""
+    from captum_iba.compare.table_files import decoded
+
+    raw = sys.stdin.buffer.read() if source == "-" else Path(source).read_bytes()
+    try:
+        return decoded(raw)
+    except ValueError as error:
+        raise ValueError(f"{source} cannot be read: {error}.") from error
