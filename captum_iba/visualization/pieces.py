@@ -346,8 +346,8 @@ def remark(attribution: DrawableBits) -> str:
     if 0 < attribution.open_bits < _PARTS * attribution.unneeded_bits:
         kept = f"{format_number(attribution.unneeded_bits)} of {format_number(attribution.open_bits)} bits"
         return (
-            f"The mask has hardly closed: a token that is not needed keeps {kept}, so percentages say little. "
-            "More steps, or a larger beta, help."
+            f"The mask has hardly closed: where only the information counts, a token keeps {kept}, so percentages say "
+            "little. More steps, or a larger beta, help."
         )
     if not has_hardly_any_bits(attribution):
         return ""
@@ -358,7 +358,7 @@ def remark(attribution: DrawableBits) -> str:
     if masked < attribution.target_probability - _LARGE_DROP or (is_likely and masked < 0.5):
         return f"Hardly any bits above the floor pass the mask: {through}."
     if check is not None and check.without_leading < check.probability - _LARGE_DROP:
-        return f"An average activation gives this prediction, too: {through}. The check says which words it rests on."
+        return f"An average activation gives this prediction, too: {through}. The check shows what deleting words does."
     if masked > attribution.target_probability + _LARGE_DROP:
         return (
             f"This text speaks against {attribution.target_label}: {through}, and {attribution.target_probability:.1%} "

@@ -43,8 +43,7 @@ def notes(attribution: DrawableBits, listed: int | None = None) -> list[str]:
             sentences.append(f"{_leader(attribution)} ({legend}).")
     if attribution.check is not None:
         check, what = attribution.check, attribution.measured
-        can_contradict = len(attribution.words) > 1 and bool(ranked_words(attribution)[0])
-        of_all = check.n_words == len(attribution.words)
+        can_contradict, of_all = bool(ranked_words(attribution)[0]), check.n_words == len(_deletable(attribution))
         sentences.append(check_sentence(check, check.n_words, what, "word", listed, can_contradict, of_all))
         sentences += filter(None, [_alone(attribution), _without_least(attribution)])
     return sentences
@@ -95,17 +94,14 @@ def _named(rows: Sequence[RankedWord]) -> str:
 def _without_least(attribution: DrawableBits) -> str:
     """What it means if the words with the fewest bits raise the probability, or lower it, when they are deleted."""
     check = attribution.check
-    if check.n_words == len(attribution.words):
-        return ""
     rises = check.without_least >= check.probability + _NOTICEABLE
     falls = check.without_least <= _MOST * check.probability and check.probability >= _IMPROBABLE
-    if not (rises or falls):
+    deletable = _deletable(attribution)
+    if not (rises or falls) or check.n_words == len(deletable):
         return ""
-    about, words = attribution.explained, attribution.words  # what is explained is never deleted
-    others = [i for i in ranking(attribution) if about is None or not about.holds(*place_in_texts(words[i]))]
-    least = [words[i].word for i in others[-check.n_words :]]
-    if falls and len(others) < 2 * check.n_words:  # some of them lead, too
+    if falls and len(deletable) < 2 * check.n_words:  # some of them lead, too
         return ""
+    least = [attribution.words[i].word for i in deletable[-check.n_words :]]
     named = ", ".join(f'"{visible(word)}"' for word in least[::-1][:_MOST_OPPONENTS])
     more = ", …" if len(least) > _MOST_OPPONENTS else ""
     words_with_fewest = f"the word{'s' * (len(least) > 1)} with the fewest bits ({named}{more})"
@@ -113,6 +109,12 @@ def _without_least(attribution: DrawableBits) -> str:
         return f"Without {words_with_fewest} it falls, too: the model needs more than their bits say."
     they = "together they speak" if len(least) > 1 else "it speaks"
     return f"Without {words_with_fewest} it rises: {they} against {attribution.target_label}."
+
+
+def _deletable(attribution: DrawableBits) -> list[int]:
+    """Numbers of the words that a check can delete, most bits first: what is explained is never deleted."""
+    about, words = attribution.explained, attribution.words
+    return [i for i in ranking(attribution) if about is None or not about.holds(*place_in_texts(words[i]))]
 
 
 def check_sentence(
@@ -152,7 +154,9 @@ def check_sentence(
     verb = falls if left <= _SAME else "rises" if left >= 1 / _SAME else "hardly changes"
     several = f"{count} " if count > 1 else ""
     words = f"{noun}s" if several else noun
-    shown = f" ({listed} of them listed)" if listed is not None and listed < count else ""
+    shown = ""
+    if listed is not None and listed < count:
+        shown = f" ({listed} of them listed)" if listed else " (not listed)"
     probabilities = (check.probability, check.without_leading, check.without_random, check.without_least)
     whole, leading, random, least = map(format_probability, probabilities)
     deleted = f"{'all' if several else 'the'} {several}{words}" if of_all else f"the leading {several}{words}{shown}"
@@ -165,7 +169,8 @@ def check_sentence(
     sentence += "."
     if check.probability < _IMPROBABLE:
         return f"{sentence} The model rules it out with all {noun}s, too: there is little to explain."
-    can_contradict = can_contradict and not of_all
+    if of_all:
+        return sentence
     if can_contradict and check.without_leading >= check.without_random:
         sentence += (
             f" Deleting the leading {words} lowers it no more than deleting {'' if several else 'a '}random {words}: "
@@ -190,9 +195,9 @@ def verdict(attribution: DrawableBits) -> str:
     That is where there is none, where no word leads or all are deleted, and for a class that is ruled out.
     """
     check = attribution.check
-    if check is None or check.n_words == len(attribution.words) or not ranked_words(attribution)[0]:
+    if check is None or check.probability < _IMPROBABLE or not ranked_words(attribution)[0]:
         return ""
-    if check.probability < _IMPROBABLE:
+    if check.n_words == len(_deletable(attribution)):
         return ""
     left = check.without_leading / check.probability
     if check.without_leading >= check.without_random or left > _SAME:

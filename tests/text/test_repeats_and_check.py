@@ -320,6 +320,16 @@ def test_the_check_of_one_word_compares_with_nothing(film_explainer):
     assert verdict(result) == ""
 
 
+def test_what_a_page_says_of_the_check_holds_where_no_word_leads(film_explainer):
+    """One word in nine is deleted then; the page said "80% of the bits", which are three words of this text."""
+    result = film_explainer.explain("The film runs for two hours.", check=True)
+    assert result.check.n_words == 1 < len(result.words) / 2
+    assert "one word in nine where the model needs\nhardly anything" in token_page([result])
+    open_mask = film_explainer.explain("A dull film.", beta=0.0, check=True)
+    said = str(open_mask)
+    assert "where only the information counts, a token keeps" in said and "0 of them" not in said
+
+
 def test_words_with_the_fewest_bits_that_lower_the_probability_are_named(film_explainer):
     result = film_explainer.explain("The plot is dull, and the acting of the whole cast is bad.")
     n, every = len(ranked_words(result)[0]), len(result.words)
