@@ -333,7 +333,34 @@ def test_files_are_written_before_anything_is_printed(tmp_path):
 def test_a_file_that_is_no_text():
     Path("binary").write_bytes(b"\x89PNG\xfe\x00")
     done = run("explain", "--file", "binary")
-    assert done.exit_code == 1 and "it is not UTF-8 (" in done.stderr
+    assert done.exit_code == 1 and "it has zero bytes, and is no text; expected UTF-8" in done.stderr
+    Path("latin").write_bytes("Ein schöner Film.".encode("latin-1"))
+    assert "it is not UTF-8 (" in run("explain", "--file", "latin").stderr
+
+
+def test_a_file_is_named_by_its_option():
+    Path("texts.csv").write_text("words\nA film.\n", encoding="utf-8")
+    Path("empty.csv").write_text("", encoding="utf-8")
+    assert "error: --file: no column has a name known for texts" in run("explain", "--file", "texts.csv").stderr
+    done = run("explain", GOOD, "--statistics-from", "empty.csv")
+    assert "error: --statistics-from: empty.csv is empty" in done.stderr
+
+
+def test_what_was_kept_before_is_told():
+    Path("texts.txt").write_text(f"{GOOD}\n{DULL}\n", encoding="utf-8")
+    first, second = (run("explain", *QUICK, "--file", "texts.txt", "--keep", "kept") for _ in range(2))
+    assert first.stdout == second.stdout and "already" not in first.stderr
+    assert "2 of 2 texts are explained already, in kept" in second.stderr
+
+
+def test_columns_that_are_not_read_are_told():
+    """A column of gold labels with another name was passed over in silence."""
+    Path("films.csv").write_text("review,verdict\nA dull film.,negative\n", encoding="utf-8")
+    said = "no column has a name known for gold labels (--label-column); not read: verdict"
+    assert said in run("explain", "--file", "films.csv", *QUICK).stderr
+    assert "not read" not in run("explain", "--file", "films.csv", "--label-column", "verdict", *QUICK).stderr
+    Path("films.csv").write_text("review,sentiment\nA dull film.,positive\n", encoding="utf-8")
+    assert "label positive, not predicted" in run("explain", "--file", "films.csv", *QUICK).stdout
 
 
 def test_other_methods_look_at_the_layer_that_is_asked_for():

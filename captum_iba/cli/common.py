@@ -284,6 +284,11 @@ class KeptWork:
         """Take the number of finished texts or prompts into account."""
         self._finished = finished
 
+    def found(self, count: int) -> None:
+        """Say how many texts or prompts the folder has from before."""
+        if count:
+            note(f"{count:,} of {self.total:,} {self._what} are {self._done} already, in {self._keep}", self._quiet)
+
     def every_minute(self) -> AbstractContextManager[None]:
         """Context with a line a minute, where no bar shows the progress."""
         return nullcontext() if sys.stderr.isatty() else every_minute(self._say)

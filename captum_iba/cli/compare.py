@@ -128,13 +128,22 @@ def compare(
         Target | None, typer.Option(help="Class to explain.", show_default="gold, if there are labels")
     ] = None,
     text_column: Annotated[
-        str | None, typer.Option(help="Column with the texts.", show_default="found by its name")
+        str | None,
+        typer.Option(help="Column with the texts.", show_default="text, sentence, review, content or the like"),
     ] = None,
     pair_column: Annotated[
-        str | None, typer.Option(help="Column with the second texts.", show_default="found by its name")
+        str | None,
+        typer.Option(
+            help="Column with the second texts.",
+            show_default="hypothesis, sentence2, question2, text_pair or the like",
+        ),
     ] = None,
     label_column: Annotated[
-        str | None, typer.Option(help="Column with the gold labels.", show_default="found by its name")
+        str | None,
+        typer.Option(
+            help="Column with the gold labels.",
+            show_default="label, class, target, sentiment, category or the like",
+        ),
     ] = None,
     subset: Annotated[
         str | None, typer.Option(help="Subset of a dataset on the hub that has several.", show_default=False)

@@ -51,6 +51,7 @@ from captum_iba.cli.statistics_of_texts import find_statistics
 from captum_iba.cli.text_files import FileOfTexts, has_columns, read_columns
 
 if TYPE_CHECKING:
+    from captum_iba.compare.data import LabelNames
     from captum_iba.methods import Scores
     from captum_iba.text import TextAttribution, TextExplainer
 
@@ -90,13 +91,24 @@ def explain(
         ),
     ] = None,
     text_column: Annotated[
-        str | None, typer.Option(help="Column with the texts, of a table.", show_default="found by its name")
+        str | None,
+        typer.Option(
+            help="Column with the texts, of a table.", show_default="text, sentence, review, content or the like"
+        ),
     ] = None,
     pair_column: Annotated[
-        str | None, typer.Option(help="Column with the second texts, of a table.", show_default="found by its name")
+        str | None,
+        typer.Option(
+            help="Column with the second texts, of a table.",
+            show_default="hypothesis, sentence2, question2, text_pair or the like",
+        ),
     ] = None,
     label_column: Annotated[
-        str | None, typer.Option(help="Column with the gold labels, of a table.", show_default="found by its name")
+        str | None,
+        typer.Option(
+            help="Column with the gold labels, of a table.",
+            show_default="label, class, target, sentiment, category or the like",
+        ),
     ] = None,
     layer: Annotated[
         str | None,
@@ -143,7 +155,7 @@ def explain(
     check: Annotated[
         bool,
         typer.Option(
-            help="Delete the words with the most bits, with the fewest, and random words, and show the probabilities."
+            help="Delete the words with the most bits, with the fewest, and others at random: the probabilities."
         ),
     ] = True,
     methods: Annotated[
@@ -212,6 +224,7 @@ def explain(
         if statistics is None and preset is not BottleneckPreset.as_released:
             find_statistics(explainer, model, statistics_from, (text_column, pair_column), quiet)
         attribute: Callable[..., list[TextAttribution]] = explainer.explain
+        gold = _gold_labels(read, explainer.classifier.labels, quiet)
         head = explainer.classifier.head
         if not head.has_classes and (where.remote or keep is not None or names):
             raise typer.BadParameter(f"--keep, --executor ray and --methods are for classifiers, not for {head.kind}.")
@@ -219,7 +232,8 @@ def explain(
         wanted = _target(target, explainer.classifier.labels) if head.labels else options.named_target(target)
         first_texts, second, asked = options.arguments(explainer, first_texts, pair or second_texts, wanted)
         if head.has_classes and (where.remote or keep is not None or len(first_texts) > batch_size):
-            attribute = partial(explain_texts, where, explainer, device=device, keep=keep, on_batch=work.progressed)
+            run = partial(explain_texts, where, explainer, device=device, keep=keep)
+            attribute = partial(run, on_batch=work.progressed, on_kept=work.found)
         work.total = len(first_texts)
         with quiet_workers(where), work.every_minute():
             results = attribute(
@@ -240,9 +254,10 @@ def explain(
             )
         if any(result.explained for result in results):  # of all entities there are others than texts
             read = read.of_rows([0 if result.explained is None else result.explained.text_number for result in results])
+            gold = None if read.names_of_labels is None else read.names_of_labels(explainer.classifier.labels)
         with work.every_minute():
             scores = _scores(names, layers, explainer, results, seed, keep, work)
-        _deliver(results, scores, read, explainer.classifier.labels, html, json_file, quiet)
+        _deliver(results, scores, read, gold, explainer.classifier.labels, html, json_file, quiet)
 
 
 def _check_options(
@@ -373,6 +388,18 @@ def _load(
         )
 
 
+def _gold_labels(read: FileOfTexts, labels: Sequence[str], quiet: bool) -> LabelNames | None:
+    """The gold labels, as far as there are such, with a note on those that are not compared."""
+    gold = None if read.names_of_labels is None else read.names_of_labels(labels)
+    if gold is not None and gold.problem:
+        what = "labels that are no classes" if gold.are_classes else "labels"
+        reason = gold.problem.removeprefix("data: ").rstrip(".")
+        note(f"{what} are shown as they are, and not compared with the predicted classes: {reason}", quiet)
+    elif gold is None and read.unread:
+        note(f"no column has a name known for gold labels (--label-column); not read: {', '.join(read.unread)}", quiet)
+    return gold
+
+
 def _target(target: str | None, labels: Sequence[str]) -> int | str | None:
     """A number is a class's number, unless a label is called so."""
     return target if target is None or target in labels else number_or_name(target)
@@ -422,6 +449,7 @@ def _deliver(
     results: list[TextAttribution],
     scores: list[list[Scores]],
     read: FileOfTexts,
+    gold: LabelNames | None,
     labels: Sequence[str],
     html: Path | None,
     json_file: Path | None,
@@ -432,11 +460,8 @@ def _deliver(
     from captum_iba.visualization.sentences import verdicts
     from captum_iba.visualization.terminal import printable
 
-    gold, problem = (None, "") if read.names_of_labels is None else read.names_of_labels(labels)
-    known = labels if gold is not None and not problem else None
-    if problem:
-        reason = problem.removeprefix("data: ").rstrip(".")
-        note(f"labels are shown as they are, and not compared with the predicted classes: {reason}", quiet)
+    known = labels if gold is not None and gold.are_classes else None
+    names = None if gold is None else gold.names
     # Files first: who reads the output may close it before its end.
     content = None
     if json_file is not None:
@@ -451,7 +476,7 @@ def _deliver(
     if json_file is not None and str(json_file) != "-":
         written.append(write_text(json_file, f"{content}\n"))
     if html is not None:
-        columns = {"methods": scores or None, "gold_labels": gold, "ids": read.ids, "labels": known}
+        columns = {"methods": scores or None, "gold_labels": names, "ids": read.ids, "labels": known}
         written.append(save_token_page(results, html, **columns))
     if str(json_file) == "-":
         typer.echo(content)
@@ -459,8 +484,8 @@ def _deliver(
         for number, result in enumerate(results):
             if number:
                 typer.echo()
-            if read.ids is not None or gold is not None:
-                label = None if gold is None else gold[number]
+            if read.ids is not None or names is not None:
+                label = None if names is None else names[number]
                 wrong = ", not predicted" if label in (known or ()) and label != result.predicted_label else ""
                 named = [None if read.ids is None else read.ids[number], None if label is None else f"label {label}"]
                 typer.echo(printable(", ".join(str(part) for part in named if part is not None) + wrong))

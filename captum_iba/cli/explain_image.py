@@ -83,7 +83,7 @@ def explain_image(
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the noise.")] = 0,
-    check: Annotated[bool, typer.Option(help="Remove the leading regions, the least, and random ones.")] = True,
+    check: Annotated[bool, typer.Option(help="Remove the leading regions, the least, and others at random.")] = True,
     statistics: Annotated[
         Path | None, typer.Option(help="Statistics of the layers: a file, or a folder with one file per layer.")
     ] = None,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from captum_iba.cli.common import note
-from captum_iba.cli.text_files import has_columns, read_texts
+from captum_iba.cli.text_files import has_columns, read_columns
 
 if TYPE_CHECKING:
     from captum_iba.text import TextExplainer
@@ -29,13 +29,14 @@ def find_statistics(
 
     if source is not None:
         # The columns are those of --file, if this file has columns at all.
-        texts, pairs = read_texts(str(source), *(columns if has_columns(str(source)) else (None, None)))
+        columns = columns if has_columns(str(source)) else (None, None)
+        texts, pairs = read_columns(str(source), *columns, option="--statistics-from")[:2]
         count = len(texts)
         if count > _TEXTS_OF_STATISTICS:
             chosen = sorted(random.Random(0).sample(range(count), _TEXTS_OF_STATISTICS))
             texts, pairs = [texts[i] for i in chosen], None if pairs is None else [pairs[i] for i in chosen]
         of_all = "" if len(texts) == count else f"{len(texts)} of "
-        note(f"statistics of {of_all}the {count} texts of {source}", quiet)
+        note(f"statistics of {of_all}the {count} text{'s' * (count != 1)} of {source}", quiet)
         path, was_cached = cached_statistics(
             explainer, texts, pairs=pairs, show_progress=not quiet and sys.stderr.isatty()
         )

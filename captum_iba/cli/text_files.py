@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from captum_iba.compare.data import LabelNames
 
 _TABLE = re.compile(r"\.(jsonl?|ndjson|[ct]sv|parquet)(\.(gz|bz2|xz))?$", re.IGNORECASE)
 
@@ -21,14 +25,16 @@ class FileOfTexts(NamedTuple):
     """Texts, and of a table the second texts, gold labels and ids, as far as there are such columns.
 
     ``labels`` are as they are written; ``names_of_labels`` takes the names of a model's classes, and returns the
-    labels by their names, and why one of them is no class, if so.
+    labels by their names (:class:`captum_iba.compare.data.LabelNames`).
+    ``unread`` are the names of the other columns.
     """
 
     first: list[str]
     second: list[str] | None = None
     labels: list[str] | None = None
     ids: list[str] | None = None
-    names_of_labels: Callable[[Sequence[str]], tuple[list[str], str]] | None = None
+    names_of_labels: Callable[[Sequence[str]], LabelNames] | None = None
+    unread: Sequence[str] = ()
 
     def of_rows(self, rows: Sequence[int]) -> FileOfTexts:
         """The columns with some rows, each any number of times."""
@@ -36,24 +42,33 @@ class FileOfTexts(NamedTuple):
         def picked(column: list[str] | None) -> list[str] | None:
             return None if column is None else [column[row] for row in rows]
 
-        def named(classes: Sequence[str]) -> tuple[list[str], str]:
+        def named(classes: Sequence[str]) -> LabelNames:
             assert self.names_of_labels is not None
-            names, problem = self.names_of_labels(classes)
-            return [names[row] for row in rows], problem
+            found = self.names_of_labels(classes)
+            return found._replace(names=[found.names[row] for row in rows])
 
-        first = [self.first[row] for row in rows]
-        return FileOfTexts(
-            first, picked(self.second), picked(self.labels), picked(self.ids), self.names_of_labels and named
-        )
+        first, names = [self.first[row] for row in rows], self.names_of_labels and named
+        return FileOfTexts(first, picked(self.second), picked(self.labels), picked(self.ids), names, self.unread)
 
 
-def read_texts(source: str, text_column: str | None, pair_column: str | None) -> tuple[list[str], list[str] | None]:
-    """The texts of a file, and their second texts, as :func:`read_columns` reads them."""
-    return read_columns(source, text_column, pair_column)[:2]
+@contextmanager
+def _naming(option: str) -> Iterator[None]:
+    """Errors of the file that ``compare`` reads as ``--data`` name another option."""
+    try:
+        yield
+    except (ValueError, FileNotFoundError) as error:
+        said = str(error)
+        if not said.startswith("data: "):
+            raise
+        raise type(error)(f"{option}: {said.removeprefix('data: ')}") from error
 
 
 def read_columns(
-    source: str, text_column: str | None, pair_column: str | None, label_column: str | None = None
+    source: str,
+    text_column: str | None,
+    pair_column: str | None,
+    label_column: str | None = None,
+    option: str = "--file",
 ) -> FileOfTexts:
     """The texts of a file: columns of a table, else the lines that are not blank; ValueError names the line."""
     if not has_columns(source):
@@ -63,8 +78,9 @@ def read_columns(
     from captum_iba.compare.data import find_columns, missing_text, names_of_labels, open_table, row_name
     from captum_iba.text.arguments import blank_text, broken_text
 
-    table, _ = open_table(source)
-    columns = find_columns(table.column_names, text_column, pair_column, label_column)
+    with _naming(option):
+        table, _ = open_table(source)
+        columns = find_columns(table.column_names, text_column, pair_column, label_column)
     names = [name for name in (columns.text, columns.pair) if name is not None]
     for number, values in enumerate(zip(*(table[name] for name in names), strict=True)):
         if (lacking := missing_text(columns, dict(zip(names, values, strict=True)))) is not None:
@@ -84,7 +100,8 @@ def read_columns(
         for name in (columns.label, identifier)
     )
     of_classes = None if labels is None else partial(names_of_labels, table, str(columns.label))
-    return FileOfTexts(first or [], pairs, labels, ids, of_classes)
+    unread = [name for name in table.column_names if name not in (*names, columns.label, identifier)]
+    return FileOfTexts(first or [], pairs, labels, ids, of_classes, unread)
 
 
 def _text_of(value: Any, source: str, table: Any, number: int) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from captum_iba.compare.table_files import READERS, kind_of_file, read_table
 from captum_iba.text.arguments import find_target
@@ -31,7 +31,7 @@ _TEXTS = (
     ("review", None),
     ("content", None),
 )
-_LABELS = ("label", "labels", "coarse_label", "gold_label", "class", "target")
+_LABELS = ("label", "labels", "coarse_label", "gold_label", "class", "target", "sentiment", "category")
 
 # Which split is taken when none is named, in this order.
 _SPLITS = ("test", "validation", "dev", "train")
@@ -186,7 +186,7 @@ class _GoldLabels:
         every = [_without_fraction(value, labels) for value in values if not _is_empty(value)]
         # Datasets mark a row without a label by -1.
         values = [value for value in every if value not in (-1, "-1")]
-        self.by_name = all(self._named(name) is not None for name in self.names or map(str, values))
+        self.by_name = all(_named(name, labels) is not None for name in self.names or map(str, values))
         numbers = [self._numbered(value) for value in values]
         highest = max((number for number in numbers if number is not None), default=len(labels))
         counts_from_minus_one = highest + 2 <= len(labels) or (0 not in numbers and highest + 1 == len(labels))
@@ -219,7 +219,7 @@ class _GoldLabels:
     def __call__(self, value: Any, row: int) -> int:
         if (problem := self._problem(value)) is not None:
             raise ValueError(f"data: {row_name(self.table, row)} has the label {value!r} {problem}.")
-        named = self._named(_spelled(value, self.names))
+        named = _named(_spelled(value, self.names), self.labels)
         index = self._numbered(value) if named is None else named
         assert index is not None
         return index
@@ -227,7 +227,7 @@ class _GoldLabels:
     def _problem(self, value: Any) -> str | None:
         """Why a label is no class of the model, or not for certain."""
         spelled = _spelled(value, self.names)
-        named, number = self._named(spelled), self._numbered(value)
+        named, number = _named(spelled, self.labels), self._numbered(value)
         classes = ", ".join(f"{i} ({label})" for i, label in enumerate(self.labels))
         if named is None and number is None:
             return f"in the column {self.column!r}, which the model does not have; its classes are {classes}"
@@ -243,12 +243,6 @@ class _GoldLabels:
             f"number, and other labels there are no names of classes; expected only names of the model's classes, "
             f"{classes}, or only their numbers"
         )
-
-    def _named(self, name: str) -> int | None:
-        try:
-            return find_target(name, self.labels)
-        except ValueError:
-            return None
 
     def _numbered(self, value: Any) -> int | None:
         if isinstance(value, str) and (digits := value.strip().removeprefix("+")).isdecimal():
@@ -276,18 +270,48 @@ def _is_empty(label: Any) -> bool:
     return label is None or label == "" or label != label  # NaN
 
 
-def names_of_labels(table: Any, column: str, labels: Sequence[str]) -> tuple[list[str], str]:
+class LabelNames(NamedTuple):
     """What a column of gold labels has in each row: the name of the model's class, "" for no label.
 
-    The second says why a label is no class of the model, or not for certain: then the labels are as they are. It is
-    empty where all are classes.
+    ``problem`` says why a label is no class of the model, or not for certain, and is empty where all are classes. Rows
+    with such a label have it as it is written. Where ``are_classes`` is false, no row's label is one for certain.
     """
+
+    names: list[str]
+    problem: str = ""
+    are_classes: bool = True
+
+
+def names_of_labels(table: Any, column: str, labels: Sequence[str]) -> LabelNames:
+    """The gold labels of a column by the names of the model's classes."""
+    rows = range(len(table))
     try:
-        gold = _GoldLabels(table, column, labels).of_rows(range(len(table)), required=False)
+        gold = _GoldLabels(table, column, labels).of_rows(rows, required=False)
     except ValueError as error:
         names = getattr(table.features[column], "names", None)
-        return ["" if value is None else _spelled(value, names) for value in table[column]], str(error)
-    return ["" if (number := gold[row]) is None else labels[number] for row in range(len(table))], ""
+        written = ["" if value is None else _spelled(value, names) for value in table[column]]
+        # Numbers are no names: of 1 to N, say, all are other classes than they seem, and not only N.
+        numbers = [_named(name, labels) for name in written]
+        if any(map(_is_number, written)) or not any(number is not None for number in numbers):
+            return LabelNames(written, str(error), are_classes=False)
+        pairs = zip(written, numbers, strict=True)
+        return LabelNames([name if number is None else labels[number] for name, number in pairs], str(error))
+    return LabelNames(["" if (number := gold[row]) is None else labels[number] for row in rows])
+
+
+def _named(name: str, labels: Sequence[str]) -> int | None:
+    try:
+        return find_target(name, labels)
+    except ValueError:
+        return None
+
+
+def _is_number(name: str) -> bool:
+    try:
+        float(name)
+    except ValueError:
+        return False
+    return True
 
 
 def _example(table: Any, columns: Columns, number: int, gold: int | None) -> Example:

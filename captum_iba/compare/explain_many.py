@@ -92,6 +92,7 @@ def explain_texts(
     show_progress: bool = False,
     keep: str | os.PathLike[str] | None = None,
     on_batch: Callable[[int], object] = lambda _: None,
+    on_kept: Callable[[int], object] = lambda _: None,
     **settings: Any,
 ) -> list[TextAttribution]:
     """Explain many texts by the workers of an executor, as :meth:`captum_iba.text.TextExplainer.explain` does here.
@@ -109,6 +110,8 @@ def explain_texts(
         keep (path, optional): Folder for finished batches: the same call with the same folder goes on where it
             stopped, by any executor. Default: None.
         on_batch (Callable, optional): Called with the number of texts that are finished. Default: nothing is called.
+        on_kept (Callable, optional): Called with the number of texts that the folder has from before. Default:
+            nothing is called.
         **settings: All other arguments of ``explain``.
 
     Returns:
@@ -147,7 +150,7 @@ def explain_texts(
         parts += [f"{len(bottleneck.layers)} {classifier.max_length}", json.dumps(preset_values(), sort_keys=True)]
         kept = KeptResults(Path(keep), TextAttribution, explainer, device, settings, parts, statistics)
     results: dict[int, TextAttribution] = {}
-    explained = _explained(executor, _Explaining(explainer, settings), "explain", device, calls, kept)
+    explained = _explained(executor, _Explaining(explainer, settings), "explain", device, calls, kept, on_kept)
     bar: Any = progress(explained, "Texts", len(batches)) if show_progress else explained
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", re.escape(MASK_LOST_PREDICTION))  # once for all batches, new and kept
@@ -170,6 +173,7 @@ def explain_prompts(
     show_progress: bool = False,
     keep: str | os.PathLike[str] | None = None,
     on_prompt: Callable[[int], object] = lambda _: None,
+    on_kept: Callable[[int], object] = lambda _: None,
     **settings: Any,
 ) -> list[GenerationAttribution]:
     """Explain the responses to many prompts, each as :meth:`captum_iba.text.GenerationExplainer.explain` does.
@@ -187,6 +191,8 @@ def explain_prompts(
         keep (path, optional): Folder for finished prompts: the same call with the same folder goes on where it
             stopped, by any executor. Default: None.
         on_prompt (Callable, optional): Called with the number of prompts that are finished. Default: nothing is called.
+        on_kept (Callable, optional): Called with the number of prompts that the folder has from before. Default:
+            nothing is called.
         **settings: All other arguments of ``explain``; ``gen_args`` are for the responses that are generated.
 
     Returns:
@@ -228,7 +234,7 @@ def explain_prompts(
         kept = KeptResults(Path(keep), GenerationAttribution, explainer, device, settings, [preset])
     results: dict[int, GenerationAttribution] = {}
     worker = _Explaining(explainer, {**settings, "show_progress": show_progress and len(calls) == 1}, len(calls) > 1)
-    explained = _explained(executor, worker, "explain_prompts", device, calls, kept)
+    explained = _explained(executor, worker, "explain_prompts", device, calls, kept, on_kept)
     bar: Any = progress(explained, "Prompts", len(calls)) if show_progress and len(calls) > 1 else explained
     for number, batch_results in bar:
         results.update(zip(batches[number], batch_results, strict=True))
@@ -253,15 +259,19 @@ def _explained(
     device: str | None,
     calls: Sequence[tuple[Any, ...]],
     kept: KeptResults[Result] | None,
+    on_kept: Callable[[int], object],
 ) -> Iterator[tuple[int, list[Result]]]:
     """Number and results of every call, those that were kept first."""
-    missing = []
+    missing, n_found = [], 0
     for number, call in enumerate(calls):
         results = None if kept is None else kept.read(call)
         if results is None:
             missing.append((number, call))
         else:
+            n_found += len(results)
             yield number, results
+    if kept is not None:
+        on_kept(n_found)
     if not missing:
         return
     with executor.open(worker, device) as workers:

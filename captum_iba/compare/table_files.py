@@ -100,6 +100,8 @@ def decoded(content: bytes) -> str:
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
+        if 0 in content[:1024]:
+            raise ValueError("it has zero bytes, and is no text; expected UTF-8") from error
         how = "iconv -f LATIN1 -t UTF-8 converts a file in Latin-1"
         raise ValueError(f"it is not UTF-8 ({error.reason} at byte {error.start}); {how}") from error
 

@@ -63,6 +63,30 @@ def check_texts(texts: Any, pairs: Any = None, labels: Sequence[str] = ()) -> tu
     return first, list(second)
 
 
+# Parts of names of classes of pairs of texts, and what classes without names are called.
+_OF_PAIRS = re.compile(
+    "entail|contra|equivalent|duplicate|paraphrase|similar|same|match|relevan|related|answer|support|refute|label_"
+    r"|\b(yes|no|true|false|agree|disagree)\b",
+    re.IGNORECASE,
+)
+
+
+def doubt_of_pairs(paired: bool, labels: Sequence[str]) -> str:
+    """Why the number of texts in an input may not be what the model was trained on, by its classes; or empty."""
+    classes = ", ".join(labels)
+    if not paired and any("entail" in label.casefold() for label in labels):
+        return (
+            f"pairs is None, and the classes {classes} are of pairs of texts, such as a premise and a hypothesis; the "
+            "model reads one text alone. Give the second text (pairs, --pair)"
+        )
+    if paired and len(labels) > 1 and not any(map(_OF_PAIRS.search, labels)):
+        return (
+            f"pairs is given, and the classes {classes} may be of single texts; the model reads both texts as one. "
+            "Leave pairs (--pair) out unless the model was trained on pairs"
+        )
+    return ""
+
+
 def _strings(values: Any, name: str) -> list[str]:
     # A table gives the names of its columns, and a set has no order.
     no_list = isinstance(values, (bytes, Mapping, set, frozenset)) or hasattr(values, "columns")

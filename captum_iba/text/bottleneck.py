@@ -176,8 +176,9 @@ class ClassifierBottleneck:
         if repeats == 1 or settings.noise_around_input or not statistics or len(grouped) < len(statistics):
             if repeats > 1 and not settings.n_samples:
                 raise ValueError(
-                    f"repeats is {repeats}, but nothing varies: n_samples is 0, and the statistics do not keep those "
-                    "of groups of texts; expected statistics from estimate_statistics, or n_samples of at least 1"
+                    f"repeats is {repeats}, but nothing varies: n_samples is 0, and the statistics are of one text, or "
+                    "do not keep those of groups of texts; expected statistics that estimate_statistics gathered from "
+                    "at least 2 texts (better a few hundred), or n_samples of at least 1"
                 )
             return [self] * repeats
         others = []

@@ -71,7 +71,7 @@ def keep_positions(encoded: EncodedText, positions: Sequence[int]) -> EncodedTex
 def check_by_deletion(
     classifier: Classifier, encoded: EncodedText, attribution: TextAttribution, batch_size: int
 ) -> DeletionCheck | None:
-    """Probabilities of the target without the leading, the least, and random words, as many.
+    """Probabilities of the target without the leading, the least, and as many other words at random.
 
     The leading ones are those that a reader is shown, with 80% of the bits, at most half of all; where the model needs
     hardly anything, one in nine. Each of the leading ones is also deleted alone. What is explained itself, a word or an
@@ -111,10 +111,11 @@ def check_by_deletion(
 def kept_in_check(
     order: npt.NDArray[np.intp], n_leading: int, seed: int, by_bits: npt.NDArray[np.intp] | None = None
 ) -> npt.NDArray[np.bool_]:
-    """The words that a check keeps: all, all but the leading, the least, and random ones, (3 + ``N_RANDOM``, W).
+    """The words that a check keeps: all, all but the leading, the least, and others at random, (3 + ``N_RANDOM``, W).
 
     ``order`` has the numbers of the words, the most relevant one first; ``by_bits``, where that is another order, those
-    with the most bits first. The least ones have the fewest bits of those that are not leading.
+    with the most bits first. The least ones have the fewest bits of those that are not leading. So that a leading word
+    is not deleted on both sides of the comparison, the random ones are drawn from those that are not leading, too.
 
     As many are deleted as are leading, at most half of all; one in nine where none is.
     """
@@ -124,7 +125,8 @@ def kept_in_check(
     least = order if by_bits is None else by_bits[~np.isin(by_bits, order[:n_deleted])]
     least = least if len(least) else order  # of a single one
     deleted = [order[:0], order[:n_deleted], least[-n_deleted:]]
-    deleted += [generator.permutation(n_words)[:n_deleted] for _ in range(N_RANDOM)]
+    others = order[n_deleted:] if n_words > 1 else order
+    deleted += [generator.permutation(others)[:n_deleted] for _ in range(N_RANDOM)]
     kept = np.ones((len(deleted), n_words), dtype=bool)
     for row, words in zip(kept, deleted, strict=True):
         row[words] = False

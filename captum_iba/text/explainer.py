@@ -23,6 +23,7 @@ from captum_iba.text.arguments import (
     ExplainOptions,
     check_keywords,
     check_texts,
+    doubt_of_pairs,
     resolve_text_settings,
     targets_per_text,
 )
@@ -308,12 +309,9 @@ class TextExplainer:
             encoded, targets = [item.encoded for item in found], [item.column for item in found]
             about = [item.about for item in found]
         paired = encoded[0].pair is not None
-        if not paired and not self._warned_of_pairs and _decides_on_pairs(self.classifier.labels):
+        if not self._warned_of_pairs and (doubt := doubt_of_pairs(paired, self.classifier.labels)):
             self._warned_of_pairs = True
-            warn_user(
-                f"pairs is None, and the classes {', '.join(self.classifier.labels)} are of pairs of texts, such as a "
-                "premise and a hypothesis; the model reads one text alone. Give the second text (pairs, --pair)"
-            )
+            warn_user(doubt)
         if not settings.noise_around_input:
             self._find_statistics(paired, show_progress)
         self._check_statistics(warn=not settings.noise_around_input)
@@ -476,8 +474,3 @@ class TextExplainer:
         """
         self.statistics = statistics = layer_statistics.load(path, self.layers)
         return statistics
-
-
-def _decides_on_pairs(labels: Sequence[str]) -> bool:
-    """Whether classes are those of natural language inference."""
-    return any("entail" in label.casefold() for label in labels)

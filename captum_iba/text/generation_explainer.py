@@ -146,8 +146,8 @@ class GenerationExplainer:
                         per part and two more; their bits stay as they are. Where all of these parts speak against
                         the response, twice as many are measured. 0 for the order of the bits alone.
                         Default: 8
-            check (bool): Whether to delete the leading parts, the least, and random ones; there is nothing to check
-                        where no part speaks for the response.
+            check (bool): Whether to delete the leading parts, the least, and others at random; there is nothing to
+                        check where no part speaks for the response.
                         Default: False
             gen_args (dict, optional): Arguments of ``generate``. With a response only those by which the decoder of an
                         encoder-decoder begins, such as ``forced_bos_token_id``. A model that samples gives the same

@@ -76,7 +76,7 @@ class PromptCheck:
         probability (float): With all parts.
         without_leading (float): Without the leading parts.
         without_least (float): Without the parts with the fewest bits among the others.
-        without_random (float): Without random parts, the mean over ``n_random`` draws.
+        without_random (float): Without as many other parts at random, the mean over ``n_random`` draws.
         n_random (int): Number of these draws.
     """
 

@@ -146,7 +146,7 @@ def rerank_by_removal(removal: LogProbability, result: GenerationAttribution, co
 
 
 def check_by_removal(removal: LogProbability, result: GenerationAttribution) -> PromptCheck | None:
-    """Probabilities without the leading parts, the least, and random ones; None where none speaks for the response."""
+    """Probabilities without the leading parts, the least, and others at random; None where none is for the response."""
     if not result.leading and any(part.effect is not None for part in result.parts):
         return None  # all parts with bits speak against the response
     by_bits = np.lexsort((-result.bits, -result.shares))

@@ -102,7 +102,7 @@ class DeletionCheck:
         probability (float): With all words.
         without_leading (float): Without the words with the most bits.
         without_least (float): Without the words with the fewest bits.
-        without_random (float): Without random words, the mean of ``n_random`` draws.
+        without_random (float): Without as many other words at random, the mean of ``n_random`` draws.
         n_random (int): Number of these draws.
         without_each (tuple of float): Without one of the leading words alone, the one with the most bits first; of the
             first eight, if there are several.

@@ -205,8 +205,8 @@ class ImageExplainer:
             rerank (int, optional): Number of regions with the most bits whose order is settled by removal
                 (:func:`captum_iba.vision.order_by_removal`), in four forward passes per region and two more. 0
                 leaves the order of the bits. Default: 8 for ``"default"``, else 0.
-            check (bool): Whether to remove the leading regions, the least, and random ones, and keep the probabilities
-                in ``result.check``. Default: False.
+            check (bool): Whether to remove the leading regions, the least, and others at random, and keep the
+                probabilities in ``result.check``. Default: False.
             seed (int): Seed of the noise. Default: 0.
             batch_size (int): Number of images, or rows, per batch. Default: 8.
             internal_batch_size (int, optional): Largest number of rows (images times noise samples) of a forward pass.

@@ -78,7 +78,7 @@ class ImageCheck:
         probability (float): With all regions.
         without_leading (float): Without the leading regions.
         without_least (float): Without those with the fewest bits among the others.
-        without_random (float): Without random regions, the mean over ``n_random`` draws.
+        without_random (float): Without as many other regions at random, the mean over ``n_random`` draws.
         n_random (int): Number of these draws.
     """
 

@@ -23,7 +23,7 @@ def settled_by_removal(removal: RegionRemoval, result: ImageAttribution, count: 
 
 
 def check_of_regions(removal: RegionRemoval, result: ImageAttribution, seed: int) -> ImageCheck:
-    """Probabilities without the leading regions, the least, and random ones."""
+    """Probabilities without the leading regions, the least, and others at random."""
     by_bits = np.lexsort((-result.region_shares,))
     kept = kept_in_check((-result.scores).argsort(), len(result.leading), seed % 2**63, by_bits)
     whole, without_leading, without_least, *others = removal(torch.from_numpy(kept)).tolist()

@@ -14,12 +14,13 @@ from captum_iba.visualization.pieces import (
     Drawable,
     DrawableBits,
     Part,
+    TokenMap,
     check_same_text,
     format_number,
     full_color,
     layer_names,
     parts,
-    scale_of,
+    token_parts,
 )
 
 if TYPE_CHECKING:
@@ -139,9 +140,9 @@ def plot_tokens(attribution: Drawable, ax: Axes | None = None) -> tuple[Figure |
         >>> [text.get_text() for text in ax.texts][:3]
         ['[CLS]', 'a', 'film']
     """
-    scale = scale_of(attribution)
+    drawn = token_parts(attribution)
     width = _WIDTH if ax is None else ax.get_window_extent().width / ax.figure.dpi * _POINTS
-    lines = _lines(list(parts(attribution)), width)
+    lines = _lines(drawn.parts, width)
     height = len(lines) * _LINE_HEIGHT + _SCALE_HEIGHT
     figure, ax = axes_on(ax, (width + 12) / _POINTS, (height + 12) / _POINTS)
     # One unit is one point, unless the axes are too low for the text.
@@ -150,8 +151,8 @@ def plot_tokens(attribution: Drawable, ax: Axes | None = None) -> tuple[Figure |
     ax.set_axis_off()
     for number, line in enumerate(lines):
         for part, left, wide in line:
-            _draw_word(ax, part, left, wide, number * _LINE_HEIGHT, scale)
-    _draw_scale(ax, min(width, 200.0), len(lines) * _LINE_HEIGHT + 10, scale)
+            _draw_word(ax, part, left, wide, number * _LINE_HEIGHT, drawn)
+    _draw_scale(ax, min(width, 200.0), len(lines) * _LINE_HEIGHT + 10, drawn.scale)
     return figure, ax
 
 
@@ -267,16 +268,16 @@ def _text_width(text: str, size: float) -> float:
     return float(width)
 
 
-def _draw_word(ax: Axes, part: Part, left: float, wide: float, top: float, scale: Scale) -> None:
+def _draw_word(ax: Axes, part: Part, left: float, wide: float, top: float, drawn: TokenMap) -> None:
     from matplotlib.patches import Rectangle
 
     filled, ink = "none", INK
     style: dict[str, Any] = {"edgecolor": "none"}
-    level = scale.level(part.depth) if part.kind != "gap" else 0
+    level = drawn.level(part) if part.kind != "gap" else 0
     if level is None:
         style = {"edgecolor": SOFT, "hatch": "////", "linewidth": 0.6, "facecolor": "white"}
     elif level != 0:
-        filled, ink = colors(scale)[level - scale.levels[0]]
+        filled, ink = colors(drawn.scale)[level - drawn.scale.levels[0]]
     if part.kind == "special":
         ink = SOFT if level in (0, None) else ink
         style = {"edgecolor": LINE, "linestyle": "--", "linewidth": 0.6, **({"hatch": "////"} if level is None else {})}

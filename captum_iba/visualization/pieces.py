@@ -114,6 +114,8 @@ class DrawableScores(Protocol):
 NEUTRAL_TEXTS = "neutral texts"
 """Origin of the statistics where no others are given."""
 
+THROUGH_THE_MASK = "through the mask"
+"""With only the information left that the mask lets through."""
 HARDLY_ANYTHING = "The model needs hardly anything of this text."
 # Below this share of the target probability, a mask has lost the prediction.
 KEPT_PROBABILITY = 0.5
@@ -265,8 +267,8 @@ class TokenMap:
         return "na" if level is None else color_class(level, self.scale.signed)
 
     def level(self, part: Part) -> int | None:
-        """Step of the scale of a part; None where its number is NaN or infinite."""
-        return self.scale.level(part.depth)
+        """Step of the scale of a part, the lowest where the model needs hardly anything; None for NaN and infinity."""
+        return self.scale.level(0.0 if self.hardly_anything and math.isfinite(part.depth) else part.depth)
 
     def label(self, part: Part) -> str:
         """Number of a part with its unit; "n/a" where it is NaN or infinite."""
@@ -340,7 +342,7 @@ def remark(attribution: DrawableBits) -> str:
     masked, check = attribution.masked_probability, attribution.check
     if lost_prediction(attribution):
         return (
-            f"The mask closes too much: through it, {attribution.measured} is {masked:.1%}, and "
+            f"The mask closes too much: {THROUGH_THE_MASK}, {attribution.measured} is {masked:.1%}, and "
             "bits may be too few. A smaller beta, or statistics from texts like this help."
         )
     if 0 < attribution.open_bits < _PARTS * attribution.unneeded_bits:
@@ -353,7 +355,7 @@ def remark(attribution: DrawableBits) -> str:
         return ""
     if masked is None:
         return HARDLY_ANYTHING
-    through = f"through the mask, {attribution.measured} is {masked:.1%}"
+    through = f"{THROUGH_THE_MASK}, {attribution.measured} is {masked:.1%}"
     is_likely = attribution.target_probability >= 0.5
     if masked < attribution.target_probability - _LARGE_DROP or (is_likely and masked < 0.5):
         return f"Hardly any bits above the floor pass the mask: {through}."

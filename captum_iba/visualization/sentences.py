@@ -1,4 +1,4 @@
-"""Sentences below an attribution: what repeats and the check by deletion say, and what the percentages are of."""
+"""Sentences below an attribution: what repeats, the check by deletion and the mask say, and what percentages are of."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from collections.abc import Sequence
 
 from captum_iba.visualization.pieces import (
     NEUTRAL_TEXTS,
+    THROUGH_THE_MASK,
     DrawableBits,
     DrawableCheck,
     format_number,
     format_probability,
+    remark,
     visible,
 )
 from captum_iba.visualization.words import RankedWord, has_neutral_statistics, place_in_texts, ranked_words, ranking
@@ -18,13 +20,14 @@ from captum_iba.visualization.words import RankedWord, has_neutral_statistics, p
 # Of the probability that is left: a smaller change is no finding of a check, and a smaller decrease a weak one.
 _SAME, _MOST = 0.99, 0.85
 _MOST_OPPONENTS, _NAMED, _NOTICEABLE = 5, 5, 0.03
-_IMPROBABLE = 0.01
+# A class that is not predicted and has less is not one that words can take away.
+_RULED_OUT, _IMPROBABLE = 0.01, 0.05
 NO_EFFECT = 0.005
 """Effect of a part, in nats, that is shown as 0.00."""
 
 
 def notes(attribution: DrawableBits, listed: int | None = None) -> list[str]:
-    """Sentences on repeats, and on the check by deletion, as far as there are such.
+    """Sentences on repeats, the check by deletion and the probability through the mask, as far as there are such.
 
     ``listed`` is the number of words that the reader sees, by default all.
     """
@@ -43,9 +46,22 @@ def notes(attribution: DrawableBits, listed: int | None = None) -> list[str]:
             sentences.append(f"{_leader(attribution)} ({legend}).")
     if attribution.check is not None:
         check, what = attribution.check, attribution.measured
-        can_contradict, of_all = bool(ranked_words(attribution)[0]), check.n_words == len(_deletable(attribution))
-        sentences.append(check_sentence(check, check.n_words, what, "word", listed, can_contradict, of_all))
+        sentence = check_sentence(
+            check,
+            check.n_words,
+            what,
+            "word",
+            listed,
+            can_contradict=bool(ranked_words(attribution)[0]),
+            of_all=check.n_words == len(_deletable(attribution)),
+            is_improbable=_is_improbable(attribution),
+        )
+        sentences.append(sentence)
         sentences += filter(None, [_alone(attribution), _without_least(attribution)])
+    masked = attribution.masked_probability
+    if masked is not None and THROUGH_THE_MASK not in remark(attribution):
+        through = f"{THROUGH_THE_MASK.capitalize()}, with these bits alone"
+        sentences.append(f"{through}, {attribution.measured} is {format_probability(masked)}.")
     return sentences
 
 
@@ -95,7 +111,7 @@ def _without_least(attribution: DrawableBits) -> str:
     """What it means if the words with the fewest bits raise the probability, or lower it, when they are deleted."""
     check = attribution.check
     rises = check.without_least >= check.probability + _NOTICEABLE
-    falls = check.without_least <= _MOST * check.probability and check.probability >= _IMPROBABLE
+    falls = check.without_least <= _MOST * check.probability and not _is_improbable(attribution)
     deletable = _deletable(attribution)
     if not (rises or falls) or check.n_words == len(deletable):
         return ""
@@ -117,6 +133,13 @@ def _deletable(attribution: DrawableBits) -> list[int]:
     return [i for i in ranking(attribution) if about is None or not about.holds(*place_in_texts(words[i]))]
 
 
+def _is_improbable(attribution: DrawableBits) -> bool:
+    """Whether the target has so little probability with all words that no word can take much of it away."""
+    probability = attribution.check.probability
+    is_predicted = attribution.target_label == attribution.predicted_label
+    return bool(probability < (_RULED_OUT if is_predicted else _IMPROBABLE))
+
+
 def check_sentence(
     check: DrawableCheck,
     count: int,
@@ -125,6 +148,7 @@ def check_sentence(
     listed: int | None = None,
     can_contradict: bool = True,
     of_all: bool = False,
+    is_improbable: bool = False,
 ) -> str:
     """The check by deletion: the effect of the leading words first, then those of others, and what follows from it.
 
@@ -138,6 +162,7 @@ def check_sentence(
             Default: True.
         of_all (bool): Whether the deleted words are all that there are, so that there is nothing to compare with.
             Default: False.
+        is_improbable (bool): Whether the model gives it little probability with all words, too. Default: False.
 
     Returns:
         str: One or two sentences.
@@ -154,26 +179,30 @@ def check_sentence(
     verb = falls if left <= _SAME else "rises" if left >= 1 / _SAME else "hardly changes"
     several = f"{count} " if count > 1 else ""
     words = f"{noun}s" if several else noun
+    at_random = f"{several}other {words} at random" if several else f"another {noun} at random"
     shown = ""
     if listed is not None and listed < count:
         shown = f" ({listed} of them listed)" if listed else " (not listed)"
     probabilities = (check.probability, check.without_leading, check.without_random, check.without_least)
     whole, leading, random, least = map(format_probability, probabilities)
+    if whole == leading and verb != "hardly changes":
+        whole, leading = (f"{probability:.3%}" for probability in probabilities[:2])
     deleted = f"{'all' if several else 'the'} {several}{words}" if of_all else f"the leading {several}{words}{shown}"
     sentence = f"Check: without {deleted} {what} {verb} ({whole} to {leading})"
     if not of_all:
         sentence += (
-            f"; without {several or 'a '}random {words} it is {random} (mean of {check.n_random}), "
+            f"; without {at_random} it is {random} (mean of {check.n_random}), "
             f"without the {several}{words} with the fewest bits {least}"
         )
     sentence += "."
-    if check.probability < _IMPROBABLE:
-        return f"{sentence} The model rules it out with all {noun}s, too: there is little to explain."
+    if is_improbable or check.probability < _RULED_OUT:
+        gives = "rules it out" if check.probability < _RULED_OUT else "gives it little probability"
+        return f"{sentence} The model {gives} with all {noun}s, too: there is little to explain."
     if of_all:
         return sentence
     if can_contradict and check.without_leading >= check.without_random:
         sentence += (
-            f" Deleting the leading {words} lowers it no more than deleting {'' if several else 'a '}random {words}: "
+            f" Deleting the leading {words} lowers it no more than deleting {at_random.removeprefix(several)}: "
             "the check does not confirm this order."
         )
     elif can_contradict and left > _SAME:
@@ -186,16 +215,16 @@ def check_sentence(
 
 
 VERDICTS = ("falls", "falls a little", "not confirmed")
-"""What the probability does without the leading words: the last, no more than without random ones, or not by 1%."""
+"""What the probability does without the leading words: the last, no more than without others, or not by 1%."""
 
 
 def verdict(attribution: DrawableBits) -> str:
     """One of :data:`VERDICTS`; empty where a check says nothing of the order.
 
-    That is where there is none, where no word leads or all are deleted, and for a class that is ruled out.
+    That is where there is none, where no word leads or all are deleted, and for a class of little probability.
     """
     check = attribution.check
-    if check is None or check.probability < _IMPROBABLE or not ranked_words(attribution)[0]:
+    if check is None or _is_improbable(attribution) or not ranked_words(attribution)[0]:
         return ""
     if check.n_words == len(_deletable(attribution)):
         return ""
@@ -214,7 +243,7 @@ def verdicts(attributions: Sequence[DrawableBits]) -> str:
     falls, little, not_confirmed = (counts[said] for said in VERDICTS)
     return (
         f"Without its leading words the probability falls by more than 15% of it in {falls} of {n_judged} texts, by "
-        f"less in {little}, and not, or no more than without random words, in {not_confirmed}{unjudged}."
+        f"less in {little}, and not, or no more than without other words, in {not_confirmed}{unjudged}."
     )
 
 

@@ -41,7 +41,7 @@ class RankedWord(NamedTuple):
     @property
     def alone(self) -> str:
         """The probability without this word alone, for readers; empty if that was not checked."""
-        return "" if math.isnan(self.without) else f"without it {format_probability(self.without)}"
+        return "" if math.isnan(self.without) else f"probability without it {format_probability(self.without)}"
 
     @property
     def is_zero(self) -> bool:

@@ -7,7 +7,7 @@ import math
 import datasets
 import pytest
 
-from captum_iba.cli.text_files import has_columns, read_texts
+from captum_iba.cli.text_files import has_columns, read_columns
 from captum_iba.compare import table_files
 from captum_iba.compare.data import Columns, find_columns, fingerprint, load_data, names_of_labels, open_table
 from tests.compare.conftest import LABELS, rows_of_texts, write_lines
@@ -210,7 +210,7 @@ def test_a_carriage_return_alone_parts_neither_rows_nor_texts(tmp_path):
         lines = tmp_path / "lines.txt"
         lines.write_bytes(content)
         assert [example.text for example in load_data(str(lines), None).examples] == texts
-        assert read_texts(str(lines), None, None) == (texts, None)
+        assert read_columns(str(lines), None, None)[:2] == (texts, None)
 
 
 def test_rows_without_a_label_are_explained_by_their_predicted_class(tmp_path):
@@ -249,9 +249,9 @@ def test_labels_that_are_classes_by_number_and_by_name_stay_as_they_are():
     """Stars 0 to 4 in the table, "1" to "5" in the model: 0 was taken for a number, and the others for names."""
     column = {"text": ["a film"] * 5, "label": ["0", "1", "2", "3", "4"]}
     table = table_files.FileTable(column, None)
-    names, problem = names_of_labels(table, "label", ["1", "2", "3", "4", "5"])
-    assert names == ["0", "1", "2", "3", "4"] and "'label'" in problem
-    assert names_of_labels(table, "label", list("abcde")) == (list("abcde"), "")
+    names, problem, are_classes = names_of_labels(table, "label", ["1", "2", "3", "4", "5"])
+    assert names == ["0", "1", "2", "3", "4"] and "'label'" in problem and not are_classes
+    assert names_of_labels(table, "label", list("abcde")) == (list("abcde"), "", True)
 
 
 def test_labels_with_a_fraction_of_zero_are_read_as_without():
@@ -259,7 +259,19 @@ def test_labels_with_a_fraction_of_zero_are_read_as_without():
     names = ["1", "2", "3", "4", "5"]
     for column in (["1.0", "2.0", "4.0", ""], [1.0, 2.0, 4.0, None], [1.0, 2.0, 4.0, math.nan], [1, 2, 4, None]):
         table = table_files.FileTable({"text": ["a"] * 4, "label": column}, None)
-        assert names_of_labels(table, "label", names) == (["1", "2", "4", ""], "")
+        assert names_of_labels(table, "label", names) == (["1", "2", "4", ""], "", True)
     table = table_files.FileTable({"text": ["a"] * 2, "label": ["1.0", "2.0"]}, None)
-    assert names_of_labels(table, "label", ["2.0", "1.0"]) == (["1.0", "2.0"], "")
-    assert names_of_labels(table, "label", ["bad", "good", "fine"]) == (["good", "fine"], "")
+    assert names_of_labels(table, "label", ["2.0", "1.0"]) == (["1.0", "2.0"], "", True)
+    assert names_of_labels(table, "label", ["bad", "good", "fine"]) == (["good", "fine"], "", True)
+
+
+def test_labels_that_are_no_classes_do_not_keep_others_from_being_compared():
+    """One "mixed" among positive and negative; of numbers, one that is no class says that all may be others."""
+    classes = ["negative", "positive"]
+    table = table_files.FileTable({"text": ["a film"] * 4, "label": ["Negative", "mixed", "positive", ""]}, None)
+    names, problem, are_classes = names_of_labels(table, "label", classes)
+    assert names == ["negative", "mixed", "positive", ""] and "'mixed'" in problem and are_classes
+    for column in (["1", "2", "2"], ["positive", "2", "positive"], ["mixed", "unclear", ""]):
+        table = table_files.FileTable({"text": ["a film"] * 3, "label": column}, None)
+        names, problem, are_classes = names_of_labels(table, "label", classes)
+        assert names == column and problem and not are_classes

@@ -15,7 +15,7 @@ import pytest
 import torch
 import transformers
 
-from captum_iba.cli.text_files import read_columns, read_texts
+from captum_iba.cli.text_files import read_columns
 from captum_iba.compare import ComparisonConfig, prepare, write_report
 from captum_iba.compare.code_digest import code_digest
 from captum_iba.compare.data import load_data
@@ -101,14 +101,14 @@ def test_texts_of_a_table_are_read_as_they_are_written(tmp_path):
     words = ["None", "NA", "null", "nan", "007", "1e5", "0", ""]
     path = write(tmp_path / "data.csv", "".join(f"{row}\n" for row in ["text,text_pair", *(f"a,{w}" for w in words)]))
     assert [example.pair for example in load_data(str(path), None).examples] == words
-    assert read_texts(str(path), None, None) == (["a"] * len(words), words)
+    assert read_columns(str(path), None, None)[:2] == (["a"] * len(words), words)
     path = write(tmp_path / "data.tsv", "text\tlabel\n007\t0\nNone\t1\n")
     assert [example.text for example in load_data(str(path), LABELS).examples] == ["007", "None"]
 
 
 def test_numbers_of_a_table_are_texts_for_explain(tmp_path):
     path = write_lines(tmp_path / "data.jsonl", [{"text": 0}, {"text": 7}])
-    assert read_texts(str(path), None, None) == (["0", "7"], None)
+    assert read_columns(str(path), None, None)[:2] == (["0", "7"], None)
 
 
 def test_the_row_without_a_label_is_named(tmp_path):
@@ -186,7 +186,7 @@ def test_labels_with_blanks_and_signs_and_rows_with_a_comma_too_many(tmp_path):
     path = write(tmp_path / "blanks.csv", 'text,label\n"good", 1\n"bad", 0\n"fine",+1\n')
     assert golds(path, ["negative", "positive"]) == ["positive", "negative", "positive"]
     path = write(tmp_path / "comma.csv", "text,pair\ngood,better,\nbad,worse,\n")
-    assert read_texts(str(path), "text", "pair") == (["good", "bad"], ["better", "worse"])
+    assert read_columns(str(path), "text", "pair")[:2] == (["good", "bad"], ["better", "worse"])
 
 
 def test_labels_that_count_from_1_are_refused_whatever_is_sampled(tmp_path):
@@ -213,8 +213,8 @@ def test_a_first_class_that_is_minus_one_is_refused(tmp_path):
     path = write_lines(tmp_path / "data.jsonl", [{"text": "good", "label": 1}, {"text": "bad", "label": -1}] * 3)
     with pytest.raises(ValueError, match="labels -1 to 1, and the model the classes 0 to 1.*it is the first class"):
         load_data(str(path), ["negative", "positive"])
-    names, problem = read_columns(str(path), None, None).names_of_labels(["negative", "positive"])
-    assert names == ["1", "-1"] * 3 and "it is the first class" in problem
+    names, problem, are_classes = read_columns(str(path), None, None).names_of_labels(["negative", "positive"])
+    assert names == ["1", "-1"] * 3 and "it is the first class" in problem and not are_classes
 
 
 def _error_or_gold(path, seed):
@@ -224,7 +224,7 @@ def _error_or_gold(path, seed):
         return "the label" if re.search("line [1-4] has no label", str(error)) else str(error)
 
 
-@pytest.mark.parametrize("read", [lambda path: load_data(path, None), lambda path: read_texts(path, None, None)])
+@pytest.mark.parametrize("read", [lambda path: load_data(path, None), lambda path: read_columns(path, None, None)])
 def test_a_comma_without_quotation_marks_is_an_error_every_time(tmp_path, read):
     path = write(tmp_path / "data.csv", "label,text\n1,a fine, long film\n0,a bad, dull film\n")
     for _ in range(2):
@@ -256,10 +256,10 @@ def test_a_row_without_its_second_text_fails_and_explain_names_it(tmp_path, conf
     row = read_results(tmp_path / "out").rows[0]
     assert row.failed == 1 and row.error == "ValueError: the row has no text in the column 'hypothesis'"
     with pytest.raises(ValueError, match="line 2 has no text in the column 'hypothesis'"):
-        read_texts(str(path), None, None)
+        read_columns(str(path), None, None)
     path = write_lines(tmp_path / "texts.jsonl", [{"text": None}, {"text": "a"}])
     with pytest.raises(ValueError, match="line 1 has no text in the column 'text'"):
-        read_texts(str(path), None, None)
+        read_columns(str(path), None, None)
 
 
 @pytest.mark.parametrize("name", ["data.csv", "data.jsonl", "data.txt", "folder"])
@@ -395,18 +395,18 @@ def test_lists_and_objects_are_no_texts_for_explain(tmp_path, value):
     """pandas writes a table as one object of objects; explained were their Python spellings."""
     path = write_lines(tmp_path / "data.jsonl", [{"text": "good"}, {"text": value}])
     with pytest.raises(ValueError, match=r'line 2 has an? (list|object) in place of a text.*orient="records", lines=T'):
-        read_texts(str(path), None, None)
+        read_columns(str(path), None, None)
     pairs = write_lines(tmp_path / "pairs.jsonl", [{"text": "good", "text_pair": value}])
     with pytest.raises(ValueError, match="line 1 has an? (list|object) in place of a text"):
-        read_texts(str(pairs), None, None)
+        read_columns(str(pairs), None, None)
 
 
 def test_a_number_that_is_none_is_a_missing_text(tmp_path):
     path = write(tmp_path / "data.jsonl", '{"text": 1.5}\n{"text": true}\n{"text": NaN}\n')
     with pytest.raises(ValueError, match="line 3 has no text in the column 'text'; leave the row out"):
-        read_texts(str(path), None, None)
+        read_columns(str(path), None, None)
     write(path, '{"text": 1.5}\n{"text": true}\n')
-    assert read_texts(str(path), None, None) == (["1.5", "True"], None)
+    assert read_columns(str(path), None, None)[:2] == (["1.5", "True"], None)
 
 
 @pytest.mark.parametrize("added", ["base@seed=0", "BASE@seed=1"])

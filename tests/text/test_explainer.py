@@ -554,6 +554,19 @@ def test_a_single_text_for_a_classifier_of_pairs_is_warned_of_once(bert, wordpie
         explainer.explain("the film", "a plot", n_steps=1)
 
 
+def test_a_pair_for_a_classifier_of_single_texts_is_doubted_once(bert, wordpiece):
+    explainer = TextExplainer(bert, wordpiece, layer=2)
+    explainer.estimate_statistics(["the film was good"])
+    doubt = "classes world, sports, business may be of single texts"
+    for labels, doubted in (["world", "sports", "business"], True), (["LABEL_0", "LABEL_1", "LABEL_2"], False):
+        explainer.classifier.labels = labels
+        for expected in (doubted, False):
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                explainer.explain("the film", "a plot", n_steps=1)
+            assert any(doubt in str(warning.message) for warning in caught) == expected
+
+
 def test_provenance_has_the_fingerprint_of_the_model_as_it_is(bert, wordpiece):
     explainer = TextExplainer(copy.deepcopy(bert), wordpiece, layer=2)
     explainer.estimate_statistics(["the film was good"])

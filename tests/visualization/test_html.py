@@ -117,15 +117,21 @@ def test_colors_begin_at_the_floor_of_each_token():
     assert re.findall(r'class="w q(\d+)"', token_map(one)) == ["0", "10", "20"]
 
 
-@pytest.mark.parametrize(("bits", "floor"), [([0.1, 0.1, 0.1], 0.0), ([4.9, 2.9, 2.3], 1.73)])
+@pytest.mark.parametrize(("bits", "floor"), [([0.1, 0.1, 0.1], 0.0), ([4.9, 2.9, 2.3], 1.73), ([18.9, 2.9, 2.3], 1.73)])
 def test_where_hardly_anything_is_needed_nothing_is_deep_and_pages_say_so(bits, floor):
     one = attribution("next to nothing", bits=bits, unneeded_bits=floor)
     for page in [*pages(one), shown(one, color_system=None)]:
         assert HARDLY_ANYTHING in page and "of the bits above the floor:" not in page
-        assert all(int(level) <= 4 for level in re.findall(r'class="w q(\d+)"', page))
+        assert all(level == "0" for level in re.findall(r'class="w q(\d+)"', page))
     assert "48;2;" not in shown(one, force_terminal=True, color_system="truecolor")  # no background
     enough = attribution("next to nothing", bits=[25.0, *bits[1:]], unneeded_bits=floor)
     assert all(HARDLY_ANYTHING not in page for page in [*pages(enough), str(enough)])
+
+
+def test_the_texts_of_a_pair_are_named():
+    seen = " ".join(Page(token_page([attribution("not one", pair="is not.")])).text.split())
+    assert "first text" in seen and "second text" in seen
+    assert "first text" not in Page(token_page([attribution("not one")])).text
 
 
 def test_the_words_that_hold_80_percent_come_first_with_their_place():
@@ -174,7 +180,9 @@ def test_percent_signs_follow_the_number():
     for page in [*pages(one), str(one)]:
         assert "%" in Page(page).text and not re.search(r"\s%", Page(page).text)
         said = " ".join(Page(page).text.split())
-        assert "falls (75.0% to 10.0%); without a random word it is 40.0% (mean of 10), without the word" in said
+        assert (
+            "falls (75.0% to 10.0%); without another word at random it is 40.0% (mean of 10), without the word" in said
+        )
 
 
 def test_the_decision_comes_first():
