@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
@@ -154,7 +154,8 @@ def find_image_layers(
         shape[2:] for name, shape in shapes.items() if isinstance(modules[name], _CONVOLUTIONS) and len(shape) == 4
     ]
     if names is None:
-        blocks = set(_blocks(model))
+        with_grid = {modules[name] for name, shape in shapes.items() if _may_hold_grid(shape, images)}
+        blocks = set(_blocks(model, with_grid))
         chosen = [name for name, shape in shapes.items() if modules[name] in blocks and _may_hold_grid(shape, images)]
     else:
         chosen = [_known(name, modules, shapes) for name in names]
@@ -286,11 +287,12 @@ def _patch_grid(n_tokens: int, image_size: Sequence[int], patches: Sequence[Sequ
     return max(fitting, key=math.prod, default=None)
 
 
-def _blocks(model: nn.Module) -> Iterator[nn.Module]:
-    """Elements of containers, and in the place of a stage those of its own containers."""
+def _blocks(model: nn.Module, with_grid: Collection[nn.Module]) -> Iterator[nn.Module]:
+    """Elements of containers, and in the place of a stage or of a whole model those of its own containers."""
     for child in model.children():
-        if type(child) in _CONTAINERS or _is_stage(child) or type(model) not in _CONTAINERS:
-            yield from _blocks(child)
+        inside = type(child) in _CONTAINERS or _is_stage(child) or child not in with_grid
+        if inside or type(model) not in _CONTAINERS:
+            yield from _blocks(child, with_grid)
         else:
             yield child
 
@@ -312,7 +314,8 @@ def _is_stage(module: nn.Module) -> bool:
 
 
 def _may_hold_grid(shape: Sequence[int], images: Tensor) -> bool:
-    return len(shape) in (3, 4) and shape[0] == len(images)
+    # What has the shape of the image is the image, normalized.
+    return len(shape) in (3, 4) and shape[0] == len(images) and shape != tuple(images.shape)
 
 
 def _known(name: str, modules: dict[str, nn.Module], shapes: dict[str, tuple[int, ...]]) -> str:

@@ -81,3 +81,14 @@ def test_the_model_is_left_as_it_was(cnn, images):
     find_image_layers(cnn, images)
     assert cnn.training
     assert all(not module._forward_hooks and "forward" not in vars(module) for module in cnn.modules())
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_layers_of_a_model_behind_a_normalization(name):
+    """``nn.Sequential(Normalize(), model)``: the model was taken for a block, which holds no grid."""
+    model, size = ARCHITECTURES[name].build()
+    images = torch.rand(1, 3, size, size)
+    behind = nn.Sequential(nn.Identity(), model)
+    found = find_image_layers(behind, images, None, lambda given: getattr(out := behind(given), "logits", out))
+    alone = find_image_layers(model, images, None, ARCHITECTURES[name].logits(model))
+    assert [layer.name for layer in found] == [f"1.{layer.name}" for layer in alone]
