@@ -4,7 +4,8 @@
 
 The prompt has some 40 sentences, which are the parts. Every method runs in a process of its own, so the peak is its
 own. Rows and tokens are those of forward passes; ours has 10 backward passes beside them, integrated gradients one per
-row. The latter has two steps here, and costs in proportion to them.
+row. The latter has two steps here, and costs in proportion to them. A method that takes longer than ``--limit`` seconds
+is stopped, and the table says so. With ``--methods`` the rows of others are those that were measured before.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ METHODS = {
     "iba": "GenerationExplainer, by its default",
     "context_cite": "ContextCite, 64 removals",
     "ablation": "Captum LLMAttribution(FeatureAblation)",
+    "ablation_one_pass": "the same with forward_in_tokens=False",
     "gradients": "Captum LLMGradientAttribution(LayerIntegratedGradients), 2 steps",
 }
 
@@ -50,18 +52,25 @@ def main() -> None:
     """Run every method in its process, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True)
+    parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
     parser.add_argument("--method", choices=list(METHODS), help="only this one, in this process")
+    parser.add_argument("--limit", type=float, default=3600.0, help="most seconds of a method (default: 3600)")
     options = parser.parse_args()
     if options.method is not None:
         print(json.dumps(measure(options.model, options.method)))
         return
-    rows = []
-    for method in METHODS:
-        command = [sys.executable, "-m", "benchmarks.generation_cost", "--model", options.model, "--method", method]
-        done = subprocess.run(command, check=True, capture_output=True, text=True)
-        rows.append({"method": method, **json.loads(done.stdout.splitlines()[-1])})
-        print(rows[-1], flush=True)
     name = f"generation_cost_{Path(options.model).name}"
+    before = json.loads(path.read_text())["rows"] if (path := RESULTS / f"{name}.json").exists() else []
+    found = {row["method"]: row for row in before}
+    for method in options.methods:
+        command = [sys.executable, "-m", "benchmarks.generation_cost", "--model", options.model, "--method", method]
+        try:
+            done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=options.limit)
+            found[method] = {"method": method, **json.loads(done.stdout.splitlines()[-1])}
+        except subprocess.TimeoutExpired:
+            found[method] = {"method": method, "stopped_after": options.limit}
+        print(found[method], flush=True)
+    rows = [found[method] for method in METHODS if method in found]
     keep(RESULTS / name, "generation_cost", None, f"Cost of one response: {name}", machine(), table(rows), rows=rows)
 
 
@@ -91,9 +100,10 @@ def measure(path: str, method: str) -> dict[str, Any]:
     elif method == "context_cite":
         removal = explainer.removal(prompt, response, granularity="sentence")
         context_cite(removal, len(removal.prompt.names), n_tokens=len(ids))
-    elif method == "ablation":
+    elif method.startswith("ablation"):
         template = TextTemplateInput(" ".join(["{}"] * len(sentences)), sentences)
-        LLMAttribution(FeatureAblation(model), tokenizer).attribute(template, target=response)
+        by_tokens = {"forward_in_tokens": method == "ablation"}
+        LLMAttribution(FeatureAblation(model), tokenizer).attribute(template, target=response, **by_tokens)
     elif method == "gradients":
         inner = LayerIntegratedGradients(model, model.get_input_embeddings())
         LLMGradientAttribution(inner, tokenizer).attribute(
@@ -119,6 +129,9 @@ def table(rows: list[dict[str, Any]]) -> str:
     lines = ["| method | rows | tokens | seconds | peak above the model, MiB |", "|---|---|---|---|---|"]
     first = rows[0]["peak_mib"]
     for row in rows[1:]:
+        if "stopped_after" in row:
+            lines.append(f"| {METHODS[row['method']]} | | | not finished after {row['stopped_after']:,.0f} | |")
+            continue
         numbers = f"{row['rows']} | {row['tokens']:,} | {row['seconds']} | {row['peak_mib'] - first}"
         lines.append(f"| {METHODS[row['method']]} | {numbers} |")
     return "\n".join(lines) + "\n"
