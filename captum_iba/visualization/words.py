@@ -26,7 +26,8 @@ class RankedWord(NamedTuple):
 
     ``spread`` is the standard deviation of the fraction over repeats, NaN without and where it is not shown
     (:func:`has_neutral_statistics`); ``tied``, whether repeats differ in the order of this word and the one before or
-    after it; ``without``, the probability of the target without this word alone, NaN if that was not checked.
+    after it; ``without``, the probability (or closeness, as ``measure`` says) without this word alone, NaN if that was
+    not checked.
     """
 
     word: str
@@ -37,11 +38,12 @@ class RankedWord(NamedTuple):
     tied: bool = False
     is_punctuation: bool = False
     without: float = math.nan
+    measure: str = "probability"
 
     @property
     def alone(self) -> str:
         """The probability without this word alone, for readers; empty if that was not checked."""
-        return "" if math.isnan(self.without) else f"probability without it {format_probability(self.without)}"
+        return "" if math.isnan(self.without) else f"{self.measure} without it {format_probability(self.without)}"
 
     @property
     def is_zero(self) -> bool:
@@ -105,6 +107,7 @@ def ranked_words(attribution: DrawableBits) -> tuple[list[RankedWord], list[Rank
     if has_neutral_statistics(attribution):
         spread = [math.nan] * len(shares)
     places = word_places(attribution)
+    measure = attribution.measured.split()[1]  # of "the probability of positive"
     rows = []
     for i, word in enumerate(attribution.words):
         rows.append(
@@ -115,6 +118,7 @@ def ranked_words(attribution: DrawableBits) -> tuple[list[RankedWord], list[Rank
                 float(shares[i]),
                 float(spread[i]),
                 is_punctuation=_is_punctuation(word.word),
+                measure=measure,
             )
         )
     order = ranking(attribution)
