@@ -23,13 +23,13 @@ MODELS += [
 ]
 
 
-def assert_same(batch, alone):
-    assert batch.bits == pytest.approx(alone.bits, rel=1e-3, abs=1e-3)
+def assert_same(batch, alone, tolerance=1e-3):
+    assert batch.bits == pytest.approx(alone.bits, rel=tolerance, abs=tolerance)
     assert [token.probability for token in batch.tokens] == pytest.approx(
-        [t.probability for t in alone.tokens], rel=1e-4
+        [t.probability for t in alone.tokens], rel=min(tolerance, 1e-4)
     )
-    assert batch.token_bits == pytest.approx(alone.token_bits, rel=1e-3, abs=1e-3)
-    assert batch.masked_probability == pytest.approx(alone.masked_probability, rel=1e-3)
+    assert batch.token_bits == pytest.approx(alone.token_bits, rel=tolerance, abs=tolerance)
+    assert batch.masked_probability == pytest.approx(alone.masked_probability, rel=tolerance)
     assert (batch.response, batch.span, batch.contrast) == (alone.response, alone.span, alone.contrast)
     # Of a random model, rounding can decide whether one more part is among the leading ones.
     if alone.check is not None and batch.check is not None and batch.check.n_parts == alone.check.n_parts:
@@ -38,12 +38,14 @@ def assert_same(batch, alone):
 
 @pytest.mark.parametrize(("build", "family"), MODELS)
 def test_prompts_in_one_batch_are_those_by_themselves(build, family, wordpiece):
-    explainer = GenerationExplainer(build(family), wordpiece)
+    """In double precision; in single precision bits of T5 differ by 5e-4, of rounding."""
+    in_double = family != "gpt_oss"  # whose experts torch multiplies in single precision only
+    explainer = GenerationExplainer(build(family).double() if in_double else build(family), wordpiece)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # improbable responses
         batch = explainer.explain_batch(PROMPTS, RESPONSES, batch_size=3, **QUICK)
         for result, prompt, response in zip(batch, PROMPTS, RESPONSES, strict=True):
-            assert_same(result, explainer.explain(prompt, response, **QUICK))
+            assert_same(result, explainer.explain(prompt, response, **QUICK), tolerance=1e-9 if in_double else 1e-3)
 
 
 @pytest.mark.parametrize(("build", "family"), MODELS)
