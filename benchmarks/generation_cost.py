@@ -88,12 +88,12 @@ def measure(path: str, method: str) -> dict[str, Any]:
     counted = [0, 0]
 
     def count(module: Any, args: Any, inputs: dict[str, Any]) -> None:
-        given = inputs.get("input_ids") if inputs.get("input_ids") is not None else inputs.get("inputs_embeds")
-        given = args[0] if given is None else given
+        given = args[0] if args else inputs["hidden_states"]
         counted[0] += given.shape[0]
         counted[1] += given.shape[0] * given.shape[1]
 
-    model.register_forward_pre_hook(count, with_kwargs=True)
+    # Not at the model: Captum calls its forward, past hooks.
+    model.base_model.layers[0].register_forward_pre_hook(count, with_kwargs=True)
     began = time.perf_counter()
     if method == "iba":
         explainer.explain(prompt, response, granularity="sentence")

@@ -253,8 +253,8 @@ def explain(
                 show_progress=not quiet and sys.stderr.isatty(),
             )
         if any(result.explained for result in results):  # of all entities there are others than texts
-            read = read.of_rows([0 if result.explained is None else result.explained.text_number for result in results])
-            gold = None if read.names_of_labels is None else read.names_of_labels(explainer.classifier.labels)
+            rows = [0 if result.explained is None else result.explained.text_number for result in results]
+            read, gold = read.of_rows(rows), None if gold is None else gold.of_rows(rows)
         with work.every_minute():
             scores = _scores(names, layers, explainer, results, seed, keep, work)
         _deliver(results, scores, read, gold, explainer.classifier.labels, html, json_file, quiet)

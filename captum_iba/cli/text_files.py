@@ -37,18 +37,13 @@ class FileOfTexts(NamedTuple):
     unread: Sequence[str] = ()
 
     def of_rows(self, rows: Sequence[int]) -> FileOfTexts:
-        """The columns with some rows, each any number of times."""
+        """The texts, labels and ids of some rows, each any number of times."""
 
         def picked(column: list[str] | None) -> list[str] | None:
             return None if column is None else [column[row] for row in rows]
 
-        def named(classes: Sequence[str]) -> LabelNames:
-            assert self.names_of_labels is not None
-            found = self.names_of_labels(classes)
-            return found._replace(names=[found.names[row] for row in rows])
-
-        first, names = [self.first[row] for row in rows], self.names_of_labels and named
-        return FileOfTexts(first, picked(self.second), picked(self.labels), picked(self.ids), names, self.unread)
+        first = [self.first[row] for row in rows]
+        return FileOfTexts(first, picked(self.second), picked(self.labels), picked(self.ids))
 
 
 @contextmanager

@@ -281,6 +281,10 @@ class LabelNames(NamedTuple):
     problem: str = ""
     are_classes: bool = True
 
+    def of_rows(self, rows: Sequence[int]) -> LabelNames:
+        """Those of some rows, each any number of times."""
+        return self._replace(names=[self.names[row] for row in rows])
+
 
 def names_of_labels(table: Any, column: str, labels: Sequence[str]) -> LabelNames:
     """The gold labels of a column by the names of the model's classes."""

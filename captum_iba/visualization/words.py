@@ -107,7 +107,8 @@ def ranked_words(attribution: DrawableBits) -> tuple[list[RankedWord], list[Rank
     if has_neutral_statistics(attribution):
         spread = [math.nan] * len(shares)
     places = word_places(attribution)
-    measure = attribution.measured.split()[1]  # of "the probability of positive"
+    about = attribution.explained  # is never deleted
+    measure = "closeness" if about is not None and about.kind == "value" else "probability"
     rows = []
     for i, word in enumerate(attribution.words):
         rows.append(
@@ -122,7 +123,6 @@ def ranked_words(attribution: DrawableBits) -> tuple[list[RankedWord], list[Rank
             )
         )
     order = ranking(attribution)
-    about = attribution.explained  # is never deleted
     deleted = [i for i in order if about is None or not about.holds(*place_in_texts(attribution.words[i]))]
     for i, without in zip(deleted, attribution.check.without_each if attribution.check else (), strict=False):
         rows[i] = rows[i]._replace(without=without)
