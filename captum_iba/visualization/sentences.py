@@ -85,7 +85,9 @@ def _alone(attribution: DrawableBits) -> str:
     number = f"{'first ' * (len(leading) < len(every))}{len(leading)} leading words"
     if len(raising) + len(idle) == len(leading) > 1:
         raised = f": {said[-1]}" if raising else ""
-        together = "they do" if len(leading) == check.n_words else f"all {check.n_words} do"
+        # More may lead than the check deletes, and more may be deleted than were tried alone.
+        deleted = f"{'all' if check.n_words > len(leading) else 'the first'} {check.n_words} do"
+        together = "they do" if len(leading) == check.n_words else deleted
         together = f"; deleted together {together}" if check.without_leading < _SAME * check.probability else ""
         return f"Deleted alone, none of the {number} lowers it by more than 1%{raised}{together}."
     if idle:

@@ -325,6 +325,12 @@ def test_another_word_that_matters_most_alone_is_named(film_explainer):
     assert "each deleted alone" not in said
     said = str(replace(result, check=DeletionCheck(n, 0.9, 0.1, 0.92, 0.8, 10, (0.9,) * n)))
     assert f"Deleted alone, none of the {n} leading words lowers it by more than 1%; deleted together they do" in said
+    # Of three words that lead, the check may delete two, at most half of all: "all 2" were said to be these.
+    many = film_explainer.explain("Boring, awful, dreadful film.", target="negative", beta=0.1)
+    n_many = len(ranked_words(many)[0])
+    assert n_many > 2
+    fewer = str(replace(many, check=DeletionCheck(2, 0.9, 0.1, 0.9, 0.9, 10, (0.9,) * n_many)))
+    assert f"none of the {n_many} leading words lowers it by more than 1%; deleted together the first 2 do" in fewer
     said = str(replace(result, check=DeletionCheck(n, 0.6, 0.9, 0.62, 0.6, 10, (0.75,) * n)))
     assert "lowers it by more than 1%: " in said and "raise it, to 75.0% and 75.0%" in said and "together" not in said
     said = str(replace(result, check=DeletionCheck(n, 0.9, 0.1, 0.92, 0.8, 10, (0.2, *[0.899] * (n - 1)))))
