@@ -132,7 +132,7 @@ def table(rows: list[dict[str, Any]]) -> str:
         if "stopped_after" in row:
             lines.append(f"| {METHODS[row['method']]} | | | not finished after {row['stopped_after']:,.0f} | |")
             continue
-        numbers = f"{row['rows']} | {row['tokens']:,} | {row['seconds']} | {row['peak_mib'] - first}"
+        numbers = f"{row['rows']} | {row['tokens']:,} | {row['seconds']} | {max(0, row['peak_mib'] - first)}"
         lines.append(f"| {METHODS[row['method']]} | {numbers} |")
     return "\n".join(lines) + "\n"
 
