@@ -43,7 +43,7 @@ METHODS = {
     "iba": "GenerationExplainer, by its default",
     "context_cite": "ContextCite, 64 removals",
     "ablation": "Captum LLMAttribution(FeatureAblation)",
-    "ablation_one_pass": "the same with forward_in_tokens=False",
+    "ablation_one_pass": "Captum LLMAttribution(FeatureAblation), forward_in_tokens=False",
     "gradients": "Captum LLMGradientAttribution(LayerIntegratedGradients), 2 steps",
 }
 
