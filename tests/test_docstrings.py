@@ -91,7 +91,16 @@ def generated(prompt, response):
     parts = PromptPart(first, 0, len(first), 1.0), PromptPart(second, len(first) + 1, len(prompt), 7.0)
     tokens = (ResponseToken(response, 0, len(response), 0.5),)
     return GenerationAttribution(
-        prompt, parts, response, tokens, (0, len(response)), "word", 0.5, 0.4, settings={"beta": 0.1, "n_steps": 10}
+        prompt,
+        parts,
+        response,
+        tokens,
+        (0, len(response)),
+        "word",
+        0.5,
+        0.4,
+        0.1,
+        settings={"beta": 0.1, "n_steps": 10},
     )
 
 

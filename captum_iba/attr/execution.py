@@ -52,11 +52,13 @@ class BottleneckTrace(NamedTuple):
         information (Tensor): Information that the mask lets through, in bits, (B, n_steps + 1).
         probability (Tensor): Target probability through the bottleneck, mean over the noise samples,
             (B, n_steps + 1). Minus the loss where the loss has no probability.
+        closed_probability (Tensor): The same through a closed mask, which lets no information through, (B,).
     """
 
     objective: Tensor
     information: Tensor
     probability: Tensor
+    closed_probability: Tensor
 
 
 @dataclass
@@ -97,7 +99,7 @@ class Execution:
     @property
     def n_rows(self) -> int:
         """Rows that go through the model for one bottleneck, noise samples times examples."""
-        return (self.settings.n_steps + bool(self.return_trace)) * self.settings.samples_per_step * self.inputs.rows
+        return (self.settings.n_steps + 2 * bool(self.return_trace)) * self.settings.samples_per_step * self.inputs.rows
 
     def attributions(self, bottlenecks: Sequence[Sequence[int]]) -> list[tuple[Any, BottleneckTrace | None]]:
         """Attribution and trace of every bottleneck (at one hook point, or shared by several)."""
@@ -313,7 +315,7 @@ class Execution:
         means, stds = zip(*noise, strict=True)
         objective = Objective(passes, means, stds, layout, information, loss, part.target, settings, self.seed)
         try:
-            alpha, history = optimize_mask(
+            alpha, history, closed = optimize_mask(
                 objective,
                 self._samples_per_pass(activation),
                 self.return_trace,
@@ -329,9 +331,9 @@ class Execution:
             ) from error
         bits = information.per_element(alpha) / NATS_PER_BIT
         trace = None
-        if self.return_trace:
+        if closed is not None:
             objectives, nats, probabilities = (torch.stack(column, 1) for column in zip(*history, strict=True))
-            trace = BottleneckTrace(objectives, nats / NATS_PER_BIT, probabilities)
+            trace = BottleneckTrace(objectives, nats / NATS_PER_BIT, probabilities, closed)
         attributions = [
             bits if tensor is activation else torch.zeros(tensor.shape, dtype=bits.dtype, device=tensor.device)
             for tensor in _tensors_of(first_captured, self.points[first_captured.number].at_input)

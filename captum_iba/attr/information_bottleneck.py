@@ -170,9 +170,9 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
             replay (bool, optional): Run only what comes after the layer, where that gives the same output. Where it
                         does not, every forward pass is a full one, and a warning says so once.
                         Default: True
-            return_trace (bool or str, optional): Also return a :class:`BottleneckTrace`, for one more forward pass, and
-                        where steps ``alternate`` for one more per step. ``"final"`` keeps its last entry alone, for one
-                        more forward pass, and without the complement loss. The attributions are the same.
+            return_trace (bool or str, optional): Also return a :class:`BottleneckTrace`, for two more forward passes,
+                        and where steps ``alternate`` for one more per step. ``"final"`` keeps its last entry alone, for
+                        two more forward passes, and without the complement loss. The attributions are the same.
                         Default: False
             show_progress (bool, optional): Show a progress bar over the forward passes.
                         Default: False

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from captum_iba.attr.losses import LossFunction, target_probability
 from captum_iba.attr.objective import NATS_PER_BIT, Information, MaskLayout, information
-from captum_iba.attr.settings import INITIAL_MASK_LOGIT, BottleneckSettings
+from captum_iba.attr.settings import CLOSED_MASK_LOGIT, INITIAL_MASK_LOGIT, BottleneckSettings
 
 
 class MaskObjective(Protocol):
@@ -52,7 +52,7 @@ def optimize_mask(
     samples_per_pass: int,
     return_trace: bool | Literal["final"],
     on_pass: Callable[[int], object],
-) -> tuple[Tensor, list[tuple[Tensor, Tensor, Tensor]]]:
+) -> tuple[Tensor, list[tuple[Tensor, Tensor, Tensor]], Tensor | None]:
     """Adam on the mask logits, from an open mask, with new noise in every step.
 
     Losses are summed over examples, never averaged, and the noise is the same for every example: the mask of one
@@ -61,12 +61,14 @@ def optimize_mask(
     Args:
         samples_per_pass (int): Number of noise samples that go through the model together.
         return_trace (bool or "final"): Whether the history is needed. Then masks without weight in a step are evaluated
-            too, and the final mask in one more pass. "final" is that pass alone, without the complement.
+            too, and the final and a closed mask in one more pass each. "final" is these two alone, without the
+            complement.
         on_pass (Callable): Called with the number of noise samples after every forward pass that counts.
 
     Returns:
         tuple: mask logits, and with ``return_trace`` for every step and the final pass the objective, the information
-        in nats and the target probability of each example, (B,).
+        in nats and the target probability of each example, (B,); and the target probability through a closed mask,
+        (B,), or None.
 
     Raises:
         NoGradientError: The loss does not depend on the mask.
@@ -131,7 +133,22 @@ def optimize_mask(
             average += _share_of_average(settings, step) * alpha.detach()
             if step == settings.n_steps - 1:
                 alpha = average
-    return alpha.detach(), history
+    closed = torch.full_like(alpha, CLOSED_MASK_LOGIT)
+    without = _probability(objective, closed, noise_step, passes, on_pass) if return_trace else None
+    return alpha.detach(), history, without
+
+
+def _probability(
+    objective: MaskObjective, alpha: Tensor, step: int, passes: Sequence[range], on_pass: Callable[[int], object]
+) -> Tensor:
+    """Target probability through a mask, the mean over the noise samples of a step, (B,)."""
+    probability = torch.zeros(len(objective.activation), dtype=alpha.dtype, device=alpha.device)
+    for samples in passes:
+        with torch.no_grad():
+            losses = objective.losses(alpha, step, samples, (0,))
+        probability += target_probability(objective.loss, losses[0]).sum(0).to(probability)
+        on_pass(len(samples))
+    return probability / objective.settings.samples_per_step
 
 
 AT_FLOOR = 0.01

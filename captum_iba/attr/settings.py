@@ -16,6 +16,8 @@ GRANULARITIES = ("token", "feature", "channel")
 
 INITIAL_MASK_LOGIT = 5.0
 """Mask logit before the first step; its sigmoid, 0.993, lets nearly everything through."""
+CLOSED_MASK_LOGIT = -20.0
+"""Mask logit of a closed mask; its sigmoid is 2e-9."""
 
 
 class SettingsOverrides(TypedDict, total=False):

@@ -20,7 +20,7 @@ from captum_iba.text.heads import TARGET_ROW
 from captum_iba.text.json_result import provenance
 from captum_iba.text.layers import Block, token_activations_required
 from captum_iba.text.model_properties import model_name
-from captum_iba.text.result import TextAttribution, TextTarget, TextTrace, tokens_with_bits
+from captum_iba.text.result import TextAttribution, TextTarget, TextTrace, Token
 from captum_iba.text.statistics import GroupedStatistics
 
 NEUTRAL_STATISTICS = (
@@ -30,8 +30,9 @@ NEUTRAL_STATISTICS = (
 
 
 MASK_LOST_PREDICTION = (
-    "the final mask of a text closes too much: through it the target has less than half of its probability "
-    "(result.masked_probability), and bits may be too few; lower beta, or estimate statistics from texts like yours"
+    "the final mask of a text closes too much: through it, the target keeps less than half of its probability, or a "
+    "quarter of what the text adds to that through a closed mask, or falls below 50% (result.masked_probability, "
+    "result.closed_probability); bits may be too few: lower beta, or estimate statistics from texts like yours"
 )
 
 SMALLER_BETAS = (3.0, 1.0)
@@ -125,8 +126,9 @@ class ClassifierBottleneck:
                 )
             bits, trace = attribution if return_trace else (attribution, None)
             if trace is not None and not has_probability(classifier.head.loss):
-                trace = trace._replace(probability=trace.probability.exp())
-            every = return_trace is True
+                closed = trace.closed_probability.exp()
+                trace = trace._replace(probability=trace.probability.exp(), closed_probability=closed)
+            steps = trace[:3] if trace is not None and return_trace is True else None
             if isinstance(bits, tuple):  # the block has further outputs, in T5 its position bias
                 bits = next((tensor for tensor in bits if tensor.shape[:2] == input_ids.shape), bits[0])
             bits_per_token = bits.cpu().double().sum(-1).tolist()
@@ -158,8 +160,9 @@ class ClassifierBottleneck:
                     model=model_name(classifier.model),
                     unneeded_bits=_unneeded_bits(settings, n_mask_values, bits.shape[-1]),
                     open_bits=_unneeded_bits(replace(settings, n_steps=0), n_mask_values, bits.shape[-1]),
-                    trace=TextTrace(*(tuple(values[row].tolist()) for values in trace)) if every and trace else None,
+                    trace=None if steps is None else TextTrace(*(tuple(values[row].tolist()) for values in steps)),
                     masked_probability=None if trace is None else float(trace.probability[row, -1]),
+                    closed_probability=None if trace is None else float(trace.closed_probability[row]),
                     provenance=origin,
                     explained=about,
                 )
@@ -200,6 +203,15 @@ class ClassifierBottleneck:
         return (
             "this text only" if self.statistics is None else f"{self.source} of {self.statistics[0].count:,} positions"
         )
+
+
+def tokens_with_bits(encoded: EncodedText, bits: Sequence[float]) -> tuple[Token, ...]:
+    """The tokens of a text, with their bits; those of padding, at the end, are left out."""
+    columns = (encoded.tokens, bits, encoded.spans, encoded.sequences, encoded.special, encoded.words)
+    return tuple(
+        Token(token, token_bits, start, end, sequence, special, word)
+        for token, token_bits, (start, end), sequence, special, word in zip(*columns, strict=False)
+    )
 
 
 def _without_target(maskable: Sequence[bool], text: EncodedText, about: TextTarget) -> tuple[bool, ...]:

@@ -79,11 +79,13 @@ class PartAttributions(NamedTuple):
         bits (Tensor): Bits of each part of the prompt, (B, P).
         masked_probability (Tensor): Probability through each final mask, the geometric mean per token, or of the
             choice, (B,).
+        closed_probability (Tensor): The same through a closed mask, (B,).
         probabilities (Tensor): Probabilities of the response's tokens without a mask, (R,).
     """
 
     bits: Tensor
     masked_probability: Tensor
+    closed_probability: Tensor
     probabilities: Tensor
 
 
@@ -194,7 +196,7 @@ class LLMInformationBottleneckAttribution:
         rows = torch.ones(1, len(response)) / len(response)
         if per_token:
             rows = torch.cat([rows, torch.eye(len(response))])
-        attributions, _, probabilities = self.attribute_parts(
+        attributions, _, _, probabilities = self.attribute_parts(
             prompt, response, rows, settings, internal_batch_size=internal_batch_size, show_progress=show_progress
         )
         return LLMAttributionResult(
@@ -251,7 +253,8 @@ class LLMInformationBottleneckAttribution:
             batches = _batches(several, internal_batch_size, len(several) > 1 and can_be_stacked(self.model))
             found: list[list[Tensor]] = [[] for _ in several]
             masked: list[list[Tensor]] = [[] for _ in several]
-            total = len(batches) * (settings.n_steps + 1)
+            without: list[list[Tensor]] = [[] for _ in several]
+            total = len(batches) * (settings.n_steps + 2)
             with progress(total=total, desc="Generated text") if show_progress else nullcontext() as bar:
                 on_pass = (lambda _: None) if bar is None else bar.update
                 while batches:
@@ -266,13 +269,13 @@ class LLMInformationBottleneckAttribution:
                         continue
                     if contrasts := [choice for i in numbers if (choice := choices[i]) is not None]:
                         objective = replace(objective, contrast=_together(*zip(*contrasts, strict=True)))
-                    bits, probabilities = _optimize(objective, on_pass)
-                    for (number, _), of_row, probability in zip(rows, bits, probabilities, strict=True):
-                        found[number].append(of_row[: len(several[number].prompt.names)])
-                        masked[number].append(probability)
+                    for (number, _), bits, kept, closed in zip(rows, *_optimize(objective, on_pass), strict=True):
+                        found[number].append(bits[: len(several[number].prompt.names)])
+                        masked[number].append(kept)
+                        without[number].append(closed)
         return [
-            PartAttributions(torch.stack(bits), torch.stack(through), log_p.exp().cpu())
-            for bits, through, log_p in zip(found, masked, log_probabilities, strict=True)
+            PartAttributions(torch.stack(bits), torch.stack(kept), torch.stack(closed), log_p.exp().cpu())
+            for bits, kept, closed, log_p in zip(found, masked, without, log_probabilities, strict=True)
         ]
 
     def check_model(self, prompt: Prompt, response: Sequence[int]) -> None:
@@ -462,10 +465,11 @@ class _GenerationObjective:
         return means
 
 
-def _optimize(objective: _GenerationObjective, on_pass: Callable[[int], object]) -> tuple[Tensor, Tensor]:
-    """Bits of each part of the prompt, (B, P), and the probability of the response through the final mask, (B,)."""
-    alpha, [(_, _, probability)] = optimize_mask(objective, 1, "final", on_pass)
+def _optimize(objective: _GenerationObjective, on_pass: Callable[[int], object]) -> tuple[Tensor, Tensor, Tensor]:
+    """Bits of each part of the prompt, (B, P), and probabilities through the final and through a closed mask, (B,)."""
+    alpha, [(_, _, probability)], closed = optimize_mask(objective, 1, "final", on_pass)
+    assert closed is not None
     bits = objective.information.per_element(alpha).sum(2).cpu() / NATS_PER_BIT
     parts = objective.model.parts.cpu().expand(len(bits), -1)
     of_parts = torch.zeros(len(bits), objective.model.n_parts).scatter_add_(1, parts, bits.float())
-    return of_parts, probability.cpu()
+    return of_parts, probability.cpu(), closed.cpu()

@@ -328,6 +328,7 @@ class GenerationExplainer:
             granularity=asked.granularity,
             probability=0.0,
             masked_probability=float(found.masked_probability[0]),
+            closed_probability=float(found.closed_probability[0]),
             contrast=asked.contrast,
             settings=asdict(settings),
             model=model_name(self.model),

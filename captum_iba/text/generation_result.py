@@ -103,7 +103,8 @@ class GenerationAttribution(JsonResult):
         granularity (str): ``"token"``, ``"word"``, ``"sentence"``, ``"paragraph"``, or ``"spans"``.
         probability (float): Probability of the span, the geometric mean per token; with ``contrast`` the probability of
             the choice between both.
-        masked_probability (float): The same through the final mask.
+        masked_probability (float), closed_probability (float): The same through the final mask, and through a closed
+            one, which leaves next to nothing of the parts.
         contrast (str or None): The response that it is compared with.
         settings (dict): Settings of the bottleneck.
         check (PromptCheck or None): The probability without the leading parts; None where there are none.
@@ -119,6 +120,7 @@ class GenerationAttribution(JsonResult):
     granularity: str
     probability: float
     masked_probability: float
+    closed_probability: float
     contrast: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     check: PromptCheck | None = None
@@ -208,7 +210,8 @@ class GenerationAttribution(JsonResult):
         lines = [
             f"{printable(self.model)}: {_visible(self.explained)}" if self.model else _visible(self.explained),
             *([f"rather than: {_visible(self.contrast)}"] if self.contrast is not None else []),
-            f"probability {what} {self.probability:.1%}, through the mask {self.masked_probability:.1%}; "
+            f"probability {what} {self.probability:.1%}, through the mask {self.masked_probability:.1%} "
+            f"(closed: {self.closed_probability:.1%}); "
             f"{format_number(self.total_bits)} bits in {len(self.parts)} part{'s' * (len(self.parts) != 1)} "
             f"({self.granularity})",
         ]

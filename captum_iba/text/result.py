@@ -19,12 +19,12 @@ import torch
 
 from captum_iba._files import write_text
 from captum_iba.attr.optimizer import AT_FLOOR
-from captum_iba.text.encoding import EncodedText, join_words, scores_per_word
+from captum_iba.text.encoding import join_words, scores_per_word
 from captum_iba.text.json_result import JsonResult, json_number, json_safe
 from captum_iba.visualization.pieces import has_characters, remark
-from captum_iba.visualization.sentences import notes, percentage_note, preset_note
+from captum_iba.visualization.sentences import notes, percentage_note, preset_note, verdict
 from captum_iba.visualization.terminal import printable
-from captum_iba.visualization.words import counted, ranked_words, word_places
+from captum_iba.visualization.words import counted, ranked_words, ranking, word_records
 
 if TYPE_CHECKING:
     from captum.attr._utils.visualization import VisualizationDataRecord
@@ -177,8 +177,8 @@ class TextAttribution(JsonResult):
         check (DeletionCheck or None): With ``check``, the target probability without the leading words.
         provenance (dict): Versions of the libraries, device and precision, and the model's fingerprint
             (:meth:`TextExplainer.fingerprint`) if the statistics have it; empty in results of earlier versions.
-        masked_probability (float or None): Target probability through the final mask, of the first repeat; None in
-            results of method ``iba`` and of earlier versions.
+        masked_probability, closed_probability (float or None): Target probability through the final mask, of the first
+            repeat, and through a closed one; None in results of method ``iba`` and of earlier versions.
         explained (TextTarget or None): What is explained, of other heads than that of a sequence classifier.
 
     Examples::
@@ -213,6 +213,7 @@ class TextAttribution(JsonResult):
     check: DeletionCheck | None = None
     open_bits: float = 0.0
     masked_probability: float | None = None
+    closed_probability: float | None = None
     provenance: Mapping[str, str] = field(default_factory=dict)
     explained: TextTarget | None = None
 
@@ -256,6 +257,11 @@ class TextAttribution(JsonResult):
             )
             for word, word_bits in zip(self._joined, bits, strict=True)
         )
+
+    @property
+    def ranked(self) -> tuple[Word, ...]:
+        """The words in the order of pages and terminals: most bits above :attr:`unneeded_bits` first."""
+        return tuple(self.words[number] for number in ranking(self))
 
     @cached_property
     def _joined(self) -> Any:
@@ -338,14 +344,15 @@ class TextAttribution(JsonResult):
         widest = max((word.share for word in shown), default=0.0) if leading else 1.0
         for word in shown:
             bar = "█" * round(_BAR_WIDTH * word.share / widest) if leading else ""
-            spread = "" if math.isnan(word.spread) else f" ± {word.spread:5.1%}"
-            tied = " ≈" if word.tied else ""
+            spread = "" if math.isnan(word.spread) or not word.in_percent else f" ± {word.spread:5.1%}"
+            tied, share = " ≈" if word.tied else "", f"{word.share:.1%}" if word.in_percent else "–"
             lines.append(
-                f"{word.share:6.1%}{spread} {word.bits:10,.2f} bits  {bar:<{_BAR_WIDTH}}  "
+                f"{share:>6}{spread} {word.bits:10,.2f} bits  {bar:<{_BAR_WIDTH}}  "
                 f"{printable(word.word)} ({word.place}){tied}{f', {alone}' if (alone := word.alone) else ''}"
             )
         if others := [*leading, *rest][len(shown) :]:
-            lines.append(f"{math.fsum(word.share for word in others):6.1%} in {counted(others, other=True)}")
+            share = f"{math.fsum(word.share for word in others):.1%}" if others[0].in_percent else "–"
+            lines.append(f"{share:>6} in {counted(others, other=True)}")
         lines += filter(None, [percentage_note(self), *map(printable, notes(self, len(shown)))])
         lines.append(
             f"{self.layer_label} · {preset_note(self)}, statistics of {self.statistics} · {self.total_bits:,.2f} bits"
@@ -378,15 +385,13 @@ class TextAttribution(JsonResult):
     def to_dict(self) -> dict[str, Any]:
         """The result as plain Python for JSON: NaN becomes None, infinity "inf" or "-inf".
 
-        It has the words, too, each with its ``place`` as pages and terminals show it ("word 2").
+        It has what pages and terminals show, too: of each word its ``place`` ("word 2"), ``share`` and ``rank`` from 1,
+        the ``verdict`` of the check, and ``sentences``.
         """
         content = dataclasses.asdict(self)
         content["settings"], content["provenance"] = dict(self.settings), dict(self.provenance)
-        places = word_places(self)
-        content["words"] = [
-            {**dataclasses.asdict(word), "place": place} for word, place in zip(self.words, places, strict=True)
-        ]
-        content["total_bits"] = self.total_bits
+        content["words"], content["total_bits"] = word_records(self), self.total_bits
+        content["verdict"], content["sentences"] = verdict(self), [*filter(None, [remark(self)]), *notes(self)]
         return {"format": _FORMAT, **json_safe(content)}
 
     @classmethod
@@ -407,7 +412,8 @@ class TextAttribution(JsonResult):
         known = {item.name for item in dataclasses.fields(cls)}
         try:
             # Not in files of earlier versions.
-            newer = ("repeats", "check", "open_bits", "masked_probability", "provenance", "explained")
+            newer = {"repeats", "check", "open_bits", "masked_probability", "closed_probability"}
+            newer |= {"provenance", "explained"}
             values = {name: content[name] for name in known if name in content or name not in newer}
             values["tokens"] = tuple(Token(**{**t, "bits": json_number(t["bits"])}) for t in content["tokens"])
             for name in ("target_probability", "predicted_probability"):
@@ -464,15 +470,6 @@ class TextAttribution(JsonResult):
         from captum_iba.visualization import token_page
 
         return write_text(path, token_page([self]))
-
-
-def tokens_with_bits(encoded: EncodedText, bits: Sequence[float]) -> tuple[Token, ...]:
-    """The tokens of a text, with their bits; those of padding, at the end, are left out."""
-    columns = (encoded.tokens, bits, encoded.spans, encoded.sequences, encoded.special, encoded.words)
-    return tuple(
-        Token(token, token_bits, start, end, sequence, special, word)
-        for token, token_bits, (start, end), sequence, special, word in zip(*columns, strict=False)
-    )
 
 
 def mean_attribution(repeats: Sequence[TextAttribution]) -> TextAttribution:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from captum_iba._compat import progress
+from captum_iba.attr.execution import BottleneckTrace
 from captum_iba.attr.feature_statistics import FeatureStatistics
 from captum_iba.attr.information_bottleneck import InformationBottleneckAttribution
 from captum_iba.attr.objective import smoothing_radius
@@ -95,7 +96,7 @@ class ImageBottleneck:
                 if self.share_mask:
                     bits, traces = [bits], [traces]
                 for n, of_layer, trace in zip(numbers, bits, traces, strict=False):
-                    maps[n] = self._layer_maps(n, of_layer, trace.probability[:, -1], settings)
+                    maps[n] = self._layer_maps(n, of_layer, trace, settings)
             of_images += zip(*(maps[n] for n in sorted(maps)), strict=True)
         return of_images
 
@@ -124,7 +125,7 @@ class ImageBottleneck:
         raise ValueError(f"smoothing is {smoothing:g}, expected 0 for layer {name!r}, {what}; set smoothing=0.0")
 
     def _layer_maps(
-        self, number: int, bits: Any, probabilities: Tensor, settings: BottleneckSettings
+        self, number: int, bits: Any, trace: BottleneckTrace, settings: BottleneckSettings
     ) -> list[LayerMap]:
         """The map of each image at a layer."""
         layer, name = self.layers[number], self.layers[number].name
@@ -138,6 +139,8 @@ class ImageBottleneck:
         floor = unneeded_bits(settings, n_values) * n_features
         before = unneeded_bits(replace(settings, n_steps=0), n_values) * n_features
         return [
-            LayerMap(name, of_image, floor, probability, before)
-            for of_image, probability in zip(cells, probabilities.tolist(), strict=True)
+            LayerMap(name, of_image, floor, masked, closed, before)
+            for of_image, masked, closed in zip(
+                cells, trace.probability[:, -1].tolist(), trace.closed_probability.tolist(), strict=True
+            )
         ]

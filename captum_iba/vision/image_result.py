@@ -23,7 +23,7 @@ from captum_iba.text.json_result import JsonResult
 from captum_iba.vision.grids import resize_map
 from captum_iba.vision.images import Pixels, pixels_of_png, png_bytes
 from captum_iba.vision.regions import Regions, sum_per_region
-from captum_iba.visualization.pieces import COVERED, KEPT_PROBABILITY, format_number
+from captum_iba.visualization.pieces import COVERED, format_number, is_lost
 from captum_iba.visualization.sentences import check_sentence
 from captum_iba.visualization.terminal import printable
 
@@ -43,7 +43,8 @@ class LayerMap:
         layer (str): Name of the module; of layers that share a mask the first one's, and how many they are.
         bits (array): Bits per cell, summed over features, (h, w).
         unneeded_bits (float): Bits that a cell ends with if the prediction does not need it.
-        masked_probability (float): Probability of the target through the final mask.
+        masked_probability (float), closed_probability (float): Probability of the target through the final mask, and
+            through a closed one, which lets no information through.
         open_bits (float): Bits of an average cell before the optimization; 0 where that is not known.
     """
 
@@ -51,6 +52,7 @@ class LayerMap:
     bits: npt.NDArray[np.float64]
     unneeded_bits: float
     masked_probability: float
+    closed_probability: float
     open_bits: float = 0.0
 
     @property
@@ -221,6 +223,11 @@ class ImageAttribution(JsonResult):
         """Probability of the target through the final mask, the mean of the layers."""
         return float(np.mean([layer.masked_probability for layer in self.layers]))
 
+    @property
+    def closed_probability(self) -> float:
+        """Probability of the target through a closed mask, the mean of the layers."""
+        return float(np.mean([layer.closed_probability for layer in self.layers]))
+
     def top_mask(self, count: int | None = None) -> npt.NDArray[np.bool_]:
         """True at the pixels of the most important regions, (H, W).
 
@@ -277,13 +284,14 @@ class ImageAttribution(JsonResult):
         layers = names[0] if len(names) == 1 else f"{len(names)} layers, {names[0]} to {names[-1]}"
         return (
             f"{printable(layers)} · {self.preset}, statistics of {self.statistics} · "
-            f"{format_number(self.total_bits)} bits, probability through the mask {self.masked_probability:.3f}"
+            f"{format_number(self.total_bits)} bits, probability through the mask {self.masked_probability:.3f} "
+            f"(closed: {self.closed_probability:.3f})"
         )
 
     @property
     def lost_prediction(self) -> bool:
-        """Whether the target has less than half of its probability through the final mask."""
-        return self.masked_probability < KEPT_PROBABILITY * self.target_probability
+        """Whether the final mask has lost the prediction (:func:`captum_iba.visualization.pieces.is_lost`)."""
+        return is_lost(self.target_probability, self.masked_probability, self.closed_probability)
 
     @property
     def needs_no_cell(self) -> bool:
@@ -305,7 +313,8 @@ class ImageAttribution(JsonResult):
             return ""
         return (
             f"The mask closes too much: through it, the probability of {printable(self.target_label)} is "
-            f"{self.masked_probability:.1%}, and bits may miss what decides. Look at the check, or lower beta."
+            f"{self.masked_probability:.1%} (closed: {self.closed_probability:.1%}), and bits may miss what decides. "
+            "Look at the check, or lower beta."
         )
 
     def check_sentence(self) -> str:

@@ -209,7 +209,7 @@ def plot_trace(trace: DrawableTrace, ax: Axes | None = None) -> tuple[Figure | S
     Examples::
 
         >>> from captum_iba import BottleneckTrace
-        >>> trace = BottleneckTrace(torch.tensor([1.0, 0.5]), torch.tensor([9.0, 3.5]), torch.tensor([0.5, 0.8]))
+        >>> trace = BottleneckTrace(*torch.tensor([[1.0, 0.5], [9.0, 3.5], [0.5, 0.8]]), torch.tensor(0.1))
         >>> fig, ax = plot_trace(trace)
         >>> ax.get_ylabel()
         'information (bits)'

@@ -27,7 +27,7 @@ from captum_iba.visualization.pieces import (
     token_parts,
     visible,
 )
-from captum_iba.visualization.sentences import VERDICTS, notes, preset_note, verdict, verdicts
+from captum_iba.visualization.sentences import VERDICTS, notes, only_together, preset_note, verdict, verdicts
 from captum_iba.visualization.words import counted, ranked_words
 
 if TYPE_CHECKING:
@@ -195,6 +195,7 @@ def token_page(
             "id": "" if name is None else str(name),
             "beta": beta,
             "verdict": verdict(item),
+            "only_together": only_together(item),
             **dict(zip(("leading", "rest"), ranked_words(item), strict=True)),
         }
         for item, scores, gold, name, beta in zip(attributions, rows, golds, names, betas, strict=True)

@@ -13,6 +13,7 @@ from captum_iba.visualization.pieces import (
     format_number,
     format_probability,
     remark,
+    through_the_mask,
     visible,
 )
 from captum_iba.visualization.words import RankedWord, has_neutral_statistics, place_in_texts, ranked_words, ranking
@@ -58,10 +59,9 @@ def notes(attribution: DrawableBits, listed: int | None = None) -> list[str]:
         )
         sentences.append(sentence)
         sentences += filter(None, [_alone(attribution), _without_least(attribution)])
-    masked = attribution.masked_probability
-    if masked is not None and THROUGH_THE_MASK not in remark(attribution):
-        through = f"{THROUGH_THE_MASK.capitalize()}, with these bits alone"
-        sentences.append(f"{through}, {attribution.measured} is {format_probability(masked)}.")
+    through = through_the_mask(attribution)
+    if through and THROUGH_THE_MASK not in remark(attribution):
+        sentences.append(f"With these bits alone, {through}.")
     return sentences
 
 
@@ -71,8 +71,7 @@ def _alone(attribution: DrawableBits) -> str:
     leading = [row for row in every if row.alone]
     if not leading or check is None:
         return ""
-    raising = [row for row in leading if row.without > check.probability / _SAME]
-    idle = [row for row in leading if _SAME * check.probability <= row.without and row not in raising]
+    raising, idle = _without_effect_alone(attribution)
     strongest = min(leading, key=lambda row: row.without)
     said = []
     if strongest.without <= min(_MOST * leading[0].without, _SAME * check.probability):
@@ -102,6 +101,14 @@ def _alone(attribution: DrawableBits) -> str:
             else " With repeats (repeats=5, --repeats 5) you see whether their order depends on the statistics."
         )
     return sentence
+
+
+def _without_effect_alone(attribution: DrawableBits) -> tuple[list[RankedWord], list[RankedWord]]:
+    """The leading words that raise the probability when they are deleted alone, and those that hardly change it."""
+    leading = [row for row in ranked_words(attribution)[0] if row.alone]
+    kept = [row for row in leading if row.without >= _SAME * attribution.check.probability]
+    raising = [row for row in kept if row.without > attribution.check.probability / _SAME]
+    return raising, [row for row in kept if row not in raising]
 
 
 def _named(rows: Sequence[RankedWord]) -> str:
@@ -236,16 +243,24 @@ def verdict(attribution: DrawableBits) -> str:
     return VERDICTS[1] if left > _MOST else VERDICTS[0]
 
 
+def only_together(attribution: DrawableBits) -> bool:
+    """Whether the probability falls without the leading words, and without none of them alone."""
+    leading = [row for row in ranked_words(attribution)[0] if row.alone]
+    falls = verdict(attribution) in VERDICTS[:2]
+    return falls and len(leading) > 1 and sum(map(len, _without_effect_alone(attribution))) == len(leading)
+
+
 def verdicts(attributions: Sequence[DrawableBits]) -> str:
     """What the checks of several texts say together, in one line; empty where fewer than two say something."""
     counts = Counter(map(verdict, attributions))
     if (n_judged := len(attributions) - counts[""]) < 2:
         return ""
-    unjudged = f"; in {counts['']} the check says nothing of the order" if counts[""] else ""
     falls, little, not_confirmed = (counts[said] for said in VERDICTS)
+    unjudged = f" In {counts['']} more the check says nothing of the order." if counts[""] else ""
     return (
-        f"Without its leading words the probability falls by more than 15% of it in {falls} of {n_judged} texts, by "
-        f"less in {little}, and not, or no more than without other words, in {not_confirmed}{unjudged}."
+        f"Without the leading words the probability falls to less than 85% of what it was in {falls} of {n_judged} "
+        f"texts, and falls a little in {little}. In {not_confirmed} the order is not confirmed: "
+        f"less than 1% is lost, or no more than without other words.{unjudged}"
     )
 
 

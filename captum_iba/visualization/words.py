@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import unicodedata
 from collections.abc import Sequence
@@ -27,7 +28,7 @@ class RankedWord(NamedTuple):
     ``spread`` is the standard deviation of the fraction over repeats, NaN without and where it is not shown
     (:func:`has_neutral_statistics`); ``tied``, whether repeats differ in the order of this word and the one before or
     after it; ``without``, the probability (or closeness, as ``measure`` says) without this word alone, NaN if that was
-    not checked.
+    not checked; ``in_percent``, whether its fraction is shown: not of next to nothing.
     """
 
     word: str
@@ -39,6 +40,7 @@ class RankedWord(NamedTuple):
     is_punctuation: bool = False
     without: float = math.nan
     measure: str = "probability"
+    in_percent: bool = True
 
     @property
     def alone(self) -> str:
@@ -129,12 +131,22 @@ def ranked_words(attribution: DrawableBits) -> tuple[list[RankedWord], list[Rank
     same_order = [bool((repeated[:, i] > repeated[:, j]).all()) for i, j in pairwise(order)]
     rows = [rows[i]._replace(tied=not all(same_order[max(0, rank - 1) : rank + 1])) for rank, i in enumerate(order)]
     if needs_hardly_anything(attribution):
-        return [], rows
+        return [], [row._replace(in_percent=False) for row in rows]
     count, covered = 0, 0.0
     while count < len(rows) and covered < COVERED and rows[count].share > 0:
         covered += rows[count].share
         count += 1
     return rows[:count], rows[count:]
+
+
+def word_records(attribution: DrawableBits) -> list[dict[str, Any]]:
+    """What a file has of each word, in the order of the text: beside its own numbers its place, share and rank."""
+    order, shares, places = ranking(attribution), attribution.word_shares, word_places(attribution)
+    rank = {number: at for at, number in enumerate(order, 1)}
+    return [
+        {**dataclasses.asdict(word), "place": places[i], "share": float(shares[i]), "rank": rank[i]}
+        for i, word in enumerate(attribution.words)
+    ]
 
 
 def place_in_texts(word: Any) -> tuple[int, int, int]:

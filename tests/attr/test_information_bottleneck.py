@@ -210,7 +210,7 @@ def test_trace(iba):
     ids, _ = planted(3)
     bits, trace = iba.attribute(ids, target=1, n_steps=6, return_trace=True)
     assert isinstance(trace, BottleneckTrace)
-    assert all(column.shape == (3, 7) for column in trace)
+    assert all(column.shape == (3, 7) for column in trace[:3]) and trace.closed_probability.shape == (3,)
     torch.testing.assert_close(trace.information[:, -1], bits.flatten(1).sum(1), rtol=1e-4, atol=1e-3)
     assert bool((trace.information[:, -1] < trace.information[:, 0]).all())
     assert bool(((trace.probability >= 0) & (trace.probability <= 1)).all())

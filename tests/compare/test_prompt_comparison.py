@@ -45,9 +45,9 @@ def test_a_row_has_what_is_lost_and_what_it_costs(explainer):
     assert second.scores == pytest.approx((full - removal(without)).tolist(), abs=1e-5)
     assert second.values["drop@1"] == pytest.approx(max(second.scores), abs=1e-5)
     assert second.values["passes"] == n_parts + 1
-    # 2 steps forward and back, one pass without a mask and one through the final one, and the removals.
+    # 2 steps forward and back; one pass without a mask, through the final one and through a closed one; the removals.
     n_measured = sum(part.effect is not None for part in explained.parts)
-    assert first.values["passes"] == 2 * 2 + 2 + 2 * n_measured + (2 if n_measured < n_parts else 1)
+    assert first.values["passes"] == 2 * 2 + 3 + 2 * n_measured + (2 if n_measured < n_parts else 1)
     order = torch.tensor(second.scores).argsort(descending=True)
     kept = torch.ones(1, n_parts, dtype=torch.bool)
     kept[0, order[:3]] = False

@@ -377,7 +377,7 @@ def test_the_leading_parts_are_ranked_by_the_effect_of_their_removal(explainer):
 def test_progress_is_shown_over_all_steps(explainer, capsys):
     explainer.explain(PROMPT, RESPONSE, per_token=True, batch_size=2, show_progress=True, **QUICK)
     shown = capsys.readouterr().err
-    assert "Generated text" in shown and "10/10" in shown  # two batches of four steps and the final mask
+    assert "Generated text" in shown and "12/12" in shown  # two batches of four steps, the final and a closed mask
     explainer.explain(PROMPT, RESPONSE, **QUICK)
     assert capsys.readouterr().err == ""
 

@@ -349,13 +349,21 @@ def test_a_page_of_several_texts_says_what_their_checks_confirm(film_explainer):
     results = [replace(result, check=check) for result, check in zip(results, checks, strict=True)]
     assert [verdict(result) for result in results] == ["falls", "falls a little", "not confirmed"]
     page = token_page(results)
-    assert "falls by more than 15% of it in 1 of 3 texts, by less in 1, and not, or" in page
+    assert (
+        "falls to less than 85% of what it was in 1 of 3 texts, and falls a little in 1. In 1 the order is not" in page
+    )
     assert [f'data-head="without leading words" data-value="{value}"' in page for value in (0, 1, 2)] == [True] * 3
     assert "<mark>not confirmed</mark>" in page
-    assert "falls by more" not in token_page([replace(result, check=None) for result in results])
+    assert "of what it was" not in token_page([replace(result, check=None) for result in results])
+    # Where no leading word lowers it alone, the table says that they do so together.
+    assert "only together" not in page
+    alone = replace(checks[0], without_each=(0.9,) * n[0])
+    assert n[0] > 1 and "<mark>falls, only together</mark>" in token_page(
+        [replace(results[0], check=alone), *results[1:]]
+    )
     ruled_out = DeletionCheck(n[0], 0.001, 0.0005, 0.001, 0.001, 10)
     page = token_page([*results, replace(results[0], check=ruled_out)])
-    assert "; in 1 the check says nothing of the order" in page and ">–</td>" in page
+    assert "In 1 more the check says nothing of the order." in page and ">–</td>" in page
 
 
 def test_the_check_of_one_word_compares_with_nothing(film_explainer):

@@ -12,11 +12,11 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 from captum_iba.compare.explain_many import explain_texts
 from captum_iba.compare.parallel import LocalExecutor
 from captum_iba.demo import embedded_model_path
-from captum_iba.text import TextExplainer, explain_layers
+from captum_iba.text import TextAttribution, TextExplainer, explain_layers
 from captum_iba.text.bottleneck import MASK_LOST_PREDICTION
 from captum_iba.text.layers import find_blocks
 from captum_iba.visualization import token_map
-from captum_iba.visualization.pieces import HARDLY_ANYTHING, lost_prediction
+from captum_iba.visualization.pieces import HARDLY_ANYTHING, is_lost, lost_prediction
 from tests.visualization.examples import attribution
 
 from .conftest import build
@@ -151,12 +151,57 @@ def test_a_mask_that_has_lost_the_prediction_does_not_say_that_hardly_anything_i
     assert HARDLY_ANYTHING[:-1] not in str(lost) + token_map(lost)
     kept = dataclasses.replace(result, target_probability=0.9, masked_probability=0.85)
     assert f"{HARDLY_ANYTHING[:-1]}: through the mask" in str(kept) and "85.0%" in str(kept)
-    partly = dataclasses.replace(result, target_probability=0.9, masked_probability=0.46)
+    # Percentages of next to nothing say nothing.
+    assert "     – " in str(kept) and "100.0%" not in str(kept) and "<b>–</b>" in token_map(kept)
+    partly = dataclasses.replace(result, target_probability=0.9, masked_probability=0.6)
     assert HARDLY_ANYTHING[:-1] not in str(partly)
     assert "Hardly any bits above the floor pass the mask: through the mask" in str(partly)
+    assert "A smaller beta keeps more of them." in str(partly)
+    # A decision that falls below one half is lost, and so are bits that add next to nothing to a closed mask.
+    assert lost_prediction(dataclasses.replace(result, target_probability=0.957, masked_probability=0.479))
+    with_closed = {"target_probability": 0.954, "masked_probability": 0.561}
+    assert not lost_prediction(dataclasses.replace(result, **with_closed, closed_probability=0.2))
+    lost_to_closed = dataclasses.replace(result, **with_closed, closed_probability=0.557)
+    assert lost_prediction(lost_to_closed) and "is 56.1% (with the mask closed 55.7%)" in str(lost_to_closed)
     # With many bits, too.
     many = dataclasses.replace(lost, unneeded_bits=0.01)
     assert lost_prediction(many) and "The mask closes too much" in str(many)
+
+
+@pytest.mark.parametrize(
+    ("probability", "masked", "closed", "lost"),
+    [
+        (0.9, 0.44, None, True),
+        (0.9, 0.51, None, False),
+        (0.95, 0.48, None, True),
+        (0.55, 0.48, None, False),  # by less than 0.1
+        (0.9, 0.59, 0.5, True),  # less than a quarter of 0.4
+        (0.9, 0.61, 0.5, False),
+        (0.4, 0.25, 0.9, False),  # the text speaks against it
+    ],
+)
+def test_when_a_mask_has_lost_a_prediction(probability, masked, closed, lost):
+    assert is_lost(probability, masked, closed) is lost
+
+
+def test_a_closed_mask_leaves_the_mean_of_the_statistics():
+    explainer = TextExplainer.from_pretrained(embedded_model_path(), "bert.embeddings")
+    text = "A wonderful, touching film."
+    explainer.estimate_statistics([text, "A dull plot, bad acting and a boring end."])
+    result = explainer.explain(text)
+    mean = explainer.statistics[0].mean
+
+    def closed(module, inputs, output):
+        output = output.clone()
+        output[:, 1:-1] = mean.to(output)
+        return output
+
+    inputs = explainer.classifier.tokenizer(text, return_tensors="pt")
+    with torch.no_grad(), explainer.model.bert.embeddings.register_forward_hook(closed):
+        expected = explainer.model(**inputs).logits.softmax(-1)[0, result.target]
+    assert result.closed_probability == pytest.approx(float(expected), abs=1e-5)
+    assert f"(with the mask closed {expected:.1%})" in str(result)
+    assert TextAttribution.from_dict(result.to_dict()) == result
 
 
 def test_a_prediction_that_the_mask_loses_is_warned_of():

@@ -12,10 +12,9 @@ from transformers import PreTrainedTokenizerFast
 from captum_iba.demo import embedded_model_path, embedded_statistics
 from captum_iba.methods import attribute
 from captum_iba.text import TextAttribution, TextExplainer, cached_statistics
-from captum_iba.text.bottleneck import NEUTRAL_STATISTICS
+from captum_iba.text.bottleneck import NEUTRAL_STATISTICS, tokens_with_bits
 from captum_iba.text.classifier import Classifier
 from captum_iba.text.encoding import encode
-from captum_iba.text.result import tokens_with_bits
 from captum_iba.visualization import token_map
 from captum_iba.visualization.pieces import HARDLY_ANYTHING, full_color, parts
 from captum_iba.visualization.words import ranked_words

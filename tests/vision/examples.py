@@ -10,7 +10,7 @@ def image_attribution(size=8, measured=(3, 0), effects=(0.4, 0.1), check=True, l
     generator = np.random.default_rng(0)
     return ImageAttribution(
         image=generator.integers(0, 256, (size, size, 3), dtype=np.uint8),
-        layers=(LayerMap("layer3", np.array([[2.0, 2.0], [1.0, 3.0]]), 1.0, 0.8),),
+        layers=(LayerMap("layer3", np.array([[2.0, 2.0], [1.0, 3.0]]), 1.0, 0.8, 0.1),),
         regions=tile_regions(size, size, n_tiles=2),
         measured=measured,
         effects=effects,
