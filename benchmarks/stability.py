@@ -6,6 +6,9 @@ Each method explains the same texts with five seeds, the bottleneck also with th
 texts. Of every two results of a text three numbers are compared, and the table has their means: whether the word with
 the highest score is the same, the fraction of the three highest that both name, and Spearman's rank correlation of
 the words. A method without random numbers is 1 by construction, and runs once.
+
+Of the explanations of ``TextExplainer`` with the statistics of each draw the second table says in how many texts the
+leading word is nearly tied with others, as pages say, and how often the draws agree with that taken into account.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from __future__ import annotations
 import argparse
 import random
 import warnings
-from itertools import combinations
+from itertools import combinations, permutations
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +29,8 @@ from benchmarks.page import RESULTS, keep, machine
 from captum_iba.demo import embedded_model_path
 from captum_iba.methods import attribute, find_method
 from captum_iba.methods.task import FloatArray
-from captum_iba.text import TextExplainer
+from captum_iba.text import TextAttribution, TextExplainer
+from captum_iba.visualization.words import nearly_tied
 
 SEEDS = DRAWS = 5
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -54,15 +58,34 @@ def agreement(results: list[list[FloatArray]]) -> list[float]:
     return [float(mean) for mean in np.nanmean(np.array(rows), 0)]
 
 
+def near_ties(explanations: list[list[TextAttribution]]) -> list[float]:
+    """Fraction of texts without a near tie, how often these have the same leading word, and how often the leading word
+    of other statistics is among those that are nearly tied."""
+    alone, same, among = [], [], []
+    for one, other in permutations(explanations, 2):
+        for a, b in zip(one, other, strict=True):
+            named, leading = nearly_tied(a), nearly_tied(b)
+            if len(a.words) < 2 or not named or not leading:
+                continue
+            alone.append(len(named) == 1)
+            among.append(leading[0] in named)
+            if len(named) == 1:
+                same.append(leading[0] == named[0])
+    return [float(np.mean(values)) for values in (alone, same, among)]
+
+
 def measure(
     explainer: TextExplainer, texts: list[str], pairs: list[str] | None, draws: list[tuple[list[str], list[str] | None]]
-) -> dict[str, list[list[float] | None]]:
-    """For every method the agreement over seeds, and over the statistics of several draws of texts."""
-    statistics = []
+) -> tuple[dict[str, list[list[float] | None]], list[float]]:
+    """For every method the agreement over seeds, and over the statistics of several draws of texts; the near ties."""
+    statistics, explanations = [], []
     for of_draw in draws:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # few positions
             statistics.append(explainer.estimate_statistics(*of_draw))
+            explanations.append(explainer.explain(texts, pairs))
+    ties = near_ties(explanations)
+    print("near ties", ties, flush=True)
     found: dict[str, list[list[float] | None]] = {}
     for title, (name, options) in METHODS.items():
 
@@ -75,7 +98,7 @@ def measure(
         over_draws = agreement([words(0, number) for number in range(len(draws))]) if name == "iba" else None
         found[title] = [over_seeds, over_draws]
         print(title, found[title], flush=True)
-    return found
+    return found, ties
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -101,7 +124,7 @@ def main(arguments: list[str] | None = None) -> None:
     starts = range(options.examples, count, options.statistics)
     draws = [part(start, start + options.statistics) for start in starts]
     torch.set_num_threads(min(2, torch.get_num_threads()))
-    found = measure(explainer, *part(0, options.examples), draws)
+    found, ties = measure(explainer, *part(0, options.examples), draws)
     lines = ["| method | over seeds | over the texts of the statistics |", "|---|---|---|"]
     for title, values in found.items():
         cells = ["–" if value is None else " / ".join(f"{number:.2f}" for number in value) for value in values]
@@ -110,7 +133,12 @@ def main(arguments: list[str] | None = None) -> None:
         f"{options.examples} texts: same leading word / common ones of the first three / Spearman's rank correlation, "
         f"over {SEEDS} seeds, and over {DRAWS} draws of {options.statistics} texts.\n\n" + "\n".join(lines)
     )
-    keep(options.out, "stability", arguments, "Stability", machine(), body, agreement=found)
+    body += (
+        f"\n\nNo other word is nearly tied with the leading one in {ties[0]:.2f} of texts; of these another draw has "
+        f"the same leading word in {ties[1]:.2f}. Of all texts its leading word is the leading one, or nearly tied "
+        f"with it, in {ties[2]:.2f}."
+    )
+    keep(options.out, "stability", arguments, "Stability", machine(), body, agreement=found, near_ties=ties)
 
 
 if __name__ == "__main__":

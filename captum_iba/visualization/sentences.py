@@ -16,7 +16,14 @@ from captum_iba.visualization.pieces import (
     through_the_mask,
     visible,
 )
-from captum_iba.visualization.words import RankedWord, has_neutral_statistics, place_in_texts, ranked_words, ranking
+from captum_iba.visualization.words import (
+    RankedWord,
+    has_neutral_statistics,
+    nearly_tied,
+    place_in_texts,
+    ranked_words,
+    ranking,
+)
 
 # Of the probability that is left: a smaller change is no finding of a check, and a smaller decrease a weak one.
 _SAME, _MOST = 0.99, 0.85
@@ -45,6 +52,8 @@ def notes(attribution: DrawableBits, listed: int | None = None) -> list[str]:
         else:
             legend = "; ".join(filter(None, ["±: standard deviation over them", tied]))
             sentences.append(f"{_leader(attribution)} ({legend}).")
+    elif len(tied := ranked_words(attribution)[0][: len(nearly_tied(attribution))]) > 1:
+        sentences.append(f"{_named(tied)} are nearly tied: with statistics of other texts another of them may lead.")
     if attribution.check is not None:
         check, what = attribution.check, attribution.measured
         sentence = check_sentence(

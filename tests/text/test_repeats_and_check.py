@@ -1,6 +1,7 @@
 """How sure an answer is: repeats with other noise and other texts for the statistics, and the check by deletion."""
 
 import dataclasses
+import html
 import json
 import warnings
 from dataclasses import replace
@@ -17,7 +18,8 @@ from captum_iba.text.statistics import GroupedStatistics
 from captum_iba.visualization import save_token_page, token_map, token_page
 from captum_iba.visualization.pieces import parts
 from captum_iba.visualization.sentences import verdict
-from captum_iba.visualization.words import ranked_words
+from captum_iba.visualization.words import nearly_tied, ranked_words
+from tests.visualization.examples import attribution
 
 TEXTS = ["The film was not good", "a dull, unbelievable plot! don't like the plot", "good?"]
 TRAINING = ["the film was good", "a dull plot, not good", "unbelievable", "I don't like the plot", "good", "bad!"] * 5
@@ -335,6 +337,16 @@ def test_another_word_that_matters_most_alone_is_named(film_explainer):
     assert "lowers it by more than 1%: " in said and "raise it, to 75.0% and 75.0%" in said and "together" not in said
     said = str(replace(result, check=DeletionCheck(n, 0.9, 0.1, 0.92, 0.8, 10, (0.2, *[0.899] * (n - 1)))))
     assert " it by less than 1%." in said
+
+
+def test_words_that_are_nearly_tied_are_named():
+    close = attribution("a b c", bits=[30.0, 27.0, 5.0], unneeded_bits=1.0, open_bits=200.0)  # 29, 26 and 4 above it
+    assert nearly_tied(close) == [0, 1]
+    said = '"a" (word 1), "b" (word 2) are nearly tied: with statistics of other texts another of them may lead.'
+    assert said in str(close) and html.escape(said, quote=False) in token_map(close).replace("&#34;", '"')
+    assert "nearly tied" not in str(attribution("a b c", bits=[30.0, 25.0, 5.0], unneeded_bits=1.0, open_bits=200.0))
+    # Repeats say in how many a word leads.
+    assert "nearly tied" not in str(replace(close, repeats=((0.0, 30.0, 27.0, 5.0), (0.0, 27.0, 30.0, 5.0))))
 
 
 def test_a_page_of_several_texts_says_what_their_checks_confirm(film_explainer):
