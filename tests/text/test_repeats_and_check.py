@@ -344,7 +344,7 @@ def test_words_that_are_nearly_tied_are_named():
     assert nearly_tied(close) == [0, 1]
     said = '"a" (word 1), "b" (word 2) are nearly tied: with statistics of other texts another of them may lead.'
     assert said in str(close) and html.escape(said, quote=False) in token_map(close).replace("&#34;", '"')
-    assert "nearly tied" not in str(attribution("a b c", bits=[30.0, 25.0, 5.0], unneeded_bits=1.0, open_bits=200.0))
+    assert "nearly tied" not in str(attribution("a b c", bits=[30.0, 24.0, 5.0], unneeded_bits=1.0, open_bits=200.0))
     # Repeats say in how many a word leads.
     assert "nearly tied" not in str(replace(close, repeats=((0.0, 30.0, 27.0, 5.0), (0.0, 27.0, 30.0, 5.0))))
 
