@@ -87,7 +87,7 @@ def candidates(blocks: Sequence[str]) -> dict[str, dict[str, Any]]:
         "default, bits alone": {"rerank": 0},
         "default, one layer": {"layer": one},
         "default, no smoothing": {"smoothing": 0.0},
-        "default, 10 steps": {"n_steps": 10},
+        "default, 16 steps": {"n_steps": 16},
         "default, 6 regions removed": {"rerank": 6},
         "per_sample, bits alone": {"preset": "per_sample"},
         "default, beta 10": {"beta": 10.0},

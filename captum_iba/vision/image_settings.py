@@ -16,7 +16,7 @@ IMAGE_PRESETS = {
     "default": BottleneckSettings(
         "token",
         beta=30.0,
-        n_steps=16,
+        n_steps=10,
         n_samples=0,
         complement=1.0,
         momentum=0.5,
