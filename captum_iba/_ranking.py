@@ -49,6 +49,26 @@ def importance_of(shares: Numbers, effects: Sequence[float | None]) -> Numbers:
     return importance
 
 
+def estimated_effects(shares: Numbers, effects: Sequence[float | None]) -> Numbers:
+    """Effect of each part, (P,): the measured one, and for the others their share at the measured parts' rate.
+
+    The rate is the sum of the measured effects that are positive per share of the parts they are measured of. All are
+    NaN where none was measured.
+
+    Examples::
+
+        >>> estimated_effects(np.array([0.5, 0.3, 0.2]), [1.5, -0.1, None])
+        array([ 1.5  , -0.1  ,  0.375])
+    """
+    values = np.array([math.nan if effect is None else effect for effect in effects])
+    measured = np.isfinite(values)
+    share = float(shares[measured].sum())
+    if not measured.any():
+        return values
+    rate = float(values[measured].clip(0).sum()) / share if share > 0 else 0.0
+    return np.where(measured, values, rate * shares)
+
+
 def order_of(
     bits: Numbers, shares: Numbers, importance: Numbers, effects: Sequence[float | None]
 ) -> npt.NDArray[np.intp]:

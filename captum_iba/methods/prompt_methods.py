@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from captum.attr import IntegratedGradients, KernelShap, ShapleyValueSampling
 from torch import Tensor
@@ -143,7 +144,8 @@ def context_cite(
 
 
 def information_bottleneck_of_prompt(task: PromptTask, **settings: Any) -> tuple[Tensor, Tensor]:
-    """The bottleneck, as :meth:`captum_iba.text.GenerationExplainer.explain` ranks the parts, and their bits."""
+    """The bottleneck's ranking of the parts, as :meth:`captum_iba.text.GenerationExplainer.explain` gives it, and what
+    is summed over parts: their effects, or their bits where none was measured."""
     result = task.explainer.explain(
         task.inp,
         task.response,
@@ -152,7 +154,8 @@ def information_bottleneck_of_prompt(task: PromptTask, **settings: Any) -> tuple
         batch_size=task.batch_size,
         **settings,
     )
-    return torch.from_numpy(result.scores), torch.from_numpy(result.bits)
+    effects = result.estimated_effects
+    return torch.from_numpy(result.scores), torch.from_numpy(effects if np.isfinite(effects).all() else result.bits)
 
 
 def random_parts(task: PromptTask) -> Tensor:

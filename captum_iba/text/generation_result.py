@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from captum_iba._files import write_text
-from captum_iba._ranking import importance_of, leading_of, order_of, shares_above
+from captum_iba._ranking import estimated_effects, importance_of, leading_of, order_of, shares_above
 from captum_iba.attr.optimizer import AT_FLOOR
 from captum_iba.text.json_result import JsonResult
 from captum_iba.visualization.pieces import COVERED, format_number
@@ -161,6 +161,15 @@ class GenerationAttribution(JsonResult):
         the removal raises it. The others come after them, by their bits above the floor.
         """
         return importance_of(self.shares, self._effects)
+
+    @property
+    def estimated_effects(self) -> npt.NDArray[np.float64]:
+        """Decrease in the log-probability without each part, in nats, (P,).
+
+        It is measured for the parts with the most bits (``part.effect``), and estimated from the shares of the others;
+        NaN without any measured one. Sums predict what the removal of several parts does.
+        """
+        return estimated_effects(self.shares, self._effects)
 
     @property
     def ranked(self) -> list[tuple[PromptPart, float]]:

@@ -52,8 +52,8 @@ def notes(attribution: DrawableBits, listed: int | None = None) -> list[str]:
         else:
             legend = "; ".join(filter(None, ["±: standard deviation over them", tied]))
             sentences.append(f"{_leader(attribution)} ({legend}).")
-    elif len(tied := ranked_words(attribution)[0][: len(nearly_tied(attribution))]) > 1:
-        sentences.append(f"{_named(tied)} are nearly tied: with statistics of other texts another of them may lead.")
+    elif len(close := ranked_words(attribution)[0][: len(nearly_tied(attribution))]) > 1:
+        sentences.append(f"{_named(close)} are nearly tied: with statistics of other texts another of them may lead.")
     if attribution.check is not None:
         check, what = attribution.check, attribution.measured
         sentence = check_sentence(

@@ -6,6 +6,7 @@ import math
 import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import tokenizers
 import torch
@@ -352,6 +353,13 @@ def test_the_leading_parts_are_ranked_by_the_effect_of_their_removal(explainer):
     assert found == pytest.approx(effects.tolist(), abs=1e-5)
     helpful = [effect for effect in found if effect > 0]
     assert 0 < len(helpful) < 3  # the others, whose removal raises the log-probability, are the last
+    # The others have the measured ones' nats per share of the bits.
+    measured = [part.effect is not None for part in result.parts]
+    assert [result.estimated_effects[i] for i in leaders] == found
+    rate = sum(effect for effect in found if effect > 0) / result.shares[measured].sum()
+    others = [not known for known in measured]
+    assert result.estimated_effects[others] == pytest.approx(rate * result.shares[others])
+    assert np.isnan(plain.estimated_effects).all()
     ranked = [part.effect for part, _ in result.ranked]
     assert ranked[: len(helpful)] == sorted(helpful, reverse=True) and ranked[len(helpful)] is None
     assert ranked[len(helpful) - 3 :] == sorted((effect for effect in found if effect <= 0), reverse=True)
