@@ -133,9 +133,10 @@ def optimize_mask(
             average += _share_of_average(settings, step) * alpha.detach()
             if step == settings.n_steps - 1:
                 alpha = average
+    if not return_trace:
+        return alpha.detach(), history, None
     closed = torch.full_like(alpha, CLOSED_MASK_LOGIT)
-    without = _probability(objective, closed, noise_step, passes, on_pass) if return_trace else None
-    return alpha.detach(), history, without
+    return alpha.detach(), history, _probability(objective, closed, noise_step, passes, on_pass)
 
 
 def _probability(
