@@ -266,7 +266,7 @@ def test_no_command_shows_the_help(capsys):
         (["explain", "--target", "great", GOOD], 1, "0 (negative), 1 (positive)"),
         (["explain", "--target", "7", GOOD], 1, "target is 7, expected 0 to 1"),
         (["explain", "--target=--1", GOOD], 1, "--1"),
-        (["explain", " "], 1, "texts[0] is only white space"),
+        (["explain", " "], 1, "TEXT 1 is only white space"),
         (["explain", GOOD, "--check", "false"], 2, "--check takes no value, got false; expected --check or --no-check"),
         (["explain", "--quiet", "True", GOOD], 2, "--quiet takes no value, got True; expected --quiet or -q alone"),
         (

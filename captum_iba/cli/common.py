@@ -157,13 +157,14 @@ def check_model(model: str | None) -> None:
 
 @contextmanager
 def named_model(model: str | None) -> Iterator[None]:
-    """Where a model cannot be loaded, the error names the option."""
+    """Where a model, or its statistics, cannot be loaded, the error names the option."""
     try:
         yield
-    except OSError as error:
-        if model is None or not str(error).startswith(f"model is {model},"):
-            raise
-        raise OSError(f"--{error}") from error
+    except (OSError, ValueError) as error:
+        of_model = model is not None and str(error).startswith(f"model is {model},")
+        if of_model or str(error).startswith("statistics"):
+            raise type(error)(f"--{error}") from error
+        raise
 
 
 def print_result(result: TextAttribution) -> None:
@@ -311,7 +312,10 @@ class KeptWork:
         return f"interrupted; {finished} are kept in {self._keep}, and the same command goes on"
 
     def _say(self) -> None:
-        note(f"{self._finished:,} of {self.total:,} {self._what} are {self._done}", self._quiet)
+        if self.total == 1:
+            note(f"the {self._what.removesuffix('s')} is not {self._done} yet", self._quiet)
+        else:
+            note(f"{self._finished:,} of {self.total:,} {self._what} are {self._done}", self._quiet)
 
 
 def print_error(message: str) -> None:

@@ -48,7 +48,7 @@ from captum_iba.cli.head_options import (
     WordOption,
 )
 from captum_iba.cli.statistics_of_texts import find_statistics
-from captum_iba.cli.text_files import FileOfTexts, has_columns, read_columns
+from captum_iba.cli.text_files import FileOfTexts, has_columns, naming_arguments, read_columns
 
 if TYPE_CHECKING:
     from captum_iba.compare.data import LabelNames
@@ -212,7 +212,8 @@ def explain(
             from captum_iba.compare.explain_many import explain_texts
             from captum_iba.text.arguments import check_device, check_texts
 
-            check_texts(first_texts, pair or second_texts)
+            with naming_arguments(texts, quiet):
+                check_texts(first_texts, pair or second_texts)
             layers = None if layer in (None, "all") else parse_layer(layer)
             _check_methods(names, layers)
             where = find_executor(executor, address, workers)

@@ -10,6 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from captum_iba.cli.common import note
+
 if TYPE_CHECKING:
     from captum_iba.compare.data import LabelNames
 
@@ -110,6 +112,20 @@ def _text_of(value: Any, source: str, table: Any, number: int) -> str:
         f"{source}: {row_name(table, number)} has {kind} in place of a text; expected a text or a number (of pandas: "
         'to_json(orient="records", lines=True)).'
     )
+
+
+@contextmanager
+def naming_arguments(texts: Sequence[str] | None, quiet: bool) -> Iterator[None]:
+    """Errors of texts on the command line count them from 1; a note doubts several of one word each."""
+    if texts is not None and len(texts) > 1 and all(len(text.split()) == 1 for text in texts):
+        note(f"{len(texts)} texts of one word each; quotes make one text of several words", quiet)
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        if not texts:
+            raise
+        counted = re.sub(r"texts\[(\d+)\]", lambda match: f"TEXT {int(match[1]) + 1}", str(error))
+        raise type(error)(re.sub(r"^texts\b", "TEXT", counted)) from error
 
 
 def read_lines(source: str) -> list[str]:

@@ -25,7 +25,7 @@ from captum_iba.attr.feature_statistics import FeatureStatistics
 from captum_iba.attr.settings import PRESETS, preset_values
 from captum_iba.compare.parallel import Executor
 from captum_iba.text.arguments import batches_by_length, check_texts, resolve_text_settings, targets_per_text
-from captum_iba.text.bottleneck import MASK_LOST_PREDICTION
+from captum_iba.text.bottleneck import MASK_LOST_PREDICTION, lost_predictions
 from captum_iba.text.classifier import require_classes
 from captum_iba.text.explainer import TextExplainer
 from captum_iba.text.generation import GENERATION
@@ -157,8 +157,8 @@ def explain_texts(
         for number, batch_results in bar:
             results.update(zip(batches[number], batch_results, strict=True))
             on_batch(len(results))
-    if any(map(lost_prediction, results.values())):
-        warn_user(MASK_LOST_PREDICTION)
+    if lost := [result for result in results.values() if lost_prediction(result)]:
+        warn_user(lost_predictions(lost))
     return [results[i] for i in range(len(first))]
 
 
@@ -311,7 +311,10 @@ class KeptResults(Generic[Result]):
     ) -> None:
         if folder.exists() and not folder.is_dir():
             raise NotADirectoryError(f"keep: {folder} is a file, expected a folder.")
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OSError(error.errno, f"keep: {folder} cannot be made ({error.strerror})") from error
         self._folder, self._kind = folder, kind
         self._digest = hashlib.sha256()
         of_model = device or str(next(iter(explainer.model.parameters())).device)

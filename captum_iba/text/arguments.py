@@ -186,7 +186,7 @@ def check_keywords(keywords: Mapping[str, Any]) -> None:
                 "captum_iba.methods.attribute(name, explainer.classifier, texts) for other methods"
             )
         if name in ("layer", "statistics", "max_length"):
-            raise TypeError(f"{name!r} is no argument of explain, expected it as one of TextExplainer")
+            raise TypeError(f"{name!r} is no argument of explain; pass it to TextExplainer")
         if name not in known and name not in settings:
             close = difflib.get_close_matches(name, known, n=1)
             hint = f"; did you mean {close[0]}?" if close else ""

@@ -22,6 +22,7 @@ from captum_iba.text.layers import Block, token_activations_required
 from captum_iba.text.model_properties import model_name
 from captum_iba.text.result import TextAttribution, TextTarget, TextTrace, Token
 from captum_iba.text.statistics import GroupedStatistics
+from captum_iba.visualization.pieces import format_probability
 
 NEUTRAL_STATISTICS = (
     "no statistics given: those of neutral texts in the package are used, which are English sentences; for texts "
@@ -29,12 +30,22 @@ NEUTRAL_STATISTICS = (
 )
 
 
-MASK_LOST_PREDICTION = (
-    "the final mask of a text closes too much: through it, the target keeps less than half of its probability, or a "
-    "quarter of what the text adds to that through a closed mask, or falls below 50% (result.masked_probability, "
-    "result.closed_probability); bits may be too few: lower beta, or estimate statistics from texts like yours"
-)
+MASK_LOST_PREDICTION = "the mask removed too much of a text, and bits may be too few: "
 
+
+def lost_predictions(lost: Sequence[TextAttribution]) -> str:
+    """The warning of texts whose masks have lost the prediction."""
+    first, more = lost[0], f", and {len(lost) - 1} more" if len(lost) > 1 else ""
+    text = first.text if len(first.text) <= _QUOTED else f"{first.text[:_QUOTED]}…"
+    masked, whole = map(format_probability, (first.masked_probability or 0.0, first.target_probability))
+    return (
+        f"{MASK_LOST_PREDICTION}with the information that is left, {first.measured} is {masked}, and {whole} with the "
+        f"whole text, {text!r}{more} (result.masked_probability). Lower beta, or estimate statistics from texts like "
+        "yours"
+    )
+
+
+_QUOTED = 40  # characters
 SMALLER_BETAS = (3.0, 1.0)
 """What the default tries next for a text whose mask has lost the prediction."""
 

@@ -14,11 +14,12 @@ from captum_iba.text.classifier import Classifier
 from captum_iba.text.encoding import EncodedText
 from captum_iba.text.heads import TARGET_ROW, with_row
 from captum_iba.text.result import DeletionCheck, TextAttribution
-from captum_iba.visualization.words import ranked_words, ranking
+from captum_iba.visualization.words import is_punctuation, ranked_words, ranking
 
 N_RANDOM = 10
 """Number of draws of random words in a check by deletion."""
-_N_ALONE = 8  # leading words that are deleted one at a time
+# Leading words that are deleted one at a time; of texts with at most so many words, all are.
+_N_ALONE, _N_WORDS = 8, 40
 
 
 def class_probabilities(classifier: Classifier, logits: Tensor) -> Tensor:
@@ -74,8 +75,9 @@ def check_by_deletion(
     """Probabilities of the target without the leading, the least, and as many other words at random.
 
     The leading ones are those that a reader is shown, with 80% of the bits, at most half of all; where the model needs
-    hardly anything, one in nine. Each of the leading ones is also deleted alone. What is explained itself, a word or an
-    answer, is never deleted: without it there is no target. None where nothing else is left.
+    hardly anything, one in nine. The first eight of them, or all words of a text of up to 40, are also deleted alone.
+    What is explained itself, a word or an answer, is never deleted: without it there is no target. None where nothing
+    else is left.
     """
     column, about = attribution.target, attribution.explained
     leading, _ = ranked_words(attribution)
@@ -91,9 +93,11 @@ def check_by_deletion(
             return None
     others = np.flatnonzero(~own)
     kept = np.ones((3 + N_RANDOM, len(own)), dtype=bool)
-    kept[:, others] = kept_in_check(np.searchsorted(others, order[~own[order]]), n_leading, seed)
+    marks = np.array([is_punctuation(word.word) for word in attribution.words])[others]
+    kept[:, others] = kept_in_check(np.searchsorted(others, order[~own[order]]), n_leading, seed, marks=marks)
     numbers = [set(np.flatnonzero(words).tolist()) for words in kept]
-    tried = order[~own[order]][: min(n_leading, _N_ALONE)] if n_leading > 1 else order[:0]
+    n_alone = len(others) if 1 < len(others) <= _N_WORDS else min(n_leading, _N_ALONE) * (n_leading > 1)
+    tried = order[~own[order]][:n_alone]
     numbers += [numbers[0] - {number} for number in tried.tolist()]
     versions = [keep_words(encoded, words) for words in numbers]
     if TARGET_ROW in encoded.inputs:
@@ -109,13 +113,18 @@ def check_by_deletion(
 
 
 def kept_in_check(
-    order: npt.NDArray[np.intp], n_leading: int, seed: int, by_bits: npt.NDArray[np.intp] | None = None
+    order: npt.NDArray[np.intp],
+    n_leading: int,
+    seed: int,
+    by_bits: npt.NDArray[np.intp] | None = None,
+    marks: npt.NDArray[np.bool_] | None = None,
 ) -> npt.NDArray[np.bool_]:
     """The words that a check keeps: all, all but the leading, the least, and others at random, (3 + ``N_RANDOM``, W).
 
     ``order`` has the numbers of the words, the most relevant one first; ``by_bits``, where that is another order, those
     with the most bits first. The least ones have the fewest bits of those that are not leading. So that a leading word
     is not deleted on both sides of the comparison, the random ones are drawn from those that are not leading, too.
+    ``marks`` are True for punctuation, (W,): it is among neither, unless too few words are left.
 
     As many are deleted as are leading, at most half of all; one in nine where none is.
     """
@@ -124,9 +133,15 @@ def kept_in_check(
     generator = np.random.default_rng(seed)
     least = order if by_bits is None else by_bits[~np.isin(by_bits, order[:n_deleted])]
     least = least if len(least) else order  # of a single one
+    if marks is not None and n_words > 1:
+        least = order[n_deleted:]
+        least = np.concatenate([least[marks[least]], least[~marks[least]]])
     deleted = [order[:0], order[:n_deleted], least[-n_deleted:]]
     others = order[n_deleted:] if n_words > 1 else order
-    deleted += [generator.permutation(others)[:n_deleted] for _ in range(N_RANDOM)]
+    for _ in range(N_RANDOM):
+        drawn = generator.permutation(others)
+        drawn = drawn if marks is None else np.concatenate([drawn[~marks[drawn]], drawn[marks[drawn]]])
+        deleted.append(drawn[:n_deleted])
     kept = np.ones((len(deleted), n_words), dtype=bool)
     for row, words in zip(kept, deleted, strict=True):
         row[words] = False

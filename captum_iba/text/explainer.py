@@ -10,6 +10,7 @@ from functools import wraps
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
+import numpy as np
 import torch
 
 from captum_iba._checks import check_flag, check_integer
@@ -27,13 +28,13 @@ from captum_iba.text.arguments import (
     resolve_text_settings,
     targets_per_text,
 )
-from captum_iba.text.bottleneck import MASK_LOST_PREDICTION, NEUTRAL_STATISTICS, SMALLER_BETAS, ClassifierBottleneck
+from captum_iba.text.bottleneck import NEUTRAL_STATISTICS, SMALLER_BETAS, ClassifierBottleneck, lost_predictions
 from captum_iba.text.classifier import Classifier, load_classifier
 from captum_iba.text.deletion import check_by_deletion
 from captum_iba.text.head_targets import check_choices, find_targets
 from captum_iba.text.heads import ValueHead
 from captum_iba.text.layers import check_layers, embedding_layer, find_layers, published_layer
-from captum_iba.text.result import TextAttribution, TextTarget, mean_attribution
+from captum_iba.text.result import TextAttribution, TextTarget
 from captum_iba.visualization.pieces import NEUTRAL_TEXTS, lost_prediction
 
 if TYPE_CHECKING:
@@ -41,6 +42,17 @@ if TYPE_CHECKING:
 
 Arguments = ParamSpec("Arguments")
 Returned = TypeVar("Returned")
+
+
+def _mean_attribution(repeats: Sequence[TextAttribution]) -> TextAttribution:
+    """The first of several attributions of one text, with their mean bits, and those of each."""
+    if len(repeats) == 1:
+        return repeats[0]
+    bits = np.array([result.bits for result in repeats])
+    tokens = tuple(
+        replace(token, bits=float(mean)) for token, mean in zip(repeats[0].tokens, bits.mean(0), strict=True)
+    )
+    return replace(repeats[0], tokens=tokens, repeats=tuple(map(tuple, bits.tolist())))
 
 
 def _holding_scale(explain: Callable[Arguments, Returned]) -> Callable[Arguments, Returned]:
@@ -337,7 +349,7 @@ class TextExplainer:
                 )
                 for number, bottleneck in enumerate(bottlenecks)
             ]
-            return [mean_attribution(of_text) for of_text in zip(*of_repeats, strict=True)]
+            return [_mean_attribution(of_text) for of_text in zip(*of_repeats, strict=True)]
 
         results = explained(range(len(encoded)), settings, name)
         for beta in SMALLER_BETAS if name == "default" and overrides.get("beta") is None else ():
@@ -346,8 +358,8 @@ class TextExplainer:
                     again, explained(again, replace(settings, beta=beta), f"{name}, beta {beta:g}"), strict=True
                 ):
                     results[i] = result
-        if any(map(lost_prediction, results)):
-            warn_user(MASK_LOST_PREDICTION)
+        if lost := [result for result in results if lost_prediction(result)]:
+            warn_user(lost_predictions(lost))
         if isinstance(head := self.classifier.head, ValueHead) and head.scale is not None:
             scale = head.scale.tolist()
             results = [replace(one, settings={**one.settings, "tolerance": scale[one.target]}) for one in results]

@@ -7,7 +7,7 @@ import html
 import math
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -104,8 +104,8 @@ class DeletionCheck:
         without_least (float): Without the words with the fewest bits.
         without_random (float): Without as many other words at random, the mean of ``n_random`` draws.
         n_random (int): Number of these draws.
-        without_each (tuple of float): Without one of the leading words alone, the one with the most bits first; of the
-            first eight, if there are several.
+        without_each (tuple of float): Without one word alone, the one with the most bits first: of a text with at most
+            40 words each of them, else of the first eight leading ones, if there are several.
     """
 
     n_words: int
@@ -259,6 +259,19 @@ class TextAttribution(JsonResult):
         )
 
     @property
+    def verdict(self) -> str:
+        """What the check says of the order: "falls", "falls a little" or "not confirmed"; empty where it says nothing.
+
+        It is about the probability without the leading words (:attr:`check`).
+        """
+        return verdict(self)
+
+    @property
+    def sentences(self) -> list[str]:
+        """What pages and terminals say below the words: on the mask, repeats, near ties and the check."""
+        return [*filter(None, [remark(self)]), *notes(self)]
+
+    @property
     def ranked(self) -> tuple[Word, ...]:
         """The words in the order of pages and terminals: most bits above :attr:`unneeded_bits` first."""
         return tuple(self.words[number] for number in ranking(self))
@@ -391,7 +404,7 @@ class TextAttribution(JsonResult):
         content = dataclasses.asdict(self)
         content["settings"], content["provenance"] = dict(self.settings), dict(self.provenance)
         content["words"], content["total_bits"] = word_records(self), self.total_bits
-        content["verdict"], content["sentences"] = verdict(self), [*filter(None, [remark(self)]), *notes(self)]
+        content["verdict"], content["sentences"] = self.verdict, self.sentences
         return {"format": _FORMAT, **json_safe(content)}
 
     @classmethod
@@ -470,18 +483,6 @@ class TextAttribution(JsonResult):
         from captum_iba.visualization import token_page
 
         return write_text(path, token_page([self]))
-
-
-def mean_attribution(repeats: Sequence[TextAttribution]) -> TextAttribution:
-    """The first of several attributions of one text, with their mean bits, and those of each."""
-    if len(repeats) == 1:
-        return repeats[0]
-    bits = np.array([result.bits for result in repeats])
-    tokens = tuple(
-        dataclasses.replace(token, bits=float(mean))
-        for token, mean in zip(repeats[0].tokens, bits.mean(0), strict=True)
-    )
-    return dataclasses.replace(repeats[0], tokens=tokens, repeats=tuple(map(tuple, bits.tolist())))
 
 
 def finite(bits: float) -> float:

@@ -116,14 +116,16 @@ class DrawableScores(Protocol):
 NEUTRAL_TEXTS = "neutral texts"
 """Origin of the statistics where no others are given."""
 
-THROUGH_THE_MASK = "through the mask"
-"""With only the information left that the mask lets through."""
+ONLY_THIS = "with only this information"
+"""Begins what the model gives through the final mask."""
 HARDLY_ANYTHING = "The model needs hardly anything of this text."
 # A mask has lost a prediction with less than half of its probability, or a quarter of what the input adds to that
 # through a closed mask. Half of that, too, would take 1.62 in place of 1.38 runs per text of IMDB, for a worse order.
 _HALF, _QUARTER = 0.5, 0.25
 # Of a probability, by which the mask or a check contradicts that hardly anything is needed.
 _LARGE_DROP = 0.1
+# Of a probability, and of it relative to the whole, by which a text adds next to nothing to a closed mask.
+_SMALL_DROP, _MOST = 0.05, 0.8
 _FLOORS = 10
 _PARTS = 4  # ten floors that are more than a quarter of an open token are no small number of bits
 COVERED = 0.8
@@ -138,6 +140,10 @@ _METHOD_TITLES = {
     "ig": "Integrated Gradients",
     "lime": "LIME",
     "leave_one_out": "Leave one out",
+    "attn_lrp": "AttnLRP",
+    "kernel_shap": "Kernel SHAP",
+    "gradient_shap": "Gradient SHAP",
+    "deep_lift": "DeepLift",
     "random": "Random",
 }
 
@@ -364,20 +370,25 @@ def through_the_mask(attribution: DrawableBits) -> str:
     """What the model gives through the final mask, and through a closed one; empty where that is not known."""
     if attribution.masked_probability is None:
         return ""
-    through = f"{THROUGH_THE_MASK}, {attribution.measured} is {format_probability(attribution.masked_probability)}"
+    through = f"{ONLY_THIS} {attribution.measured} is {format_probability(attribution.masked_probability)}"
     if attribution.closed_probability is None:
         return through
-    return f"{through} (with the mask closed {format_probability(attribution.closed_probability)})"
+    return f"{through}, and with none of it {format_probability(attribution.closed_probability)}"
 
 
 def remark(attribution: DrawableBits) -> str:
     """A sentence on hardly any bits, or on a mask that has not closed or lost the prediction; empty for others."""
     masked, check, through = attribution.masked_probability, attribution.check, through_the_mask(attribution)
+    beta = attribution.settings.get("beta")
+    is_least = beta is not None and beta <= 1  # the default has tried no smaller one
     if lost_prediction(attribution):
-        return (
-            f"The mask closes too much: {through}, and bits may be too few. A smaller beta, or statistics from texts "
-            "like this help."
+        advice = (
+            f"Even beta {beta:g} keeps too little, so do not rely on the percentages; statistics from texts like this "
+            "may help."
+            if is_least
+            else "A smaller beta, or statistics from texts like this, help."
         )
+        return f"The mask closes too much: {through}, and bits may be too few. {advice}"
     if 0 < attribution.open_bits < _PARTS * attribution.unneeded_bits:
         kept = f"{format_number(attribution.unneeded_bits)} of {format_number(attribution.open_bits)} bits"
         return (
@@ -385,18 +396,38 @@ def remark(attribution: DrawableBits) -> str:
             "little. More steps, or a larger beta, help."
         )
     if not has_hardly_any_bits(attribution):
-        return ""
+        return _unexplained(attribution)
     if masked is None:
         return HARDLY_ANYTHING
     is_likely = attribution.target_probability >= _HALF
     if masked < attribution.target_probability - _LARGE_DROP or (is_likely and masked < _HALF):
-        return f"Hardly any bits above the floor pass the mask: {through}. A smaller beta keeps more of them."
+        advice = "" if is_least else " A smaller beta keeps more of them."
+        return f"Hardly any bits above the floor pass the mask: {through}.{advice}"
     if check is not None and check.without_leading < check.probability - _LARGE_DROP:
         return f"An average activation gives this prediction, too: {through}. The check shows what deleting words does."
     if masked > attribution.target_probability + _LARGE_DROP:
         compared = f"This text makes {attribution.target_label} less probable than average activations do"
         return f"{compared}: {through}, and {attribution.target_probability:.1%} with the text."
     return f"{HARDLY_ANYTHING[:-1]}: {through}."
+
+
+def is_unexplained(attribution: DrawableBits) -> bool:
+    """Whether a closed mask gives the target no less, by more than 0.05 or a fifth, than the text does."""
+    closed, probability = attribution.closed_probability, attribution.target_probability
+    return closed is not None and closed >= probability - _SMALL_DROP and closed >= _MOST * probability
+
+
+def _unexplained(attribution: DrawableBits) -> str:
+    """A sentence where average activations alone give the target as much as the text; empty for others."""
+    closed, probability = attribution.closed_probability, attribution.target_probability
+    if closed is None or not is_unexplained(attribution):
+        return ""
+    as_much = "no less than" if closed >= probability else "nearly as much as"
+    return (
+        f"Average activations alone give {attribution.target_label} {format_probability(closed)}, {as_much} this text "
+        f"({format_probability(probability)}): the bits do not explain why the model predicts it. The check shows what "
+        "deleting words does."
+    )
 
 
 def has_hardly_any_bits(attribution: Drawable) -> bool:

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 
 from captum_iba.visualization.pieces import (
     NEUTRAL_TEXTS,
-    THROUGH_THE_MASK,
+    ONLY_THIS,
     DrawableBits,
     DrawableCheck,
     format_number,
     format_probability,
+    is_unexplained,
+    needs_hardly_anything,
     remark,
     through_the_mask,
     visible,
@@ -19,6 +21,7 @@ from captum_iba.visualization.pieces import (
 from captum_iba.visualization.words import (
     RankedWord,
     has_neutral_statistics,
+    least_words,
     nearly_tied,
     place_in_texts,
     ranked_words,
@@ -26,7 +29,7 @@ from captum_iba.visualization.words import (
 )
 
 # Of the probability that is left: a smaller change is no finding of a check, and a smaller decrease a weak one.
-_SAME, _MOST = 0.99, 0.85
+_SAME, _MOST, _MUCH = 0.99, 0.85, 0.75
 _MOST_OPPONENTS, _NAMED, _NOTICEABLE = 5, 5, 0.03
 # A class that is not predicted and has less is not one that words can take away.
 _RULED_OUT, _IMPROBABLE = 0.01, 0.05
@@ -53,7 +56,9 @@ def notes(attribution: DrawableBits, listed: int | None = None) -> list[str]:
             legend = "; ".join(filter(None, ["±: standard deviation over them", tied]))
             sentences.append(f"{_leader(attribution)} ({legend}).")
     elif len(close := ranked_words(attribution)[0][: len(nearly_tied(attribution))]) > 1:
-        sentences.append(f"{_named(close)} are nearly tied: with statistics of other texts another of them may lead.")
+        of = "texts like yours" if has_neutral_statistics(attribution) else "other texts"
+        named = _named(close) if len(close) <= _NAMED else f"The first {len(close)} words"
+        sentences.append(f"{named} are close: with statistics of {of} another of them may lead.")
     if attribution.check is not None:
         check, what = attribution.check, attribution.measured
         sentence = check_sentence(
@@ -67,10 +72,10 @@ def notes(attribution: DrawableBits, listed: int | None = None) -> list[str]:
             is_improbable=_is_improbable(attribution),
         )
         sentences.append(sentence)
-        sentences += filter(None, [_alone(attribution), _without_least(attribution)])
+        sentences += filter(None, [_alone(attribution), _hidden(attribution), _without_least(attribution)])
     through = through_the_mask(attribution)
-    if through and THROUGH_THE_MASK not in remark(attribution):
-        sentences.append(f"With these bits alone, {through}.")
+    if through and ONLY_THIS not in remark(attribution):
+        sentences.append(f"{through[0].upper()}{through[1:]}.")
     return sentences
 
 
@@ -86,10 +91,7 @@ def _alone(attribution: DrawableBits) -> str:
     if strongest.without <= min(_MOST * leading[0].without, _SAME * check.probability):
         said.append(f"{_named([strongest])} lowers the probability most, to {format_probability(strongest.without)}")
     if raising:
-        to = " and ".join(format_probability(row.without) for row in raising[:_NAMED])
-        said.append(
-            f"{_named(raising)} raise{'s' * (len(raising) == 1)} it, to {to}{'' if len(raising) <= _NAMED else ', …'}"
-        )
+        said.append(f"{_named(raising, 'to')} raise{'s' * (len(raising) == 1)} it")
     number = f"{'first ' * (len(leading) < len(every))}{len(leading)} leading words"
     if len(raising) + len(idle) == len(leading) > 1:
         raised = f": {said[-1]}" if raising else ""
@@ -97,7 +99,7 @@ def _alone(attribution: DrawableBits) -> str:
         deleted = f"{'all' if check.n_words > len(leading) else 'the first'} {check.n_words} do"
         together = "they do" if len(leading) == check.n_words else deleted
         together = f"; deleted together {together}" if check.without_leading < _SAME * check.probability else ""
-        return f"Deleted alone, none of the {number} lowers it by more than 1%{raised}{together}."
+        return f"Deleted alone, none of the {number} lowers the probability by more than 1%{raised}{together}."
     if idle:
         said.append(f"{_named(idle)} change{'s' * (len(idle) == 1)} it by less than 1%")
     if not said:
@@ -120,29 +122,49 @@ def _without_effect_alone(attribution: DrawableBits) -> tuple[list[RankedWord], 
     return raising, [row for row in kept if row not in raising]
 
 
-def _named(rows: Sequence[RankedWord]) -> str:
-    words = ", ".join(f'"{row.word}" ({row.place})' for row in rows[:_NAMED])
+def _hidden(attribution: DrawableBits) -> str:
+    """Words that do not lead, and without which alone much of the probability is lost; of short texts all are tried."""
+    _, others = ranked_words(attribution)
+    hidden = [row for row in others if row.alone and row.without <= _MUCH * attribution.check.probability]
+    if not hidden or _is_improbable(attribution):
+        return ""
+    hidden = sorted(hidden, key=lambda row: row.without)
+    has = "has" if len(hidden) == 1 else "have"
+    return (
+        f"{_named(hidden, 'to')} {has} few bits, and lower{'s' * (len(hidden) == 1)} the probability by more than a "
+        "quarter when deleted alone: the bits do not show all the evidence."
+    )
+
+
+def _named(rows: Sequence[RankedWord], to: str = "") -> str:
+    """Words with their places, and with the probability without each alone after ``to``."""
+    words = ", ".join(
+        f'"{row.word}" ({row.place}{f", {to} {format_probability(row.without)}" if to else ""})'
+        for row in rows[:_NAMED]
+    )
     return words if len(rows) <= _NAMED else f"{words} and {len(rows) - _NAMED} more"
 
 
 def _without_least(attribution: DrawableBits) -> str:
     """What it means if the words with the fewest bits raise the probability, or lower it, when they are deleted."""
     check = attribution.check
-    rises = check.without_least >= check.probability + _NOTICEABLE
+    # Deletion of any words can raise it.
+    rises = check.without_least >= max(check.probability, check.without_random) + _NOTICEABLE
     falls = check.without_least <= _MOST * check.probability and not _is_improbable(attribution)
     deletable = _deletable(attribution)
     if not (rises or falls) or check.n_words == len(deletable):
         return ""
     if falls and len(deletable) < 2 * check.n_words:  # some of them lead, too
         return ""
-    least = [attribution.words[i].word for i in deletable[-check.n_words :]]
+    least = [attribution.words[i].word for i in least_words(attribution, deletable, check.n_words)]
     named = ", ".join(f'"{visible(word)}"' for word in least[::-1][:_MOST_OPPONENTS])
     more = ", …" if len(least) > _MOST_OPPONENTS else ""
     words_with_fewest = f"the word{'s' * (len(least) > 1)} with the fewest bits ({named}{more})"
     if falls:
         return f"Without {words_with_fewest} it falls, too: the model needs more than their bits say."
-    they = "together they speak" if len(least) > 1 else "it speaks"
-    return f"Without {words_with_fewest} it rises: {they} against {attribution.target_label}."
+    they = "together they" if len(least) > 1 else "it"
+    rises_to = f"rises to {format_probability(check.without_least)}"
+    return f"Without {words_with_fewest} it {rises_to}: {they} may speak against {attribution.target_label}."
 
 
 def _deletable(attribution: DrawableBits) -> list[int]:
@@ -265,28 +287,39 @@ def verdicts(attributions: Sequence[DrawableBits]) -> str:
     if (n_judged := len(attributions) - counts[""]) < 2:
         return ""
     falls, little, not_confirmed = (counts[said] for said in VERDICTS)
-    unjudged = f" In {counts['']} more the check says nothing of the order." if counts[""] else ""
-    return (
-        f"Without the leading words the probability falls to less than 85% of what it was in {falls} of {n_judged} "
-        f"texts, and falls a little in {little}. In {not_confirmed} the order is not confirmed: "
-        f"less than 1% is lost, or no more than without other words.{unjudged}"
-    )
+    unexplained = sum(map(is_unexplained, attributions))
+    said = [
+        (falls, f"falls to less than 85% of what it was in {falls}"),
+        (little, f"falls a little in {little}"),
+        (not_confirmed, f"loses less than 1%, or no more than without other words, in {not_confirmed}"),
+    ]
+    sentences = [
+        f"Check of {n_judged} texts: without the leading words the probability "
+        f"{', '.join(text for count, text in said if count)}."
+    ]
+    if counts[""]:
+        sentences.append(f"Of {counts['']} more the check says nothing of the order.")
+    if unexplained:
+        sentences.append(f"In {unexplained} average activations alone give the class (nearly) as much as the text.")
+    return " ".join(sentences)
 
 
 def percentage_note(attribution: DrawableBits) -> str:
     """What the percentages are of, in one line; empty where they are simply fractions of the total."""
+    if needs_hardly_anything(attribution):
+        return ""
     if not attribution.unneeded_bits:
         of_words = any(token.special and token.bits for token in attribution.tokens)
         return "Percentages: of the bits of all words, without special tokens." if of_words else ""
     floor = format_number(attribution.unneeded_bits)
-    return f"Percentages: shares of the bits above the floor of {floor} bits, about what an unneeded token keeps."
+    return f"Percentages count only the bits above {floor}, the floor: what a token keeps that is not needed."
 
 
 def preset_note(attribution: DrawableBits) -> str:
     """The preset; of the default with a smaller ``beta`` also why, and that its bits stand for themselves."""
     lowered = attribution.preset.startswith("default, beta")
     return attribution.preset + (
-        " (with the default's beta the mask lost the prediction; bits of another beta do not compare)" * lowered
+        " (with the default's beta the mask lost the prediction; bits with another beta are not comparable)" * lowered
     )
 
 

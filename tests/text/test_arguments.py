@@ -77,5 +77,5 @@ def test_what_is_meant_is_said():
     with pytest.raises(ValueError, match=r"target is 'positiv' \(did you mean 'positive'\?\), expected one of"):
         find_target("positiv", labels)
     explainer = TextExplainer.from_pretrained(embedded_model_path())
-    with pytest.raises(TypeError, match="'layer' is no argument of explain, expected it as one of TextExplainer"):
+    with pytest.raises(TypeError, match="'layer' is no argument of explain; pass it to TextExplainer"):
         explainer.explain("a film", layer=9)

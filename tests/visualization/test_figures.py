@@ -181,7 +181,7 @@ def test_trace():
     right = ax.figure.axes[1]
     assert ax.get_lines()[0].get_ydata().tolist() == [9.0, 3.5]
     assert right.get_lines()[0].get_ydata().tolist() == [0.5, 0.8]
-    rows = BottleneckTrace(*(torch.rand(2, 4) for _ in range(3)))
+    rows = BottleneckTrace(*(torch.rand(2, 4) for _ in range(4)))
     _, ax = plot_trace(BottleneckTrace(*(part[1] for part in rows)))
     np.testing.assert_allclose(ax.get_lines()[0].get_ydata(), rows.information[1])
     with pytest.raises(ValueError, match="one example"):
