@@ -219,8 +219,8 @@ class GenerationAttribution(JsonResult):
         lines = [
             f"{printable(self.model)}: {_visible(self.explained)}" if self.model else _visible(self.explained),
             *([f"rather than: {_visible(self.contrast)}"] if self.contrast is not None else []),
-            f"probability {what} {self.probability:.1%}, through the mask {self.masked_probability:.1%} "
-            f"(closed: {self.closed_probability:.1%}); "
+            f"probability {what} {self.probability:.1%}; with only this information {self.masked_probability:.1%}, "
+            f"with none of it {self.closed_probability:.1%}; "
             f"{format_number(self.total_bits)} bits in {len(self.parts)} part{'s' * (len(self.parts) != 1)} "
             f"({self.granularity})",
         ]

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure, SubFigure
 
 _FORMAT = "captum-iba image/1"
+_LARGE_DROP = 0.1  # of a probability
 _NEAR_FLOOR, _CLOSED = 3.0, 20.0  # of the bits of a cell that is not needed; with fewer steps the mask has not closed
 
 
@@ -284,37 +285,46 @@ class ImageAttribution(JsonResult):
         layers = names[0] if len(names) == 1 else f"{len(names)} layers, {names[0]} to {names[-1]}"
         return (
             f"{printable(layers)} · {self.preset}, statistics of {self.statistics} · "
-            f"{format_number(self.total_bits)} bits, probability through the mask {self.masked_probability:.3f} "
-            f"(closed: {self.closed_probability:.3f})"
+            f"{format_number(self.total_bits)} bits; with only this information {self.masked_probability:.3f}, "
+            f"with none of it {self.closed_probability:.3f}"
         )
 
     @property
     def lost_prediction(self) -> bool:
-        """Whether the final mask has lost the prediction (:func:`captum_iba.visualization.pieces.is_lost`)."""
-        return is_lost(self.target_probability, self.masked_probability, self.closed_probability)
+        """Whether the final mask has lost the prediction.
+
+        That is so by the rule for texts (:func:`captum_iba.visualization.pieces.is_lost`), and where no cell has
+        clearly more bits than one that is not needed, and the probability falls by more than 0.1.
+        """
+        if is_lost(self.target_probability, self.masked_probability, self.closed_probability):
+            return True
+        return self._is_near_floor and self.masked_probability < self.target_probability - _LARGE_DROP
 
     @property
     def needs_no_cell(self) -> bool:
         """Whether no cell has clearly more bits than one that is not needed, and the prediction is kept."""
-        near_floor = all(
+        return self._is_near_floor and not self.lost_prediction
+
+    @property
+    def _is_near_floor(self) -> bool:
+        return all(
             layer.bits.max() <= _NEAR_FLOOR * layer.unneeded_bits and layer.open_bits >= _CLOSED * layer.unneeded_bits
             for layer in self.layers
         )
-        return near_floor and not self.lost_prediction
 
     def remark(self) -> str:
         """A sentence where the mask has lost the prediction, or needs no cell; empty for others."""
+        target, masked = printable(self.target_label), f"{self.masked_probability:.1%}"
         if self.needs_no_cell:
             return (
-                f"No cell stands out: with all of them closed, {printable(self.target_label)} keeps "
-                f"{self.masked_probability:.1%}. The map says nothing; look at the check, or name an earlier layer."
+                f"No cell stands out: with hardly any of their information {target} keeps {masked}. The map says "
+                "nothing; look at the check, or name an earlier layer."
             )
         if not self.lost_prediction:
             return ""
         return (
-            f"The mask closes too much: through it, the probability of {printable(self.target_label)} is "
-            f"{self.masked_probability:.1%} (closed: {self.closed_probability:.1%}), and bits may miss what decides. "
-            "Look at the check, or lower beta."
+            f"The mask closes too much: with only this information the probability of {target} is {masked}, and with "
+            f"none of it {self.closed_probability:.1%}; bits may miss what decides. Look at the check, or lower beta."
         )
 
     def check_sentence(self) -> str:

@@ -36,9 +36,9 @@ N_MEASURED = 8
 """Number of regions whose order the default settles by removal."""
 
 MASK_LOST_PREDICTION = (
-    "the final mask of an image closes too much: through it, the target keeps less than half of its probability, or a"
-    " quarter of what the image adds to that through a closed mask, or falls below 50% (result.masked_probability, "
-    "result.closed_probability); bits may miss what decides: look at the check, or lower beta"
+    "the mask removed too much of an image: with the information that is left, the class keeps too little of its "
+    "probability (result.masked_probability, result.closed_probability), and bits may miss what decides; look at the "
+    "check, or lower beta"
 )
 NO_CELL_NEEDED = (
     "no cell of an image has more bits than one that is not needed; the class keeps its probability without them: it "

@@ -327,6 +327,6 @@ def test_a_mask_that_loses_the_prediction_is_warned_of():
     explainer = ImageExplainer(cnn)
     images = torch.randn(40, 3, 8, 8)
     explainer.estimate_statistics(images)
-    with pytest.warns(UserWarning, match="the final mask of an image closes too much"):
+    with pytest.warns(UserWarning, match="the mask removed too much of an image"):
         results = explainer.explain(images[:4], beta=1e4, rerank=0)
     assert any(result.masked_probability < result.target_probability / 2 for result in results)

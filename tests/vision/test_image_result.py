@@ -206,9 +206,22 @@ def test_needed_among_the_leaders_alone():
 
 def test_a_mask_that_has_lost_the_prediction_is_said():
     result = image_attribution()
-    said = "The mask closes too much: through it, the probability of dog is 10.0%"
+    said = "The mask closes too much: with only this information the probability of dog is 10.0%"
     layers = tuple(replace(layer, masked_probability=0.1) for layer in result.layers)
     lost = replace(result, layers=layers)
     assert said in str(lost) and said in image_page([lost])
     kept = replace(result, layers=tuple(replace(layer, masked_probability=0.8) for layer in result.layers))
     assert kept.remark() == "" and "closes too much" not in str(kept) + image_page([kept])
+
+
+def test_a_class_that_loses_probability_without_any_cell_is_not_said_to_be_kept():
+    """ "With all of them closed, green keeps 59.7%" stood below a probability of .99."""
+    result = image_attribution()
+    near_floor = {"bits": np.full((2, 2), 1.5), "open_bits": 100.0, "closed_probability": 0.1}
+    for drop, kept in ((0.05, True), (0.3, False)):
+        layers = [
+            replace(layer, masked_probability=result.target_probability - drop, **near_floor) for layer in result.layers
+        ]
+        one = replace(result, layers=tuple(layers))
+        assert one.needs_no_cell == kept and one.lost_prediction == (not kept)
+        assert ("No cell stands out" in str(one)) == kept and ("The mask closes too much" in str(one)) == (not kept)
