@@ -227,12 +227,12 @@ def explain(
         attribute: Callable[..., list[TextAttribution]] = explainer.explain
         gold = _gold_labels(read, explainer.classifier.labels, quiet)
         head = explainer.classifier.head
-        if not head.has_classes and (where.remote or keep is not None or names):
-            raise typer.BadParameter(f"--keep, --executor ray and --methods are for classifiers, not for {head.kind}.")
+        if not head.has_classes and names:
+            raise typer.BadParameter(f"--methods is for classifiers, not for {head.kind}.")
         options = HeadOptions(word or [], entity or [], question or [], mask, choice or [])
         wanted = _target(target, explainer.classifier.labels) if head.labels else options.named_target(target)
         first_texts, second, asked = options.arguments(explainer, first_texts, pair or second_texts, wanted)
-        if head.has_classes and (where.remote or keep is not None or len(first_texts) > batch_size):
+        if where.remote or keep is not None or len(first_texts) > batch_size:
             run = partial(explain_texts, where, explainer, device=device, keep=keep)
             attribute = partial(run, on_batch=work.progressed, on_kept=work.found)
         work.total = len(first_texts)

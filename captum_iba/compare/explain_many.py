@@ -11,7 +11,7 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -26,11 +26,11 @@ from captum_iba.attr.settings import PRESETS, preset_values
 from captum_iba.compare.parallel import Executor
 from captum_iba.text.arguments import batches_by_length, check_texts, resolve_text_settings, targets_per_text
 from captum_iba.text.bottleneck import MASK_LOST_PREDICTION, lost_predictions
-from captum_iba.text.classifier import require_classes
 from captum_iba.text.explainer import TextExplainer
 from captum_iba.text.generation import GENERATION
 from captum_iba.text.generation_explainer import GenerationExplainer
 from captum_iba.text.generation_result import GenerationAttribution
+from captum_iba.text.head_targets import check_choices, per_text
 from captum_iba.text.json_result import JsonResult, library_versions
 from captum_iba.text.prompt_model import decoder_arguments
 from captum_iba.text.result import TextAttribution
@@ -41,6 +41,8 @@ PromptLike = str | Sequence[Mapping[str, str]]
 """A prompt: a string, or chat messages."""
 
 _N_CHARACTERS = 40
+_N_OF_OTHER_HEADS = 4  # arguments of explain_other_heads
+_NO_ENTITY = "the model predicts no entity"
 
 Result = TypeVar("Result", bound=JsonResult)
 
@@ -61,6 +63,29 @@ class _Explaining:
     def explain(self, texts: list[str], pairs: list[str] | None, targets: list[int | None]) -> list[TextAttribution]:
         assert isinstance(self.explainer, TextExplainer)
         return self.explainer.explain(texts, pairs, targets, batch_size=len(texts), **self.settings)
+
+    def explain_other_heads(
+        self, texts: list[str], pairs: list[str] | None, columns: dict[str, list[Any]], first: int
+    ) -> list[TextAttribution]:
+        """Explain texts from number ``first`` on by a model with another head; messages number them among all."""
+        assert isinstance(self.explainer, TextExplainer)
+        of_all_entities = all(entity == "all" for entity in columns.get("entity", [None]))
+        try:
+            with warnings.catch_warnings(record=True) as caught:
+                options: dict[str, Any] = {**columns, **self.settings, "batch_size": len(texts)}
+                results: list[TextAttribution] = self.explainer.explain(texts, pairs, **options)
+        except (TypeError, ValueError) as error:
+            if of_all_entities and _NO_ENTITY in str(error):
+                return []
+            raise type(error)(_numbered(str(error), first)) from error
+        for warning in caught:
+            warn_user(_numbered(str(warning.message), first), warning.category)
+        return [
+            result
+            if result.explained is None
+            else replace(result, explained=replace(result.explained, text_number=result.explained.text_number + first))
+            for result in results
+        ]
 
     def explain_prompts(self, prompts: list[PromptLike], responses: list[str | None]) -> list[GenerationAttribution]:
         assert isinstance(self.explainer, GenerationExplainer)
@@ -103,7 +128,8 @@ def explain_texts(
     Args:
         executor (Executor): Where the work is done.
         explainer (TextExplainer): Model, layers and their statistics; remote workers get a copy.
-        texts, pairs, target: As for ``explain``.
+        texts, pairs, target: As for ``explain``; of other heads than that of a sequence classifier ``word``, ``token``,
+            ``entity`` and ``choices``, too.
         device (str, optional): Device of the models of remote workers; None is the CPU. Default: None.
         batch_size (int, optional): Number of texts in a batch. Default: 8.
         show_progress (bool, optional): Whether to show a progress bar over the batches. Default: False.
@@ -115,7 +141,8 @@ def explain_texts(
         **settings: All other arguments of ``explain``.
 
     Returns:
-        list of TextAttribution: One result per text, in the order of ``texts``.
+        list of TextAttribution: One result per text, in the order of ``texts``; of ``entity="all"`` any number for a
+        text.
 
     Raises:
         TypeError, ValueError: As ``explain``.
@@ -126,18 +153,24 @@ def explain_texts(
 
         >>> results = explain_texts(RayExecutor(workers=2), explainer, reviews, preset="paper")
     """
-    require_classes(explainer.classifier, "explain_texts")
+    head = explainer.classifier.head
     first, second = check_texts(texts, pairs)
-    targets = targets_per_text(target, len(first), explainer.classifier.labels)
-    batches = batches_by_length([len(item) for item in explainer.classifier.encode(first, second)], batch_size)
-    calls = [
-        (
-            [first[i] for i in batch],
-            None if pairs is None else [pair for i in batch if (pair := second[i]) is not None],
-            [targets[i] for i in batch],
-        )
-        for batch in batches
-    ]
+    columns: dict[str, list[Any]] = {}
+    if head.has_classes:
+        columns["target"] = list(targets_per_text(target, len(first), explainer.classifier.labels))
+        batches = batches_by_length([len(item) for item in explainer.classifier.encode(first, second)], batch_size)
+    else:
+        given = {"target": target, **{name: settings.pop(name, None) for name in ("word", "token", "entity")}}
+        columns = {name: per_text(name, value, len(first)) for name, value in given.items() if value is not None}
+        if (choices := settings.pop("choices", None)) is not None:
+            columns["choices"] = check_choices(choices, False, len(first))
+        batches = [list(range(i, min(i + batch_size, len(first)))) for i in range(0, len(first), batch_size)]
+    calls: list[tuple[Any, ...]] = []
+    for batch in batches:
+        of_batch = {name: [column[i] for i in batch] for name, column in columns.items()}
+        of_pairs = None if pairs is None else [pair for i in batch if (pair := second[i]) is not None]
+        further = (of_batch["target"],) if head.has_classes else (of_batch, batch[0])
+        calls.append(([first[i] for i in batch], of_pairs, *further))
     preset = settings.get("preset", "default")
     overrides: Any = {name: settings[name] for name in settings if hasattr(PRESETS["default"], name)}
     if not resolve_text_settings(preset, overrides)[2].noise_around_input:
@@ -146,20 +179,33 @@ def explain_texts(
     if keep is not None:
         classifier, bottleneck = explainer.classifier, explainer._bottleneck_of(settings.get("preset", "default"))
         statistics = bottleneck.statistics or ()
-        parts = [*classifier.labels, str(classifier.multi_label), *(block.key for block in bottleneck.layers)]
+        parts = [
+            head.kind,
+            *classifier.labels,
+            str(classifier.multi_label),
+            *(layer.key for layer in bottleneck.layers),
+        ]
         parts += [f"{len(bottleneck.layers)} {classifier.max_length}", json.dumps(preset_values(), sort_keys=True)]
         kept = KeptResults(Path(keep), TextAttribution, explainer, device, settings, parts, statistics)
-    results: dict[int, TextAttribution] = {}
-    explained = _explained(executor, _Explaining(explainer, settings), "explain", device, calls, kept, on_kept)
+    found: dict[int, list[TextAttribution]] = {}
+    method = "explain" if head.has_classes else "explain_other_heads"
+    explained = _explained(executor, _Explaining(explainer, settings), method, device, calls, kept, on_kept)
     bar: Any = progress(explained, "Texts", len(batches)) if show_progress else explained
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", re.escape(MASK_LOST_PREDICTION))  # once for all batches, new and kept
         for number, batch_results in bar:
-            results.update(zip(batches[number], batch_results, strict=True))
-            on_batch(len(results))
-    if lost := [result for result in results.values() if lost_prediction(result)]:
+            found[number] = batch_results
+            on_batch(sum(len(batches[done]) for done in found))
+    if head.has_classes:
+        of_text = {i: one for number in found for i, one in zip(batches[number], found[number], strict=True)}
+        results = [of_text[i] for i in range(len(first))]
+    else:  # of entity="all" any number for a text
+        results = [one for number in range(len(batches)) for one in found[number]]
+    if not results:
+        raise ValueError(f"entity is 'all', and {_NO_ENTITY} in any of the texts; expected a word")
+    if lost := [result for result in results if lost_prediction(result)]:
         warn_user(lost_predictions(lost))
-    return [results[i] for i in range(len(first))]
+    return results
 
 
 def explain_prompts(
@@ -246,6 +292,11 @@ def _shortened(text: str) -> str:
     return text if len(text) <= _N_CHARACTERS else f"{text[:_N_CHARACTERS]}…"
 
 
+def _numbered(message: str, first: int) -> str:
+    """A message about texts of a batch, with their numbers among all."""
+    return re.sub(r"texts\[(\d+)\]", lambda match: f"texts[{int(match[1]) + first}]", message)
+
+
 def _settings_with(response: str | None, settings: dict[str, Any]) -> dict[str, Any]:
     """Settings of ``explain``; of ``gen_args`` those that have a place beside a response."""
     given = {} if response is None else {"gen_args": decoder_arguments(settings.get("gen_args"))}
@@ -268,7 +319,7 @@ def _explained(
         if results is None:
             missing.append((number, call))
         else:
-            n_found += len(results)
+            n_found += len(call[0])
             yield number, results
     if kept is not None:
         on_kept(n_found)
@@ -336,7 +387,8 @@ class KeptResults(Generic[Result]):
             results = [self._kind.from_dict(item) for item in content]
         except (FileNotFoundError, ValueError, TypeError):
             return None
-        return results if len(results) == len(call[0]) else None
+        several = len(call) == _N_OF_OTHER_HEADS  # of all entities of a text there is any number
+        return results if several or len(results) == len(call[0]) else None
 
     def write(self, results: Sequence[Result], call: tuple[Any, ...]) -> None:
         """Keep the results of a call."""

@@ -46,7 +46,7 @@ def find_targets(
         return _numbered(_choices(classifier, encoded, target, batch_size, asked["choices"]))
     count = len(encoded)
     if isinstance(head, ValueHead):
-        targets = _per_text("target", target, count)
+        targets = per_text("target", target, count)
         return _numbered(_values(classifier, encoded, targets, batch_size, asked["tolerance"]))
     if isinstance(head, MaskHead):
         find: Any = find_mask
@@ -54,7 +54,7 @@ def find_targets(
         find = find_answer
     else:
         return _tokens(classifier, encoded, target, batch_size, asked)
-    targets = _per_text("target", target, count)
+    targets = per_text("target", target, count)
     if isinstance(head, MaskHead):
         for i, text in enumerate(encoded):
             mask_position(classifier, text, i)  # before the model runs
@@ -69,7 +69,7 @@ def _numbered(found: Sequence[TargetedText]) -> list[TargetedText]:
     return [replace(item, about=replace(item.about, text_number=i)) for i, item in enumerate(found)]
 
 
-def _per_text(name: str, value: Any, count: int) -> list[Any]:
+def per_text(name: str, value: Any, count: int) -> list[Any]:
     """One entry per text, from one for all or a list with one for each."""
     value = value.tolist() if isinstance(value, Tensor) or hasattr(value, "tolist") else value
     if not isinstance(value, list):
@@ -94,7 +94,7 @@ def _tokens(
     (name,) = given
     if name == "entity" and target is not None:
         raise ValueError(f"target is {target!r}, expected None with entity: its labels are the predicted ones")
-    wanted, targets = (_per_text(key, value, len(encoded)) for key, value in ((name, asked[name]), ("target", target)))
+    wanted, targets = (per_text(key, value, len(encoded)) for key, value in ((name, asked[name]), ("target", target)))
     classes = [None if entry is None else find_target(entry, classifier.labels) for entry in targets]
     positions: dict[str, Callable[[int], list[int]]] = {
         "word": lambda i: [word_positions(encoded[i], wanted[i], i)[0]],
@@ -294,7 +294,7 @@ def _choices(
     for i, values in classifier.values(trial, batch_size):
         logits[i] = float(values[0])
     results, start = [], 0
-    for of_text, wanted in zip(choices, _per_text("target", target, len(choices)), strict=True):
+    for of_text, wanted in zip(choices, per_text("target", target, len(choices)), strict=True):
         of_choices = logits[start : start + len(of_text)]
         best = int(of_choices.argmax())
         number = best if wanted is None else find_target(wanted, of_text)

@@ -1,0 +1,87 @@
+"""Many texts of models with other heads than that of a sequence classifier, in batches that are kept."""
+
+import re
+
+import pytest
+from typer.testing import CliRunner
+
+from captum_iba import cli
+from captum_iba.compare.explain_many import explain_texts
+from captum_iba.compare.parallel import LocalExecutor
+from captum_iba.text import TextExplainer
+
+from .conftest import built
+
+QUICK = {"n_steps": 2}
+TEXTS = ["the film was good", "a bad, dull plot!", "the unbelievable plot", "good film", "was the film bad?"]
+
+
+def many(explainer, texts, *columns, **options):
+    return explain_texts(LocalExecutor(), explainer, texts, *columns, batch_size=2, **QUICK, **options)
+
+
+def test_words_and_entities_of_many_texts_are_those_of_one_call(entities, tmp_path):
+    for asked in ({"word": [0, "dull", 1, "film", 2]}, {"entity": "all"}):
+        together = entities.explain(TEXTS, **asked, **QUICK)
+        found = []
+        results = many(entities, TEXTS, **asked, keep=tmp_path, on_batch=found.append)
+        assert [one.explained for one in results] == [one.explained for one in together]
+        for one, other in zip(results, together, strict=True):
+            assert one.bits == pytest.approx(other.bits, rel=1e-4, abs=1e-3)
+        assert found == [2, 4, 5]
+        kept = []
+        assert many(entities, TEXTS, **asked, keep=tmp_path, on_kept=kept.append) == results
+        assert kept == [len(TEXTS)]
+    assert len({one.explained.text_number for one in results}) > 2
+
+
+def test_texts_without_an_entity_have_no_result_and_errors_number_the_text(entities, monkeypatch):
+    def one_entity(text, values, labels):
+        return [[1]] if "dull" in text.text else []
+
+    monkeypatch.setattr("captum_iba.text.head_targets.predicted_entities", one_entity)
+    (result,) = many(entities, TEXTS, entity="all")
+    assert result.explained.text_number == 1
+    with pytest.raises(ValueError, match="entity is 'all', and the model predicts no entity in any of the texts"):
+        many(entities, [text for text in TEXTS if "dull" not in text], entity="all")
+    with pytest.raises(ValueError, match=re.escape("word is 'plot', which is no word of texts[3]")):
+        many(entities, TEXTS, word=[0, 0, 0, "plot", 0])
+    with pytest.raises(ValueError, match="word has 2 entries, expected one, or one for each of the 5 texts"):
+        many(entities, TEXTS, word=[0, 1])
+    monkeypatch.setattr("captum_iba.text.head_targets.predicted_entities", lambda *_: [[1, 2]])
+    with pytest.warns(UserWarning, match=re.escape("texts[3] is left out")):
+        many(entities, TEXTS, entity="all")
+
+
+def test_answers_choices_masks_and_values_of_many_texts(wordpiece, choosing):
+    wordpiece.mask_token = "[MASK]"
+    answers = TextExplainer(built("BertForQuestionAnswering"), wordpiece)
+    masked = TextExplainer(built("BertForMaskedLM"), wordpiece)
+    values = TextExplainer(built("BertForSequenceClassification", num_labels=1), wordpiece)
+    gaps = [f"{text} [MASK]" for text in TEXTS[:3]]
+    choices = [["good", "bad"], ["plot", "film"], ["good", "dull"]]
+    calls = [
+        (answers, (TEXTS[:3], TEXTS[1:4]), {}),
+        (masked, (gaps,), {}),
+        (choosing, (TEXTS[:3],), {"choices": choices}),
+        (values, (TEXTS[:3],), {"tolerance": 0.5}),
+    ]
+    for explainer, columns, options in calls:
+        together = explainer.explain(*columns, **options, **QUICK)
+        for one, other in zip(many(explainer, *columns, **options), together, strict=True):
+            assert (one.explained.label, one.explained.spans) == (other.explained.label, other.explained.spans)
+            assert one.explained.text_number == other.explained.text_number
+            assert one.bits == pytest.approx(other.bits, rel=1e-4, abs=1e-3)
+
+
+def test_the_command_keeps_entities(entities, tmp_path):
+    folder, file = tmp_path / "model", tmp_path / "texts.txt"
+    entities.model.save_pretrained(folder)
+    entities.classifier.tokenizer.save_pretrained(folder)
+    file.write_text("\n".join(TEXTS), encoding="utf-8")
+    command = ["explain", "--model", str(folder), "--file", str(file), "--steps", "2", "--batch-size", "2"]
+    first, again = (CliRunner().invoke(cli.app, [*command, "--keep", str(tmp_path / "kept")]) for _ in range(2))
+    assert first.exit_code == 0 == again.exit_code, first.output + again.output
+    assert first.stdout == again.stdout and "are explained already" in again.stderr
+    refused = CliRunner().invoke(cli.app, [*command, "--methods", "ig"])
+    assert refused.exit_code == 2 and "--methods is for classifiers, not for token classification" in refused.stderr
