@@ -123,6 +123,8 @@ def explain_image(
         if training:
             note(f"estimating statistics from {len(training):,} images", quiet)
             explainer.estimate_statistics(training, preset=preset.value)
+        elif statistics is None:
+            note("statistics: of each image itself, which is less faithful; --statistics-from estimates them", quiet)
         results = []
         note("explaining", quiet)
         for start in range(0, len(images), batch_size):

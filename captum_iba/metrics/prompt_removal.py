@@ -141,7 +141,21 @@ def linear_datamodeling_score(
     return float(rank_correlation(predicted.unsqueeze(0), log_probability(kept).cpu().double().unsqueeze(0)))
 
 
-def removal_effects(log_probability: LogProbability, parts: Sequence[int], n_parts: int) -> tuple[Tensor, Tensor]:
+class RemovalEffects(NamedTuple):
+    """What :func:`removal_effects` finds.
+
+    Args:
+        whole (Tensor): Log-probability with the whole prompt, a scalar, float64.
+        effects (Tensor): Effect of each part, (N,), float64.
+        alone (Tensor): Decrease in the log-probability without the part alone, (N,), float64.
+    """
+
+    whole: Tensor
+    effects: Tensor
+    alone: Tensor
+
+
+def removal_effects(log_probability: LogProbability, parts: Sequence[int], n_parts: int) -> RemovalEffects:
     """
     Decrease in the log-probability of a response without each of some parts of its prompt.
 
@@ -157,8 +171,7 @@ def removal_effects(log_probability: LogProbability, parts: Sequence[int], n_par
 
     Returns:
 
-        tuple: Log-probability with the whole prompt, a scalar, and the effects, (N,), both float64; in 2 N + 2 forward
-        passes at most.
+        RemovalEffects: In 2 N + 2 forward passes at most.
 
     Raises:
 
@@ -166,9 +179,9 @@ def removal_effects(log_probability: LogProbability, parts: Sequence[int], n_par
 
     Examples::
 
-        >>> whole, effects = removal_effects(lambda kept: kept[:, :2].any(1).float() + kept[:, 2], [0, 1, 2], n_parts=4)
-        >>> whole, effects
-        (tensor(2., dtype=torch.float64), tensor([0.5000, 0.5000, 1.0000], dtype=torch.float64))
+        >>> found = removal_effects(lambda kept: kept[:, :2].any(1).float() + kept[:, 2], [0, 1, 2], n_parts=4)
+        >>> found.whole.item(), found.effects.tolist(), found.alone.tolist()
+        (2.0, [0.5, 0.5, 1.0], [0.0, 0.0, 1.0])
     """
     check_integer("n_parts", n_parts, at_least=1)
     if len({*parts}) < len(parts) or not {*parts} <= {*range(n_parts)}:
@@ -178,11 +191,11 @@ def removal_effects(log_probability: LogProbability, parts: Sequence[int], n_par
     rows = list(dict.fromkeys(wanted))
     kept = torch.tensor([[part in row for part in range(n_parts)] for row in rows])
     found = dict(zip(rows, log_probability(kept).cpu().double(), strict=True))
-    effects = [
-        (found[every] - found[every - {part}] + found[every - chosen | {part}] - found[every - chosen]) / 2
-        for part in parts
-    ]
-    return found[every], torch.stack(effects) if effects else torch.zeros(0, dtype=torch.float64)
+    if not parts:
+        return RemovalEffects(found[every], *torch.zeros(2, 0, dtype=torch.float64))
+    alone = torch.stack([found[every] - found[every - {part}] for part in parts])
+    last = torch.stack([found[every - chosen | {part}] - found[every - chosen] for part in parts])
+    return RemovalEffects(found[every], (alone + last) / 2, alone)
 
 
 def random_removals(n_parts: int, n_removals: int, kept_fraction: float, seed: int) -> Tensor:

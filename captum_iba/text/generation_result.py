@@ -35,6 +35,8 @@ class PromptPart:
         unneeded_bits (float): Bits that such a part ends with if the response does not need it.
         effect (float or None): Decrease in the log-probability per token, or of the choice, without it
             (:func:`captum_iba.metrics.removal_effects`); None where it was not measured.
+        effect_alone (float or None): The same without this part alone. ``effect`` is the mean of this and of the
+            decrease without it after the other measured parts.
     """
 
     text: str
@@ -43,6 +45,13 @@ class PromptPart:
     bits: float
     unneeded_bits: float = 0.0
     effect: float | None = None
+    effect_alone: float | None = None
+
+    @property
+    def speaks_against(self) -> bool:
+        """Whether the response is more probable without it, both alone and on average."""
+        decreases = [self.effect, self.effect if self.effect_alone is None else self.effect_alone]
+        return all(decrease is not None and decrease < -NO_EFFECT for decrease in decreases)
 
 
 @dataclass(frozen=True)
@@ -173,8 +182,12 @@ class GenerationAttribution(JsonResult):
 
     @property
     def ranked(self) -> list[tuple[PromptPart, float]]:
-        """Parts with bits above the floor, and their shares, the most important ones (:attr:`importance`) first."""
-        return [(self.parts[i], float(self.shares[i])) for i in self._order if self.shares[i] > 0]
+        """Parts with bits above the floor, or an effect, and their shares, the most important ones first.
+
+        The order is that of :attr:`importance`.
+        """
+        shown = [i for i in self._order if self.shares[i] > 0 or abs(self.parts[i].effect or 0.0) > NO_EFFECT]
+        return [(self.parts[i], float(self.shares[i])) for i in shown]
 
     @property
     def scores(self) -> npt.NDArray[np.float64]:
@@ -230,15 +243,20 @@ class GenerationAttribution(JsonResult):
             for part, share in self.leading
         ] or ["no part speaks for it" if self.shares.any() else "no part has bits above the floor"]
         against = sorted((p for p, _ in self.ranked if (p.effect or 0) < -NO_EFFECT), key=lambda part: part.effect or 0)
-        lines += [f"{effect_of(part)}speaks against it: {_visible(part.text)}{self.place_of(part)}" for part in against]
+        lines += [
+            f"{effect_of(part)}{self.shares[self.parts.index(part)]:6.1%}  "
+            f"{'speaks against it' if part.speaks_against else 'depends on the other parts'}: "
+            f"{_visible(part.text)}{self.place_of(part)}"
+            for part in against
+        ]
         listed = {id(part) for part in (*against, *(part for part, _ in self.leading))}
         if others := [share for part, share in self.ranked if id(part) not in listed]:
             plural = "s" if len(others) > 1 else ""
             lines.append(f"{sum(others):6.1%} of the bits in {len(others)} other part{plural}")
         if any(part.effect is not None for part, _ in self.ranked):
             lines.append(
-                f"nats: decrease in the log-probability {what} without the part, by which the list is in order; "
-                "%: share of the bits"
+                f"nats: decrease in the log-probability {what}, the mean of the removal of the part alone and after "
+                "the other measured parts; the list is sorted by it. %: share of the bits above the floor"
             )
         if self.check is not None:
             lines.append(self.check_sentence())
@@ -300,7 +318,10 @@ class GenerationAttribution(JsonResult):
 
 def effect_of(part: PromptPart) -> str:
     """The effect of a part in a column of text; empty where it was not measured."""
-    return "" if part.effect is None else f"{round(part.effect, 2) + 0.0:5.2f} nats  "
+    if part.effect is None:
+        return ""
+    alone = "" if part.effect_alone is None else f" (alone {round(part.effect_alone, 2) + 0.0:5.2f})"
+    return f"{round(part.effect, 2) + 0.0:5.2f} nats{alone}  "
 
 
 def _visible(text: str) -> str:

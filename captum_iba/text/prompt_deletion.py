@@ -130,18 +130,23 @@ def _first_token(model: Any) -> int:
 def rerank_by_removal(removal: LogProbability, result: GenerationAttribution, count: int) -> GenerationAttribution:
     """The result with its probability, and the effects of the parts with the most bits.
 
-    Where all of these speak against the response, twice as many are measured.
+    Where all of these speak against the response, twice as many are measured. Of a few parts all are.
     """
-    above = int((result.shares > 0).sum())
+    few = len(result.parts) <= count
+    above = len(result.parts) if few else int((result.shares > 0).sum())
     order = (-result.scores).argsort()
     while True:
         leaders = order[: min(count, above)].tolist()
-        whole, effects = removal_effects(removal, leaders if len(leaders) > 1 else [], len(result.parts))
+        measured = leaders if len(leaders) > 1 else []
+        whole, effects, alone = removal_effects(removal, measured, len(result.parts))
         if len(leaders) == above or bool((effects > 0).any()) or not len(effects):
             break
         count *= 2
-    of_part = dict(zip(leaders, effects.tolist(), strict=False))
-    parts = tuple(replace(part, effect=of_part.get(number)) for number, part in enumerate(result.parts))
+    of_part = dict(zip(measured, zip(effects.tolist(), alone.tolist(), strict=True), strict=True))
+    parts = tuple(
+        replace(part, **dict(zip(("effect", "effect_alone"), of_part.get(number, (None, None)), strict=True)))
+        for number, part in enumerate(result.parts)
+    )
     return replace(result, probability=float(whole.exp()), parts=parts)
 
 

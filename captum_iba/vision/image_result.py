@@ -23,7 +23,7 @@ from captum_iba.text.json_result import JsonResult
 from captum_iba.vision.grids import resize_map
 from captum_iba.vision.images import Pixels, pixels_of_png, png_bytes
 from captum_iba.vision.regions import Regions, sum_per_region
-from captum_iba.visualization.pieces import COVERED, format_number, is_lost
+from captum_iba.visualization.pieces import COVERED, format_number, is_lost, unexplained
 from captum_iba.visualization.sentences import check_sentence
 from captum_iba.visualization.terminal import printable
 
@@ -268,6 +268,11 @@ class ImageAttribution(JsonResult):
                 f"{self.region_shares[number]:6.1%} of the bits  {measured}"
                 f"rows {rows[0]} to {rows[-1]}, columns {columns[0]} to {columns[-1]}"
             )
+        if self.effects:
+            lines.append(
+                "effect: decrease in the probability; of the first two regions when they are removed one after the "
+                "other, else the mean over what is left in the image"
+            )
         lines += filter(None, [self.remark(), self.check_sentence()])
         lines.append(self.setting())
         return "\n".join(lines)
@@ -313,7 +318,7 @@ class ImageAttribution(JsonResult):
         )
 
     def remark(self) -> str:
-        """A sentence where the mask has lost the prediction, or needs no cell; empty for others."""
+        """A sentence where the mask lost the prediction or needs no cell, or the bits explain nothing; else empty."""
         target, masked = printable(self.target_label), f"{self.masked_probability:.1%}"
         if self.needs_no_cell:
             return (
@@ -321,7 +326,7 @@ class ImageAttribution(JsonResult):
                 "nothing; look at the check, or name an earlier layer."
             )
         if not self.lost_prediction:
-            return ""
+            return unexplained(target, "this image", self.target_probability, self.closed_probability)
         return (
             f"The mask closes too much: with only this information the probability of {target} is {masked}, and with "
             f"none of it {self.closed_probability:.1%}; bits may miss what decides. Look at the check, or lower beta."

@@ -190,7 +190,9 @@ def _row(
     part = attribution.parts[number]
     place, effect = [attribution.place_of(part).strip(" ()")], ""
     if with_effect and part.effect is not None:
-        place += ["speaks against it"] if _speaks_against(part) else []
+        if part.effect < -NO_EFFECT:
+            place += ["speaks against it" if part.speaks_against else "depends on the other parts"]
+        place += [] if part.effect_alone is None else [f"alone {round(part.effect_alone, 2) + 0.0:.2f}"]
         effect = f"{round(part.effect, 2) + 0.0:.2f} nats"
     return _Row(part.text, ", ".join(filter(None, place)), effect, share, bits, float(importance[number]))
 
@@ -208,7 +210,7 @@ def _pieces(
         if part.start > place:
             pieces.append(_Piece(attribution.prompt[place : part.start]))
         start = max(part.start, place)  # no character is drawn twice, though it may have several tokens
-        against = with_effect and _speaks_against(part)
+        against = with_effect and part.speaks_against
         label = f"{share:.1%}, {format_number(of_part)} bits{', speaks against it' if against else ''}"
         color = color_class(scale.level(depth) or 0, False)
         pieces.append(_Piece(attribution.prompt[start : part.end], color, label, against))
@@ -216,7 +218,3 @@ def _pieces(
     if place < len(attribution.prompt):
         pieces.append(_Piece(attribution.prompt[place:]))
     return pieces
-
-
-def _speaks_against(part: Any) -> bool:
-    return part.effect is not None and part.effect < -NO_EFFECT

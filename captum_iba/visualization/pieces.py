@@ -396,7 +396,8 @@ def remark(attribution: DrawableBits) -> str:
             "little. More steps, or a larger beta, help."
         )
     if not has_hardly_any_bits(attribution):
-        return _unexplained(attribution)
+        closed = attribution.closed_probability
+        return unexplained(attribution.target_label, "this text", attribution.target_probability, closed)
     if masked is None:
         return HARDLY_ANYTHING
     is_likely = attribution.target_probability >= _HALF
@@ -411,22 +412,19 @@ def remark(attribution: DrawableBits) -> str:
     return f"{HARDLY_ANYTHING[:-1]}: {through}."
 
 
-def is_unexplained(attribution: DrawableBits) -> bool:
-    """Whether a closed mask gives the target no less, by more than 0.05 or a fifth, than the text does."""
-    closed, probability = attribution.closed_probability, attribution.target_probability
+def is_unexplained(probability: float, closed: float | None) -> bool:
+    """Whether a closed mask gives the target as much as the input does, less at most 0.05 and a fifth."""
     return closed is not None and closed >= probability - _SMALL_DROP and closed >= _MOST * probability
 
 
-def _unexplained(attribution: DrawableBits) -> str:
-    """A sentence where average activations alone give the target as much as the text; empty for others."""
-    closed, probability = attribution.closed_probability, attribution.target_probability
-    if closed is None or not is_unexplained(attribution):
+def unexplained(target: str, what: str, probability: float, closed: float | None) -> str:
+    """A sentence where average activations alone give the target as much as the input (``what``); empty for others."""
+    if closed is None or not is_unexplained(probability, closed):
         return ""
     as_much = "no less than" if closed >= probability else "nearly as much as"
     return (
-        f"Average activations alone give {attribution.target_label} {format_probability(closed)}, {as_much} this text "
-        f"({format_probability(probability)}): the bits do not explain why the model predicts it. The check shows what "
-        "deleting words does."
+        f"Average activations alone give {target} {format_probability(closed)}, {as_much} {what} "
+        f"({format_probability(probability)}): the bits do not explain why the model predicts it. Look at the check."
     )
 
 

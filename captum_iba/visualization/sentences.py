@@ -287,7 +287,7 @@ def verdicts(attributions: Sequence[DrawableBits]) -> str:
     if (n_judged := len(attributions) - counts[""]) < 2:
         return ""
     falls, little, not_confirmed = (counts[said] for said in VERDICTS)
-    unexplained = sum(map(is_unexplained, attributions))
+    unexplained = sum(is_unexplained(item.target_probability, item.closed_probability) for item in attributions)
     said = [
         (falls, f"falls to less than 85% of what it was in {falls}"),
         (little, f"falls a little in {little}"),

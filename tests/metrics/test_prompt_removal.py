@@ -66,11 +66,11 @@ def test_removal_effects_are_the_ends_of_a_shapley_value():
         seen.append(len(kept))
         return values[(kept.long() * 2 ** torch.arange(5)).sum(1)]
 
-    whole, effects = removal_effects(of_rows, [3, 0, 4], 5)
+    whole, effects, without_it = removal_effects(of_rows, [3, 0, 4], 5)
     assert seen == [8] and whole == values[31]
-    for part, effect in zip([3, 0, 4], effects.tolist(), strict=True):
+    for part, effect, single in zip([3, 0, 4], effects.tolist(), without_it.tolist(), strict=True):
         alone, last = values[31] - values[31 - 2**part], values[6 + 2**part] - values[6]  # of 1 and 2, the others
-        assert effect == pytest.approx(float(alone + last) / 2, abs=1e-6)
+        assert effect == pytest.approx(float(alone + last) / 2, abs=1e-6) and single == pytest.approx(float(alone))
     # A linear function has its weights, and each of two equal parts half of their common effect.
     assert removal_effects(log_probability, [0, 1, 3], 4)[1].tolist() == pytest.approx(EFFECTS[[0, 1, 3]].tolist())
     assert removal_effects(lambda kept: kept[:, :2].any(1).float(), [0, 1], 3)[1].tolist() == [0.5, 0.5]

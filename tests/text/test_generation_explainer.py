@@ -348,11 +348,14 @@ def test_the_leading_parts_are_ranked_by_the_effect_of_their_removal(explainer):
     assert result.bits == pytest.approx(plain.bits) and result.probability == pytest.approx(plain.probability)
     leaders = (-plain.scores).argsort()[:3]
     removal = explainer.removal(PROMPT, RESPONSE)
-    _, effects = removal_effects(removal, leaders.tolist(), len(result.parts))
+    _, effects, alone = removal_effects(removal, leaders.tolist(), len(result.parts))
     found = [result.parts[i].effect for i in leaders]
     assert found == pytest.approx(effects.tolist(), abs=1e-5)
+    assert [result.parts[i].effect_alone for i in leaders] == pytest.approx(alone.tolist(), abs=1e-5)
     helpful = [effect for effect in found if effect > 0]
     assert 0 < len(helpful) < 3  # the others, whose removal raises the log-probability, are the last
+    few = explainer.explain("film bad", RESPONSE, **QUICK)  # of a few parts all are measured, also without bits
+    assert len(few.parts) == 2 and all(part.effect is not None for part in few.parts)
     # The others have the measured ones' nats per share of the bits.
     measured = [part.effect is not None for part in result.parts]
     assert [result.estimated_effects[i] for i in leaders] == found
@@ -421,12 +424,19 @@ def test_parts_that_speak_against_the_response_and_the_rest_are_printed(explaine
     result = explainer.explain(PROMPT, RESPONSE, **QUICK)
     effects = [2.0, -1.5, 0.1, -0.001] + [None] * (len(result.parts) - 4)
     bits = [900.0, 800.0, 700.0, 600.0] + [500.0] * (len(result.parts) - 4)
-    parts = [replace(part, effect=e, bits=b) for part, e, b in zip(result.parts, effects, bits, strict=True)]
+    parts = [
+        replace(part, effect=e, effect_alone=e, bits=b) for part, e, b in zip(result.parts, effects, bits, strict=True)
+    ]
     printed = str(replace(result, parts=tuple(parts)))
-    assert f"-1.50 nats  speaks against it: {parts[1].text}" in printed
+    assert re.search(rf"-1.50 nats \(alone -1.50\) +\d+.\d%  speaks against it: {parts[1].text}", printed)
+    # Deleted alone, four of five parts that "spoke against" a response made it less probable.
+    unsure = replace(result, parts=(parts[0], replace(parts[1], effect_alone=0.8), *parts[2:]))
+    assert f"depends on the other parts: {parts[1].text}" in str(unsure) and "speaks against" not in str(unsure)
+    page = generation_page(unsure)
+    assert "depends on the other parts, alone 0.80" in page and "underline wavy" not in page
     assert printed.count("speaks against") == 1
     page = generation_page(replace(result, parts=tuple(parts)))
-    assert page.count("underline wavy") == 1 and page.count('<span class="place">speaks against it') == 1
+    assert page.count("underline wavy") == 1 and page.count('<span class="place">speaks against it, alone') == 1
     result = replace(result, parts=tuple(parts))
     listed = [part for part, _ in result.leading]
     others = [share for part, share in result.ranked if part not in listed and part is not parts[1]]
