@@ -298,7 +298,7 @@ class ImageAttribution(JsonResult):
     def lost_prediction(self) -> bool:
         """Whether the final mask has lost the prediction.
 
-        That is so by the rule for texts (:func:`captum_iba.visualization.pieces.is_lost`), and where no cell has
+        That is so by the rule for texts (``captum_iba.visualization.pieces.is_lost``), and where no cell has
         clearly more bits than one that is not needed, and the probability falls by more than 0.1.
         """
         if is_lost(self.target_probability, self.masked_probability, self.closed_probability):
