@@ -17,6 +17,7 @@ from captum_iba.metrics.layer_metrics import layer_infidelity, layer_sensitivity
 from captum_iba.metrics.perturbations import BaselineValue, Delete, MaskOut, Perturbation, ReplaceToken
 from captum_iba.metrics.prompt_removal import (
     PromptDegradation,
+    RemovalEffects,
     linear_datamodeling_score,
     prompt_degradation,
     removal_effects,
@@ -58,6 +59,7 @@ __all__ = [
     "Perturbation",
     "PromptDegradation",
     "Randomization",
+    "RemovalEffects",
     "ReplaceToken",
     "aopc",
     "area_between",
