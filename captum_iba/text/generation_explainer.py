@@ -29,7 +29,7 @@ from captum_iba.text.generation_result import GenerationAttribution, PromptPart,
 from captum_iba.text.json_result import provenance
 from captum_iba.text.model_properties import model_name
 from captum_iba.text.prompt import Prompt, decode_response, encode_response, find_span
-from captum_iba.text.prompt_deletion import PromptRemoval, check_by_removal, rerank_by_removal
+from captum_iba.text.prompt_deletion import PromptRemoval, check_by_removal, remove_each_alone, rerank_by_removal
 from captum_iba.text.prompt_model import decoder_arguments
 from captum_iba.text.statistics import model_fingerprint, tokenizer_fingerprint
 
@@ -298,7 +298,9 @@ class GenerationExplainer:
             read, ids, rows, other = asked.rows
             removal = self._removal(read, ids, rows[0], other, batch_size)
             result = rerank_by_removal(removal, self._attribution(asked, of_parts, settings), rerank)
-            results.append(replace(result, check=check_by_removal(removal, result)) if check else result)
+            if check:
+                result = remove_each_alone(removal, replace(result, check=check_by_removal(removal, result)))
+            results.append(result)
         return results
 
     def _attribution(

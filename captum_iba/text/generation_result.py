@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from captum_iba.visualization.sentences import NO_EFFECT, check_sentence
 from captum_iba.visualization.terminal import printable
 
 _FORMAT = "captum-iba generation/1"
+_NAMED, _NOTICEABLE = 5, 0.1  # parts in a sentence; nats
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class PromptPart:
         effect (float or None): Decrease in the log-probability per token, or of the choice, without it
             (:func:`captum_iba.metrics.removal_effects`); None where it was not measured.
         effect_alone (float or None): The same without this part alone. ``effect`` is the mean of this and of the
-            decrease without it after the other measured parts.
+            decrease without it after the other measured parts. With ``check`` all of up to 40 parts have it.
     """
 
     text: str
@@ -258,9 +260,25 @@ class GenerationAttribution(JsonResult):
                 f"nats: decrease in the log-probability {what}, the mean of the removal of the part alone and after "
                 "the other measured parts; the list is sorted by it. %: share of the bits above the floor"
             )
-        if self.check is not None:
-            lines.append(self.check_sentence())
+        lines += filter(None, [self.check_sentence(), self.hidden_sentence()])
         return "\n".join(lines)
+
+    def hidden_sentence(self) -> str:
+        """Parts with few bits whose removal alone matters as much as that of a leading part; empty without such."""
+        leading = [part for part, _ in self.leading]
+        least = min((part.effect for part in leading if part.effect is not None), default=math.inf)
+        hidden = [part for part in self.parts if part.effect is None and part not in leading]
+        hidden = [part for part in hidden if (part.effect_alone or 0.0) >= max(_NOTICEABLE, least)]
+        hidden = sorted(hidden, key=lambda part: -(part.effect_alone or 0.0))
+        if not hidden:
+            return ""
+        named = [f"{_visible(part.text)}{self.place_of(part)} {part.effect_alone:.2f} nats" for part in hidden]
+        more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
+        matter = "matters" if len(named) == 1 else "matter"
+        return (
+            f"Removed alone, {', '.join(named[:_NAMED])}{more} {matter} as much as a listed part, with few bits: the "
+            "bits do not show all the evidence."
+        )
 
     def check_sentence(self) -> str:
         """The check by deletion in words."""

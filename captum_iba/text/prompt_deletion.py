@@ -28,6 +28,8 @@ from captum_iba.text.prompt_model import (
 
 # Fewer rows are not worth the passes that fill and try the cache.
 _LEAST_ROWS = 8
+# Of prompts with at most so many parts a check removes each alone.
+_N_PARTS = 40
 
 
 class PromptRemoval:
@@ -148,6 +150,19 @@ def rerank_by_removal(removal: LogProbability, result: GenerationAttribution, co
         for number, part in enumerate(result.parts)
     )
     return replace(result, probability=float(whole.exp()), parts=parts)
+
+
+def remove_each_alone(removal: LogProbability, result: GenerationAttribution) -> GenerationAttribution:
+    """The result with the effect alone of the parts that were not measured, if there are at most 40 parts."""
+    rest = [number for number, part in enumerate(result.parts) if part.effect is None]
+    if not rest or not 1 < len(result.parts) <= _N_PARTS:
+        return result
+    kept = torch.ones(1 + len(rest), len(result.parts), dtype=torch.bool)
+    kept[range(1, 1 + len(rest)), rest] = False
+    whole, *without = removal(kept).double().tolist()
+    alone = dict(zip(rest, (whole - value for value in without), strict=True))
+    parts = [replace(part, effect_alone=alone.get(i, part.effect_alone)) for i, part in enumerate(result.parts)]
+    return replace(result, parts=tuple(parts))
 
 
 def check_by_removal(removal: LogProbability, result: GenerationAttribution) -> PromptCheck | None:

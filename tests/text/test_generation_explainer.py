@@ -420,6 +420,30 @@ def test_the_least_parts_of_a_check_have_the_fewest_bits(explainer):
     assert float(removal(kept).exp()) == pytest.approx(result.check.without_least, rel=1e-4)
 
 
+def test_a_check_names_parts_with_few_bits_that_matter_alone(explainer):
+    """The third of 18 words was not among the eight with the most bits, and was not printed."""
+    result = explainer.explain(PROMPT, RESPONSE, rerank=2, check=True, **QUICK)
+    removal = explainer.removal(PROMPT, RESPONSE)
+    n_parts = len(result.parts)
+    rows = torch.cat([torch.ones(1, n_parts, dtype=torch.bool), ~torch.eye(n_parts, dtype=torch.bool)])
+    whole, *without = removal(rows).tolist()
+    assert [part.effect_alone for part in result.parts] == pytest.approx([whole - one for one in without], abs=1e-5)
+    assert sum(part.effect is None for part in result.parts) == n_parts - 2
+    parts = [
+        replace(part, effect=1.0 if i == 0 else None, effect_alone=(1.0, 1.2, 0.5)[i] if i < 3 else 0.0, bits=9.0 - i)
+        for i, part in enumerate(result.parts)
+    ]
+    one = replace(result, parts=tuple(parts))
+    others = [part for part, _ in one.leading if part.effect is None]
+    one = replace(one, parts=tuple(replace(part, bits=0.0) if part in others else part for part in one.parts))
+    said = one.hidden_sentence()
+    assert said.startswith(f"Removed alone, {parts[1].text}") and "1.20 nats matters as much as a listed part" in said
+    assert said in str(one) and said in generation_page(one)
+    assert replace(one, parts=one.parts[:1]).hidden_sentence() == ""
+    unchecked = explainer.explain(PROMPT, RESPONSE, rerank=2, **QUICK)
+    assert sum(part.effect_alone is None for part in unchecked.parts) == n_parts - 2
+
+
 def test_parts_that_speak_against_the_response_and_the_rest_are_printed(explainer):
     result = explainer.explain(PROMPT, RESPONSE, **QUICK)
     effects = [2.0, -1.5, 0.1, -0.001] + [None] * (len(result.parts) - 4)
