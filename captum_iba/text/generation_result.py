@@ -267,7 +267,7 @@ class GenerationAttribution(JsonResult):
         """Parts with few bits whose removal alone matters as much as that of a leading part; empty without such."""
         leading = [part for part, _ in self.leading]
         least = min((part.effect for part in leading if part.effect is not None), default=math.inf)
-        hidden = [part for part in self.parts if part.effect is None and part not in leading]
+        hidden = [part for part in self.parts if part not in leading and (part.effect or 0.0) >= -NO_EFFECT]
         hidden = [part for part in hidden if (part.effect_alone or 0.0) >= max(_NOTICEABLE, least)]
         hidden = sorted(hidden, key=lambda part: -(part.effect_alone or 0.0))
         if not hidden:
@@ -276,8 +276,8 @@ class GenerationAttribution(JsonResult):
         more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
         matter = "matters" if len(named) == 1 else "matter"
         return (
-            f"Removed alone, {', '.join(named[:_NAMED])}{more} {matter} as much as a listed part, with few bits: the "
-            "bits do not show all the evidence."
+            f"Removed alone, {', '.join(named[:_NAMED])}{more} {matter} as much as a listed part: the list does not "
+            "show all the evidence."
         )
 
     def check_sentence(self) -> str:

@@ -83,6 +83,7 @@ class ImageCheck:
         without_least (float): Without those with the fewest bits among the others.
         without_random (float): Without as many other regions at random, the mean over ``n_random`` draws.
         n_random (int): Number of these draws.
+        without_each (tuple of float): Without each region alone, by number; empty of more than 64 regions.
     """
 
     n_regions: int
@@ -91,6 +92,7 @@ class ImageCheck:
     without_least: float
     without_random: float
     n_random: int
+    without_each: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -261,13 +263,9 @@ class ImageAttribution(JsonResult):
         if not leading:
             lines.append("no region has bits above the floor")
         for number in leading:
-            effect, rows = self.effect_of(number), np.flatnonzero((self.regions == number).any(1))
-            columns = np.flatnonzero((self.regions == number).any(0))
+            effect = self.effect_of(number)
             measured = "" if effect is None else f"effect {effect:+.3f}  "
-            lines.append(
-                f"{self.region_shares[number]:6.1%} of the bits  {measured}"
-                f"rows {rows[0]} to {rows[-1]}, columns {columns[0]} to {columns[-1]}"
-            )
+            lines.append(f"{self.region_shares[number]:6.1%} of the bits  {measured}{self._place_of(number)}")
         if self.effects:
             lines.append(
                 "effect: decrease in the probability; of the first two regions when they are removed one after the "
@@ -337,7 +335,27 @@ class ImageAttribution(JsonResult):
         if self.check is None:
             return ""
         what = f"the probability of {printable(self.target_label)}"
-        return check_sentence(self.check, self.check.n_regions, what, "region", can_contradict=bool(self.leading))
+        said = check_sentence(self.check, self.check.n_regions, what, "region", can_contradict=bool(self.leading))
+        return f"{said} {hidden}" if (hidden := self._hidden_sentence()) else said
+
+    def _hidden_sentence(self) -> str:
+        """The region that does not lead, and whose removal alone lowers the probability by more than that of each that
+        leads; empty without such."""
+        assert self.check is not None
+        drops = [self.check.probability - without for without in self.check.without_each]
+        leading = self.leading
+        others = [i for i in range(len(drops)) if i not in leading]
+        first = max(others, key=lambda i: drops[i], default=None)
+        if first is None or drops[first] < _LARGE_DROP or drops[first] <= max((drops[i] for i in leading), default=0.0):
+            return ""
+        return (
+            f"Removed alone, the region of {self._place_of(first)} lowers it most, to "
+            f"{self.check.without_each[first]:.1%}, and it does not lead: the map does not show all the evidence."
+        )
+
+    def _place_of(self, region: int) -> str:
+        rows, columns = (np.flatnonzero((self.regions == region).any(axis)) for axis in (1, 0))
+        return f"rows {rows[0]} to {rows[-1]}, columns {columns[0]} to {columns[-1]}"
 
     def to_dict(self) -> dict[str, Any]:
         """The result as plain Python for JSON; the image is a PNG in base 64."""
@@ -347,7 +365,8 @@ class ImageAttribution(JsonResult):
         content["regions"] = self.regions.tolist()
         content["measured"], content["effects"] = list(self.measured), list(self.effects)
         content["settings"], content["provenance"] = dict(self.settings), dict(self.provenance)
-        content["check"] = None if self.check is None else dataclasses.asdict(self.check)
+        if self.check is not None:
+            content["check"] = {**dataclasses.asdict(self.check), "without_each": list(self.check.without_each)}
         content["region_shares"] = self.region_shares.tolist()
         content["total_bits"] = self.total_bits
         return {"format": _FORMAT, **content}
@@ -370,7 +389,8 @@ class ImageAttribution(JsonResult):
             )
             values["regions"] = np.array(values["regions"], dtype=np.int64)
             values["measured"], values["effects"] = tuple(values["measured"]), tuple(values["effects"])
-            values["check"] = None if values["check"] is None else ImageCheck(**values["check"])
+            if (check := values["check"]) is not None:
+                values["check"] = ImageCheck(**{**check, "without_each": tuple(check.get("without_each", ()))})
             return cls(**values)
         except (KeyError, TypeError, OSError) as error:
             raise ValueError(f"content is not a whole attribution, {error} is missing or wrong") from error

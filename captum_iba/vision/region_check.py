@@ -11,6 +11,8 @@ from captum_iba.text.deletion import N_RANDOM, kept_in_check
 from captum_iba.vision.image_result import ImageAttribution, ImageCheck
 from captum_iba.vision.regions import RegionRemoval, order_by_removal
 
+_N_ALONE = 64  # regions, of which a check removes each alone
+
 
 def settled_by_removal(removal: RegionRemoval, result: ImageAttribution, count: int) -> ImageAttribution:
     """The result with the order of the regions with the most bits settled by removal."""
@@ -23,8 +25,12 @@ def settled_by_removal(removal: RegionRemoval, result: ImageAttribution, count: 
 
 
 def check_of_regions(removal: RegionRemoval, result: ImageAttribution, seed: int) -> ImageCheck:
-    """Probabilities without the leading regions, the least, and others at random."""
+    """Probabilities without the leading regions, the least, and others at random; of up to 64 without each alone."""
     by_bits = np.lexsort((-result.region_shares,))
     kept = kept_in_check((-result.scores).argsort(), len(result.leading), seed % 2**63, by_bits)
-    whole, without_leading, without_least, *others = removal(torch.from_numpy(kept)).tolist()
-    return ImageCheck(int((~kept[1]).sum()), whole, without_leading, without_least, float(np.mean(others)), N_RANDOM)
+    n_regions = result.n_regions
+    alone = ~np.eye(n_regions, dtype=bool)[: n_regions if 1 < n_regions <= _N_ALONE else 0]
+    whole, without_leading, without_least, *others = removal(torch.from_numpy(np.concatenate([kept, alone]))).tolist()
+    random, each = others[:N_RANDOM], tuple(others[N_RANDOM:])
+    n_removed = int((~kept[1]).sum())
+    return ImageCheck(n_removed, whole, without_leading, without_least, float(np.mean(random)), N_RANDOM, each)

@@ -10,6 +10,7 @@ from captum.attr import LayerAttribution, visualization
 
 from captum_iba.vision import ImageAttribution, RegionRemoval, order_by_removal, superpixels, tile_regions
 from captum_iba.vision.image_model import ImageClassifier
+from captum_iba.vision.image_result import ImageCheck
 from captum_iba.vision.regions import sum_per_region
 from captum_iba.visualization import image_map, image_page, plot_image
 from captum_iba.visualization.image_figures import heat_over_image, heat_positions, leading_regions
@@ -225,3 +226,19 @@ def test_a_class_that_loses_probability_without_any_cell_is_not_said_to_be_kept(
         one = replace(result, layers=tuple(layers))
         assert one.needs_no_cell == kept and one.lost_prediction == (not kept)
         assert ("No cell stands out" in str(one)) == kept and ("The mask closes too much" in str(one)) == (not kept)
+
+
+def test_a_check_names_the_region_that_matters_most_alone_and_does_not_lead():
+    """Removed alone, a tile that was not among the measured ones cost more than any that was listed."""
+    result = image_attribution()
+    leading = result.leading
+    other = next(i for i in range(result.n_regions) if i not in leading)
+    each = [0.85] * result.n_regions
+    check = ImageCheck(1, 0.9, 0.5, 0.9, 0.9, 10, tuple(each))
+    assert "does not lead" not in str(replace(result, check=check))
+    each[other] = 0.3
+    said = replace(result, check=replace(check, without_each=tuple(each)))
+    assert "lowers it most, to 30.0%, and it does not lead" in str(said) and "does not lead" in image_page([said])
+    assert ImageAttribution.from_dict(json.loads(said.to_json())).check == said.check
+    each[leading[0]] = 0.1
+    assert "does not lead" not in str(replace(result, check=replace(check, without_each=tuple(each))))
