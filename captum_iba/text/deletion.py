@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import math
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
+from itertools import combinations
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +20,7 @@ from captum_iba.text.result import DeletionCheck, TextAttribution
 from captum_iba.visualization.words import is_punctuation, ranked_words, ranking
 
 N_RANDOM = 10
-"""Number of draws of random words in a check by deletion."""
+"""Number of draws of random words in a check by deletion; where there are at most so many sets, each is taken once."""
 # Leading words that are deleted one at a time; of texts with at most so many words, all are.
 _N_ALONE, _N_WORDS = 8, 40
 
@@ -92,9 +95,10 @@ def check_by_deletion(
         if own.all():
             return None
     others = np.flatnonzero(~own)
-    kept = np.ones((3 + N_RANDOM, len(own)), dtype=bool)
     marks = np.array([is_punctuation(word.word) for word in attribution.words])[others]
-    kept[:, others] = kept_in_check(np.searchsorted(others, order[~own[order]]), n_leading, seed, marks=marks)
+    of_others = kept_in_check(np.searchsorted(others, order[~own[order]]), n_leading, seed, marks=marks)
+    kept = np.ones((len(of_others), len(own)), dtype=bool)
+    kept[:, others] = of_others
     numbers = [set(np.flatnonzero(words).tolist()) for words in kept]
     n_alone = len(others) if 1 < len(others) <= _N_WORDS else min(n_leading, _N_ALONE) * (n_leading > 1)
     tried = order[~own[order]][:n_alone]
@@ -105,11 +109,9 @@ def check_by_deletion(
         versions = [text if len(text) else with_row(_padding_token_only(classifier, text), row) for text in versions]
     probabilities = probabilities_of_texts(classifier, versions, batch_size)[:, column].tolist()
     whole, without_leading, without_least, *further = probabilities
-    random, alone = further[:N_RANDOM], further[N_RANDOM:]
-    n_deleted = int((~kept[1]).sum())
-    return DeletionCheck(
-        n_deleted, whole, without_leading, without_least, float(np.mean(random)), N_RANDOM, tuple(alone)
-    )
+    n_random = len(kept) - 3
+    random, alone = float(np.mean(further[:n_random])), tuple(further[n_random:])
+    return DeletionCheck(int((~kept[1]).sum()), whole, without_leading, without_least, random, n_random, alone)
 
 
 def kept_in_check(
@@ -119,12 +121,13 @@ def kept_in_check(
     by_bits: npt.NDArray[np.intp] | None = None,
     marks: npt.NDArray[np.bool_] | None = None,
 ) -> npt.NDArray[np.bool_]:
-    """The words that a check keeps: all, all but the leading, the least, and others at random, (3 + ``N_RANDOM``, W).
+    """The words that a check keeps: all, all but the leading, the least, and others at random, (3 + R, W).
 
     ``order`` has the numbers of the words, the most relevant one first; ``by_bits``, where that is another order, those
     with the most bits first. The least ones have the fewest bits of those that are not leading. So that a leading word
     is not deleted on both sides of the comparison, the random ones are drawn from those that are not leading, too.
-    ``marks`` are True for punctuation, (W,): it is among neither, unless too few words are left.
+    ``marks`` are True for punctuation, (W,): it is among neither, unless too few words are left. R is ``N_RANDOM``, or
+    the number of sets of others where there are fewer.
 
     As many are deleted as are leading, at most half of all; one in nine where none is.
     """
@@ -138,10 +141,14 @@ def kept_in_check(
         least = np.concatenate([least[marks[least]], least[~marks[least]]])
     deleted = [order[:0], order[:n_deleted], least[-n_deleted:]]
     others = order[n_deleted:] if n_words > 1 else order
-    for _ in range(N_RANDOM):
-        drawn = generator.permutation(others)
-        drawn = drawn if marks is None else np.concatenate([drawn[~marks[drawn]], drawn[marks[drawn]]])
-        deleted.append(drawn[:n_deleted])
+    words, rest = (others, others[:0]) if marks is None else (others[~marks[others]], others[marks[others]])
+    always, drawn = (words[:0], words) if len(words) >= n_deleted else (words, rest)
+    n_drawn = n_deleted - len(always)
+    if math.comb(len(drawn), n_drawn) <= N_RANDOM:
+        sets: Iterable[Any] = combinations(drawn.tolist(), n_drawn)
+    else:
+        sets = (generator.permutation(drawn)[:n_drawn] for _ in range(N_RANDOM))
+    deleted += [np.concatenate([always, np.array(one, dtype=order.dtype)]) for one in sets]
     kept = np.ones((len(deleted), n_words), dtype=bool)
     for row, words in zip(kept, deleted, strict=True):
         row[words] = False

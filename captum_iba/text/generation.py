@@ -52,6 +52,7 @@ GENERATION = BottleneckSettings(
 
 GREEDY = {"max_new_tokens": 25, "do_sample": False, "num_beams": 1, "temperature": None, "top_p": None}
 """Default arguments of ``generate``: the most probable token at each step, as in Captum's ``LLMAttribution``."""
+_GENERATION_ARGUMENTS = (*GREEDY, "min_new_tokens", "max_length", "top_k", "repetition_penalty")
 
 _TINY = torch.finfo(torch.float32).tiny
 
@@ -392,6 +393,8 @@ def generation_settings(preset: BottleneckSettings, overrides: Mapping[str, Any]
         raise TypeError(
             f"preset is {preset!r}, expected BottleneckSettings: the presets of classifiers do not fit generated text"
         )
+    if for_generation := [name for name in overrides if name in _GENERATION_ARGUMENTS]:
+        raise TypeError(f"{for_generation[0]!r} is an argument of generation; pass it in gen_args")
     known: SettingsOverrides = overrides  # type: ignore[assignment]
     settings = resolve_settings(preset, **known)
     if settings.n_samples or settings.granularity != "token":

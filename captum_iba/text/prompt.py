@@ -73,6 +73,8 @@ def read_prompt(inp: Any, tokenizer: Any, granularity: str | Sequence[tuple[int,
         for number, message in enumerate(inp):
             if not isinstance(content := message.get("content"), str):
                 raise TypeError(f"the content of message {number} is a {type(content).__name__}, expected a string")
+            if not isinstance(role := message.get("role"), str):
+                raise TypeError(f"the role of message {number} is {role!r}, expected a string such as 'user'")
         text = tokenizer.apply_chat_template(inp, tokenize=False, add_generation_prompt=True)
         prompt = _divide(_Tokens.of(tokenizer, text), _contents(tokenizer, text, inp), granularity, tokenizer)
         prompt = replace(prompt, before_response=_space_before_response(tokenizer, text, inp))

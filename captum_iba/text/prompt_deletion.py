@@ -13,7 +13,7 @@ from torch import Tensor
 
 from captum_iba.attr._model.guard import ModuleGuard
 from captum_iba.metrics.prompt_removal import LogProbability, removal_effects
-from captum_iba.text.deletion import N_RANDOM, kept_in_check
+from captum_iba.text.deletion import kept_in_check
 from captum_iba.text.generation_result import GenerationAttribution, PromptCheck
 from captum_iba.text.prompt import Prompt
 from captum_iba.text.prompt_model import (
@@ -178,5 +178,5 @@ def check_by_removal(removal: LogProbability, result: GenerationAttribution) -> 
         without_leading=float(without_leading.exp()),
         without_least=float(without_least.exp()),
         without_random=float(torch.stack(others).exp().mean()),
-        n_random=N_RANDOM,
+        n_random=len(others),
     )

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from captum_iba.text.deletion import N_RANDOM, kept_in_check
+from captum_iba.text.deletion import kept_in_check
 from captum_iba.vision.image_result import ImageAttribution, ImageCheck
 from captum_iba.vision.regions import RegionRemoval, order_by_removal
 
@@ -31,6 +31,6 @@ def check_of_regions(removal: RegionRemoval, result: ImageAttribution, seed: int
     n_regions = result.n_regions
     alone = ~np.eye(n_regions, dtype=bool)[: n_regions if 1 < n_regions <= _N_ALONE else 0]
     whole, without_leading, without_least, *others = removal(torch.from_numpy(np.concatenate([kept, alone]))).tolist()
-    random, each = others[:N_RANDOM], tuple(others[N_RANDOM:])
-    n_removed = int((~kept[1]).sum())
-    return ImageCheck(n_removed, whole, without_leading, without_least, float(np.mean(random)), N_RANDOM, each)
+    n_removed, n_random = int((~kept[1]).sum()), len(kept) - 3
+    random, each = float(np.mean(others[:n_random])), tuple(others[n_random:])
+    return ImageCheck(n_removed, whole, without_leading, without_least, random, n_random, each)

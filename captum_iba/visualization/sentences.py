@@ -220,6 +220,9 @@ def check_sentence(
     several = f"{count} " if count > 1 else ""
     words = f"{noun}s" if several else noun
     at_random = f"{several}other {words} at random" if several else f"another {noun} at random"
+    mean = f" (mean of {check.n_random})"
+    if check.n_random == 1:  # there is no other set
+        at_random, mean = f"the {several}other {words}", ""
     shown = ""
     if listed is not None and listed < count:
         shown = f" ({listed} of them listed)" if listed else " (not listed)"
@@ -231,8 +234,7 @@ def check_sentence(
     sentence = f"Check: without {deleted} {what} {verb} ({whole} to {leading})"
     if not of_all:
         sentence += (
-            f"; without {at_random} it is {random} (mean of {check.n_random}), "
-            f"without the {several}{words} with the fewest bits {least}"
+            f"; without {at_random} it is {random}{mean}, without the {several}{words} with the fewest bits {least}"
         )
     sentence += "."
     if is_improbable or check.probability < _RULED_OUT:

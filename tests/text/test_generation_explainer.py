@@ -493,3 +493,10 @@ def test_a_response_of_token_ids_is_that_of_its_text(explainer, wordpiece):
     ids = wordpiece(RESPONSE, add_special_tokens=False)["input_ids"]
     one, other = (explainer.explain(PROMPT, response, **QUICK) for response in (RESPONSE, ids))
     assert other.response == RESPONSE and one.bits == pytest.approx(other.bits)
+
+
+def test_arguments_of_generation_and_messages_without_a_role_are_named(explainer):
+    with pytest.raises(TypeError, match="'max_new_tokens' is an argument of generation; pass it in gen_args"):
+        explainer.explain(PROMPT, max_new_tokens=3)
+    with pytest.raises(TypeError, match="the role of message 0 is None, expected a string such as 'user'"):
+        explainer.explain([{"content": "the film"}], RESPONSE)
