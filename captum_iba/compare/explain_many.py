@@ -41,7 +41,6 @@ PromptLike = str | Sequence[Mapping[str, str]]
 """A prompt: a string, or chat messages."""
 
 _N_CHARACTERS = 40
-_N_OF_OTHER_HEADS = 4  # arguments of explain_other_heads
 _NO_ENTITY = "the model predicts no entity"
 
 Result = TypeVar("Result", bound=JsonResult)
@@ -179,14 +178,12 @@ def explain_texts(
     if keep is not None:
         classifier, bottleneck = explainer.classifier, explainer._bottleneck_of(settings.get("preset", "default"))
         statistics = bottleneck.statistics or ()
-        parts = [
-            head.kind,
-            *classifier.labels,
-            str(classifier.multi_label),
-            *(layer.key for layer in bottleneck.layers),
-        ]
+        parts = [head.kind, *classifier.labels, str(classifier.multi_label)]
+        parts += [layer.key for layer in bottleneck.layers]
         parts += [f"{len(bottleneck.layers)} {classifier.max_length}", json.dumps(preset_values(), sort_keys=True)]
-        kept = KeptResults(Path(keep), TextAttribution, explainer, device, settings, parts, statistics)
+        kept = KeptResults(
+            Path(keep), TextAttribution, explainer, device, settings, parts, statistics, head.has_classes
+        )
     found: dict[int, list[TextAttribution]] = {}
     method = "explain" if head.has_classes else "explain_other_heads"
     explained = _explained(executor, _Explaining(explainer, settings), method, device, calls, kept, on_kept)
@@ -348,6 +345,7 @@ class KeptResults(Generic[Result]):
 
     A file is named by the digest of all that its results depend on: model, layers, statistics, device, versions of
     the libraries, presets, settings, texts. What was computed with anything else is not found, so nothing ever mixes.
+    Without ``one_each`` a text can have any number of results, as it has of all its entities.
     """
 
     def __init__(
@@ -359,6 +357,7 @@ class KeptResults(Generic[Result]):
         settings: Mapping[str, Any],
         parts: Sequence[str] = (),
         statistics: Sequence[FeatureStatistics] = (),
+        one_each: bool = True,
     ) -> None:
         if folder.exists() and not folder.is_dir():
             raise NotADirectoryError(f"keep: {folder} is a file, expected a folder.")
@@ -366,7 +365,7 @@ class KeptResults(Generic[Result]):
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise OSError(error.errno, f"keep: {folder} cannot be made ({error.strerror})") from error
-        self._folder, self._kind = folder, kind
+        self._folder, self._kind, self._one_each = folder, kind, one_each
         self._digest = hashlib.sha256()
         of_model = device or str(next(iter(explainer.model.parameters())).device)
         for part in (
@@ -387,8 +386,7 @@ class KeptResults(Generic[Result]):
             results = [self._kind.from_dict(item) for item in content]
         except (FileNotFoundError, ValueError, TypeError):
             return None
-        several = len(call) == _N_OF_OTHER_HEADS  # of all entities of a text there is any number
-        return results if several or len(results) == len(call[0]) else None
+        return results if not self._one_each or len(results) == len(call[0]) else None
 
     def write(self, results: Sequence[Result], call: tuple[Any, ...]) -> None:
         """Keep the results of a call."""
