@@ -134,14 +134,13 @@ def kept_in_check(
     n_words = len(order)
     n_deleted = max(1, min(n_leading, n_words // 2) if n_leading else round(n_words / 9))
     generator = np.random.default_rng(seed)
-    least = order if by_bits is None else by_bits[~np.isin(by_bits, order[:n_deleted])]
-    least = least if len(least) else order  # of a single one
-    if marks is not None and n_words > 1:
-        least = order[n_deleted:]
-        least = np.concatenate([least[marks[least]], least[~marks[least]]])
-    deleted = [order[:0], order[:n_deleted], least[-n_deleted:]]
     others = order[n_deleted:] if n_words > 1 else order
-    words, rest = (others, others[:0]) if marks is None else (others[~marks[others]], others[marks[others]])
+    marks = np.zeros(n_words, dtype=bool) if marks is None else marks
+    by_bits = order if by_bits is None else by_bits
+    least = by_bits[np.isin(by_bits, others)]
+    least = least[np.argsort(~marks[least], kind="stable")]  # punctuation before the words
+    deleted = [order[:0], order[:n_deleted], least[-n_deleted:]]
+    words, rest = others[~marks[others]], others[marks[others]]
     always, drawn = (words[:0], words) if len(words) >= n_deleted else (words, rest)
     n_drawn = n_deleted - len(always)
     if math.comb(len(drawn), n_drawn) <= N_RANDOM:
