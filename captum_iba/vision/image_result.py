@@ -23,7 +23,7 @@ from captum_iba.text.json_result import JsonResult
 from captum_iba.vision.grids import resize_map
 from captum_iba.vision.images import Pixels, pixels_of_png, png_bytes
 from captum_iba.vision.regions import Regions, sum_per_region
-from captum_iba.visualization.pieces import COVERED, format_number, is_lost, unexplained
+from captum_iba.visualization.pieces import COVERED, LARGE_DROP, format_number, is_lost, unexplained
 from captum_iba.visualization.sentences import check_sentence
 from captum_iba.visualization.terminal import printable
 
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure, SubFigure
 
 _FORMAT = "captum-iba image/1"
-_LARGE_DROP = 0.1  # of a probability
 _NEAR_FLOOR, _CLOSED = 3.0, 20.0  # of the bits of a cell that is not needed; with fewer steps the mask has not closed
 
 
@@ -301,7 +300,7 @@ class ImageAttribution(JsonResult):
         """
         if is_lost(self.target_probability, self.masked_probability, self.closed_probability):
             return True
-        return self._is_near_floor and self.masked_probability < self.target_probability - _LARGE_DROP
+        return self._is_near_floor and self.masked_probability < self.target_probability - LARGE_DROP
 
     @property
     def needs_no_cell(self) -> bool:
@@ -324,7 +323,9 @@ class ImageAttribution(JsonResult):
                 "nothing; look at the check, or name an earlier layer."
             )
         if not self.lost_prediction:
-            return unexplained(target, "this image", self.target_probability, self.closed_probability)
+            return unexplained(
+                f"the probability of {target}", "this image", self.target_probability, self.closed_probability
+            )
         return (
             f"The mask closes too much: with only this information the probability of {target} is {masked}, and with "
             f"none of it {self.closed_probability:.1%}; bits may miss what decides. Look at the check, or lower beta."
@@ -346,7 +347,7 @@ class ImageAttribution(JsonResult):
         leading = self.leading
         others = [i for i in range(len(drops)) if i not in leading]
         first = max(others, key=lambda i: drops[i], default=None)
-        if first is None or drops[first] < _LARGE_DROP or drops[first] <= max((drops[i] for i in leading), default=0.0):
+        if first is None or drops[first] < LARGE_DROP or drops[first] <= max((drops[i] for i in leading), default=0.0):
             return ""
         return (
             f"Removed alone, the region of {self._place_of(first)} lowers it most, to "

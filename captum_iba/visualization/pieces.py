@@ -122,8 +122,8 @@ HARDLY_ANYTHING = "The model needs hardly anything of this text."
 # A mask has lost a prediction with less than half of its probability, or a quarter of what the input adds to that
 # through a closed mask. Half of that, too, would take 1.62 in place of 1.38 runs per text of IMDB, for a worse order.
 _HALF, _QUARTER = 0.5, 0.25
-# Of a probability, by which the mask or a check contradicts that hardly anything is needed.
-_LARGE_DROP = 0.1
+LARGE_DROP = 0.1
+"""Of a probability, by which the mask or a check contradicts that hardly anything is needed."""
 # Of a probability, and of it relative to the whole, by which a text adds next to nothing to a closed mask.
 _SMALL_DROP, _MOST = 0.05, 0.8
 _FLOORS = 10
@@ -359,7 +359,7 @@ def is_lost(probability: float, masked: float, closed: float | None = None) -> b
     """
     if masked < _HALF * probability:
         return True
-    if masked >= probability - _LARGE_DROP:
+    if masked >= probability - LARGE_DROP:
         return False
     if masked < _HALF <= probability:
         return True
@@ -397,16 +397,16 @@ def remark(attribution: DrawableBits) -> str:
         )
     if not has_hardly_any_bits(attribution):
         closed = attribution.closed_probability
-        return unexplained(attribution.target_label, "this text", attribution.target_probability, closed)
+        return unexplained(attribution.measured, "this text", attribution.target_probability, closed)
     if masked is None:
         return HARDLY_ANYTHING
     is_likely = attribution.target_probability >= _HALF
-    if masked < attribution.target_probability - _LARGE_DROP or (is_likely and masked < _HALF):
+    if masked < attribution.target_probability - LARGE_DROP or (is_likely and masked < _HALF):
         advice = "" if is_least else " A smaller beta keeps more of them."
         return f"Hardly any bits above the floor pass the mask: {through}.{advice}"
-    if check is not None and check.without_leading < check.probability - _LARGE_DROP:
+    if check is not None and check.without_leading < check.probability - LARGE_DROP:
         return f"An average activation gives this prediction, too: {through}. The check shows what deleting words does."
-    if masked > attribution.target_probability + _LARGE_DROP:
+    if masked > attribution.target_probability + LARGE_DROP:
         compared = f"This text makes {attribution.target_label} less probable than average activations do"
         return f"{compared}: {through}, and {attribution.target_probability:.1%} with the text."
     return f"{HARDLY_ANYTHING[:-1]}: {through}."
@@ -417,14 +417,14 @@ def is_unexplained(probability: float, closed: float | None) -> bool:
     return closed is not None and closed >= probability - _SMALL_DROP and closed >= _MOST * probability
 
 
-def unexplained(target: str, what: str, probability: float, closed: float | None) -> str:
+def unexplained(measured: str, what: str, probability: float, closed: float | None) -> str:
     """A sentence where average activations alone give the target as much as the input (``what``); empty for others."""
     if closed is None or not is_unexplained(probability, closed):
         return ""
     as_much = "no less than" if closed >= probability else "nearly as much as"
     return (
-        f"Average activations alone give {target} {format_probability(closed)}, {as_much} {what} "
-        f"({format_probability(probability)}): the bits do not explain why the model predicts it. Look at the check."
+        f"With average activations alone {measured} is {format_probability(closed)}, {as_much} with {what} "
+        f"({format_probability(probability)}): the bits do not explain it."
     )
 
 

@@ -150,7 +150,7 @@ def nearly_tied(attribution: DrawableBits) -> list[int]:
     """Numbers of the words that may lead with statistics of other texts: the first one, and those within 20% of it.
 
     Of statistics of 300 other texts like these they hold the leading word in 90% of texts or more
-    (``python -m benchmarks.stability``). With those of neutral texts it is 40%, for 80% or more.
+    (``python -m benchmarks.stability``). With those of neutral texts, which change more, it is 40%.
     """
     shares, order = attribution.word_shares, ranking(attribution)
     least = _WITH_NEUTRAL_STATISTICS if has_neutral_statistics(attribution) else _NEARLY_TIED
