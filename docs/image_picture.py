@@ -1,6 +1,6 @@
 """Twelve images by five methods, as a picture for the documentation.
 
-    python docs/image_picture.py resnet56.safetensors cifar10_test_600.npz cifar10_train_1200.npz
+    python -m docs.image_picture resnet56.safetensors cifar10_test_600.npz cifar10_train_1200.npz
 
 The weights lie beside a ``resnet.py`` with ``load(path)`` and ``normalise(images)``; statistics are of the last file.
 """
