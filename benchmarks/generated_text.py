@@ -6,7 +6,8 @@
 The model answers every prompt itself, up to 24 tokens. Each method scores the words or sentences of the text in the
 prompt; what is asked about it is left alone. :func:`captum_iba.compare.compare_prompts` deletes the parts. Task "fact"
 has the answer in one sentence of several, and a line says how often that sentence comes first where the answer is
-right. Rows are kept in the folder, and the same command goes on.
+right. Sentences need longer texts: --by sentence --words 100 200. Rows are kept in the folder, and the same command
+goes on.
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ def main() -> None:
     parser.add_argument("--task", choices=list(QUESTIONS), default="summary")
     parser.add_argument("--data", type=Path, help="JSON lines with the texts, gzipped; not for the task fact")
     parser.add_argument("--column", default="text")
+    parser.add_argument("--words", type=int, nargs=2, default=(20, 45), help="the fewest and the most words of a text")
     parser.add_argument("--by", choices=("word", "sentence"), default="word")
     parser.add_argument("--examples", type=int, default=100)
     parser.add_argument("--methods", nargs="+", choices=list(PROMPT_METHODS), default=list(PROMPT_METHODS))
@@ -120,7 +122,8 @@ def prompts(options: argparse.Namespace) -> list[tuple[str, str, str | None]]:
     with gzip.open(options.data, "rt", encoding="utf-8") as file:
         texts = [json.loads(line)[options.column] for line in file]
     texts = [" ".join(text.split()) for text in texts]
-    texts = [text for text in texts if 20 <= len(text.split()) <= 45 and len(divide(text, "sentence")) > 1]
+    fewest, most = options.words
+    texts = [text for text in texts if fewest <= len(text.split()) <= most and len(divide(text, "sentence")) > 1]
     chosen = random.Random(options.seed).sample(texts, options.examples)
     return [(text, QUESTIONS[options.task].format(text), None) for text in chosen]
 

@@ -176,6 +176,17 @@ def test_compare_responses(compared):
     assert other.exit_code == 1 and "out has a comparison with another prompts" in other.stderr
 
 
+def test_a_row_that_cannot_be_explained_is_named_and_left_out(compared):
+    rows = [{"prompt": "the film was good ."}, {"prompt": "a dull plot !"}, {"prompt": "the film " * 1500}]
+    Path("prompts.jsonl").write_text("\n\n".join(map(json.dumps, rows)), encoding="utf-8")
+    done = run(*compared)
+    assert done.exit_code == 0, done.stderr
+    assert "prompts.jsonl: line 5 is left out: prompt and response have 3003 tokens, expected at most" in done.stderr
+    assert "Left out, because a method failed: 1 prompt" in done.stdout
+    done = run("explain-response", "--model", "llama", "--file", "prompts.jsonl", "--steps", "2")
+    assert done.exit_code == 1 and "prompts.jsonl: line 5: prompt and response have 3003 tokens" in done.stderr
+
+
 def test_a_sample_of_prompts_is_the_same_each_time(compared):
     for number in range(2):
         done = run(*compared[:-6], "--out", f"out{number}", "--methods", "random", "--examples", "1", "--seed", "3")
@@ -187,6 +198,7 @@ def test_a_sample_of_prompts_is_the_same_each_time(compared):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
+        (["--prompt-column", "response"], "the prompt of line 2 is empty; leave the row out"),
         (["--methods", "iba,best"], "--methods: there is no method 'best', expected some of iba, iba_bits"),
         (["--file", "prompts.txt"], "--file: prompts.txt is no table, expected CSV, JSON lines or parquet"),
         (["--file", "nowhere.csv"], "nowhere.csv does not exist"),

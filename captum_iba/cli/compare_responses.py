@@ -101,7 +101,7 @@ def compare_responses(
                 if name not in PROMPT_METHODS:
                     listed = ", ".join(PROMPT_METHODS)
                     raise typer.BadParameter(f"--methods: there is no method {name!r}, expected some of {listed}.")
-            prompts, responses, _ = read_prompt_table(file, prompt_column, response_column)
+            prompts, responses, _, names_of_rows = read_prompt_table(file, prompt_column, response_column)
             check_device(device, "--device")
             note(f"loading {model}", quiet)
             with named_model(model):
@@ -125,6 +125,7 @@ def compare_responses(
                 gen_args={**GREEDY, "max_new_tokens": max_new_tokens},
                 batch_size=batch_size,
                 folder=out,
+                names=[names_of_rows[i] for i in chosen],
                 on_row=work.progressed,
                 show_progress=not quiet and sys.stderr.isatty(),
             )

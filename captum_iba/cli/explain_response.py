@@ -146,10 +146,12 @@ def explain_response(
             from captum_iba.text.arguments import check_device
             from captum_iba.text.generation import GREEDY
 
+            ids: list[str] | None
+            names: list[str] | None
             if is_table:
-                prompts, responses, ids = read_prompt_table(str(file), prompt_column, response_column)
+                prompts, responses, ids, names = read_prompt_table(str(file), prompt_column, response_column)
             else:
-                ids = None
+                ids, names = None, None
                 prompts, responses = [read_prompt_file(str(file)) if prompt is None else prompt], [None]
             if response is not None:
                 if any(item is not None for item in responses):
@@ -181,6 +183,7 @@ def explain_response(
                 prompts_per_batch=prompts_per_batch,
                 show_progress=not quiet and sys.stderr.isatty(),
                 keep=keep,
+                names=names,
                 on_prompt=work.progressed,
                 on_kept=work.found,
                 span=span,

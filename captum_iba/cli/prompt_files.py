@@ -34,9 +34,10 @@ def read_prompt_file(file: str) -> str:
 
 def read_prompt_table(
     source: str, prompt_column: str | None, response_column: str | None
-) -> tuple[list[Any], list[str | None], list[str]]:
-    """Prompts and responses of a table, and the ids or numbers of its rows; a last message of the assistant is the
-    response.
+) -> tuple[list[Any], list[str | None], list[str], list[str]]:
+    """Prompts and responses of a table, the ids or numbers of its rows, and what errors call these.
+
+    A last message of the assistant is the response.
     """
     from captum_iba.compare.data import open_table, row_name
 
@@ -78,7 +79,7 @@ def read_prompt_table(
     if not prompts:
         raise ValueError(f"--file: {source} is empty, expected prompts")
     ids = [str(table[number][names["id"]] if "id" in names else number + 1) for number in range(len(table))]
-    return prompts, responses, ids
+    return prompts, responses, ids, [f"{source}: {row_name(table, number)}" for number in range(len(table))]
 
 
 def _messages(text: str) -> list[Any] | None:

@@ -215,6 +215,7 @@ def explain_prompts(
     prompts_per_batch: int = 1,
     show_progress: bool = False,
     keep: str | os.PathLike[str] | None = None,
+    names: Sequence[str] | None = None,
     on_prompt: Callable[[int], object] = lambda _: None,
     on_kept: Callable[[int], object] = lambda _: None,
     **settings: Any,
@@ -233,6 +234,7 @@ def explain_prompts(
             one. Default: False.
         keep (path, optional): Folder for finished prompts: the same call with the same folder goes on where it
             stopped, by any executor. Default: None.
+        names (sequence of str, optional): What errors call each prompt. Default: None, ``prompts[0]`` and so on.
         on_prompt (Callable, optional): Called with the number of prompts that are finished. Default: nothing is called.
         on_kept (Callable, optional): Called with the number of prompts that the folder has from before. Default:
             nothing is called.
@@ -257,12 +259,15 @@ def explain_prompts(
     given = [None] * len(prompts) if responses is None else list(responses)
     if len(given) != len(prompts):
         raise ValueError(f"responses has {len(given)}, expected one for each of the {len(prompts)} prompts")
-    for number, (prompt, response) in enumerate(zip(prompts, given, strict=True)):
+    called = [f"prompts[{number}]" for number in range(len(prompts))] if names is None else list(names)
+    if len(called) != len(prompts):
+        raise ValueError(f"names has {len(called)}, expected one for each of the {len(prompts)} prompts")
+    for name, prompt, response in zip(called, prompts, given, strict=True):
         try:  # before the first is explained, which takes a while
             fitting = _settings_with(response, settings)
             explainer.read(prompt, response, fitting.get("granularity", "word"), fitting.get("gen_args"))
         except (TypeError, ValueError) as error:
-            raise type(error)(f"prompts[{number}]: {error}" if len(given) > 1 else str(error)) from error
+            raise type(error)(f"{name}: {error}" if len(given) > 1 else str(error)) from error
     check_integer("prompts_per_batch", prompts_per_batch, at_least=1)
     by_length = (
         sorted(range(len(prompts)), key=lambda i: len(str(prompts[i])))

@@ -84,7 +84,8 @@ class RowTable(ABC):
         ]
         if failed:
             row = next(row for row in self.rows if row.error is not None)
-            lines.append(f"Left out, because a method failed: {len(failed)}; {row.method} by {row.error}")
+            examples = f"{len(failed)} {self.example}{'s' * (len(failed) != 1)}"
+            lines.append(f"Left out, because a method failed: {examples}; the first, {row.method} by {row.error}")
         if len(self.methods) > 1 and n_examples - len(failed) < FEWEST:
             lines.append(f"There are no intervals for fewer than {FEWEST} {self.example}s.")
         elif len(self.methods) > 1 and with_intervals:

@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ class PromptRow:
     Attributes:
         prompt (int): Number of the prompt, from 0.
         method (str): Name of the method.
-        parts (tuple of str): Texts of the parts.
+        parts (tuple of str): Texts of the parts; empty where the prompt cannot be explained.
         scores (tuple of float): Score of each part.
         values (dict): Each metric (:attr:`PromptComparison.columns`) with its value, None where it is not defined;
             empty where the method failed.
@@ -94,6 +95,7 @@ def compare_prompts(
     gen_args: dict[str, Any] | None = None,
     batch_size: int = 8,
     folder: str | os.PathLike[str] | None = None,
+    names: Sequence[str] | None = None,
     on_row: Callable[[int], object] = lambda _: None,
     show_progress: bool = False,
 ) -> PromptComparison:
@@ -115,15 +117,18 @@ def compare_prompts(
         batch_size (int): Largest number of rows of a forward pass. Default: 8.
         folder (path, optional): Folder for the rows (``rows.jsonl``) and the table (``table.md``): the same call goes
             on where it stopped, tries again what failed, and one with more methods adds them. Default: None.
+        names (sequence of str, optional): What warnings and errors call each prompt. Default: None, ``prompts[0]`` and
+            so on.
         on_row (Callable, optional): Called with the number of rows that are finished. Default: nothing is called.
         show_progress (bool): Whether to show a progress bar over prompts and methods. Default: False.
 
     Returns:
-        PromptComparison: A method that fails on a prompt is recorded there, and the prompt does not count.
+        PromptComparison: A prompt that cannot be explained, or on which a method fails, is recorded with the error and
+            does not count; a warning names it.
 
     Raises:
-        TypeError, ValueError: As :meth:`captum_iba.text.GenerationExplainer.explain`; the message names the prompt. Or
-            a method that is unknown, or a folder with other prompts or settings.
+        TypeError, ValueError: As :meth:`captum_iba.text.GenerationExplainer.explain`, where no prompt can be explained;
+            the message names the first. Or a method that is unknown, or a folder with other prompts or settings.
 
     Examples::
 
@@ -146,17 +151,22 @@ def compare_prompts(
         raise TypeError("responses is one string, expected a sequence with one response for each prompt")
     given = [None] * len(prompts) if responses is None else list(responses)
     of_prompts: list[Any] = [granularity] * len(prompts) if isinstance(granularity, str) else list(granularity)
-    for name, values in (("responses", given), ("granularity", of_prompts)):
+    called = [f"prompts[{number}]" for number in range(len(prompts))] if names is None else list(names)
+    for name, values in (("responses", given), ("granularity", of_prompts), ("names", called)):
         if len(values) != len(prompts):
             raise ValueError(f"{name} has {len(values)}, expected one for each of the {len(prompts)} prompts")
     if not prompts:
         raise ValueError("prompts is empty, expected at least one")
-    read = []
-    for number, (prompt, response, of_prompt) in enumerate(zip(prompts, given, of_prompts, strict=True)):
-        try:
-            read.append(explainer.read(prompt, response, of_prompt, _arguments(response, gen_args)))
-        except (TypeError, ValueError) as error:
-            raise type(error)(f"prompts[{number}]: {error}") from error
+    read = [
+        _result_or_error(explainer.read, prompt, response, of_prompt, _arguments(response, gen_args))
+        for prompt, response, of_prompt in zip(prompts, given, of_prompts, strict=True)
+    ]
+    wrong = [(name, found) for name, found in zip(called, read, strict=True) if isinstance(found, Exception)]
+    if len(wrong) == len(prompts):
+        first, reason = wrong[0]
+        raise type(reason)(f"{first}: {reason}") from reason
+    for name, reason in wrong:
+        warn_user(f"{name} is left out: {reason}")
     generated = [str(prompt) for prompt, response in zip(prompts, given, strict=True) if response is None]
     if len({*generated}) < len(generated):
         warn_user(
@@ -179,24 +189,24 @@ def compare_prompts(
         wanted = {name: function for name, function in functions.items() if (number, name) not in done}
         if not wanted:
             continue
-        response = given[number]
-        ids = responses_kept.get(number) or explainer.attribution.response_ids(
-            read[number], response, _arguments(response, gen_args), "response"
-        )
-        task = PromptTask(
-            explainer,
-            prompts[number],
-            of_prompts[number],
-            read[number],
-            ids,
-            decoder_arguments(gen_args),
-            batch_size,
-            seed,
-        )
-        explainer.attribution.check_model(read[number], ids)
-        removal = _Cached(task.removal)
+        found = read[number]
+        if not isinstance(found, Exception):
+            arguments = _arguments(given[number], gen_args)
+            ids: Any = responses_kept.get(number) or _result_or_error(
+                explainer.attribution.response_ids, found, given[number], arguments, "response"
+            )
+            if isinstance(ids, Exception):  # generation ended at once
+                warn_user(f"{called[number]} is left out: {ids}")
+                found = ids
+        if isinstance(found, Exception):
+            measure: Callable[[str, PromptMethod], PromptRow] = partial(_failed, number, found)
+        else:
+            explainer.attribution.check_model(found, ids)
+            of_prompt = (prompts[number], of_prompts[number], found, ids)
+            task = PromptTask(explainer, *of_prompt, decoder_arguments(gen_args), batch_size, seed)
+            measure = partial(_measure, number, task, _Cached(task.removal), n_removals, seed)
         for name, function in wanted.items():
-            row = _measure(number, name, function, task, removal, n_removals, seed)
+            row = measure(name, function)
             rows.append(row)
             if kept is not None:
                 kept.add(row, function)
@@ -213,14 +223,27 @@ def _arguments(response: Any, gen_args: dict[str, Any] | None) -> dict[str, Any]
     return gen_args if response is None else decoder_arguments(gen_args)
 
 
+def _result_or_error(function: Callable[..., Any], *arguments: Any) -> Any:
+    """What a function returns, or its TypeError or ValueError."""
+    try:
+        return function(*arguments)
+    except (TypeError, ValueError) as error:
+        return error
+
+
+def _failed(number: int, error: Exception, name: str, function: PromptMethod) -> PromptRow:
+    """The row of a method where the prompt cannot be explained."""
+    return PromptRow(number, name, (), (), {}, f"{type(error).__name__}: {error}")
+
+
 def _measure(
     number: int,
-    name: str,
-    function: PromptMethod,
     task: PromptTask,
     removal: _Cached,
     n_removals: int,
     seed: int,
+    name: str,
+    function: PromptMethod,
 ) -> PromptRow:
     parts, response = tuple(task.prompt.names), tuple(task.response)
     began = time.perf_counter()

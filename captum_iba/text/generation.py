@@ -293,8 +293,8 @@ class LLMInformationBottleneckAttribution:
         prompt = replace(prompt, decoder_ids=decoder_prefix(self.model, gen_args))
         if prompt.decoder_ids and -1 not in prompt.parts:
             raise ValueError(
-                "inp has a bottleneck for every token, and the decoder has none to read where all are closed; expected "
-                "one that is skipped, such as the token at its end"
+                "the prompt has a bottleneck for every token, and the decoder has none to read where all are closed; "
+                "expected one that is skipped, such as the token at its end"
             )
         self._check_length(prompt, 1)
         return prompt

@@ -30,7 +30,7 @@ from captum_iba.text.json_result import provenance
 from captum_iba.text.model_properties import model_name
 from captum_iba.text.prompt import Prompt, decode_response, encode_response, find_span
 from captum_iba.text.prompt_deletion import PromptRemoval, check_by_removal, remove_each_alone, rerank_by_removal
-from captum_iba.text.prompt_model import decoder_arguments
+from captum_iba.text.prompt_model import LanguageModel, decoder_arguments, is_cut_off
 from captum_iba.text.statistics import model_fingerprint, tokenizer_fingerprint
 
 # Per token; models give a response in other words, or without the space before it, less.
@@ -92,7 +92,7 @@ class GenerationExplainer:
         from captum_iba.text.classifier import load_model
 
         name = os.fspath(name_or_path)
-        model, tokenizer, missing = load_model(_LanguageModel, name, device, dtype=dtype, **options)
+        model, tokenizer, missing = load_model(LanguageModel, name, device, dtype=dtype, **options)
         if missing:
             raise ValueError(
                 f"model: {name} is not a trained language model, its file lacks {', '.join(missing[:3])}; expected a "
@@ -263,6 +263,7 @@ class GenerationExplainer:
             raise ValueError("per_token is True, and contrast is given; expected one of them")
         read = self.read(prompt, response, granularity, gen_args)
         ids = self.attribution.response_ids(read, response, gen_args, "response")
+        cut_off = response is None and is_cut_off(self.model, read, len(ids), gen_args)
         text, offsets, shared = self._offsets(read, ids, response)
         start, end = find_span(span, text)
         explained = [span is None or (start < b and a < end) for a, b in shared]
@@ -284,7 +285,8 @@ class GenerationExplainer:
         if per_token:
             rows = torch.cat([rows, torch.eye(length)[weights > 0]])
         of_name = granularity if isinstance(granularity, str) else "spans"
-        return _Asked(AskedResponse(read, ids, rows, other), text, (start, end), offsets, explained, contrast, of_name)
+        rows_asked = AskedResponse(read, ids, rows, other)
+        return _Asked(rows_asked, text, (start, end), offsets, explained, contrast, of_name, cut_off)
 
     def _explain(
         self, several: Sequence[_Asked], settings: BottleneckSettings, measuring: _Measuring
@@ -333,6 +335,7 @@ class GenerationExplainer:
             closed_probability=float(found.closed_probability[0]),
             contrast=asked.contrast,
             settings=asdict(settings),
+            cut_off=asked.cut_off,
             model=model_name(self.model),
             provenance=provenance(self.model),
         )
@@ -482,17 +485,4 @@ class _Asked(NamedTuple):
     explained: Sequence[bool]
     contrast: str | None
     granularity: str
-
-
-class _LanguageModel:
-    """Loads a model by its configuration: an encoder-decoder, or a decoder."""
-
-    @staticmethod
-    def from_pretrained(name: str, **options: Any) -> Any:
-        from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
-
-        try:
-            in_two_parts = AutoConfig.from_pretrained(name).is_encoder_decoder
-        except OSError:  # the folder of an adapter has none
-            in_two_parts = False
-        return (AutoModelForSeq2SeqLM if in_two_parts else AutoModelForCausalLM).from_pretrained(name, **options)
+    cut_off: bool

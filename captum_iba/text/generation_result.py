@@ -22,6 +22,7 @@ from captum_iba.visualization.pieces import visible as with_symbols
 from captum_iba.visualization.sentences import NO_EFFECT, check_sentence
 from captum_iba.visualization.terminal import printable
 
+_CUT_OFF = "The response was cut off: it reached the largest number of new tokens."
 _FORMAT = "captum-iba generation/1"
 _NAMED, _NOTICEABLE = 5, 0.1  # parts in a sentence; nats
 
@@ -119,6 +120,7 @@ class GenerationAttribution(JsonResult):
         contrast (str or None): The response that it is compared with.
         settings (dict): Settings of the bottleneck.
         check (PromptCheck or None): The probability without the leading parts; None where there are none.
+        cut_off (bool): Whether the response was generated, and ended because it reached ``max_new_tokens``.
         model (str): Name of the model, without a path.
         provenance (dict): Versions of the libraries, device and precision.
     """
@@ -135,6 +137,7 @@ class GenerationAttribution(JsonResult):
     contrast: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     check: PromptCheck | None = None
+    cut_off: bool = False
     model: str = ""
     provenance: Mapping[str, str] = field(default_factory=dict)
 
@@ -234,6 +237,7 @@ class GenerationAttribution(JsonResult):
         lines = [
             f"{printable(self.model)}: {_visible(self.explained)}" if self.model else _visible(self.explained),
             *([f"rather than: {_visible(self.contrast)}"] if self.contrast is not None else []),
+            *([_CUT_OFF] if self.cut_off else []),
             f"probability {what} {self.probability:.1%}; with only this information {self.masked_probability:.1%}, "
             f"with none of it {self.closed_probability:.1%}; "
             f"{format_number(self.total_bits)} bits in {len(self.parts)} part{'s' * (len(self.parts) != 1)} "
@@ -260,8 +264,12 @@ class GenerationAttribution(JsonResult):
                 f"nats: decrease in the log-probability {what}, the mean of the removal of the part alone and after "
                 "the other measured parts; the list is sorted by it. %: share of the bits above the floor"
             )
-        lines += filter(None, [self.check_sentence(), self.hidden_sentence()])
-        return "\n".join(lines)
+        return "\n".join([*lines, *self.sentences])
+
+    @property
+    def sentences(self) -> list[str]:
+        """What the page and ``print`` say of the check, and of evidence that the list does not show."""
+        return list(filter(None, [self.check_sentence(), self.hidden_sentence()]))
 
     def hidden_sentence(self) -> str:
         """Parts with few bits whose removal alone matters as much as that of a leading part; empty without such."""
@@ -289,12 +297,13 @@ class GenerationAttribution(JsonResult):
         return check_sentence(self.check, count, "the probability", "part", None, can_contradict, of_all)
 
     def to_dict(self) -> dict[str, Any]:
-        """The result as plain Python for JSON, with the share of each part."""
+        """The result as plain Python for JSON, with the share and rank of each part, and the sentences."""
         content = dataclasses.asdict(self)
         content["settings"], content["provenance"] = dict(self.settings), dict(self.provenance)
-        for part, share in zip(content["parts"], self.shares.tolist(), strict=True):
-            part["share"] = share
-        return {"format": _FORMAT, **content}
+        ranks = {id(part): rank for rank, (part, _) in enumerate(self.ranked, 1)}
+        for part, own, share in zip(content["parts"], self.parts, self.shares.tolist(), strict=True):
+            part |= {"share": share, "rank": ranks.get(id(own)), "speaks_against": own.speaks_against}
+        return {"format": _FORMAT, **content, "sentences": self.sentences}
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> GenerationAttribution:
@@ -308,10 +317,8 @@ class GenerationAttribution(JsonResult):
             raise ValueError(f"content has the format {found!r}, expected {_FORMAT!r} of to_dict")
         try:
             values = {item.name: content[item.name] for item in dataclasses.fields(cls)}
-            values["parts"] = tuple(
-                PromptPart(**{name: value for name, value in part.items() if name != "share"})
-                for part in values["parts"]
-            )
+            names = [item.name for item in dataclasses.fields(PromptPart)]
+            values["parts"] = tuple(PromptPart(**{name: part[name] for name in names}) for part in values["parts"])
             values["tokens"] = tuple(
                 ResponseToken(**{**token, "bits": tuple(token["bits"])}) for token in values["tokens"]
             )

@@ -69,7 +69,7 @@ def read_prompt(inp: Any, tokenizer: Any, granularity: str | Sequence[tuple[int,
         prompt = _divide(_Tokens.of(tokenizer, inp, add_special_tokens=True), [(0, len(inp))], granularity, tokenizer)
     elif isinstance(inp, (list, tuple)) and inp and all(isinstance(message, Mapping) for message in inp):
         if not isinstance(granularity, str):
-            raise ValueError("granularity has spans, and inp is a list of messages; expected spans of a string")
+            raise ValueError("granularity has spans, and the prompt is a list of messages; expected spans of a string")
         for number, message in enumerate(inp):
             if not isinstance(content := message.get("content"), str):
                 raise TypeError(f"the content of message {number} is a {type(content).__name__}, expected a string")
@@ -83,7 +83,7 @@ def read_prompt(inp: Any, tokenizer: Any, granularity: str | Sequence[tuple[int,
             f"inp is a {type(inp).__name__}, expected TextTokenInput, TextTemplateInput, a string or chat messages"
         )
     if not any(part >= 0 for part in prompt.parts):
-        raise ValueError("inp has no token to attribute to, expected some that are neither skipped nor of a template")
+        raise ValueError("the prompt has no token to attribute to, expected one that is not skipped or of a template")
     return prompt
 
 
@@ -344,7 +344,7 @@ def _contents(tokenizer: Any, text: str, messages: Sequence[Mapping[str, str]]) 
         filled, spans = _with_values(rendered, marks, values)
         if filled == text and len(spans) == len(marks):
             return [spans[i] for i, message in enumerate(messages) if message.get("role") != "system"]
-    raise ValueError("inp: the chat template changes the contents of messages, expected each once, as it is")
+    raise ValueError("prompt: the chat template changes the contents of messages, expected each once, as it is")
 
 
 def _space_before_response(tokenizer: Any, text: str, messages: Sequence[Mapping[str, str]]) -> str:

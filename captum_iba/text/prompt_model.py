@@ -28,6 +28,7 @@ _KEY_BIAS: ContextVar[Tensor] = ContextVar("captum_iba_key_bias")
 _SAME, _SAME_IN_HALF_PRECISION, _SAME_OTHERWISE = 1e-2, 0.2, 1e-3
 # What is closed has the weight 0: in float32 only rounding is left.
 _SAME_CLOSED = 1e-4
+_DEFAULT_NEW_TOKENS = 20  # of transformers, where neither arguments nor configuration say
 # Fewer tokens before the first part, in number or of all, are not worth the passes that fill and try the cache.
 _LEAST_PREFIX, _LEAST_SHARE = 16, 0.2
 
@@ -343,6 +344,30 @@ def stop_tokens(model: Any, gen_args: Mapping[str, Any] | None = None) -> list[i
         return []
     numbers = _generation_setting(model, gen_args, "eos_token_id")
     return [numbers] if isinstance(numbers, int) else list(numbers or ())
+
+
+def is_cut_off(model: Any, prompt: Prompt, n_response: int, gen_args: Mapping[str, Any] | None) -> bool:
+    """Whether a generated response ends because it reached the largest number of tokens."""
+    limit = _generation_setting(model, gen_args, "max_new_tokens")
+    if limit is None:
+        longest = _generation_setting(model, gen_args, "max_length")
+        limit = _DEFAULT_NEW_TOKENS if longest is None else longest - len(prompt.decoder_ids or prompt.ids)
+    return n_response >= int(limit)
+
+
+class LanguageModel:
+    """Loads a model by its configuration: an encoder-decoder, or a decoder."""
+
+    @staticmethod
+    def from_pretrained(name: str, **options: Any) -> Any:
+        """The model, as of ``transformers``' ``from_pretrained``."""
+        from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
+
+        try:
+            in_two_parts = AutoConfig.from_pretrained(name).is_encoder_decoder
+        except OSError:  # the folder of an adapter has none
+            in_two_parts = False
+        return (AutoModelForSeq2SeqLM if in_two_parts else AutoModelForCausalLM).from_pretrained(name, **options)
 
 
 def _generation_setting(model: Any, gen_args: Mapping[str, Any] | None, name: str) -> Any:

@@ -165,7 +165,35 @@ def test_a_method_that_fails_is_recorded(explainer):
     result = compare_prompts(explainer, PROMPTS[:2], methods={"length": words_by_length, "fails": fails})
     assert [row.error for row in result.rows] == [None, None, None, "ValueError: too few"]
     assert len(result.values("length", "aopc")) == len(result.values("fails", "aopc")) == 1
-    assert "Left out, because a method failed: 1; fails by ValueError: too few" in result.to_markdown()
+    assert (
+        "Left out, because a method failed: 1 prompt; the first, fails by ValueError: too few" in result.to_markdown()
+    )
+
+
+def test_prompts_that_cannot_be_explained_are_left_out(explainer, tmp_path, monkeypatch):
+    prompts, names = ["the film was good", " ", "a dull plot", "ends"], ["one", "two", "three", "four"]
+    generated = type(explainer.model).generate
+
+    def ends_at_once(self, ids, **arguments):
+        return ids if ids[0].tolist() == ends else generated(self, ids, **arguments)
+
+    ends = explainer.read("ends").ids
+    monkeypatch.setattr(type(explainer.model), "generate", ends_at_once)
+    arguments = {"methods": ["random", "leave_one_out"], "folder": tmp_path, "gen_args": {"max_new_tokens": 2}}
+    with pytest.warns(UserWarning) as caught:
+        result = compare_prompts(explainer, prompts, names=names, **arguments)
+    assert [str(warning.message) for warning in caught] == [
+        "two is left out: prompt is ' ', without any word, expected a prompt",
+        "four is left out: response is None, and generation ended at once; expected a response to explain",
+    ]
+    failed = {row.prompt: row.error for row in result.rows if row.error is not None}
+    assert failed.keys() == {1, 3} and failed[1] == "ValueError: prompt is ' ', without any word, expected a prompt"
+    assert len(result.values("random", "aopc")) == 2 and "Left out, because a method failed: 2 prompts" in str(result)
+    monkeypatch.undo()  # what failed is tried again, and the others are kept
+    with pytest.warns(UserWarning, match="two is left out"):
+        again = compare_prompts(explainer, prompts, names=names, **arguments)
+    assert {row.prompt for row in again.rows if row.error is not None} == {1}
+    assert [row for row in again.rows if row.prompt in (0, 2)] == [row for row in result.rows if row.prompt in (0, 2)]
 
 
 def test_intervals_of_paired_differences():
@@ -196,7 +224,8 @@ def test_intervals_of_paired_differences():
     [
         ({"prompts": "a film"}, TypeError, "prompts is one prompt"),
         ({"prompts": []}, ValueError, "prompts is empty"),
-        ({"prompts": ["a film", " "]}, ValueError, r"prompts\[1\]: prompt is ' '"),
+        ({"prompts": ["  ", " "]}, ValueError, r"prompts\[0\]: prompt is '  '"),
+        ({"names": ["first"]}, ValueError, "names has 1, expected one for each of the 2 prompts"),
         ({"responses": ["a"]}, ValueError, "responses has 1, expected one for each of the 2 prompts"),
         ({"methods": ["iba", "best"]}, ValueError, "methods has 'best', expected names among iba, iba_bits, random"),
         ({"methods": ["iba", "iba"]}, ValueError, "expected each once"),

@@ -251,7 +251,7 @@ def test_from_a_folder(bart, wordpiece, tmp_path):
 
 def test_bad_input(bart, wordpiece):
     attribution = LLMInformationBottleneckAttribution(bart, wordpiece)
-    with pytest.raises(ValueError, match="inp has a bottleneck for every token"):
+    with pytest.raises(ValueError, match="the prompt has a bottleneck for every token"):
         attribution.attribute(TextTokenInput(PROMPT, wordpiece), target=RESPONSE)
     with pytest.raises(ValueError, match="the prompt has 22 tokens, expected at most 20"):
         attribution.attribute("a " * 20, target=RESPONSE)

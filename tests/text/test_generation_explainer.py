@@ -467,6 +467,40 @@ def test_parts_that_speak_against_the_response_and_the_rest_are_printed(explaine
     assert len(others) > 1 and f"{sum(others):6.1%} of the bits in {len(others)} other parts" in printed
 
 
+def test_a_response_that_reached_its_largest_length_is_told(explainer):
+    cut = explainer.explain(PROMPT, gen_args={"max_new_tokens": 2, "do_sample": False}, **QUICK)
+    assert cut.cut_off and "The response was cut off" in str(cut) and "It was cut off" in generation_page(cut)
+    assert "was cut off" in cut._repr_html_()
+    total = len(explainer.read(PROMPT).ids) + 3
+    assert explainer.explain(PROMPT, gen_args={"max_length": total, "do_sample": False}, **QUICK).cut_off
+    given = explainer.explain(PROMPT, cut.response, **QUICK)
+    assert not given.cut_off and "cut off" not in str(given) + generation_page(given)
+    ids = explainer.attribution.response_ids(explainer.read(PROMPT), None, {"max_new_tokens": 2, "do_sample": False})
+    explainer.model.generation_config.eos_token_id = ids[1]
+    ended = explainer.explain(PROMPT, gen_args={"max_new_tokens": 2, "do_sample": False}, **QUICK)
+    assert len(ended.tokens) == 1 and not ended.cut_off
+
+
+def test_page_and_terminal_list_the_same_parts_that_speak_against_the_response(explainer):
+    prompt = " ".join(["the film was good and not bad"] * 3)
+    result = explainer.explain(prompt, RESPONSE, **QUICK)
+    effects = [-1.0, -0.9, -0.8] + [0.5] * (len(result.parts) - 3)
+    parts = [replace(part, effect=e, effect_alone=e) for part, e in zip(result.parts, effects, strict=True)]
+    result = replace(result, parts=tuple(parts))
+    assert len(parts) > 15 and str(result).count("speaks against it") == 3
+    assert generation_page(result).count("speaks against it, alone") == 3
+
+
+def test_json_has_shares_ranks_and_sentences(explainer):
+    result = explainer.explain(PROMPT, RESPONSE, check=True, **QUICK)
+    content = json.loads(result.to_json())
+    assert content["sentences"] == result.sentences and result.sentences[0].startswith("Check: ")
+    ranked = sorted((part for part in content["parts"] if part["rank"]), key=lambda part: part["rank"])
+    assert [(part["text"], part["share"]) for part in ranked] == [(part.text, share) for part, share in result.ranked]
+    assert [part["speaks_against"] for part in content["parts"]] == [part.speaks_against for part in result.parts]
+    assert GenerationAttribution.from_dict(content) == result
+
+
 def test_the_check_of_a_single_part_removes_it(explainer):
     result = explainer.explain(PROMPT, RESPONSE, granularity="paragraph", check=True, **QUICK)
     assert len(result.parts) == 1 and "bits in 1 part (paragraph)" in str(result)
