@@ -52,7 +52,8 @@ def compare_images(
     ] = None,
     target: Annotated[str, typer.Option(help="Class to explain: predicted, or label, that of the .npz.")] = "predicted",
     tile: Annotated[
-        int | None, typer.Option(min=1, help="Side of a tile in pixels.", show_default="8 x 8 tiles")
+        int | None,
+        typer.Option(min=1, help="Side of a tile in pixels.", show_default="4 x 4 to 7 x 7 tiles, as of explain-image"),
     ] = None,
     layer: Annotated[
         str | None, typer.Option(help="Module that Grad-CAM explains at.", show_default="the last spatial one")

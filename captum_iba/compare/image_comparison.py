@@ -18,20 +18,18 @@ from captum_iba.attr._model.guard import ModuleGuard
 from captum_iba.compare.kept_rows import KeptRows, RowTable, chosen_methods, counted_passes, finite_or_none
 from captum_iba.methods.image_methods import IMAGE_METHODS, ImageTask, attribute_images, image_task
 from captum_iba.metrics.degradation import degradation, degradation_both
-from captum_iba.metrics.image_baselines import blurred, check_images, mean_color, tiles
+from captum_iba.metrics.image_baselines import blurred, check_images, mean_color
 from captum_iba.metrics.perturbations import BaselineValue
 from captum_iba.metrics.scores import aopc, area_between, deletion_area, insertion_area, probability_drop
 from captum_iba.text.json_result import library_versions
 from captum_iba.text.statistics import model_fingerprint
+from captum_iba.vision.regions import tile_regions
 
 DEFAULT_METHODS_FOR_IMAGES = ("iba", "grad_cam", "ig", "occlusion", "random")
 """The methods of a comparison that names none."""
 
 EIGHTHS = tuple(step / 8 for step in range(1, 9))
 """Removed and inserted fractions."""
-
-TILES = (8, 8)
-"""Number of tiles in a column and a row, where no regions are given."""
 
 ImageFunction = Callable[[ImageTask], Tensor]
 """Maps (B, H, W) of the images of a task, or scores of their regions, (B, R)."""
@@ -108,8 +106,8 @@ def compare_images(
             with functions of a :class:`captum_iba.methods.image_methods.ImageTask`, such as
             ``{"lime@n_samples=300": partial(lime_of_images, n_samples=300)}``. The others are compared with the first.
             Default: :data:`DEFAULT_METHODS_FOR_IMAGES`.
-        regions (Tensor, optional): Integers (B, H, W) or (1, H, W). Default: None, 8 x 8 :func:`tiles
-            <captum_iba.metrics.tiles>`.
+        regions (Tensor, optional): Integers (B, H, W) or (1, H, W). Default: None, the tiles of
+            :func:`captum_iba.vision.tile_regions`, as in an explanation.
         layer (Module or str, optional): Layer of methods that explain at a layer, or its name. Default: None, the last
             spatial one.
         batch_size (int): Number of images that are explained together, and largest number of rows of a pass.
@@ -131,15 +129,14 @@ def compare_images(
         >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 8 * 8, 2))
         >>> result = compare_images(model, torch.rand(2, 3, 8, 8), methods=["ig", "random"])
         >>> [(row.image, row.method, len(row.scores)) for row in result.rows]
-        [(0, 'ig', 64), (0, 'random', 64), (1, 'ig', 64), (1, 'random', 64)]
+        [(0, 'ig', 16), (0, 'random', 16), (1, 'ig', 16), (1, 'random', 16)]
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model is a {type(model).__name__}, expected a torch.nn.Module")
     functions = chosen_methods(methods, {name: method.function for name, method in IMAGE_METHODS.items()})
     check_images("images", images)
     if regions is None:
-        height, width = images.shape[2:]
-        regions = tiles(height, width, counts=(min(TILES[0], height), min(TILES[1], width)))
+        regions = torch.from_numpy(tile_regions(*images.shape[2:]))[None]
     with ModuleGuard(model) as guard, guard.watching():
         task = image_task(model, images, targets, regions, layer=layer, batch_size=batch_size, seed=seed)
     kept, rows = None, []

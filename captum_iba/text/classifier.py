@@ -429,7 +429,16 @@ def load_model(
     """
     from transformers import AutoTokenizer
 
-    model, tokenizer, missing = load_pretrained(auto_class, AutoTokenizer, name, device, **options)
+    try:
+        model, tokenizer, missing = load_pretrained(auto_class, AutoTokenizer, name, device, **options)
+    except ValueError as error:
+        if not str(error).startswith("Unrecognized configuration class"):
+            raise
+        held = ", ".join(_architectures(name)) or "a model of another kind"
+        raise ValueError(
+            f"model: {name} holds {held}, expected a model of texts (ImageExplainer and `captum-iba explain-image` "
+            "explain classifiers of images)"
+        ) from error
     # Where there are no files of a tokenizer, transformers makes one that knows no words.
     if len(tokenizer) <= len(set(tokenizer.all_special_ids)):
         raise ValueError(f"tokenizer: {name} has none, or none that knows a word; save it beside the model.")

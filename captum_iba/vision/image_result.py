@@ -109,6 +109,7 @@ class ImageAttribution(JsonResult):
         effects (tuple of float): Decreases in the probability by which they were ordered: of the first two when they
             are removed one after the other, of the others the mean of three
             (:func:`captum_iba.vision.order_by_removal`).
+        effects_alone (tuple of float): Decreases in the probability when each of them alone is removed.
         target (int), target_label (str), target_probability (float): The class that was explained.
         predicted (int), predicted_label (str), predicted_probability (float): The most probable class.
         preset (str): Name of the settings.
@@ -146,6 +147,7 @@ class ImageAttribution(JsonResult):
     model: str = ""
     check: ImageCheck | None = None
     provenance: Mapping[str, str] = field(default_factory=dict)
+    effects_alone: tuple[float, ...] = ()
 
     @cached_property
     def bits(self) -> npt.NDArray[np.float64]:
@@ -210,6 +212,11 @@ class ImageAttribution(JsonResult):
         """The number of a region in :attr:`effects`; None where it was not measured."""
         return dict(zip(self.measured, self.effects, strict=True)).get(region)
 
+    def probability_without(self, region: int) -> float | None:
+        """Probability of the target without a region, with all others; None where it was not measured."""
+        alone = dict(zip(self.measured, self.effects_alone, strict=True)).get(region)
+        return None if alone is None else self.target_probability - alone
+
     @property
     def leading(self) -> list[int]:
         """The most important regions, by number, until they hold 80% of the sum of :attr:`importance`."""
@@ -262,13 +269,13 @@ class ImageAttribution(JsonResult):
         if not leading:
             lines.append("no region has bits above the floor")
         for number in leading:
-            effect = self.effect_of(number)
-            measured = "" if effect is None else f"effect {effect:+.3f}  "
+            without = self.probability_without(number)
+            measured = "" if without is None else f"without it {without:6.1%}  "
             lines.append(f"{self.region_shares[number]:6.1%} of the bits  {measured}{self._place_of(number)}")
         if self.effects:
             lines.append(
-                "effect: decrease in the probability; of the first two regions when they are removed one after the "
-                "other, else the mean over what is left in the image"
+                "without it: probability when this region alone is removed; the order is by removals with other "
+                "regions, too"
             )
         lines += filter(None, [self.remark(), self.check_sentence()])
         lines.append(self.setting())
@@ -336,7 +343,8 @@ class ImageAttribution(JsonResult):
         if self.check is None:
             return ""
         what = f"the probability of {printable(self.target_label)}"
-        said = check_sentence(self.check, self.check.n_regions, what, "region", can_contradict=bool(self.leading))
+        n_listed = len(self.leading)
+        said = check_sentence(self.check, self.check.n_regions, what, "region", n_listed or None, bool(n_listed))
         return f"{said} {hidden}" if (hidden := self._hidden_sentence()) else said
 
     def _hidden_sentence(self) -> str:
@@ -364,7 +372,8 @@ class ImageAttribution(JsonResult):
         content["image"] = base64.b64encode(png_bytes(self.image)).decode()
         content["layers"] = [{**dataclasses.asdict(layer), "bits": layer.bits.tolist()} for layer in self.layers]
         content["regions"] = self.regions.tolist()
-        content["measured"], content["effects"] = list(self.measured), list(self.effects)
+        for name in ("measured", "effects", "effects_alone"):
+            content[name] = list(content[name])
         content["settings"], content["provenance"] = dict(self.settings), dict(self.provenance)
         if self.check is not None:
             content["check"] = {**dataclasses.asdict(self.check), "without_each": list(self.check.without_each)}
@@ -389,7 +398,8 @@ class ImageAttribution(JsonResult):
                 LayerMap(**{**layer, "bits": np.array(layer["bits"], dtype=np.float64)}) for layer in values["layers"]
             )
             values["regions"] = np.array(values["regions"], dtype=np.int64)
-            values["measured"], values["effects"] = tuple(values["measured"]), tuple(values["effects"])
+            for name in ("measured", "effects", "effects_alone"):
+                values[name] = tuple(values[name])
             if (check := values["check"]) is not None:
                 values["check"] = ImageCheck(**{**check, "without_each": tuple(check.get("without_each", ()))})
             return cls(**values)

@@ -64,6 +64,8 @@ def resolve_image_settings(
         if preset not in IMAGE_PRESETS:
             raise ValueError(f"preset is {preset!r}, expected one of {', '.join(IMAGE_PRESETS)}, or BottleneckSettings")
         preset = IMAGE_PRESETS[preset]
+    if "layer" in overrides:
+        raise TypeError("'layer' is an argument of ImageExplainer, and not of explain")
     settings = resolve_settings(preset, **overrides)
     if settings.granularity == "channel":
         raise ValueError("granularity is 'channel', expected 'token' or 'feature' for a map over the image")

@@ -13,12 +13,16 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from captum_iba._warnings import warn_user
+
 Pixels = npt.NDArray[np.uint8]
 """An image as it is drawn, (H, W, 3)."""
 
 Transform = Callable[..., Any]
 """Makes an input (3, H, W) of a PIL image: of torchvision, or an image processor of transformers."""
 
+_OPAQUE = 255
+_ENLARGED = 8  # times, above which an image has hardly any pixels
 # What an 8-bit image is; others (I, F: 16 bits and more) would be cut off at 255.
 _MODES = ("1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "LAB", "HSV")
 
@@ -27,7 +31,7 @@ def read_image(image: Any, name: str = "images") -> Pixels:
     """An image as 8-bit RGB, (H, W, 3).
 
     Grey images get three equal channels; transparent ones lie on white; a photo is turned as its EXIF data says; of
-    an animation it is the first frame.
+    an animation it is the first frame. Transparent pixels are worth a warning.
 
     Args:
         image (path, PIL.Image.Image or array): Arrays are (H, W), (H, W, 1), (H, W, 3) or (H, W, 4) of 8-bit numbers.
@@ -66,6 +70,8 @@ def read_image(image: Any, name: str = "images") -> Pixels:
         turned = turned.convert("LA")
     if turned.mode in ("LA", "PA", "RGBA", "RGBa") or "transparency" in turned.info:
         turned = turned.convert("RGBA")
+        if turned.getchannel("A").getextrema() != (_OPAQUE, _OPAQUE):
+            warn_user(f"{name} has transparent pixels; they lie on white, which is what the model sees")
         turned = pillow.alpha_composite(pillow.new("RGBA", turned.size, "white"), turned)
     return np.asarray(turned.convert("RGB"), dtype=np.uint8).copy()
 
@@ -114,7 +120,14 @@ def _as_input(image: Any, name: str, transform: Transform | None) -> Tensor:
             "input of it (torchvision's weights.transforms(), an image processor of transformers), or a tensor that is "
             "that input"
         )
-    return _check_input(transformed(read_image(image, name), transform), f"transform({name})")
+    pixels = read_image(image, name)
+    made = _check_input(transformed(pixels, transform), f"transform({name})")
+    if min(made.shape[1:]) > _ENLARGED * min(pixels.shape[:2]):
+        warn_user(
+            f"{name} is an image of {pixels.shape[1]} x {pixels.shape[0]} pixels, which the transform enlarges to "
+            f"{made.shape[2]} x {made.shape[1]}; regions may be smaller than a pixel"
+        )
+    return made
 
 
 def transformed(pixels: Pixels, transform: Transform) -> Tensor:

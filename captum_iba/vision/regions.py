@@ -173,11 +173,13 @@ class RemovalOrder:
 
     Attributes:
         order (tuple of int): Numbers of the regions, the most important one first.
-        effects (tuple of float): Decrease in the probability without each of them, in this order.
+        effects (tuple of float): Decrease in the probability by which each of them was ordered, in this order.
+        alone (tuple of float): Decrease in the probability when each of them alone is removed, in this order.
     """
 
     order: tuple[int, ...]
     effects: tuple[float, ...]
+    alone: tuple[float, ...]
 
 
 def order_by_removal(probability: Callable[[Tensor], Tensor], regions: Sequence[int], n_regions: int) -> RemovalOrder:
@@ -235,7 +237,7 @@ def order_by_removal(probability: Callable[[Tensor], Tensor], regions: Sequence[
         chosen.append(second)
     order = [*chosen, *sorted((i for i in rest if i not in chosen), key=lambda i: -effects[i])]
     order.sort(key=lambda i: effects[i] <= 0)  # stable: those without a decrease become the last
-    return RemovalOrder(tuple(order), tuple(effects[i] for i in order))
+    return RemovalOrder(tuple(order), tuple(effects[i] for i in order), tuple(removed[i] for i in order))
 
 
 def _without(kept: Tensor, region: int) -> Tensor:

@@ -23,7 +23,7 @@ class _Region:
 
     place: str
     share: float
-    effect: float | None
+    without: float | None
     width: float
 
 
@@ -89,8 +89,13 @@ def _drawn(attribution: DrawableImage) -> dict[str, Any]:
         "heat": _data(heat_over_image(attribution)),
         "top": _data(leading_regions(attribution)),
         "rows": [
-            _Region(_place(attribution, number), float(attribution.region_shares[number]), effect, weight / largest)
-            for number, effect, weight in zip(leading, effects, weights, strict=True)
+            _Region(
+                _place(attribution, number),
+                float(attribution.region_shares[number]),
+                attribution.probability_without(number),
+                weight / largest,
+            )
+            for number, weight in zip(leading, weights, strict=True)
         ],
     }
 

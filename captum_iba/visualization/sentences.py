@@ -226,6 +226,8 @@ def check_sentence(
     shown = ""
     if listed is not None and listed < count:
         shown = f" ({listed} of them listed)" if listed else " (not listed)"
+    elif listed is not None and listed > count:  # at most half are deleted
+        shown = f" (of {listed} listed)"
     probabilities = (check.probability, check.without_leading, check.without_random, check.without_least)
     whole, leading, random, least = map(format_probability, probabilities)
     if whole == leading and verb != "hardly changes":

@@ -74,7 +74,7 @@ def test_a_comparison_goes_on_and_grows(model, images, tmp_path):
     assert (tmp_path / "table.md").read_text("utf-8").count("\n| ") == 2
     assert len((tmp_path / "rows.jsonl").read_text("utf-8").splitlines()) == 6
     row = json.loads((tmp_path / "rows.jsonl").read_text("utf-8").splitlines()[0])
-    assert row["image"] == 0 and len(row["scores"]) == 64
+    assert row["image"] == 0 and len(row["scores"]) == 16
     for change, name in (
         ({"seed": 1}, "seed .was 0, is 1"),
         ({"regions": tiles(SIDE, SIDE, size=4)}, "images"),
@@ -98,7 +98,10 @@ def test_a_method_that_fails_on_an_image_is_recorded_there(model, images):
     result = compare_images(model, images, methods={"bright": bright, "fragile": fragile})
     assert [row.error for row in result.rows if row.method == "fragile"] == [None, "RuntimeError: out of memory", None]
     assert len(result.values("bright", "aopc")) == len(result.values("fragile", "aopc")) == 2
-    assert "Left out, because a method failed: 1; fragile by RuntimeError: out of memory" in result.to_markdown()
+    assert (
+        "Left out, because a method failed: 1 image; the first, fragile by RuntimeError: out of memory"
+        in result.to_markdown()
+    )
 
 
 def test_marks_say_which_is_better():

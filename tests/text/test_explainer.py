@@ -526,6 +526,16 @@ def test_a_file_of_a_model_that_is_not_whole_is_named(tmp_path, bert, wordpiece,
         load_classifier(tmp_path)
 
 
+def test_a_model_of_images_is_named(tmp_path, wordpiece):
+    size = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
+    transformers.ViTForImageClassification(transformers.ViTConfig(image_size=8, patch_size=4, **size)).save_pretrained(
+        tmp_path
+    )
+    wordpiece.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="holds ViTForImageClassification, expected a model of texts"):
+        TextExplainer.from_pretrained(tmp_path)
+
+
 def test_model_and_tokenizer_in_the_other_order_are_named(bert, wordpiece):
     with pytest.raises(
         TypeError, match="tokenizer is a BertForSequenceClassification, a model; expected the model first"

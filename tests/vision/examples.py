@@ -14,6 +14,7 @@ def image_attribution(size=8, measured=(3, 0), effects=(0.4, 0.1), check=True, l
         regions=tile_regions(size, size, n_tiles=2),
         measured=measured,
         effects=effects,
+        effects_alone=tuple(effect / 2 for effect in effects),
         target=1,
         target_label=label,
         target_probability=0.9,

@@ -184,6 +184,7 @@ def test_masks_of_another_shape(explainer, images, mask, error, message):
         ({"batch_size": 0}, ValueError, "batch_size is 0"),
         ({"seed": 0.5}, ValueError, "seed is 0.5"),
         ({"steps": 3}, TypeError, "'steps' is not a setting"),
+        ({"layer": "1"}, TypeError, "'layer' is an argument of ImageExplainer"),
         ({"smoothing": 9.0}, ValueError, "smoothing is 9, expected 0 for layer"),
     ],
 )

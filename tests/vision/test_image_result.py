@@ -57,8 +57,8 @@ def test_regions_whose_removal_does_not_lower_the_probability():
 def test_as_text():
     text = str(image_attribution())
     assert text.startswith("photo.png · dog 0.900 · cnn")
-    assert "effect +0.400  rows 4 to 7, columns 4 to 7" in text
-    assert "Check: without the leading region the probability of dog falls (90.0% to 30.0%)" in text
+    assert "without it  70.0%  rows 4 to 7, columns 4 to 7" in text
+    assert "Check: without the leading region (of 3 listed) the probability of dog falls (90.0% to 30.0%)" in text
     assert "layer3 · default, statistics of a dataset of 1,000 positions" in text
     assert "dog 0.900" in repr(image_attribution())
 
@@ -123,7 +123,7 @@ def test_pages(tmp_path):
     assert "&lt;script&gt;" in page
     assert page.count('src="data:image/png;base64,') == 3
     assert "bottom right, rows 4–7" in page
-    assert "effect +0.400" in page
+    assert "without it 70.0%" in page
     assert "http" not in page.replace("http-equiv", "")
     several = image_page([image_attribution(), image_attribution(label="cat")])
     assert "Why these decisions?" in several
@@ -188,6 +188,7 @@ def test_the_order_by_removal_by_hand():
     assert found.order[-1] == 4
     assert found.effects[:2] == pytest.approx((0.5, 0.1))
     assert found.effects[-1] == pytest.approx(-0.05)
+    assert dict(zip(found.order, found.alone, strict=True)) == pytest.approx({0: 0.5, 3: 0.1, 1: 0, 2: 0, 4: -0.05})
     assert sum(rows) == 4 * 5 + 2
     for regions in ([0, 0], [6], [-1]):
         with pytest.raises(ValueError, match="regions has"):

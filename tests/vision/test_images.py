@@ -1,5 +1,7 @@
 """Images of all kinds become inputs of a model, or an error says what is wrong."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -42,10 +44,26 @@ def test_grey_images_get_three_channels(grey):
 def test_transparent_images_lie_on_white():
     pixels = np.zeros((1, 2, 4), dtype=np.uint8)
     pixels[0, 1, 3] = 255
-    assert read_image(pixels).tolist() == [[[255, 255, 255], [0, 0, 0]]]
+    with pytest.warns(UserWarning, match="images has transparent pixels; they lie on white"):
+        assert read_image(pixels).tolist() == [[[255, 255, 255], [0, 0, 0]]]
     palette = Image.new("P", (1, 1), 0)
     palette.info["transparency"] = 0
-    assert read_image(palette).tolist() == [[[255, 255, 255]]]
+    with pytest.warns(UserWarning, match="transparent"):
+        assert read_image(palette).tolist() == [[[255, 255, 255]]]
+    pixels[..., 3] = 255  # opaque: nothing to say
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert read_image(pixels).tolist() == [[[0, 0, 0], [0, 0, 0]]]
+
+
+def test_an_image_of_hardly_any_pixels_is_doubted():
+    def enlarged(picture):
+        return torch.zeros(3, 32, 32)
+
+    with pytest.warns(
+        UserWarning, match=r"images\[1\] is an image of 4 x 3 pixels, which the transform enlarges to 32 x"
+    ):
+        as_batch([np.zeros((32, 32), dtype=np.uint8), np.zeros((3, 4), dtype=np.uint8)], enlarged)
 
 
 def test_a_photo_is_turned_as_its_file_says(tmp_path):
