@@ -105,7 +105,8 @@ def test_statistics_are_estimated_once_and_found_again(tmp_path):
     assert lines[0] == "captum-iba: loading the embedded model"
     assert lines[1].startswith("captum-iba: statistics of the 2 texts of reviews.txt")
     (file,) = (tmp_path / "cache").iterdir()
-    assert run("explain", *QUICK, "-q", "--statistics", file, GOOD).stdout == first.stdout
+    of_file = run("explain", *QUICK, "-q", "--statistics", file, GOOD).stdout
+    assert of_file == first.stdout.replace("2 texts of reviews.txt", "a dataset")
 
 
 def test_another_model_without_statistics_says_what_it_did():
@@ -129,7 +130,12 @@ def test_texts_and_statistics_of_a_table():
     Path("lines.txt").write_text("".join(row["text"] + "\n" for row in REVIEWS), encoding="utf-8")
     model[-1] = "lines.txt"
     run("explain", *QUICK, *model, GOOD, DULL, "--json", "c.json")
-    assert found == json.loads(Path("c.json").read_text("utf-8"))  # the same texts, in whatever file
+    of_lines = json.loads(Path("c.json").read_text("utf-8"))
+    for entry, name in ((found[0], "reviews.jsonl"), (of_lines[0], "lines.txt")):
+        assert entry["statistics"].startswith(f"{len(REVIEWS)} texts of {name} of ")
+    for entry in (*found, *of_lines):
+        entry.pop("statistics")
+    assert found == of_lines  # the same texts, in whatever file
 
 
 def test_pairs_of_a_table(tmp_path, bert, wordpiece):  # noqa: F811
@@ -356,7 +362,7 @@ def test_what_was_kept_before_is_told():
 def test_columns_that_are_not_read_are_told():
     """A column of gold labels with another name was passed over in silence."""
     Path("films.csv").write_text("review,verdict\nA dull film.,negative\n", encoding="utf-8")
-    said = "no column has a name known for gold labels (--label-column); not read: verdict"
+    said = "columns: review (text); none has a name known for gold labels (--label-column); not read: verdict"
     assert said in run("explain", "--file", "films.csv", *QUICK).stderr
     assert "not read" not in run("explain", "--file", "films.csv", "--label-column", "verdict", *QUICK).stderr
     Path("films.csv").write_text("review,sentiment\nA dull film.,positive\n", encoding="utf-8")

@@ -4,6 +4,7 @@ import doctest
 import importlib
 import math
 import re
+import shlex
 import warnings
 from pathlib import Path
 
@@ -14,10 +15,12 @@ from captum_iba import methods
 from captum_iba.demo import embedded_model_path, embedded_statistics
 from captum_iba.text import Classifier
 from captum_iba.text.classifier import load_classifier
+from tests.test_cli import run
 
 ROOT = Path(__file__).parents[1]
 PAGES = [page for page in sorted((ROOT / "docs").rglob("*.md")) if not {"_build", "tutorials"} & set(page.parts)]
 OTHER_PAGES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "benchmarks/README.md")
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 TEXTS = [*PAGES, *(ROOT / name for name in OTHER_PAGES)]
 NUMBER = re.compile(r"-?\d+\.?\d*(?:e[+-]?\d+)?")
 
@@ -49,6 +52,12 @@ def test_examples_run(page, monkeypatch):
         result = doctest.DocTestRunner(ApproximateChecker()).run(examples, out=report.append)
     assert result.attempted > 0
     assert result.failed == 0, "".join(report)
+
+
+def test_the_answer_in_the_readme_is_what_the_command_prints():
+    command, printed = re.search(r"\n\$ captum-iba (explain .*?)\n(.*?)```", README, re.DOTALL).groups()
+    done = run(*shlex.split(command))
+    assert done.exit_code == 0 and ApproximateChecker().check_output(printed, done.stdout, 0), done.stdout
 
 
 @pytest.mark.parametrize("page", TEXTS, ids=page_name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec
 
@@ -88,7 +88,7 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
                         Default: None
         """
         LayerAttribution.__init__(self, forward_func, layer, device_ids)
-        layers = self._layers
+        layers = self._layers if isinstance(layer, Iterable | Module) else []
         if not layers or not all(isinstance(module, Module) for module in layers):
             raise ValueError(f"layer is {layer!r}, expected a torch.nn.Module or a list of them")
         self.statistics = _one_per_layer(statistics, len(layers))

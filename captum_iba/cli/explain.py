@@ -396,8 +396,9 @@ def _gold_labels(read: FileOfTexts, labels: Sequence[str], quiet: bool) -> Label
         what = "labels that are no classes" if gold.are_classes else "labels"
         reason = gold.problem.removeprefix("data: ").rstrip(".")
         note(f"{what} are shown as they are, and not compared with the predicted classes: {reason}", quiet)
-    elif gold is None and read.unread:
-        note(f"no column has a name known for gold labels (--label-column); not read: {', '.join(read.unread)}", quiet)
+    no_gold = "; none has a name known for gold labels (--label-column)" if gold is None else ""
+    unread = f"{no_gold}; not read: {', '.join(read.unread)}" if read.unread else ""
+    note(f"columns: {read.columns}{unread}", quiet or not read.columns)
     return gold
 
 

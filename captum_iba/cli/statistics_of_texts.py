@@ -37,8 +37,9 @@ def find_statistics(
             texts, pairs = [texts[i] for i in chosen], None if pairs is None else [pairs[i] for i in chosen]
         of_all = "" if len(texts) == count else f"{len(texts)} of "
         note(f"statistics of {of_all}the {count} text{'s' * (count != 1)} of {source}", quiet)
+        named = f"{len(texts):,} text{'s' * (len(texts) != 1)} of {source.name}"
         path, was_cached = cached_statistics(
-            explainer, texts, pairs=pairs, show_progress=not quiet and sys.stderr.isatty()
+            explainer, texts, pairs=pairs, source=named, show_progress=not quiet and sys.stderr.isatty()
         )
         note(f"statistics of {source} {'found' if was_cached else 'estimated and kept'} at {path}", quiet)
     elif model is None and all(block.index is not None for block in explainer.layers):

@@ -28,7 +28,7 @@ class FileOfTexts(NamedTuple):
 
     ``labels`` are as they are written; ``names_of_labels`` takes the names of a model's classes, and returns the
     labels by their names (:class:`captum_iba.compare.data.LabelNames`).
-    ``unread`` are the names of the other columns.
+    ``columns`` says what is read of which column, and ``unread`` are the names of the others.
     """
 
     first: list[str]
@@ -37,6 +37,7 @@ class FileOfTexts(NamedTuple):
     ids: list[str] | None = None
     names_of_labels: Callable[[Sequence[str]], LabelNames] | None = None
     unread: Sequence[str] = ()
+    columns: str = ""
 
     def of_rows(self, rows: Sequence[int]) -> FileOfTexts:
         """The texts, labels and ids of some rows, each any number of times."""
@@ -98,7 +99,9 @@ def read_columns(
     )
     of_classes = None if labels is None else partial(names_of_labels, table, str(columns.label))
     unread = [name for name in table.column_names if name not in (*names, columns.label, identifier)]
-    return FileOfTexts(first or [], pairs, labels, ids, of_classes, unread)
+    read = {"text": columns.text, "second text": columns.pair, "gold label": columns.label, "id": identifier}
+    said = ", ".join(f"{name} ({what})" for what, name in read.items() if name is not None)
+    return FileOfTexts(first or [], pairs, labels, ids, of_classes, unread, said)
 
 
 def _text_of(value: Any, source: str, table: Any, number: int) -> str:

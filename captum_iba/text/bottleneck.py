@@ -21,7 +21,7 @@ from captum_iba.text.json_result import provenance
 from captum_iba.text.layers import Block, token_activations_required
 from captum_iba.text.model_properties import model_name
 from captum_iba.text.result import TextAttribution, TextTarget, TextTrace, Token
-from captum_iba.text.statistics import GroupedStatistics
+from captum_iba.text.statistics import GroupedStatistics, statistics_fingerprint
 from captum_iba.visualization.pieces import format_probability
 
 NEUTRAL_STATISTICS = (
@@ -97,6 +97,8 @@ class ClassifierBottleneck:
         classifier = self.classifier
         result_settings = {k: v for k, v in asdict(settings).items() if k not in ("noise_around_input", "granularity")}
         origin = provenance(classifier.model, fingerprint)
+        if self.statistics is not None and not settings.noise_around_input:
+            origin["statistics_fingerprint"] = statistics_fingerprint(self.statistics)
         results: dict[int, TextAttribution] = {}
         batches = classifier.batches([len(text) for text in encoded], batch_size)
         for batch in progress(batches, desc="Texts") if show_progress and len(batches) > 1 else batches:
@@ -151,7 +153,7 @@ class ClassifierBottleneck:
                 results[i] = TextAttribution(
                     text=encoded[i].text,
                     pair=encoded[i].pair,
-                    tokens=tokens_with_bits(encoded[i], bits_per_token[row]),
+                    tokens=tokens_with_bits(encoded[i], bits_per_token[row], classifier.tokenizer.unk_token),
                     target=classes[row] if about is None else about.number,
                     target_label=classifier.labels[classes[row]] if about is None else about.label,
                     target_probability=float(probabilities[row, classes[row]]),
@@ -216,11 +218,11 @@ class ClassifierBottleneck:
         )
 
 
-def tokens_with_bits(encoded: EncodedText, bits: Sequence[float]) -> tuple[Token, ...]:
+def tokens_with_bits(encoded: EncodedText, bits: Sequence[float], unknown: str | None) -> tuple[Token, ...]:
     """The tokens of a text, with their bits; those of padding, at the end, are left out."""
     columns = (encoded.tokens, bits, encoded.spans, encoded.sequences, encoded.special, encoded.words)
     return tuple(
-        Token(token, token_bits, start, end, sequence, special, word)
+        Token(token, token_bits, start, end, sequence, special, word, not special and token == unknown)
         for token, token_bits, (start, end), sequence, special, word in zip(*columns, strict=False)
     )
 

@@ -143,7 +143,10 @@ class TextExplainer:
         return layer_statistics.classifier_fingerprint(self.classifier)
 
     def use_statistics(
-        self, statistics: FeatureStatistics | Sequence[FeatureStatistics] | None, fingerprint: str | None = None
+        self,
+        statistics: FeatureStatistics | Sequence[FeatureStatistics] | None,
+        fingerprint: str | None = None,
+        source: str = "a dataset",
     ) -> None:
         """Use other dataset statistics, as setting :attr:`statistics` does.
 
@@ -151,6 +154,7 @@ class TextExplainer:
             statistics (FeatureStatistics, sequence of them, or None): One per layer.
             fingerprint (str, optional): The result of :meth:`fingerprint`, if it was computed just before.
                 Default: computed where it is needed.
+            source (str): What results call the texts that they are of. Default: "a dataset".
 
         Raises:
             ValueError: Statistics of another number of layers, of other layers, or gathered with another model.
@@ -172,8 +176,8 @@ class TextExplainer:
             self._published_bottleneck = ClassifierBottleneck(
                 self.classifier, self.layers[part], None if per_layer is None else per_layer[part]
             )
-        if self._neutral_pairs is not None:
-            self._bottleneck.source = self._published_bottleneck.source = NEUTRAL_TEXTS
+        source = source if self._neutral_pairs is None else NEUTRAL_TEXTS
+        self._bottleneck.source = self._published_bottleneck.source = source
 
     @classmethod
     def from_pretrained(
@@ -462,7 +466,7 @@ class TextExplainer:
         fingerprint = self.fingerprint()
         for feature_statistics in statistics:
             feature_statistics.model = fingerprint
-        self.use_statistics(statistics, fingerprint)
+        self.use_statistics(statistics, fingerprint, layer_statistics.source_of(texts))
         return statistics
 
     def save_statistics(self, path: str | os.PathLike[str]) -> None:

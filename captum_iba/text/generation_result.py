@@ -238,10 +238,9 @@ class GenerationAttribution(JsonResult):
             f"{printable(self.model)}: {_visible(self.explained)}" if self.model else _visible(self.explained),
             *([f"rather than: {_visible(self.contrast)}"] if self.contrast is not None else []),
             *([_CUT_OFF] if self.cut_off else []),
-            f"probability {what} {self.probability:.1%}; with only this information {self.masked_probability:.1%}, "
-            f"with none of it {self.closed_probability:.1%}; "
-            f"{format_number(self.total_bits)} bits in {len(self.parts)} part{'s' * (len(self.parts) != 1)} "
-            f"({self.granularity})",
+            f"probability {what} {self.probability:.1%}; {format_number(self.total_bits)} bits in {len(self.parts)} "
+            f"part{'s' * (len(self.parts) != 1)} ({self.granularity}); with these bits alone "
+            f"{self.masked_probability:.1%}, without any {self.closed_probability:.1%}",
         ]
         lines += [
             f"{effect_of(part)}{share:6.1%}  {format_number(part.bits):>8} bits  {_visible(part.text)}"

@@ -26,6 +26,7 @@ def cached_statistics(
     folder: str | os.PathLike[str] | None = None,
     show_progress: bool = False,
     pairs: Sequence[str] | None = None,
+    source: str | None = None,
 ) -> tuple[Path, bool]:
     """Have an explainer use the statistics of its layers over texts, from the cache if they are there.
 
@@ -38,6 +39,7 @@ def cached_statistics(
         folder (path or None): The cache. Default: :func:`cache_folder`.
         show_progress (bool): Whether to show a progress bar while they are estimated. Default: False.
         pairs (sequence of str or None): The second text of each. Default: None.
+        source (str, optional): What results call the texts. Default: their number.
 
     Returns:
         tuple of Path and bool: The file (a folder of files for several layers), and whether it was there already.
@@ -52,7 +54,7 @@ def cached_statistics(
     statistics, path, was_cached = layer_statistics.cached(
         explainer.classifier, explainer.layers, texts, pairs, folder, show_progress
     )
-    explainer.statistics = statistics
+    explainer.use_statistics(statistics, source=source or layer_statistics.source_of(texts))
     return path, was_cached
 
 

@@ -48,6 +48,7 @@ class Token:
         special (bool): Whether it is a special token.
         word (int or None): Index of its word in :attr:`TextAttribution.words`, from 0; None for special tokens. What is
             printed or drawn counts words from 1.
+        unknown (bool): Whether it stands for what the vocabulary does not have, as "[UNK]" does.
     """
 
     token: str
@@ -57,6 +58,7 @@ class Token:
     sequence: int | None
     special: bool
     word: int | None
+    unknown: bool = False
 
 
 @dataclass(frozen=True)

@@ -305,6 +305,20 @@ def neutral(
     return statistics
 
 
+def source_of(texts: Sequence[str]) -> str:
+    """What results call texts that statistics are of."""
+    return f"{len(texts):,} text{'s' * (len(texts) != 1)}"
+
+
+def statistics_fingerprint(statistics: Sequence[FeatureStatistics]) -> str:
+    """SHA-256 of the means and standard deviations of layers, in hexadecimal digits."""
+    digest = hashlib.sha256()
+    for feature_statistics in statistics:
+        for tensor in (feature_statistics.mean, feature_statistics.std):
+            digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
 def neutral_pairs(statistics: Sequence[FeatureStatistics] | None) -> bool | None:
     """Whether statistics are of neutral texts in pairs or alone; None for those of others."""
     kinds = {getattr(feature_statistics, "neutral_pairs", None) for feature_statistics in statistics or ()}

@@ -294,8 +294,8 @@ class ImageAttribution(JsonResult):
         layers = names[0] if len(names) == 1 else f"{len(names)} layers, {names[0]} to {names[-1]}"
         return (
             f"{printable(layers)} · {self.preset}, statistics of {self.statistics} · "
-            f"{format_number(self.total_bits)} bits; with only this information {self.masked_probability:.3f}, "
-            f"with none of it {self.closed_probability:.3f}"
+            f"{format_number(self.total_bits)} bits; with these bits alone {self.masked_probability:.3f}, "
+            f"without any {self.closed_probability:.3f}"
         )
 
     @property
@@ -330,12 +330,11 @@ class ImageAttribution(JsonResult):
                 "nothing; look at the check, or name an earlier layer."
             )
         if not self.lost_prediction:
-            return unexplained(
-                f"the probability of {target}", "this image", self.target_probability, self.closed_probability
-            )
+            measured, probability = f"the probability of {target}", self.target_probability
+            return unexplained(measured, "this image", "regions", probability, self.closed_probability)
         return (
-            f"The mask closes too much: with only this information the probability of {target} is {masked}, and with "
-            f"none of it {self.closed_probability:.1%}; bits may miss what decides. Look at the check, or lower beta."
+            f"The mask closes too much: with these bits alone the probability of {target} is {masked}, and without "
+            f"any {self.closed_probability:.1%}; bits may miss what decides. Look at the check, or lower beta."
         )
 
     def check_sentence(self) -> str:

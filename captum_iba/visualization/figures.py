@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from captum_iba.visualization.color import Scale, colors
+from captum_iba.visualization.drawable import Drawable, DrawableBits
 from captum_iba.visualization.pieces import (
-    Drawable,
-    DrawableBits,
     Part,
     TokenMap,
     check_same_text,

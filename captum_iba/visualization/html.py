@@ -14,13 +14,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from captum_iba._files import write_text
 from captum_iba.visualization.color import Scale, color_class, colors
+from captum_iba.visualization.drawable import Drawable, DrawableBits, DrawableScores, is_scores
 from captum_iba.visualization.pieces import (
-    Drawable,
-    DrawableBits,
-    DrawableScores,
     format_number,
+    format_probability,
     full_color,
-    is_scores,
     layer_names,
     method_title,
     notes_of_beta,
@@ -64,7 +62,9 @@ def _environment(package: str) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(number=format_number, visible=visible, sortable=_sortable)
+    environment.filters.update(
+        number=format_number, probability=format_probability, visible=visible, sortable=_sortable
+    )
     environment.filters.update(color_class=color_class, counted=counted)
     environment.globals.update(color_rules=color_rules, notes=notes)
     return environment
@@ -250,9 +250,10 @@ def _settings(item: DrawableBits) -> str:
 
 def _origin(item: DrawableBits) -> str:
     known = dict(item.provenance)
-    fingerprint = known.pop("model_fingerprint", "")
+    fingerprints = {name: known.pop(f"{name}_fingerprint", "") for name in ("model", "statistics")}
     parts = [" ".join(pair) for pair in known.items()]
-    return ", ".join([*parts, f"fingerprint of the model {fingerprint[:16]}"] if fingerprint else parts)
+    parts += [f"fingerprint of the {name} {digits[:16]}" for name, digits in fingerprints.items() if digits]
+    return ", ".join(parts)
 
 
 def _layer_rows(attributions: Sequence[DrawableBits]) -> list[dict[str, Any]]:

@@ -1,122 +1,21 @@
 """What is drawn: a text in parts, each with its number, for pages, figures and terminals alike."""
 
-# ruff: noqa: D102 - the properties of the protocols are documented where they are implemented
-
 from __future__ import annotations
 
 import math
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 from captum_iba.visualization.color import Scale, color_class
-
-if TYPE_CHECKING:
-    from typing_extensions import TypeIs
-
-
-class DrawableCheck(Protocol):
-    """Probabilities without some words or parts."""
-
-    @property
-    def probability(self) -> float: ...
-    @property
-    def without_leading(self) -> float: ...
-    @property
-    def without_least(self) -> float: ...
-    @property
-    def without_random(self) -> float: ...
-    @property
-    def n_random(self) -> int: ...
-
-
-class DrawableBits(Protocol):
-    """Bits per token and word of a text: a :class:`captum_iba.text.TextAttribution`."""
-
-    @property
-    def text(self) -> str: ...
-    @property
-    def pair(self) -> str | None: ...
-    @property
-    def tokens(self) -> Sequence[Any]: ...
-    @property
-    def words(self) -> Sequence[Any]: ...
-    @property
-    def target(self) -> int: ...
-    @property
-    def target_label(self) -> str: ...
-    @property
-    def question(self) -> str: ...
-    @property
-    def measured(self) -> str: ...
-    @property
-    def explained(self) -> Any: ...
-    @property
-    def target_probability(self) -> float: ...
-    @property
-    def predicted_label(self) -> str: ...
-    @property
-    def masked_probability(self) -> float | None: ...
-    @property
-    def closed_probability(self) -> float | None: ...
-    @property
-    def total_bits(self) -> float: ...
-    @property
-    def unneeded_bits(self) -> float: ...
-    @property
-    def open_bits(self) -> float: ...
-    @property
-    def settings(self) -> Mapping[str, Any]: ...
-    @property
-    def model(self) -> str: ...
-    @property
-    def provenance(self) -> Mapping[str, str]: ...
-    @property
-    def word_shares(self) -> Any: ...
-    @property
-    def word_spread(self) -> Any: ...
-    @property
-    def repeated_shares(self) -> Any: ...
-    @property
-    def check(self) -> Any: ...
-    @property
-    def layer(self) -> str: ...
-    @property
-    def layer_index(self) -> int | None: ...
-    @property
-    def layer_label(self) -> str: ...
-    @property
-    def preset(self) -> str: ...
-    @property
-    def tokens_truncated(self) -> int: ...
-    @property
-    def statistics(self) -> str: ...
-    def to_captum_record(self) -> Any: ...
-
-
-class DrawableScores(Protocol):
-    """Scores per token and word of an encoded text by any method: a :class:`captum_iba.methods.Scores`."""
-
-    @property
-    def method(self) -> str: ...
-    @property
-    def target(self) -> int: ...
-    @property
-    def encoded(self) -> Any: ...
-    @property
-    def tokens(self) -> Any: ...
-    @property
-    def words(self) -> Any: ...
-    @property
-    def signed(self) -> bool: ...
-
+from captum_iba.visualization.drawable import Drawable, DrawableBits, is_scores
 
 NEUTRAL_TEXTS = "neutral texts"
 """Origin of the statistics where no others are given."""
 
-ONLY_THIS = "with only this information"
+THESE_ALONE = "with these bits alone"
 """Begins what the model gives through the final mask."""
 HARDLY_ANYTHING = "The model needs hardly anything of this text."
 # A mask has lost a prediction with less than half of its probability, or a quarter of what the input adds to that
@@ -126,14 +25,14 @@ LARGE_DROP = 0.1
 """Of a probability, by which the mask or a check contradicts that hardly anything is needed."""
 # Of a probability, and of it relative to the whole, by which a text adds next to nothing to a closed mask.
 _SMALL_DROP, _MOST = 0.05, 0.8
+_DECREASED = 0.85  # of a probability: what a check finds is no small change
+# A class that is not predicted and has less is not one that words can take away.
+_RULED_OUT, _IMPROBABLE = 0.01, 0.05
 _FLOORS = 10
 _PARTS = 4  # ten floors that are more than a quarter of an open token are no small number of bits
 COVERED = 0.8
 """Share of the bits above the floor that the parts hold which a reader is shown first."""
 _LEADING = 3
-
-Drawable = DrawableBits | DrawableScores
-"""What can be drawn as a token map."""
 
 _METHOD_TITLES = {
     "iba": "Information bottleneck",
@@ -151,11 +50,6 @@ _METHOD_TITLES = {
 def method_title(name: str) -> str:
     """Name of a method for readers."""
     return _METHOD_TITLES.get(name, name)
-
-
-def is_scores(attribution: Drawable) -> TypeIs[DrawableScores]:
-    """Whether it is scores of a method, not bits."""
-    return hasattr(attribution, "encoded")
 
 
 def check_same_text(attributions: Sequence[DrawableBits], name: str) -> None:
@@ -336,8 +230,14 @@ def _largest(drawn: Sequence[Part]) -> float:
 
 
 def needs_hardly_anything(attribution: Drawable) -> bool:
-    """Whether no word or token is far above the floor, and the mask has not lost the prediction."""
-    return has_hardly_any_bits(attribution) and (is_scores(attribution) or not lost_prediction(attribution))
+    """Whether no word or token is far above the floor, and a closed mask gives the target not much less."""
+    if not has_hardly_any_bits(attribution):
+        return False
+    if is_scores(attribution):
+        return True
+    closed = attribution.closed_probability
+    needs_none = closed is None or is_unexplained(attribution.target_probability, closed, few=True)
+    return not lost_prediction(attribution) and (needs_none or is_improbable(attribution))
 
 
 def lost_prediction(attribution: DrawableBits) -> bool:
@@ -366,19 +266,30 @@ def is_lost(probability: float, masked: float, closed: float | None = None) -> b
     return closed is not None and closed < probability and masked < closed + _QUARTER * (probability - closed)
 
 
+def is_improbable(attribution: DrawableBits) -> bool:
+    """Whether the target has so little probability with all words that there is little to explain."""
+    is_predicted = attribution.target_label == attribution.predicted_label
+    return attribution.target_probability < (_RULED_OUT if is_predicted else _IMPROBABLE)
+
+
 def through_the_mask(attribution: DrawableBits) -> str:
     """What the model gives through the final mask, and through a closed one; empty where that is not known."""
-    if attribution.masked_probability is None:
+    probability, masked = attribution.target_probability, attribution.masked_probability
+    closed = attribution.closed_probability
+    if masked is None:
         return ""
-    through = f"{ONLY_THIS} {attribution.measured} is {format_probability(attribution.masked_probability)}"
-    if attribution.closed_probability is None:
+    through = f"{THESE_ALONE} {attribution.measured} is {format_probability(masked)}"
+    if closed is None:
         return through
-    return f"{through}, and with none of it {format_probability(attribution.closed_probability)}"
+    through += f", and without any {format_probability(closed)}"
+    lowers = masked > probability + LARGE_DROP >= closed
+    return f"{through}: what the mask removed lowers it" if lowers else through
 
 
 def remark(attribution: DrawableBits) -> str:
     """A sentence on hardly any bits, or on a mask that has not closed or lost the prediction; empty for others."""
-    masked, check, through = attribution.masked_probability, attribution.check, through_the_mask(attribution)
+    masked, through = attribution.masked_probability, through_the_mask(attribution)
+    probability, closed = attribution.target_probability, attribution.closed_probability
     beta = attribution.settings.get("beta")
     is_least = beta is not None and beta <= 1  # the default has tried no smaller one
     if lost_prediction(attribution):
@@ -395,37 +306,61 @@ def remark(attribution: DrawableBits) -> str:
             f"The mask has hardly closed: where only the information counts, a token keeps {kept}, so percentages say "
             "little. More steps, or a larger beta, help."
         )
-    if not has_hardly_any_bits(attribution):
-        closed = attribution.closed_probability
-        return unexplained(attribution.measured, "this text", attribution.target_probability, closed)
+    few = has_hardly_any_bits(attribution)
     if masked is None:
-        return HARDLY_ANYTHING
-    is_likely = attribution.target_probability >= _HALF
-    if masked < attribution.target_probability - LARGE_DROP or (is_likely and masked < _HALF):
+        return HARDLY_ANYTHING if few else ""
+    if is_improbable(attribution):
+        return "" if attribution.check is not None else f"The model gives {attribution.target_label} next to nothing."
+    if few and (masked < probability - LARGE_DROP or masked < _HALF <= probability):
         advice = "" if is_least else " A smaller beta keeps more of them."
         return f"Hardly any bits above the floor pass the mask: {through}.{advice}"
-    if check is not None and check.without_leading < check.probability - LARGE_DROP:
-        return f"An average activation gives this prediction, too: {through}. The check shows what deleting words does."
-    if masked > attribution.target_probability + LARGE_DROP:
-        compared = f"This text makes {attribution.target_label} less probable than average activations do"
-        return f"{compared}: {through}, and {attribution.target_probability:.1%} with the text."
-    return f"{HARDLY_ANYTHING[:-1]}: {through}."
+    if few and closed is None:
+        return HARDLY_ANYTHING
+    sentences = [unexplained(attribution.measured, "this text", "words", probability, closed, few)]
+    if sentences[0] and attribution.layer_index:
+        sentences.append("At this layer special tokens, which have no bottleneck, have read the other words already.")
+    if sentences[0] and few and (check := attribution.check) is not None:
+        least = min(check.without_leading, check.without_random, check.without_least)
+        if least < _DECREASED * check.probability:
+            sentences.append("Deleting words lowers it all the same: see the check.")
+    return " ".join(filter(None, sentences))
 
 
-def is_unexplained(probability: float, closed: float | None) -> bool:
-    """Whether a closed mask gives the target as much as the input does, less at most 0.05 and a fifth."""
-    return closed is not None and closed >= probability - _SMALL_DROP and closed >= _MOST * probability
+def is_unexplained(probability: float, closed: float | None, few: bool = False) -> bool:
+    """Whether a closed mask gives the target as much as the input does, less at most a fifth.
+
+    Unless ``few`` parts have bits, it is at most 0.05 less, too.
+    """
+    if closed is None or closed < _MOST * probability:
+        return False
+    return few or closed >= probability - _SMALL_DROP
 
 
-def unexplained(measured: str, what: str, probability: float, closed: float | None) -> str:
-    """A sentence where average activations alone give the target as much as the input (``what``); empty for others."""
-    if closed is None or not is_unexplained(probability, closed):
+def unexplained(
+    measured: str, what: str, parts: str, probability: float, closed: float | None, few: bool = False
+) -> str:
+    """A sentence where average activations alone give the target as much as the input; empty for others.
+
+    Args:
+        measured (str): "the probability of positive".
+        what, parts (str): "this text" and "words", or "this image" and "regions".
+        probability, closed (float): With the input, and through a closed mask, None if that is not known.
+        few (bool): Whether no part has clearly more bits than the floor. Default: False.
+    """
+    if closed is None or not is_unexplained(probability, closed, few):
         return ""
-    as_much = "no less than" if closed >= probability else "nearly as much as"
-    return (
-        f"With average activations alone {measured} is {format_probability(closed)}, {as_much} with {what} "
-        f"({format_probability(probability)}): the bits do not explain it."
+    alone = f"With average activations alone {measured} is {format_probability(closed)}"
+    given = format_probability(probability)
+    if closed > probability + LARGE_DROP:
+        return f"{alone}, more than with {what} ({given}): {what} lowers it."
+    as_much = "nearly as much as" if closed >= probability - _SMALL_DROP else "not much less than"
+    as_much = "no less than" if closed >= probability else as_much
+    follows = (
+        f"the model needs hardly anything of {what}"
+        if few
+        else f"it does not come from {what}, and the bits only rank its {parts}"
     )
+    return f"{alone}, {as_much} with {what} ({given}): {follows}."
 
 
 def has_hardly_any_bits(attribution: Drawable) -> bool:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from captum_iba.visualization.drawable import DrawableBits, DrawableCheck
 from captum_iba.visualization.pieces import (
     NEUTRAL_TEXTS,
-    ONLY_THIS,
-    DrawableBits,
-    DrawableCheck,
+    THESE_ALONE,
     format_number,
     format_probability,
+    is_improbable,
     is_unexplained,
     needs_hardly_anything,
     remark,
@@ -31,8 +31,7 @@ from captum_iba.visualization.words import (
 # Of the probability that is left: a smaller change is no finding of a check, and a smaller decrease a weak one.
 _SAME, _MOST, _MUCH = 0.99, 0.85, 0.75
 _MOST_OPPONENTS, _NAMED, _NOTICEABLE = 5, 5, 0.03
-# A class that is not predicted and has less is not one that words can take away.
-_RULED_OUT, _IMPROBABLE = 0.01, 0.05
+_RULED_OUT = 0.01
 NO_EFFECT = 0.005
 """Effect of a part, in nats, that is shown as 0.00."""
 
@@ -42,7 +41,7 @@ def notes(attribution: DrawableBits, listed: int | None = None) -> list[str]:
 
     ``listed`` is the number of words that the reader sees, by default all.
     """
-    sentences = []
+    sentences = [sentence] if (sentence := _unknown(attribution)) else []
     if len(attribution.repeated_shares) and attribution.words:
         some_tied = any(row.tied for row in ranked_words(attribution)[0])
         tied = "≈: the order with a neighbor in the list differs between them" if some_tied else ""
@@ -69,14 +68,26 @@ def notes(attribution: DrawableBits, listed: int | None = None) -> list[str]:
             listed,
             can_contradict=bool(ranked_words(attribution)[0]),
             of_all=check.n_words == len(_deletable(attribution)),
-            is_improbable=_is_improbable(attribution),
+            is_improbable=is_improbable(attribution),
         )
         sentences.append(sentence)
         sentences += filter(None, [_alone(attribution), _hidden(attribution), _without_least(attribution)])
     through = through_the_mask(attribution)
-    if through and ONLY_THIS not in remark(attribution):
+    if through and THESE_ALONE not in remark(attribution):
         sentences.append(f"{through[0].upper()}{through[1:]}.")
     return sentences
+
+
+def _unknown(attribution: DrawableBits) -> str:
+    """Which words the tokenizer does not know; empty without such."""
+    numbers = sorted({token.word for token in attribution.tokens if token.unknown and token.word is not None})
+    if not numbers:
+        return ""
+    token = next(token.token for token in attribution.tokens if token.unknown)
+    words = ", ".join(f'"{visible(attribution.words[i].word)}"' for i in numbers[:_NAMED])
+    more = f" and {len(numbers) - _NAMED} more" if len(numbers) > _NAMED else ""
+    are = "is" if len(numbers) == 1 else "are"
+    return f"{words}{more} {are} unknown to the tokenizer: the model reads {token}, as for any other unknown word."
 
 
 def _alone(attribution: DrawableBits) -> str:
@@ -92,19 +103,21 @@ def _alone(attribution: DrawableBits) -> str:
         said.append(f"{_named([strongest])} lowers the probability most, to {format_probability(strongest.without)}")
     if raising:
         said.append(f"{_named(raising, 'to')} raise{'s' * (len(raising) == 1)} it")
-    number = f"{'first ' * (len(leading) < len(every))}{len(leading)} leading words"
+    number = f"{'first ' * (len(leading) < len(every))}{len(leading)} leading word{'s' * (len(leading) > 1)}"
     if len(raising) + len(idle) == len(leading) > 1:
         raised = f": {said[-1]}" if raising else ""
         # More may lead than the check deletes, and more may be deleted than were tried alone.
         deleted = f"{'all' if check.n_words > len(leading) else 'the first'} {check.n_words} do"
         together = "they do" if len(leading) == check.n_words else deleted
         together = f"; deleted together {together}" if check.without_leading < _SAME * check.probability else ""
-        return f"Deleted alone, none of the {number} lowers the probability by more than 1%{raised}{together}."
+        lowers = "lowers the probability by more than 1% of its value"
+        return f"Deleted alone, none of the {number} {lowers}{raised}{together}."
     if idle:
-        said.append(f"{_named(idle)} change{'s' * (len(idle) == 1)} it by less than 1%")
+        said.append(f"{_named(idle)} change{'s' * (len(idle) == 1)} it by less than 1% of its value")
     if not said:
         return ""
-    sentence = f"Of the {number}, each deleted alone, {'; '.join(said)}."
+    each = f"Of the {number}, each deleted alone," if len(leading) > 1 else "Deleted alone,"
+    sentence = f"{each} {'; '.join(said)}."
     if strongest.without <= _MOST * leading[0].without and not len(attribution.repeated_shares):
         sentence += (
             " Statistics of texts like yours (estimate_statistics, --statistics-from) can give another order."
@@ -124,15 +137,17 @@ def _without_effect_alone(attribution: DrawableBits) -> tuple[list[RankedWord], 
 
 def _hidden(attribution: DrawableBits) -> str:
     """Words that do not lead, and without which alone much of the probability is lost; of short texts all are tried."""
-    _, others = ranked_words(attribution)
-    hidden = [row for row in others if row.alone and row.without <= _MUCH * attribution.check.probability]
-    if not hidden or _is_improbable(attribution):
+    leading, others = ranked_words(attribution)
+    # The check has said what happens without those that it deletes first.
+    tried = [row for row in (*leading, *others) if row.alone][attribution.check.n_words :]
+    hidden = [row for row in tried if row in others and row.without <= _MUCH * attribution.check.probability]
+    if not hidden or is_improbable(attribution):
         return ""
     hidden = sorted(hidden, key=lambda row: row.without)
     has = "has" if len(hidden) == 1 else "have"
     return (
         f"{_named(hidden, 'to')} {has} few bits, and lower{'s' * (len(hidden) == 1)} the probability by more than a "
-        "quarter when deleted alone: the bits do not show all the evidence."
+        "quarter of its value when deleted alone: the bits do not show all the evidence."
     )
 
 
@@ -150,7 +165,7 @@ def _without_least(attribution: DrawableBits) -> str:
     check = attribution.check
     # Deletion of any words can raise it.
     rises = check.without_least >= max(check.probability, check.without_random) + _NOTICEABLE
-    falls = check.without_least <= _MOST * check.probability and not _is_improbable(attribution)
+    falls = check.without_least <= _MOST * check.probability and not is_improbable(attribution)
     deletable = _deletable(attribution)
     if not (rises or falls) or check.n_words == len(deletable):
         return ""
@@ -171,13 +186,6 @@ def _deletable(attribution: DrawableBits) -> list[int]:
     """Numbers of the words that a check can delete, most bits first: what is explained is never deleted."""
     about, words = attribution.explained, attribution.words
     return [i for i in ranking(attribution) if about is None or not about.holds(*place_in_texts(words[i]))]
-
-
-def _is_improbable(attribution: DrawableBits) -> bool:
-    """Whether the target has so little probability with all words that no word can take much of it away."""
-    probability = attribution.check.probability
-    is_predicted = attribution.target_label == attribution.predicted_label
-    return bool(probability < (_RULED_OUT if is_predicted else _IMPROBABLE))
 
 
 def check_sentence(
@@ -231,7 +239,7 @@ def check_sentence(
     probabilities = (check.probability, check.without_leading, check.without_random, check.without_least)
     whole, leading, random, least = map(format_probability, probabilities)
     if whole == leading and verb != "hardly changes":
-        whole, leading = (f"{probability:.3%}" for probability in probabilities[:2])
+        whole, leading, random, least = (f"{probability:.3%}" for probability in probabilities)
     deleted = f"{'all' if several else 'the'} {several}{words}" if of_all else f"the leading {several}{words}{shown}"
     sentence = f"Check: without {deleted} {what} {verb} ({whole} to {leading})"
     if not of_all:
@@ -268,7 +276,7 @@ def verdict(attribution: DrawableBits) -> str:
     That is where there is none, where no word leads or all are deleted, and for a class of little probability.
     """
     check = attribution.check
-    if check is None or _is_improbable(attribution) or not ranked_words(attribution)[0]:
+    if check is None or is_improbable(attribution) or not ranked_words(attribution)[0]:
         return ""
     if check.n_words == len(_deletable(attribution)):
         return ""
@@ -293,9 +301,9 @@ def verdicts(attributions: Sequence[DrawableBits]) -> str:
     falls, little, not_confirmed = (counts[said] for said in VERDICTS)
     unexplained = sum(is_unexplained(item.target_probability, item.closed_probability) for item in attributions)
     said = [
-        (falls, f"falls to less than 85% of what it was in {falls}"),
+        (falls, f"falls to less than 85% of its value in {falls}"),
         (little, f"falls a little in {little}"),
-        (not_confirmed, f"loses less than 1%, or no more than without other words, in {not_confirmed}"),
+        (not_confirmed, f"loses less than 1% of its value, or no more than without other words, in {not_confirmed}"),
     ]
     sentences = [
         f"Check of {n_judged} texts: without the leading words the probability "
@@ -311,7 +319,8 @@ def verdicts(attributions: Sequence[DrawableBits]) -> str:
 def percentage_note(attribution: DrawableBits) -> str:
     """What the percentages are of, in one line; empty where they are simply fractions of the total."""
     if needs_hardly_anything(attribution):
-        return ""
+        floor = format_number(attribution.unneeded_bits)
+        return f"Words are sorted by their bits above {floor} bits per token, the floor." if attribution.words else ""
     if not attribution.unneeded_bits:
         of_words = any(token.special and token.bits for token in attribution.tokens)
         return "Percentages: of the bits of all words, without special tokens." if of_words else ""
@@ -323,7 +332,8 @@ def preset_note(attribution: DrawableBits) -> str:
     """The preset; of the default with a smaller ``beta`` also why, and that its bits stand for themselves."""
     lowered = attribution.preset.startswith("default, beta")
     return attribution.preset + (
-        " (with the default's beta the mask lost the prediction; bits with another beta are not comparable)" * lowered
+        " (with a larger beta the mask keeps too little of the probability; bits with another beta are not comparable)"
+        * lowered
     )
 
 

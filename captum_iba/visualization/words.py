@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from captum_iba.visualization.drawable import DrawableBits
 from captum_iba.visualization.pieces import (
     COVERED,
     NEUTRAL_TEXTS,
-    DrawableBits,
     format_probability,
     has_characters,
     needs_hardly_anything,
@@ -132,8 +132,7 @@ def ranked_words(attribution: DrawableBits) -> tuple[list[RankedWord], list[Rank
             )
         )
     order = ranking(attribution)
-    deleted = [i for i in order if about is None or not about.holds(*place_in_texts(attribution.words[i]))]
-    for i, without in zip(deleted, attribution.check.without_each if attribution.check else (), strict=False):
+    for i, without in _without_each(attribution, order).items():
         rows[i] = rows[i]._replace(without=without)
     same_order = [bool((repeated[:, i] > repeated[:, j]).all()) for i, j in pairwise(order)]
     rows = [rows[i]._replace(tied=not all(same_order[max(0, rank - 1) : rank + 1])) for rank, i in enumerate(order)]
@@ -158,13 +157,31 @@ def nearly_tied(attribution: DrawableBits) -> list[int]:
 
 
 def word_records(attribution: DrawableBits) -> list[dict[str, Any]]:
-    """What a file has of each word, in the order of the text: beside its own numbers its place, share and rank."""
+    """What a file has of each word, in the order of the text: beside its own numbers its place, share and rank.
+
+    ``without`` is the probability without this word alone, None if that was not checked; a share is None where pages
+    show none, because the model needs hardly anything.
+    """
     order, shares, places = ranking(attribution), attribution.word_shares, word_places(attribution)
-    rank = {number: at for at, number in enumerate(order, 1)}
+    rank, without = {number: at for at, number in enumerate(order, 1)}, _without_each(attribution, order)
+    in_percent = not needs_hardly_anything(attribution)
     return [
-        {**dataclasses.asdict(word), "place": places[i], "share": float(shares[i]), "rank": rank[i]}
+        {
+            **dataclasses.asdict(word),
+            "place": places[i],
+            "share": float(shares[i]) if in_percent else None,
+            "rank": rank[i],
+            "without": without.get(i),
+        }
         for i, word in enumerate(attribution.words)
     ]
+
+
+def _without_each(attribution: DrawableBits, order: Sequence[int]) -> dict[int, float]:
+    """The probability without each word alone, by number, as far as a check has deleted it."""
+    about, check = attribution.explained, attribution.check
+    deleted = [i for i in order if about is None or not about.holds(*place_in_texts(attribution.words[i]))]
+    return dict(zip(deleted, () if check is None else check.without_each, strict=False))
 
 
 def least_words(attribution: DrawableBits, numbers: Sequence[int], count: int) -> list[int]:

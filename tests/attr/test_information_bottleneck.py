@@ -393,8 +393,9 @@ def test_bad_inputs(reader, statistics, iba):
     ids, _ = planted(2)
     with pytest.raises(ValueError, match="Linear did not run in this forward pass"):
         InformationBottleneckAttribution(reader, nn.Linear(1, 1), statistics=statistics).attribute(ids, target=1)
-    with pytest.raises(ValueError, match="expected a torch.nn.Module or a list of them"):
-        InformationBottleneckAttribution(reader, "table")
+    for wrong in ("table", 3, None):
+        with pytest.raises(ValueError, match="expected a torch.nn.Module or a list of them"):
+            InformationBottleneckAttribution(reader, wrong)
     with pytest.raises(ValueError, match="statistics has 1 entries, expected one per layer, 2"):
         InformationBottleneckAttribution(reader, [reader.table, reader.layer], statistics=statistics)
     narrow = FeatureStatistics().update(torch.randn(9, 3))

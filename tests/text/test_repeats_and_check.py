@@ -294,7 +294,7 @@ def test_the_probability_through_the_mask_is_said_once(film_explainer):
     for text in ("A dull, boring film.", "A film."):
         result = film_explainer.explain(text)
         for shown in (str(result), token_page([result]).partition("How to read this")[0]):
-            assert shown.lower().count("with only this information") == 1
+            assert shown.lower().count("with these bits alone") == 1
             assert f"{result.masked_probability:.1%}" in shown
 
 
@@ -303,7 +303,7 @@ def test_a_class_that_is_not_predicted_is_improbable_below_5_percent(film_explai
     result = film_explainer.explain("The plot is dull and the acting is bad.")
     n = len(ranked_words(result)[0])
     check = DeletionCheck(n, 0.011, 0.007, 0.011, 0.011, 10)
-    predicted = replace(result, check=check)
+    predicted = replace(result, check=check, target_probability=0.011)
     other = replace(predicted, target=1, target_label="positive")
     assert verdict(predicted) == "falls" and verdict(other) == ""
     assert "gives it little probability with all words" in str(other)
@@ -333,8 +333,8 @@ def test_another_word_that_matters_most_alone_is_named(film_explainer):
     assert "each deleted alone" not in said
     said = str(replace(result, check=DeletionCheck(n, 0.9, 0.1, 0.92, 0.8, 10, (0.9,) * n)))
     assert (
-        f"Deleted alone, none of the {n} leading words lowers the probability by more than 1%; deleted together they do"
-        in said
+        f"Deleted alone, none of the {n} leading words lowers the probability by more than 1% of its value; deleted "
+        "together they do" in said
     )
     # Of three words that lead, the check may delete two, at most half of all: "all 2" were said to be these.
     many = film_explainer.explain("Boring, awful, dreadful film.", target="negative", beta=0.1)
@@ -342,18 +342,18 @@ def test_another_word_that_matters_most_alone_is_named(film_explainer):
     assert n_many > 2
     fewer = str(replace(many, check=DeletionCheck(2, 0.9, 0.1, 0.9, 0.9, 10, (0.9,) * n_many)))
     assert (
-        f"none of the {n_many} leading words lowers the probability by more than 1%; deleted together the first 2 do"
-        in fewer
+        f"none of the {n_many} leading words lowers the probability by more than 1% of its value; deleted together "
+        "the first 2 do" in fewer
     )
     said = str(replace(result, check=DeletionCheck(n, 0.6, 0.9, 0.62, 0.6, 10, (0.75,) * n)))
     assert (
-        "lowers the probability by more than 1%: " in said
+        "lowers the probability by more than 1% of its value: " in said
         and said.count(", to 75.0%)") == n
         and " raise it." in said
         and "together" not in said
     )
     said = str(replace(result, check=DeletionCheck(n, 0.9, 0.1, 0.92, 0.8, 10, (0.2, *[0.899] * (n - 1)))))
-    assert " it by less than 1%." in said
+    assert " it by less than 1% of its value." in said
 
 
 def test_words_with_few_bits_that_matter_when_deleted_alone_are_named():
@@ -425,21 +425,21 @@ def test_a_page_of_several_texts_says_what_their_checks_confirm(film_explainer):
     assert [verdict(result) for result in results] == ["falls", "falls a little", "not confirmed"]
     page = token_page(results)
     assert (
-        "Check of 3 texts: without the leading words the probability falls to less than 85% of what it was in 1, "
+        "Check of 3 texts: without the leading words the probability falls to less than 85% of its value in 1, " in page
+    )
+    assert (
+        " in 1, falls a little in 1, loses less than 1% of its value, or no more than without other words, in 1."
         in page
     )
-    assert " in 1, falls a little in 1, loses less than 1%, or no more than without other words, in 1." in page
     assert [f'data-head="without leading words" data-value="{value}"' in page for value in (0, 1, 2)] == [True] * 3
     assert "<mark>not confirmed</mark>" in page
-    assert "of what it was" not in token_page([replace(result, check=None) for result in results])
+    assert "of its value" not in token_page([replace(result, check=None) for result in results])
     # Where no leading word lowers it alone, the table says that they do so together.
     assert "only together" not in page
     alone = replace(checks[0], without_each=(0.9,) * n[0])
-    assert n[0] > 1 and "<mark>falls, only together</mark>" in token_page(
-        [replace(results[0], check=alone), *results[1:]]
-    )
+    assert n[0] > 1 and "falls, only together</span>" in token_page([replace(results[0], check=alone), *results[1:]])
     ruled_out = DeletionCheck(n[0], 0.001, 0.0005, 0.001, 0.001, 10)
-    page = token_page([*results, replace(results[0], check=ruled_out)])
+    page = token_page([*results, replace(results[0], check=ruled_out, target_probability=0.001)])
     assert "Of 1 more the check says nothing of the order." in page and ">–</td>" in page
 
 

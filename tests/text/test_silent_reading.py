@@ -89,7 +89,7 @@ def test_a_word_of_white_space_has_a_name(byte_level, trims, text, blank, drawn)
         assert blank in names
         bits = np.zeros(len(encoded)).tolist()
         result = attribution(text)
-        drawn_parts = parts(type(result)(**{**vars(result), "tokens": tokens_with_bits(encoded, bits)}))
+        drawn_parts = parts(type(result)(**{**vars(result), "tokens": tokens_with_bits(encoded, bits, None)}))
         assert drawn in [part.text for part in drawn_parts if part.kind == "word"]
 
 

@@ -1,0 +1,109 @@
+"""What is said of an explanation is true of it: few bits, average activations, deep layers, unknown words."""
+
+from dataclasses import replace
+
+import pytest
+
+from captum_iba.demo import embedded_model_path, embedded_statistics
+from captum_iba.text import TextAttribution, TextExplainer
+from captum_iba.text.result import DeletionCheck
+from captum_iba.visualization import token_page
+from captum_iba.visualization.pieces import needs_hardly_anything, remark
+from captum_iba.visualization.words import ranked_words
+from tests.visualization.examples import attribution
+
+
+@pytest.fixture(scope="module")
+def film_explainer():
+    statistics = [embedded_statistics(layer) for layer in range(1, 13)]
+    return TextExplainer.from_pretrained(embedded_model_path(), statistics=statistics)
+
+
+FEW = {"unneeded_bits": 1.0, "open_bits": 200.0, "layer_index": None}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said", "hardly"),
+    [
+        # A layer before the last one gave .885 with the bits of one word, and .435 without any.
+        ({"target_probability": 0.94, "masked_probability": 0.885, "closed_probability": 0.435}, None, False),
+        (
+            {"target_probability": 0.94, "masked_probability": 0.94, "closed_probability": 0.93},
+            "is 93.0%, nearly as much as with this text (94.0%): the model needs hardly anything of this text.",
+            True,
+        ),
+        (
+            {"target_probability": 0.99, "masked_probability": 0.97, "closed_probability": 0.85},
+            "is 85.0%, not much less than with this text (99.0%): the model needs hardly anything of this text.",
+            True,
+        ),
+        # Of a class that the text speaks against.
+        (
+            {"target_probability": 0.22, "masked_probability": 0.5, "closed_probability": 0.77, "predicted_label": "x"},
+            "is 77.0%, more than with this text (22.0%): this text lowers it.",
+            True,
+        ),
+        # Of a class that is next to ruled out there is nothing to explain.
+        (
+            {"target_probability": 0.003, "masked_probability": 0.01, "closed_probability": 0.08},
+            "The model gives positive next to nothing.",
+            True,
+        ),
+        (
+            {"target_probability": 0.3, "masked_probability": 0.77, "closed_probability": 0.31},
+            "is 77.0%, and without any 31.0%: what the mask removed lowers it.",
+            True,
+        ),
+    ],
+)
+def test_what_is_said_where_no_word_has_many_bits(changes, said, hardly):
+    result = attribution("a b", bits=[2.0, 3.0], **FEW, **changes)
+    assert needs_hardly_anything(result) is hardly
+    assert bool(ranked_words(result)[0]) is not hardly
+    assert result.to_dict()["words"][0]["share"] == (None if hardly else pytest.approx(1 / 3))
+    assert said is None or (said in str(result) and said in token_page([result]))
+    if said is None:
+        assert remark(result) == "" and "hardly anything" not in str(result)
+
+
+def test_a_check_that_finds_more_than_the_bits_is_pointed_to():
+    close = {"target_probability": 0.95, "masked_probability": 0.95, "closed_probability": 0.94}
+    result = attribution("a b c d", bits=[2.0, 3.0, 2.0, 2.0], **FEW, **close)
+    points = "Deleting words lowers it all the same: see the check."
+    for without, said in (((0.94, 0.94, 0.94), False), ((0.94, 0.94, 0.5), True), ((0.2, 0.94, 0.94), True)):
+        check = DeletionCheck(1, 0.95, *without, 10, (without[0], 0.94, 0.94, 0.94))
+        assert (points in str(replace(result, check=check))) is said
+    # What the check has deleted first is not said to be hidden.
+    check = DeletionCheck(1, 0.95, 0.2, 0.94, 0.94, 10, (0.2, 0.94, 0.94, 0.1))
+    said = str(replace(result, check=check))
+    assert '"d" (word 4, to 10.0%) has few bits' in said and '"b" (word 2, to' not in said
+
+
+def test_at_a_deep_layer_special_tokens_have_read_the_text(film_explainer):
+    """The bottleneck at the last layer leaves [CLS] as it is, which holds the whole text by then."""
+    layers = film_explainer.layers
+    explainer = TextExplainer(film_explainer.model, film_explainer.classifier.tokenizer, layer=len(layers))
+    explainer.estimate_statistics(["A dull film.", "A wonderful film.", "A boring, awful plot."])
+    result = explainer.explain("A dull, boring film.")
+    assert result.closed_probability == pytest.approx(result.target_probability, abs=1e-4)
+    said = "At this layer special tokens, which have no bottleneck, have read the other words already."
+    assert said in str(result) and said not in str(film_explainer.explain("A dull, boring film."))
+
+
+def test_unknown_words_are_named(film_explainer):
+    result = film_explainer.explain("A dull 电 film 影")
+    assert [result.words[token.word].word for token in result.tokens if token.unknown] == ["电", "影"]
+    said = '"电", "影" are unknown to the tokenizer: the model reads [UNK], as for any other unknown word.'
+    assert said in str(result) and said in result.sentences
+    assert TextAttribution.from_dict(result.to_dict()) == result
+    assert "unknown" not in str(film_explainer.explain("A dull film"))
+
+
+def test_json_has_the_probability_without_each_word(film_explainer):
+    result = film_explainer.explain("The plot is dull, but not boring.", check=True)
+    words = result.to_dict()["words"]
+    for number, word in enumerate(words):
+        text = result.text[: word["start"]] + result.text[word["end"] :]
+        if word["word"].isalpha():
+            alone = film_explainer.explain(text, target="negative", n_steps=0).target_probability
+            assert word["without"] == pytest.approx(alone, abs=1e-4), number
