@@ -230,14 +230,24 @@ def _largest(drawn: Sequence[Part]) -> float:
 
 
 def needs_hardly_anything(attribution: Drawable) -> bool:
-    """Whether no word or token is far above the floor, and a closed mask gives the target not much less."""
-    if not has_hardly_any_bits(attribution):
-        return False
+    """Whether no word or token is far above the floor, and a closed mask gives the target not much less.
+
+    A check that finds much less probability without the leading words contradicts it.
+    """
     if is_scores(attribution):
-        return True
+        return has_hardly_any_bits(attribution)
+    if not _has_few_bits(attribution):
+        return False
     closed = attribution.closed_probability
     needs_none = closed is None or is_unexplained(attribution.target_probability, closed, few=True)
     return not lost_prediction(attribution) and (needs_none or is_improbable(attribution))
+
+
+def _has_few_bits(attribution: DrawableBits) -> bool:
+    """Whether no word or token is far above the floor, and no check has found that the first words matter."""
+    check = attribution.check
+    matter = check is not None and check.without_leading < _DECREASED * check.probability
+    return has_hardly_any_bits(attribution) and not matter
 
 
 def lost_prediction(attribution: DrawableBits) -> bool:
@@ -306,7 +316,7 @@ def remark(attribution: DrawableBits) -> str:
             f"The mask has hardly closed: where only the information counts, a token keeps {kept}, so percentages say "
             "little. More steps, or a larger beta, help."
         )
-    few = has_hardly_any_bits(attribution)
+    few = _has_few_bits(attribution)
     if masked is None:
         return HARDLY_ANYTHING if few else ""
     if is_improbable(attribution):

@@ -206,8 +206,8 @@ def check_sentence(
         what (str): What has the probability: "the probability of positive".
         noun (str): What is deleted: "word".
         listed (int, optional): Number of words that the reader sees. Default: None, all.
-        can_contradict (bool): Whether it is worth a sentence if random words lower the probability as much.
-            Default: True.
+        can_contradict (bool): Whether words lead, so that it is worth a sentence if random words lower the
+            probability as much. Default: True.
         of_all (bool): Whether the deleted words are all that there are, so that there is nothing to compare with.
             Default: False.
         is_improbable (bool): Whether the model gives it little probability with all words, too. Default: False.
@@ -241,6 +241,8 @@ def check_sentence(
     if whole == leading and verb != "hardly changes":
         whole, leading, random, least = (f"{probability:.3%}" for probability in probabilities)
     deleted = f"{'all' if several else 'the'} {several}{words}" if of_all else f"the leading {several}{words}{shown}"
+    if not of_all and not can_contradict:  # none leads
+        deleted = f"the {several}{words} with the most bits above the floor"
     sentence = f"Check: without {deleted} {what} {verb} ({whole} to {leading})"
     if not of_all:
         sentence += (
