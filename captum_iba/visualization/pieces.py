@@ -368,7 +368,7 @@ def unexplained(
     follows = (
         f"the model needs hardly anything of {what}"
         if few
-        else f"it does not come from {what}, and the bits only rank its {parts}"
+        else f"the bits rank its {parts}, but do not explain it"
     )
     return f"{alone}, {as_much} with {what} ({given}): {follows}."
 
