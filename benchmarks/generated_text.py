@@ -23,6 +23,7 @@ import torch
 
 from benchmarks.page import RESULTS, keep, machine
 from captum_iba.compare import PromptComparison, compare_prompts
+from captum_iba.compare.prompt_comparison import PromptRow
 from captum_iba.methods.prompt_methods import PROMPT_METHODS
 from captum_iba.text import GenerationExplainer
 from captum_iba.text.generation import GREEDY
@@ -65,7 +66,11 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", choices=list(PROMPT_METHODS), default=list(PROMPT_METHODS))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--folder", type=Path, required=True, help="of the rows")
+    parser.add_argument("--finished", action="store_true", help="measure nothing: the table of the rows in the folder")
     options = parser.parse_args()
+    if options.finished:
+        write(options, finished(options.folder, options.methods), "")
+        return
     explainer = GenerationExplainer.from_pretrained(options.model)
     texts, questions, answers = zip(*prompts(options), strict=True)
     pairs = zip(texts, questions, strict=True)
@@ -80,9 +85,22 @@ def main() -> None:
         folder=options.folder,
         on_row=lambda count: print(f"{count} of {len(asked) * len(options.methods)} rows", flush=True),
     )
-    body = comparison.to_markdown()
-    if options.task == "fact":
-        body += f"\n{facts_found(explainer, comparison, asked, answers)}"
+    facts = f"\n{facts_found(explainer, comparison, asked, answers)}" if options.task == "fact" else ""
+    write(options, comparison, facts)
+
+
+def finished(folder: Path, methods: list[str]) -> PromptComparison:
+    """The rows that a run has kept of these methods, of the prompts that have one of each."""
+    lines = (folder / "rows.jsonl").read_text(encoding="utf-8").splitlines()
+    contents = [json.loads(line) for line in lines]
+    rows = [PromptRow(**{name: value for name, value in row.items() if name != "code"}) for row in contents]
+    whole = {row.prompt for row in rows if {other.method for other in rows if other.prompt == row.prompt} >= {*methods}}
+    return PromptComparison(tuple(methods), tuple(row for row in rows if row.prompt in whole and row.method in methods))
+
+
+def write(options: argparse.Namespace, comparison: PromptComparison, facts: str) -> None:
+    """Write the table and its rows."""
+    body = comparison.to_markdown() + facts
     name = f"generated_{Path(options.model).name}_{options.task}_{options.by}"
     title = f"Generated text: {Path(options.model).name}, {options.task}, by {options.by}"
     rows = [asdict(row) for row in comparison.rows]
