@@ -17,7 +17,7 @@ from captum_iba.text.classifier import Classifier
 from captum_iba.text.encoding import EncodedText
 from captum_iba.text.heads import TARGET_ROW, with_row
 from captum_iba.text.result import DeletionCheck, TextAttribution
-from captum_iba.visualization.words import is_punctuation, ranked_words, ranking
+from captum_iba.visualization.words import is_punctuation, n_covering, ranked_words, ranking
 
 N_RANDOM = 10
 """Number of draws of random words in a check by deletion; where there are at most so many sets, each is taken once."""
@@ -86,7 +86,8 @@ def check_by_deletion(
     leading, _ = ranked_words(attribution)
     seed = int(attribution.settings.get("seed", 0)) % 2**63
     order = np.array(ranking(attribution))
-    n_leading = len(leading)
+    # No word leads where hardly anything is needed: few are deleted then, which lead if they matter all the same.
+    n_leading = len(leading) or min(n_covering(attribution.word_shares), max(1, round(len(order) / 9)))
     own = np.zeros(len(order), dtype=bool)
     if about is not None:
         column = about.number if about.kind == "value" else 1

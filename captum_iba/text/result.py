@@ -99,8 +99,8 @@ class DeletionCheck:
     """Target probability of a text without some of its words: the degradation test of one attribution.
 
     Attributes:
-        n_words (int): Number of words that are deleted: those with 80% of the bits, at most half of all words; one in
-            nine where the model needs hardly anything.
+        n_words (int): Number of words that are deleted: those with 80% of the bits, at most half of all words, and one
+            in nine where the model needs hardly anything.
         probability (float): With all words.
         without_leading (float): Without the words with the most bits.
         without_least (float): Without the words with the fewest bits.

@@ -23,7 +23,7 @@ from captum_iba.text.json_result import JsonResult
 from captum_iba.vision.grids import resize_map
 from captum_iba.vision.images import Pixels, pixels_of_png, png_bytes
 from captum_iba.vision.regions import Regions, sum_per_region
-from captum_iba.visualization.pieces import COVERED, LARGE_DROP, format_number, is_lost, unexplained
+from captum_iba.visualization.pieces import COVERED, LARGE_DROP, format_number, is_lost, is_unexplained, unexplained
 from captum_iba.visualization.sentences import check_sentence
 from captum_iba.visualization.terminal import printable
 
@@ -330,8 +330,10 @@ class ImageAttribution(JsonResult):
                 "nothing; look at the check, or name an earlier layer."
             )
         if not self.lost_prediction:
-            measured, probability = f"the probability of {target}", self.target_probability
-            return unexplained(measured, "this image", "regions", probability, self.closed_probability)
+            probability, closed = self.target_probability, self.closed_probability
+            follows = "the bits rank its regions, but do not explain it"
+            said = unexplained(f"the probability of {target}", "this image", probability, closed, follows)
+            return said if is_unexplained(probability, closed) else ""
         return (
             f"The mask closes too much: with these bits alone the probability of {target} is {masked}, and without "
             f"any {self.closed_probability:.1%}; bits may miss what decides. Look at the check, or lower beta."

@@ -29,6 +29,7 @@ _DECREASED = 0.85  # of a probability: what a check finds is no small change
 # A class that is not predicted and has less is not one that words can take away.
 _RULED_OUT, _IMPROBABLE = 0.01, 0.05
 _FLOORS = 10
+_NEAR_FLOOR = 2  # floors above the floor
 _PARTS = 4  # ten floors that are more than a quarter of an open token are no small number of bits
 COVERED = 0.8
 """Share of the bits above the floor that the parts hold which a reader is shown first."""
@@ -292,7 +293,7 @@ def through_the_mask(attribution: DrawableBits) -> str:
     if closed is None:
         return through
     through += f", and without any {format_probability(closed)}"
-    lowers = masked > probability + LARGE_DROP >= closed
+    lowers = masked > max(probability, closed) + LARGE_DROP
     return f"{through}: what the mask removed lowers it" if lowers else through
 
 
@@ -326,14 +327,34 @@ def remark(attribution: DrawableBits) -> str:
         return f"Hardly any bits above the floor pass the mask: {through}.{advice}"
     if few and closed is None:
         return HARDLY_ANYTHING
-    sentences = [unexplained(attribution.measured, "this text", "words", probability, closed, few)]
-    if sentences[0] and attribution.layer_index:
-        sentences.append("At this layer special tokens, which have no bottleneck, have read the other words already.")
-    if sentences[0] and few and (check := attribution.check) is not None:
-        least = min(check.without_leading, check.without_random, check.without_least)
-        if least < _DECREASED * check.probability:
-            sentences.append("Deleting words lowers it all the same: see the check.")
-    return " ".join(filter(None, sentences))
+    if is_unexplained(probability, closed, few):
+        assert closed is not None
+        return _unexplained(attribution, closed, few)
+    if few and _largest(tuple(parts(attribution))) < _NEAR_FLOOR * attribution.unneeded_bits:
+        floor = format_number(attribution.unneeded_bits)
+        return f"No word has clearly more bits than the floor, {floor} bits per token: the percentages say little."
+    return ""
+
+
+def _unexplained(attribution: DrawableBits, closed: float, few: bool) -> str:
+    """What is said where a closed mask gives the target (nearly) as much as the text; the check may say more."""
+    check, what = attribution.check, "this text"
+    least = math.inf
+    if check is not None:
+        tried = (check.without_leading, check.without_random, check.without_least, *check.without_each)
+        least = min(tried) / check.probability if check.probability > 0 else math.inf
+    follows = "the bits rank its words, but do not explain it"
+    if attribution.layer_index:
+        follows = (
+            "at this layer special tokens, which have no bottleneck, have read the other words already, and the mask "
+            "cannot tell which words are needed"
+        )
+    elif few:
+        follows = f"the model needs hardly anything of {what}"
+        if least < _DECREASED:
+            follows = "no word has many bits, and they do not explain it"
+    sentence = unexplained(attribution.measured, what, attribution.target_probability, closed, follows)
+    return f"{sentence} Deleting words lowers it all the same: see the check." if least < _DECREASED else sentence
 
 
 def is_unexplained(probability: float, closed: float | None, few: bool = False) -> bool:
@@ -346,30 +367,21 @@ def is_unexplained(probability: float, closed: float | None, few: bool = False) 
     return few or closed >= probability - _SMALL_DROP
 
 
-def unexplained(
-    measured: str, what: str, parts: str, probability: float, closed: float | None, few: bool = False
-) -> str:
-    """A sentence where average activations alone give the target as much as the input; empty for others.
+def unexplained(measured: str, what: str, probability: float, closed: float, follows: str) -> str:
+    """A sentence where average activations alone give the target (nearly) as much as the input.
 
     Args:
         measured (str): "the probability of positive".
-        what, parts (str): "this text" and "words", or "this image" and "regions".
-        probability, closed (float): With the input, and through a closed mask, None if that is not known.
-        few (bool): Whether no part has clearly more bits than the floor. Default: False.
+        what (str): "this text" or "this image".
+        probability, closed (float): With the input, and through a closed mask.
+        follows (str): What follows from it, where the input does not lower the probability.
     """
-    if closed is None or not is_unexplained(probability, closed, few):
-        return ""
     alone = f"With average activations alone {measured} is {format_probability(closed)}"
     given = format_probability(probability)
     if closed > probability + LARGE_DROP:
         return f"{alone}, more than with {what} ({given}): {what} lowers it."
     as_much = "nearly as much as" if closed >= probability - _SMALL_DROP else "not much less than"
     as_much = "no less than" if closed >= probability else as_much
-    follows = (
-        f"the model needs hardly anything of {what}"
-        if few
-        else f"the bits rank its {parts}, but do not explain it"
-    )
     return f"{alone}, {as_much} with {what} ({given}): {follows}."
 
 

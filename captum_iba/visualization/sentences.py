@@ -101,6 +101,9 @@ def _alone(attribution: DrawableBits) -> str:
     said = []
     if strongest.without <= min(_MOST * leading[0].without, _SAME * check.probability):
         said.append(f"{_named([strongest])} lowers the probability most, to {format_probability(strongest.without)}")
+    if len(leading) > 1 and strongest.without <= _MUCH * check.without_leading:
+        more_than_all = f"{_named([strongest], 'to')} lowers it more than all of them together"
+        said = [more_than_all]
     if raising:
         said.append(f"{_named(raising, 'to')} raise{'s' * (len(raising) == 1)} it")
     number = f"{'first ' * (len(leading) < len(every))}{len(leading)} leading word{'s' * (len(leading) > 1)}"
@@ -176,7 +179,8 @@ def _without_least(attribution: DrawableBits) -> str:
     more = ", …" if len(least) > _MOST_OPPONENTS else ""
     words_with_fewest = f"the word{'s' * (len(least) > 1)} with the fewest bits ({named}{more})"
     if falls:
-        return f"Without {words_with_fewest} it falls, too: the model needs more than their bits say."
+        their = "their" if len(least) > 1 else "its"
+        return f"Without {words_with_fewest} it falls, too: the model needs more than {their} bits say."
     they = "together they" if len(least) > 1 else "it"
     rises_to = f"rises to {format_probability(check.without_least)}"
     return f"Without {words_with_fewest} it {rises_to}: {they} may speak against {attribution.target_label}."
@@ -254,10 +258,13 @@ def check_sentence(
         return f"{sentence} The model {gives} with all {noun}s, too: there is little to explain."
     if of_all:
         return sentence
-    if can_contradict and check.without_leading >= check.without_random:
+    if can_contradict and not confirms(check):
+        others = at_random.removeprefix(several)
+        if check.without_leading < check.without_random:
+            others = f"the {words} with the fewest bits"
         sentence += (
-            f" Deleting the leading {words} lowers it no more than deleting {at_random.removeprefix(several)}: "
-            "the check does not confirm this order."
+            f" Deleting the leading {words} lowers it no more than deleting {others}: the check does not confirm this "
+            "order."
         )
     elif can_contradict and left > _SAME:
         sentence += f" The check does not confirm this order: the model does not depend on the leading {words} alone."
@@ -266,6 +273,11 @@ def check_sentence(
             f" The check confirms this order weakly: most of the probability is left without the leading {words}."
         )
     return sentence
+
+
+def confirms(check: DrawableCheck) -> bool:
+    """Whether the probability is lower without the leading words than without others, at random or the least."""
+    return check.without_leading < min(check.without_random, check.without_least)
 
 
 VERDICTS = ("falls", "falls a little", "not confirmed")
@@ -283,7 +295,7 @@ def verdict(attribution: DrawableBits) -> str:
     if check.n_words == len(_deletable(attribution)):
         return ""
     left = check.without_leading / check.probability
-    if check.without_leading >= check.without_random or left > _SAME:
+    if not confirms(check) or left > _SAME:
         return VERDICTS[2]
     return VERDICTS[1] if left > _MOST else VERDICTS[0]
 
@@ -292,7 +304,8 @@ def only_together(attribution: DrawableBits) -> bool:
     """Whether the probability falls without the leading words, and without none of them alone."""
     leading = [row for row in ranked_words(attribution)[0] if row.alone]
     falls = verdict(attribution) in VERDICTS[:2]
-    return falls and len(leading) > 1 and sum(map(len, _without_effect_alone(attribution))) == len(leading)
+    all_tried = len(leading) == len(ranked_words(attribution)[0]) > 1
+    return falls and all_tried and sum(map(len, _without_effect_alone(attribution))) == len(leading)
 
 
 def verdicts(attributions: Sequence[DrawableBits]) -> str:
@@ -301,7 +314,11 @@ def verdicts(attributions: Sequence[DrawableBits]) -> str:
     if (n_judged := len(attributions) - counts[""]) < 2:
         return ""
     falls, little, not_confirmed = (counts[said] for said in VERDICTS)
-    unexplained = sum(is_unexplained(item.target_probability, item.closed_probability) for item in attributions)
+    unexplained = sum(
+        is_unexplained(item.target_probability, item.closed_probability)
+        for item in attributions
+        if not is_improbable(item)
+    )
     said = [
         (falls, f"falls to less than 85% of its value in {falls}"),
         (little, f"falls a little in {little}"),
@@ -327,7 +344,7 @@ def percentage_note(attribution: DrawableBits) -> str:
         of_words = any(token.special and token.bits for token in attribution.tokens)
         return "Percentages: of the bits of all words, without special tokens." if of_words else ""
     floor = format_number(attribution.unneeded_bits)
-    return f"Percentages count only the bits above {floor}, the floor: what a token keeps that is not needed."
+    return f"Percentages count only the bits above the floor, {floor} per token: what a token keeps that is not needed."
 
 
 def preset_note(attribution: DrawableBits) -> str:

@@ -138,11 +138,19 @@ def ranked_words(attribution: DrawableBits) -> tuple[list[RankedWord], list[Rank
     rows = [rows[i]._replace(tied=not all(same_order[max(0, rank - 1) : rank + 1])) for rank, i in enumerate(order)]
     if needs_hardly_anything(attribution):
         return [], [row._replace(in_percent=False) for row in rows]
-    count, covered = 0, 0.0
-    while count < len(rows) and covered < COVERED and rows[count].share > 0:
-        covered += rows[count].share
-        count += 1
+    count = n_covering(shares)
     return rows[:count], rows[count:]
+
+
+def n_covering(shares: Any) -> int:
+    """How many words, those with the largest shares, hold 80% of the bits above the floor."""
+    count, covered = 0, 0.0
+    for share in sorted(map(float, shares), reverse=True):
+        if covered >= COVERED or not share > 0:
+            break
+        covered += share
+        count += 1
+    return count
 
 
 def nearly_tied(attribution: DrawableBits) -> list[int]:

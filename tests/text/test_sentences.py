@@ -69,11 +69,12 @@ def test_what_is_said_where_no_word_has_many_bits(changes, said, hardly):
 def test_a_check_that_finds_more_than_the_bits_is_pointed_to():
     close = {"target_probability": 0.95, "masked_probability": 0.95, "closed_probability": 0.94}
     result = attribution("a b c d", bits=[2.0, 3.0, 2.0, 2.0], **FEW, **close)
-    points = "Deleting words lowers it all the same: see the check."
-    for without, said in (((0.94, 0.94, 0.94), False), ((0.94, 0.94, 0.5), True), ((0.2, 0.94, 0.94), False)):
+    points = "do not explain it. Deleting words lowers it all the same: see the check."
+    for without, said in (((0.94, 0.94, 0.94), False), ((0.94, 0.94, 0.5), True), ((0.2, 0.94, 0.94), True)):
         check = DeletionCheck(1, 0.95, *without, 10, (without[0], 0.94, 0.94, 0.94))
         one = replace(result, check=check)
         assert (points in str(one)) is said
+        assert ("the model needs hardly anything of this text" in str(one)) is (without == (0.94, 0.94, 0.94))
         # Where the first word matters, it leads.
         assert needs_hardly_anything(one) is (without[0] == 0.94)
     # What the check has deleted first is not said to be hidden.
@@ -89,8 +90,40 @@ def test_at_a_deep_layer_special_tokens_have_read_the_text(film_explainer):
     explainer.estimate_statistics(["A dull film.", "A wonderful film.", "A boring, awful plot."])
     result = explainer.explain("A dull, boring film.")
     assert result.closed_probability == pytest.approx(result.target_probability, abs=1e-4)
-    said = "At this layer special tokens, which have no bottleneck, have read the other words already."
+    said = "have read the other words already, and the mask cannot tell which words are needed."
     assert said in str(result) and said not in str(film_explainer.explain("A dull, boring film."))
+
+
+def test_an_order_in_which_the_last_words_matter_more_is_not_confirmed():
+    """.94 fell to .72 without the leading words, to .12 without those with the fewest bits, and "falls" was said."""
+    result = attribution("a b c d", bits=[90.0, 20.0, 2.0, 2.0], unneeded_bits=1.0, open_bits=200.0)
+    for least, said in ((0.12, "not confirmed"), (0.93, "falls")):
+        one = replace(result, check=DeletionCheck(1, 0.94, 0.7, least, 0.8, 10))
+        assert one.verdict == said
+        told = "no more than deleting the word with the fewest bits: the check does not confirm this order."
+        assert (told in str(one)) is (least == 0.12)
+
+
+def test_a_word_that_lowers_it_more_than_all_together_is_named():
+    """Without two words .815 became .808, and without the first of them alone .143: no sentence said so."""
+    result = attribution("a b c d", bits=[50.0, 60.0, 2.0, 2.0], unneeded_bits=1.0, open_bits=200.0)
+    one = replace(result, check=DeletionCheck(2, 0.815, 0.808, 0.8, 0.81, 10, (0.143, 0.8, 0.81, 0.81)))
+    assert '"b" (word 2, to 14.3%) lowers it more than all of them together' in str(one)
+
+
+def test_bits_near_the_floor_say_little():
+    kept = {"target_probability": 0.95, "masked_probability": 0.94, "closed_probability": 0.6}
+    for bits, said in (([2.0, 1.5], True), ([6.0, 1.5], False)):
+        result = attribution("a b", bits=bits, **FEW, **kept)
+        assert ("No word has clearly more bits than the floor, 1.00 bits per token" in str(result)) is said
+
+
+def test_the_summary_counts_what_the_texts_say():
+    """ "In 5 average activations give the class as much" stood above texts of which none said so."""
+    improbable = attribution("a b", bits=[30.0, 2.0], **FEW, target_probability=0.004, closed_probability=0.08)
+    check = DeletionCheck(1, 0.9, 0.2, 0.9, 0.9, 10)
+    likely = attribution("a b", bits=[30.0, 2.0], **FEW, target_probability=0.9, closed_probability=0.1, check=check)
+    assert "average activations" not in token_page([likely, likely, improbable]).partition("How to read this")[0]
 
 
 def test_unknown_words_are_named(film_explainer):

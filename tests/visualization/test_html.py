@@ -162,7 +162,7 @@ def test_words_without_a_number_or_with_a_spread_are_no_zeros():
 def test_percentages_are_explained():
     one = attribution("floor some most", bits=[2.0, 27.0, 52.0], unneeded_bits=2.0)
     assert " 66.7%      52.00 bits" in str(one)
-    assert "Percentages count only the bits above 2.00, the floor: what a token keeps" in str(one)
+    assert "Percentages count only the bits above the floor, 2.00 per token: what a token keeps" in str(one)
     assert "Percentages" not in str(attribution("a film"))  # of the total
     released = attribution("a film")
     tokens = (dataclasses.replace(released.tokens[0], bits=9.0), *released.tokens[1:])
