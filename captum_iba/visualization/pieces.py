@@ -354,7 +354,10 @@ def _unexplained(attribution: DrawableBits, closed: float, few: bool) -> str:
         if least < _DECREASED:
             follows = "no word has many bits, and they do not explain it"
     sentence = unexplained(attribution.measured, what, attribution.target_probability, closed, follows)
-    return f"{sentence} Deleting words lowers it all the same: see the check." if least < _DECREASED else sentence
+    if least >= _DECREASED:
+        return sentence
+    how = "further" if closed > attribution.target_probability + LARGE_DROP else "all the same"
+    return f"{sentence} Deleting words lowers it {how}: see the check."
 
 
 def is_unexplained(probability: float, closed: float | None, few: bool = False) -> bool:
