@@ -408,10 +408,11 @@ class TextExplainer:
         """Compute the fingerprint again if the model has changed, and warn, once, if its statistics are of before."""
         statistics = self._statistics or ()
         models = {feature_statistics.model for feature_statistics in statistics if feature_statistics.model is not None}
-        # The mark is cheap; the fingerprint reads all weights.
-        if models and self._change_mark != (mark := layer_statistics.change_mark(self.classifier)):
+        # The mark is cheap; the fingerprint reads all weights. Results have it, whatever the statistics know.
+        mark = layer_statistics.change_mark(self.classifier)
+        if self._fingerprint is None or self._change_mark != mark:
             self._change_mark, self._fingerprint = mark, self.fingerprint()
-            self._outdated = models != {self._fingerprint}
+            self._outdated = bool(models) and models != {self._fingerprint}
         if warn and self._outdated:
             self._outdated = False
             warn_user(

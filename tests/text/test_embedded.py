@@ -30,6 +30,17 @@ def test_it_has_statistics_of_every_layer():
         embedded_statistics(13)
 
 
+def test_results_have_the_fingerprints_of_the_model_and_of_the_statistics():
+    """Statistics that do not know their model left the model out of the result."""
+    explainers = [
+        TextExplainer.from_pretrained(embedded_model_path(), layer=layer, statistics=embedded_statistics(layer))
+        for layer in (8, 9)
+    ]
+    first, second = (explainer.explain("A dull film.", n_steps=1).provenance for explainer in explainers)
+    assert first["model_fingerprint"] == second["model_fingerprint"] == explainers[0].fingerprint()
+    assert first["statistics_fingerprint"] != second["statistics_fingerprint"]
+
+
 def test_the_demo_texts_are_short():
     assert 4 <= len(demo_texts()) <= 5
     assert all(40 < len(text) < 200 for text in demo_texts())
