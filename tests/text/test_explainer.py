@@ -261,7 +261,8 @@ def test_published_presets_have_one_layer_unless_several_are_named(bert, wordpie
     every, named = TextExplainer(bert, wordpiece), TextExplainer(bert, wordpiece, layer=[1, 2])
     for explainer in (every, named):
         explainer.estimate_statistics(TEXTS)
-    third = TextExplainer(bert, wordpiece, layer=3, statistics=every.statistics[2])
+    third = TextExplainer(bert, wordpiece, layer=3)
+    third.use_statistics(every.statistics[2], source=f"{len(TEXTS)} texts")
     for preset in ("paper", "as_released"):
         found = every.explain(TEXTS[0], preset=preset, **QUICK)
         assert found == third.explain(TEXTS[0], preset=preset, **QUICK)
