@@ -17,12 +17,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from captum_iba._files import write_text
 from captum_iba.attr.optimizer import AT_FLOOR
 from captum_iba.text.encoding import join_words, scores_per_word
 from captum_iba.text.json_result import JsonResult, json_number, json_safe
 from captum_iba.visualization.pieces import has_characters, remark
-from captum_iba.visualization.sentences import notes, percentage_note, preset_note, verdict
+from captum_iba.visualization.sentences import findings, notes, percentage_note, preset_note, verdict
 from captum_iba.visualization.terminal import printable
 from captum_iba.visualization.words import counted, ranked_words, ranking, word_records
 
@@ -401,12 +400,13 @@ class TextAttribution(JsonResult):
         """The result as plain Python for JSON: NaN becomes None, infinity "inf" or "-inf".
 
         It has what pages and terminals show, too: of each word its ``place`` ("word 2"), ``share`` and ``rank`` from 1,
-        the ``verdict`` of the check, and ``sentences``.
+        the ``verdict`` of the check, ``sentences``, and their codes as ``findings``
+        (:func:`captum_iba.visualization.sentences.findings`).
         """
         content = dataclasses.asdict(self)
         content["settings"], content["provenance"] = dict(self.settings), dict(self.provenance)
         content["words"], content["total_bits"] = word_records(self), self.total_bits
-        content["verdict"], content["sentences"] = self.verdict, self.sentences
+        content |= {"verdict": self.verdict, "findings": findings(self), "sentences": self.sentences}
         return {"format": _FORMAT, **json_safe(content)}
 
     @classmethod
@@ -482,9 +482,9 @@ class TextAttribution(JsonResult):
 
     def save_html(self, path: str | os.PathLike[str]) -> Path:
         """Write a self-contained page with the colored text and its words; returns its path."""
-        from captum_iba.visualization import token_page
+        from captum_iba.visualization import save_token_page
 
-        return write_text(path, token_page([self]))
+        return save_token_page([self], path)
 
 
 def finite(bits: float) -> float:

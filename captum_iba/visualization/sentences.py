@@ -13,6 +13,7 @@ from captum_iba.visualization.pieces import (
     format_probability,
     is_improbable,
     is_unexplained,
+    lost_prediction,
     needs_hardly_anything,
     remark,
     through_the_mask,
@@ -300,6 +301,40 @@ def verdict(attribution: DrawableBits) -> str:
     return VERDICTS[1] if left > _MOST else VERDICTS[0]
 
 
+def findings(attribution: DrawableBits) -> list[str]:
+    """What the sentences of an explanation say, as codes that do not change with their wording, in this order.
+
+    - ``truncated``: tokens were not read.
+    - ``unknown_words``: words that the tokenizer does not know.
+    - ``prediction_lost``: the mask keeps too little of the probability.
+    - ``improbable_target``: there is little to explain.
+    - ``hardly_anything_needed``: no word has many bits, and average activations give the class not much less.
+    - ``unexplained``: average activations alone give the class (nearly) as much as the text.
+    - ``near_tie``: with other statistics another word may lead.
+    - ``weakly_confirmed``, ``not_confirmed``: what the check says of the order.
+    - ``hidden_evidence``: a word with few bits matters when it is deleted alone.
+    """
+    said = verdict(attribution)
+    codes = {
+        "truncated": attribution.tokens_truncated > 0,
+        "unknown_words": _unknown(attribution),
+        "prediction_lost": lost_prediction(attribution),
+        "improbable_target": is_improbable(attribution),
+        "hardly_anything_needed": needs_hardly_anything(attribution) and not is_improbable(attribution),
+        "unexplained": _is_unexplained(attribution),
+        "near_tie": len(ranked_words(attribution)[0][: len(nearly_tied(attribution))]) > 1,
+        "weakly_confirmed": said == VERDICTS[1],
+        "not_confirmed": said == VERDICTS[2],
+        "hidden_evidence": attribution.check is not None and _hidden(attribution),
+    }
+    return [code for code, holds in codes.items() if holds]
+
+
+def _is_unexplained(attribution: DrawableBits) -> bool:
+    probability, closed = attribution.target_probability, attribution.closed_probability
+    return is_unexplained(probability, closed) and not is_improbable(attribution)
+
+
 def only_together(attribution: DrawableBits) -> bool:
     """Whether the probability falls without the leading words, and without none of them alone."""
     leading = [row for row in ranked_words(attribution)[0] if row.alone]
@@ -314,11 +349,7 @@ def verdicts(attributions: Sequence[DrawableBits]) -> str:
     if (n_judged := len(attributions) - counts[""]) < 2:
         return ""
     falls, little, not_confirmed = (counts[said] for said in VERDICTS)
-    unexplained = sum(
-        is_unexplained(item.target_probability, item.closed_probability)
-        for item in attributions
-        if not is_improbable(item)
-    )
+    unexplained = sum(map(_is_unexplained, attributions))
     said = [
         (falls, f"falls to less than 85% of its value in {falls}"),
         (little, f"falls a little in {little}"),

@@ -143,3 +143,27 @@ def test_json_has_the_probability_without_each_word(film_explainer):
         if word["word"].isalpha():
             alone = film_explainer.explain(text, target="negative", n_steps=0).target_probability
             assert word["without"] == pytest.approx(alone, abs=1e-4), number
+
+
+def test_findings_are_codes_of_what_is_said(film_explainer):
+    """An auditor could not filter by sentences."""
+    kept = {"target_probability": 0.9, "masked_probability": 0.88, "closed_probability": 0.2}
+    plain = attribution("a b c d", bits=[90.0, 20.0, 2.0, 2.0], **FEW, **kept)
+    check = DeletionCheck(1, 0.9, 0.2, 0.9, 0.9, 10)
+    confirmed = replace(plain, check=check)
+    assert plain.to_dict()["findings"] == confirmed.to_dict()["findings"] == []
+    for changes, code in (
+        ({"tokens_truncated": 3}, "truncated"),
+        ({"masked_probability": 0.3}, "prediction_lost"),
+        ({"target_probability": 0.002, "masked_probability": 0.002, "closed_probability": 0.0}, "improbable_target"),
+        ({"closed_probability": 0.89}, "unexplained"),
+        ({"check": replace(check, without_leading=0.8)}, "weakly_confirmed"),
+        ({"check": replace(check, without_least=0.1)}, "not_confirmed"),
+        ({"check": replace(check, without_each=(0.2, 0.9, 0.3, 0.9))}, "hidden_evidence"),
+    ):
+        assert replace(confirmed, **changes).to_dict()["findings"] == [code]
+    close = attribution("a b", bits=[30.0, 29.0], **FEW, **kept)
+    assert close.to_dict()["findings"] == ["near_tie"]
+    few = attribution("a b", bits=[2.0, 1.0], **FEW, **{**kept, "closed_probability": 0.8})
+    assert few.to_dict()["findings"] == ["hardly_anything_needed"]
+    assert "unknown_words" in film_explainer.explain("A dull 电 film").to_dict()["findings"]
