@@ -293,7 +293,7 @@ class GenerationAttribution(JsonResult):
             return ""
         count = self.check.n_parts
         can_contradict, of_all = bool(self.leading), count == len(self.parts)
-        return check_sentence(self.check, count, "the probability", "part", len(self.leading), can_contradict, of_all)
+        return check_sentence(self.check, count, "the probability", "part", None, can_contradict, of_all)
 
     def to_dict(self) -> dict[str, Any]:
         """The result as plain Python for JSON, with the share and rank of each part, and the sentences."""
