@@ -401,7 +401,7 @@ class TextAttribution(JsonResult):
 
         It has what pages and terminals show, too: of each word its ``place`` ("word 2"), ``share`` and ``rank`` from 1,
         the ``verdict`` of the check, ``sentences``, and their codes as ``findings``
-        (:func:`captum_iba.visualization.sentences.findings`).
+        (``captum_iba.visualization.sentences.findings``).
         """
         content = dataclasses.asdict(self)
         content["settings"], content["provenance"] = dict(self.settings), dict(self.provenance)
