@@ -26,6 +26,7 @@ def find_statistics(
     """Give the explainer its statistics, and say which: of a file, those in the package, or none yet."""
     from captum_iba.demo import embedded_statistics
     from captum_iba.text import cached_statistics
+    from captum_iba.text.statistics import source_of
 
     if source is not None:
         # The columns are those of --file, if this file has columns at all.
@@ -37,7 +38,7 @@ def find_statistics(
             texts, pairs = [texts[i] for i in chosen], None if pairs is None else [pairs[i] for i in chosen]
         of_all = "" if len(texts) == count else f"{len(texts)} of "
         note(f"statistics of {of_all}the {count} text{'s' * (count != 1)} of {source}", quiet)
-        named = f"{len(texts):,} text{'s' * (len(texts) != 1)} of {source.name}"
+        named = f"{source_of(texts)} of {source.name}"
         path, was_cached = cached_statistics(
             explainer, texts, pairs=pairs, source=named, show_progress=not quiet and sys.stderr.isatty()
         )

@@ -331,9 +331,10 @@ class ImageAttribution(JsonResult):
             )
         if not self.lost_prediction:
             probability, closed = self.target_probability, self.closed_probability
+            if not is_unexplained(probability, closed):
+                return ""
             follows = "the bits rank its regions, but do not explain it"
-            said = unexplained(f"the probability of {target}", "this image", probability, closed, follows)
-            return said if is_unexplained(probability, closed) else ""
+            return unexplained(f"the probability of {target}", "this image", probability, closed, follows)
         return (
             f"The mask closes too much: with these bits alone the probability of {target} is {masked}, and without "
             f"any {self.closed_probability:.1%}; bits may miss what decides. Look at the check, or lower beta."
