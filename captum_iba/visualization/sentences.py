@@ -55,7 +55,7 @@ def notes(attribution: DrawableBits, listed: int | None = None) -> list[str]:
         else:
             legend = "; ".join(filter(None, ["±: standard deviation over them", tied]))
             sentences.append(f"{_leader(attribution)} ({legend}).")
-    elif len(close := ranked_words(attribution)[0][: len(nearly_tied(attribution))]) > 1:
+    elif close := _close(attribution):
         of = "texts like yours" if has_neutral_statistics(attribution) else "other texts"
         named = _named(close) if len(close) <= _NAMED else f"The first {len(close)} words"
         sentences.append(f"{named} are close: with statistics of {of} another of them may lead.")
@@ -77,6 +77,12 @@ def notes(attribution: DrawableBits, listed: int | None = None) -> list[str]:
     if through and THESE_ALONE not in remark(attribution):
         sentences.append(f"{through[0].upper()}{through[1:]}.")
     return sentences
+
+
+def _close(attribution: DrawableBits) -> list[RankedWord]:
+    """The leading words that other statistics may order otherwise; none where repeats have tried that."""
+    close = ranked_words(attribution)[0][: len(nearly_tied(attribution))]
+    return close if len(close) > 1 and not len(attribution.repeated_shares) else []
 
 
 def _unknown(attribution: DrawableBits) -> str:
@@ -103,8 +109,8 @@ def _alone(attribution: DrawableBits) -> str:
     if strongest.without <= min(_MOST * leading[0].without, _SAME * check.probability):
         said.append(f"{_named([strongest])} lowers the probability most, to {format_probability(strongest.without)}")
     if len(leading) > 1 and strongest.without <= _MUCH * check.without_leading:
-        more_than_all = f"{_named([strongest], 'to')} lowers it more than all of them together"
-        said = [more_than_all]
+        together = "all of them" if check.n_words >= len(every) else f"the first {check.n_words}"
+        said = [f"{_named([strongest], 'to')} lowers it more than {together} together"]
     if raising:
         said.append(f"{_named(raising, 'to')} raise{'s' * (len(raising) == 1)} it")
     number = f"{'first ' * (len(leading) < len(every))}{len(leading)} leading word{'s' * (len(leading) > 1)}"
@@ -322,7 +328,7 @@ def findings(attribution: DrawableBits) -> list[str]:
         "improbable_target": is_improbable(attribution),
         "hardly_anything_needed": needs_hardly_anything(attribution) and not is_improbable(attribution),
         "unexplained": _is_unexplained(attribution),
-        "near_tie": len(ranked_words(attribution)[0][: len(nearly_tied(attribution))]) > 1,
+        "near_tie": _close(attribution),
         "weakly_confirmed": said == VERDICTS[1],
         "not_confirmed": said == VERDICTS[2],
         "hidden_evidence": attribution.check is not None and _hidden(attribution),

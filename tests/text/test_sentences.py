@@ -109,6 +109,10 @@ def test_a_word_that_lowers_it_more_than_all_together_is_named():
     result = attribution("a b c d", bits=[50.0, 60.0, 2.0, 2.0], unneeded_bits=1.0, open_bits=200.0)
     one = replace(result, check=DeletionCheck(2, 0.815, 0.808, 0.8, 0.81, 10, (0.143, 0.8, 0.81, 0.81)))
     assert '"b" (word 2, to 14.3%) lowers it more than all of them together' in str(one)
+    # The check deletes half of the words at most, though more may lead.
+    three = attribution("a b c d", bits=[50.0, 60.0, 50.0, 2.0], unneeded_bits=1.0, open_bits=200.0)
+    one = replace(three, check=DeletionCheck(2, 0.815, 0.808, 0.8, 0.81, 10, (0.143, 0.8, 0.81, 0.81)))
+    assert '"b" (word 2, to 14.3%) lowers it more than the first 2 together' in str(one)
 
 
 def test_bits_near_the_floor_say_little():
@@ -164,6 +168,8 @@ def test_findings_are_codes_of_what_is_said(film_explainer):
         assert replace(confirmed, **changes).to_dict()["findings"] == [code]
     close = attribution("a b", bits=[30.0, 29.0], **FEW, **kept)
     assert close.to_dict()["findings"] == ["near_tie"]
+    repeated = replace(close, repeats=((0.0, 30.0, 29.0), (0.0, 30.0, 29.0)))
+    assert repeated.to_dict()["findings"] == [] and "are close" not in str(repeated)
     few = attribution("a b", bits=[2.0, 1.0], **FEW, **{**kept, "closed_probability": 0.8})
     assert few.to_dict()["findings"] == ["hardly_anything_needed"]
     assert "unknown_words" in film_explainer.explain("A dull 电 film").to_dict()["findings"]
