@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+import typer
 from datasets import ClassLabel, Dataset, Features, Value
 from typer.testing import CliRunner
 
@@ -387,6 +388,16 @@ def test_version_and_help():
     of_compare = " ".join(run("compare", "--help").stdout.replace("│", " ").split())
     assert "--statistics-from" in of_compare and "lime 1000 forward passes" in of_compare
     assert all(command in run("--help").stdout for command in ("explain", "compare", "report", "demo"))
+
+
+def test_the_help_has_the_options_of_every_command_in_sections():
+    for command in typer.main.get_command(cli.app).commands:
+        said = run(command, "--help").stdout
+        assert "\nExecution:\n" in said and "\nOptions:\n" not in said, command
+    said = run("explain", "--help").stdout
+    sections = ["Arguments", "Input", "What is explained", "Models with other heads", "Methods", "Results", "Execution"]
+    assert sorted(sections, key=said.index) == sections
+    assert said.index("\nResults:") < said.index("  --json ") < said.index("\nExecution:") < said.index("  --help ")
 
 
 def test_examples_of_the_help_are_options():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from importlib.util import find_spec
 from typing import Annotated
 
@@ -21,7 +22,8 @@ except ModuleNotFoundError as missing:
         'run: pip install "captum-iba[text]"'
     )
 
-from captum_iba.cli.common import CommandWithTexts, print_error
+from captum_iba.cli.command import Command, CommandWithTexts
+from captum_iba.cli.common import print_error
 from captum_iba.cli.compare import COMPARE_EXAMPLES, compare, report
 from captum_iba.cli.compare_images import COMPARE_IMAGES_EXAMPLES, compare_images
 from captum_iba.cli.compare_responses import COMPARE_RESPONSES_EXAMPLES, compare_responses
@@ -33,16 +35,17 @@ from captum_iba.cli.interrupts import repeated_interrupts
 
 # Help without frames is half as long on 80 columns.
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
+add_command = partial(app.command, cls=Command)
 app.command(cls=CommandWithTexts, epilog=EXPLAIN_EXAMPLES, short_help="Explain a classifier's decisions.")(explain)
-app.command(epilog=EXPLAIN_RESPONSE_EXAMPLES, short_help="Explain a language model's responses.")(explain_response)
-app.command(epilog=EXPLAIN_IMAGE_EXAMPLES, short_help="Explain an image classifier's decisions.")(explain_image)
-app.command(epilog=COMPARE_EXAMPLES, short_help="Compare methods on a dataset.")(compare)
-app.command(epilog=COMPARE_RESPONSES_EXAMPLES, short_help="Compare methods on a language model's responses.")(
+add_command(epilog=EXPLAIN_RESPONSE_EXAMPLES, short_help="Explain a language model's responses.")(explain_response)
+add_command(epilog=EXPLAIN_IMAGE_EXAMPLES, short_help="Explain an image classifier's decisions.")(explain_image)
+add_command(epilog=COMPARE_EXAMPLES, short_help="Compare methods on a dataset.")(compare)
+add_command(epilog=COMPARE_RESPONSES_EXAMPLES, short_help="Compare methods on a language model's responses.")(
     compare_responses
 )
-app.command(epilog=COMPARE_IMAGES_EXAMPLES, short_help="Compare methods on images.")(compare_images)
-app.command(short_help="Draw a comparison's report again.")(report)
-app.command(short_help="Explain film reviews with the embedded model.")(demo)
+add_command(epilog=COMPARE_IMAGES_EXAMPLES, short_help="Compare methods on images.")(compare_images)
+add_command(short_help="Draw a comparison's report again.")(report)
+add_command(short_help="Explain film reviews with the embedded model.")(demo)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -12,7 +12,6 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, redi
 from enum import Enum
 from importlib.util import find_spec
 from io import StringIO
-from itertools import pairwise
 from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,7 +19,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
-from typer.core import TyperCommand
 
 from captum_iba.cli.interrupts import interrupt_is_caught
 
@@ -32,7 +30,6 @@ if TYPE_CHECKING:
 IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
 _INTEGER = re.compile(r"-?\d+")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
-_TRUTH_VALUES = ("true", "false", "yes", "no", "on", "off", "0", "1")
 
 
 class Precision(str, Enum):
@@ -77,26 +74,6 @@ AddressOption = Annotated[
 WorkersOption = Annotated[
     int | None, typer.Option("--workers", min=1, help="Number of Ray workers.", show_default="as many as fit")
 ]
-
-
-class CommandWithTexts(TyperCommand):
-    """A command that refuses ``--check false``, where "false" would be one more text."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the command line; BadParameter for a flag with a truth value after it."""
-        flags = {name: item for item in self.params if getattr(item, "is_flag", False) for name in _names(item)}
-        options = args[: args.index("--")] if "--" in args else args
-        for name, value in pairwise(options):
-            if name in flags and value.casefold() in _TRUTH_VALUES:
-                expected = " or ".join(_names(flags[name]))
-                raise typer.BadParameter(
-                    f"{name} takes no value, got {value}; expected {expected} alone (texts can follow --)."
-                )
-        return super().parse_args(ctx, args)
-
-
-def _names(option: Any) -> list[str]:
-    return [*option.opts, *option.secondary_opts]
 
 
 def find_executor(name: ExecutorName, address: str | None, workers: int | None) -> Executor:

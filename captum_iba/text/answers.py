@@ -14,7 +14,7 @@ from torch import Tensor
 from captum_iba.text.classifier import Classifier
 from captum_iba.text.encoding import EncodedText
 from captum_iba.text.heads import END, START, with_row
-from captum_iba.text.result import TextTarget
+from captum_iba.text.target import TextTarget
 
 MOST_ANSWER_TOKENS = 30
 """Length of the longest predicted answer, in tokens."""

@@ -76,13 +76,13 @@ def doubt_of_pairs(paired: bool, labels: Sequence[str]) -> str:
     classes = ", ".join(labels)
     if not paired and any("entail" in label.casefold() for label in labels):
         return (
-            f"pairs is None, and the classes {classes} are of pairs of texts, such as a premise and a hypothesis; the "
-            "model reads one text alone. Give the second text (pairs, --pair)"
+            f"The classes {classes} are of pairs of texts, such as a premise and a hypothesis, and the model reads one "
+            "text alone: give the second text (pairs, --pair)."
         )
     if paired and len(labels) > 1 and not any(map(_OF_PAIRS.search, labels)):
         return (
-            f"pairs is given, and the classes {classes} may be of single texts; the model reads both texts as one. "
-            "Leave pairs (--pair) out unless the model was trained on pairs"
+            f"The classes {classes} may be of single texts, and the model reads both texts as one: leave pairs "
+            "(--pair) out unless it was trained on pairs."
         )
     return ""
 

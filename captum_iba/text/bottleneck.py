@@ -20,8 +20,9 @@ from captum_iba.text.heads import TARGET_ROW
 from captum_iba.text.json_result import provenance
 from captum_iba.text.layers import Block, token_activations_required
 from captum_iba.text.model_properties import model_name
-from captum_iba.text.result import TextAttribution, TextTarget, TextTrace, Token
+from captum_iba.text.result import TextAttribution, TextTrace, Token
 from captum_iba.text.statistics import GroupedStatistics, statistics_fingerprint
+from captum_iba.text.target import TextTarget
 from captum_iba.visualization.pieces import format_probability
 
 NEUTRAL_STATISTICS = (

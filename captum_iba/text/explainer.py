@@ -34,7 +34,8 @@ from captum_iba.text.deletion import check_by_deletion
 from captum_iba.text.head_targets import check_choices, find_targets
 from captum_iba.text.heads import ValueHead
 from captum_iba.text.layers import check_layers, embedding_layer, find_layers, published_layer
-from captum_iba.text.result import TextAttribution, TextTarget
+from captum_iba.text.result import TextAttribution
+from captum_iba.text.target import TextTarget
 from captum_iba.visualization.pieces import NEUTRAL_TEXTS, lost_prediction
 
 if TYPE_CHECKING:
@@ -325,9 +326,9 @@ class TextExplainer:
             encoded, targets = [item.encoded for item in found], [item.column for item in found]
             about = [item.about for item in found]
         paired = encoded[0].pair is not None
-        if not self._warned_of_pairs and (doubt := doubt_of_pairs(paired, self.classifier.labels)):
+        if (doubt := doubt_of_pairs(paired, self.classifier.labels)) and not self._warned_of_pairs:
             self._warned_of_pairs = True
-            warn_user(doubt)
+            warn_user(f"pairs is {'given' if paired else 'None'}: {doubt[0].lower()}{doubt[1:]}")
         if not settings.noise_around_input:
             self._find_statistics(paired, show_progress)
         self._check_statistics(warn=not settings.noise_around_input)
@@ -374,9 +375,8 @@ class TextExplainer:
                     replace(result, check=check_by_deletion(self.classifier, text, result, rows))
                     for text, result in zip(encoded, results, strict=True)
                 ]
-        if several:
-            return results
-        return results[0]
+        results = [replace(result, doubt=doubt) for result in results]
+        return results if several else results[0]
 
     def _check_asked(self, asked: Mapping[str, Any], mask_target: bool) -> None:
         """ValueError for arguments of explain that the head does not have, or that are missing."""

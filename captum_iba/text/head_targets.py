@@ -17,8 +17,8 @@ from captum_iba.text.arguments import find_target
 from captum_iba.text.classifier import Classifier
 from captum_iba.text.encoding import EncodedText
 from captum_iba.text.heads import AnswerHead, ChoiceHead, MaskHead, ValueHead, with_row
-from captum_iba.text.result import TextTarget
 from captum_iba.text.statistics import change_mark, neutral_texts
+from captum_iba.text.target import TextTarget
 
 NOT_COUNTED = ("o", "-100", "ignore", "ignored", "pad", "[pad]", "<pad>")
 """Classes of tokens, in any case, that make no entity."""

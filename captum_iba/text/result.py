@@ -20,6 +20,7 @@ import torch
 from captum_iba.attr.optimizer import AT_FLOOR
 from captum_iba.text.encoding import join_words, scores_per_word
 from captum_iba.text.json_result import JsonResult, json_number, json_safe
+from captum_iba.text.target import TextTarget
 from captum_iba.visualization.pieces import has_characters, remark
 from captum_iba.visualization.sentences import findings, notes, percentage_note, preset_note, verdict
 from captum_iba.visualization.terminal import printable
@@ -119,37 +120,6 @@ class DeletionCheck:
 
 
 @dataclass(frozen=True)
-class TextTarget:
-    """What is explained where that is no class of the whole text.
-
-    Attributes:
-        kind (str): ``"word"``, ``"token"``, ``"entity"``, ``"answer"``, ``"mask"``, ``"choice"`` or ``"value"``.
-        label (str): The class, answer, word, choice or value that is explained.
-        text (str): What has this label, as the text spells it: "Anna"; empty where it is the text as a whole.
-        spans (tuple): Characters of its words, (sequence, start, end), with 0 for the text and 1 for the pair.
-        number (int): Number of the label: its class, entry of the vocabulary, choice or output; of an answer the
-            position of its first token.
-        predicted (int), predicted_label (str), predicted_probability (float): The most probable label; -1 for an
-            answer that begins at the same token and ends elsewhere.
-        text_number (int): Number of its text among those of the call, from 0.
-    """
-
-    kind: str
-    label: str
-    number: int
-    predicted: int
-    predicted_label: str
-    predicted_probability: float
-    text: str = ""
-    spans: tuple[tuple[int, int, int], ...] = ()
-    text_number: int = 0
-
-    def holds(self, sequence: int | None, start: int, end: int) -> bool:
-        """Whether a token or word at these characters belongs to what is explained."""
-        return any(sequence == own and start < last and end > first for own, first, last in self.spans)
-
-
-@dataclass(frozen=True)
 class TextAttribution(JsonResult):
     """The attribution of one text, or pair of texts.
 
@@ -181,6 +151,7 @@ class TextAttribution(JsonResult):
         masked_probability, closed_probability (float or None): Target probability through the final mask, of the first
             repeat, and through a closed one; None in results of method ``iba`` and of earlier versions.
         explained (TextTarget or None): What is explained, of other heads than that of a sequence classifier.
+        doubt (str): Why the number of texts may not be what the model was trained on; empty where that is not doubted.
 
     Examples::
 
@@ -217,16 +188,12 @@ class TextAttribution(JsonResult):
     closed_probability: float | None = None
     provenance: Mapping[str, str] = field(default_factory=dict)
     explained: TextTarget | None = None
+    doubt: str = ""
 
     @property
     def question(self) -> str:
         """The question that the attribution answers, for example ``"Why B-PER for Anna?"``."""
-        about = self.explained
-        if about is None or about.kind == "value":
-            return f"Why {self.target_label}?"
-        if about.kind == "answer":
-            return f"Why this answer: {about.label}?"
-        return f"Why {about.text} = {about.label}?" if about.kind == "mask" else _why(about)
+        return f"Why {self.target_label}?" if self.explained is None else self.explained.question
 
     @property
     def measured(self) -> str:
@@ -428,7 +395,7 @@ class TextAttribution(JsonResult):
         try:
             # Not in files of earlier versions.
             newer = {"repeats", "check", "open_bits", "masked_probability", "closed_probability"}
-            newer |= {"provenance", "explained"}
+            newer |= {"provenance", "explained", "doubt"}
             values = {name: content[name] for name in known if name in content or name not in newer}
             values["tokens"] = tuple(Token(**{**t, "bits": json_number(t["bits"])}) for t in content["tokens"])
             for name in ("target_probability", "predicted_probability"):
@@ -490,10 +457,6 @@ class TextAttribution(JsonResult):
 def finite(bits: float) -> float:
     """The value itself, or 0 if it is NaN or infinite."""
     return bits if math.isfinite(bits) else 0.0
-
-
-def _why(about: TextTarget) -> str:
-    return f"Why {about.label} for {about.text}?" if about.text else f"Why {about.label}?"
 
 
 def _shortened(text: str) -> str:

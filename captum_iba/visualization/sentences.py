@@ -38,11 +38,11 @@ NO_EFFECT = 0.005
 
 
 def notes(attribution: DrawableBits, listed: int | None = None) -> list[str]:
-    """Sentences on repeats, the check by deletion and the probability through the mask, as far as there are such.
+    """Sentences on doubts of the input, repeats, the check by deletion and the mask, as far as there are such.
 
     ``listed`` is the number of words that the reader sees, by default all.
     """
-    sentences = [sentence] if (sentence := _unknown(attribution)) else []
+    sentences = [sentence for sentence in (attribution.doubt, _unknown(attribution)) if sentence]
     if len(attribution.repeated_shares) and attribution.words:
         some_tied = any(row.tied for row in ranked_words(attribution)[0])
         tied = "≈: the order with a neighbor in the list differs between them" if some_tied else ""
@@ -311,6 +311,7 @@ def findings(attribution: DrawableBits) -> list[str]:
     """What the sentences of an explanation say, as codes that do not change with their wording, in this order.
 
     - ``truncated``: tokens were not read.
+    - ``doubted_input``: the number of texts may not be what the model was trained on.
     - ``unknown_words``: words that the tokenizer does not know.
     - ``prediction_lost``: the mask keeps too little of the probability.
     - ``improbable_target``: there is little to explain.
@@ -323,6 +324,7 @@ def findings(attribution: DrawableBits) -> list[str]:
     said = verdict(attribution)
     codes = {
         "truncated": attribution.tokens_truncated > 0,
+        "doubted_input": attribution.doubt,
         "unknown_words": _unknown(attribution),
         "prediction_lost": lost_prediction(attribution),
         "improbable_target": is_improbable(attribution),

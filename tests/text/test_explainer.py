@@ -13,11 +13,12 @@ from torch import nn
 
 from captum_iba import FeatureStatistics
 from captum_iba.attr.settings import PRESETS, BottleneckSettings
-from captum_iba.text import TextExplainer
+from captum_iba.text import TextAttribution, TextExplainer
 from captum_iba.text.classifier import load_classifier
 from captum_iba.text.model_properties import model_name
 from captum_iba.text.statistics import neutral_texts
 from captum_iba.visualization import terminal_text
+from captum_iba.visualization.sentences import findings
 
 from .conftest import SIZE, build
 
@@ -555,14 +556,16 @@ def test_a_single_text_for_a_classifier_of_pairs_is_warned_of_once(bert, wordpie
     explainer = TextExplainer(bert, wordpiece, layer=2)
     explainer.classifier.labels = ["entailment", "neutral", "contradiction"]
     explainer.estimate_statistics(["the film was good"])
-    with pytest.warns(
-        UserWarning, match="pairs is None, and the classes entailment, neutral, contradiction are of pairs"
-    ):
+    with pytest.warns(UserWarning, match="pairs is None: the classes entailment, neutral, contradiction are of pairs"):
         explainer.explain("the film", n_steps=1)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        explainer.explain("the film", n_steps=1)
-        explainer.explain("the film", "a plot", n_steps=1)
+        again = explainer.explain("the film", n_steps=1)
+        of_pair = explainer.explain("the film", "a plot", n_steps=1)
+    # Warnings come once, and a page of any text says so.
+    assert "doubted_input" in findings(again) and "doubted_input" not in findings(of_pair)
+    assert again.sentences.count(again.doubt) == 1 and not of_pair.doubt
+    assert TextAttribution.from_dict(again.to_dict()) == again
 
 
 def test_a_pair_for_a_classifier_of_single_texts_is_doubted_once(bert, wordpiece):
