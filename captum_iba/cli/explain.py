@@ -47,6 +47,7 @@ from captum_iba.cli.head_options import (
     QuestionOption,
     WordOption,
 )
+from captum_iba.cli.methods_option import check_methods, scores_by_methods
 from captum_iba.cli.statistics_of_texts import find_statistics
 from captum_iba.cli.text_files import FileOfTexts, has_columns, naming_arguments, read_columns
 
@@ -215,7 +216,7 @@ def explain(
             with naming_arguments(texts, quiet):
                 check_texts(first_texts, pair or second_texts)
             layers = None if layer in (None, "all") else parse_layer(layer)
-            _check_methods(names, layers)
+            check_methods(names, layers)
             where = find_executor(executor, address, workers)
             if not where.remote:  # remote workers have devices of their own
                 check_device(device, "--device")
@@ -227,8 +228,6 @@ def explain(
         attribute: Callable[..., list[TextAttribution]] = explainer.explain
         gold = _gold_labels(read, explainer.classifier.labels, quiet)
         head = explainer.classifier.head
-        if not head.has_classes and names:
-            raise typer.BadParameter(f"--methods is for classifiers, not for {head.kind}.")
         options = HeadOptions(word or [], entity or [], question or [], mask, choice or [])
         wanted = _target(target, explainer.classifier.labels) if head.labels else options.named_target(target)
         first_texts, second, asked = options.arguments(explainer, first_texts, pair or second_texts, wanted)
@@ -257,7 +256,10 @@ def explain(
             rows = [0 if result.explained is None else result.explained.text_number for result in results]
             read, gold = read.of_rows(rows), None if gold is None else gold.of_rows(rows)
         with work.every_minute():
-            scores = _scores(names, layers, explainer, results, seed, keep, work)
+            asked_of_methods = asked if not head.has_classes else {"target": [result.target for result in results]}
+            scores = scores_by_methods(
+                names, layers, explainer, first_texts, second, asked_of_methods, seed, keep, work
+            )
         _deliver(results, scores, read, gold, explainer.classifier.labels, html, json_file, quiet)
 
 
@@ -328,19 +330,6 @@ def _texts(
     return read
 
 
-def _check_methods(names: Sequence[str], layers: list[int | str] | None) -> None:
-    """Refuse methods that do not exist, or cannot use the layers, before anything is loaded."""
-    from captum_iba.methods import find_method
-
-    for name in names:
-        try:
-            find_method(name)
-        except ValueError as error:
-            raise typer.BadParameter(f"--methods: {str(error).removeprefix('method: ')}") from error
-        if name == "iba_as_released" and layers is not None and len(layers) > 1:
-            raise typer.BadParameter(f"--methods: {name} has one layer, --layer names {len(layers)}.")
-
-
 def _check_configuration(model: str | None, layers: list[int | str] | None, target: str | None) -> None:
     """Refuse a layer or target that the model's configuration does not have, before its weights are loaded."""
     numbers = [layer for layer in layers or [] if isinstance(layer, int)]
@@ -405,46 +394,6 @@ def _gold_labels(read: FileOfTexts, labels: Sequence[str], quiet: bool) -> Label
 def _target(target: str | None, labels: Sequence[str]) -> int | str | None:
     """A number is a class's number, unless a label is called so."""
     return target if target is None or target in labels else number_or_name(target)
-
-
-def _scores(
-    names: Sequence[str],
-    layers: Sequence[int | str] | None,
-    explainer: TextExplainer,
-    results: Sequence[TextAttribution],
-    seed: int,
-    keep: Path | None,
-    work: KeptWork,
-) -> list[list[Scores]]:
-    """For every text its scores by other methods, of the same class; at the layer asked for, if they look at one."""
-    from captum_iba.compare.score_many import score_texts
-
-    texts = [result.text for result in results]
-    pairs = [result.pair for result in results if result.pair is not None] or None
-    targets = [result.target for result in results]
-    by_method = []
-    for name in names:
-        own, said = _layer_of_method(name, layers)
-        work.begin(name, said)
-        by_method.append(
-            score_texts(
-                name, explainer, texts, pairs, targets, layer=own, seed=seed, keep=keep, on_texts=work.progressed
-            )
-        )
-    return [list(scores) for scores in zip(*by_method, strict=True)]
-
-
-def _layer_of_method(
-    name: str, layers: Sequence[int | str] | None
-) -> tuple[int | str | Sequence[int | str] | None, str]:
-    """The layer of ``--layer`` for a method that looks at one, and what a note says of it; only iba takes several."""
-    from captum_iba.methods import find_method
-
-    if layers is None or not find_method(name).uses_layer:
-        return None, ""
-    if len(layers) > 1 and not name.startswith("iba"):
-        return None, ", at its default layer: it takes one, and --layer names several"
-    return layers[0] if len(layers) == 1 else layers, f", at layer {', '.join(map(str, layers))}"
 
 
 def _deliver(

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from captum_iba.compare.records import Results, read_results
     from captum_iba.compare.report import Summary, write_report
     from captum_iba.compare.run import Comparison, FinishedChunk, prepare
+    from captum_iba.compare.text_comparison import TextComparison, TextRow, compare_texts
 
 __all__ = [
     "Comparison",
@@ -31,8 +32,11 @@ __all__ = [
     "PromptRow",
     "Results",
     "Summary",
+    "TextComparison",
+    "TextRow",
     "compare_images",
     "compare_prompts",
+    "compare_texts",
     "prepare",
     "read_results",
     "write_report",
@@ -41,6 +45,7 @@ __all__ = [
 _MODULES = {"ComparisonConfig": "config", "MethodRun": "config", "Results": "records", "read_results": "records"}
 _MODULES |= dict.fromkeys(("ImageComparison", "ImageRow", "compare_images"), "image_comparison")
 _MODULES |= dict.fromkeys(("PromptComparison", "PromptRow", "compare_prompts"), "prompt_comparison")
+_MODULES |= dict.fromkeys(("TextComparison", "TextRow", "compare_texts"), "text_comparison")
 _MODULES |= {
     "Summary": "report",
     "write_report": "report",

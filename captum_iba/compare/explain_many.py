@@ -41,7 +41,7 @@ PromptLike = str | Sequence[Mapping[str, str]]
 """A prompt: a string, or chat messages."""
 
 _N_CHARACTERS = 40
-_NO_ENTITY = "the model predicts no entity"
+NO_ENTITY = "the model predicts no entity"
 
 Result = TypeVar("Result", bound=JsonResult)
 
@@ -74,7 +74,7 @@ class _Explaining:
                 options: dict[str, Any] = {**columns, **self.settings, "batch_size": len(texts)}
                 results: list[TextAttribution] = self.explainer.explain(texts, pairs, **options)
         except (TypeError, ValueError) as error:
-            if of_all_entities and _NO_ENTITY in str(error):
+            if of_all_entities and NO_ENTITY in str(error):
                 return []
             raise type(error)(_numbered(str(error), first)) from error
         for warning in caught:
@@ -159,10 +159,7 @@ def explain_texts(
         columns["target"] = list(targets_per_text(target, len(first), explainer.classifier.labels))
         batches = batches_by_length([len(item) for item in explainer.classifier.encode(first, second)], batch_size)
     else:
-        given = {"target": target, **{name: settings.pop(name, None) for name in ("word", "token", "entity")}}
-        columns = {name: per_text(name, value, len(first)) for name, value in given.items() if value is not None}
-        if (choices := settings.pop("choices", None)) is not None:
-            columns["choices"] = check_choices(choices, False, len(first))
+        columns = columns_per_text(target, settings, len(first))
         batches = [list(range(i, min(i + batch_size, len(first)))) for i in range(0, len(first), batch_size)]
     calls: list[tuple[Any, ...]] = []
     for batch in batches:
@@ -199,10 +196,19 @@ def explain_texts(
     else:  # of entity="all" any number for a text
         results = [one for number in range(len(batches)) for one in found[number]]
     if not results:
-        raise ValueError(f"entity is 'all', and {_NO_ENTITY} in any of the texts; expected a word")
+        raise ValueError(f"entity is 'all', and {NO_ENTITY} in any of the texts; expected a word")
     if lost := [result for result in results if lost_prediction(result)]:
         warn_user(lost_predictions(lost))
     return results
+
+
+def columns_per_text(target: Any, settings: dict[str, Any], count: int) -> dict[str, list[Any]]:
+    """Arguments of other heads that say what is explained, one per text, taken out of the settings."""
+    given = {"target": target, **{name: settings.pop(name, None) for name in ("word", "token", "entity")}}
+    columns = {name: per_text(name, value, count) for name, value in given.items() if value is not None}
+    if (choices := settings.pop("choices", None)) is not None:
+        columns["choices"] = check_choices(choices, False, count)
+    return columns
 
 
 def explain_prompts(

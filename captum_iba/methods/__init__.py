@@ -26,7 +26,15 @@ from captum_iba.methods.iba_of_images import iba_of_images
 from captum_iba.methods.image_methods import attribute_images, register_image_method
 from captum_iba.methods.lime import lime, lime_as_released
 from captum_iba.methods.perturbation_methods import captum_lime, kernel_shap, leave_one_out, occlusion
-from captum_iba.methods.registry import Method, attribute, find_method, method_names, register_method, score
+from captum_iba.methods.registry import (
+    Method,
+    attribute,
+    attribution_task,
+    find_method,
+    method_names,
+    register_method,
+    score,
+)
 from captum_iba.methods.relevance import attn_lrp
 from captum_iba.methods.task import AttributionTask, Scores, random_baseline
 
@@ -36,6 +44,7 @@ __all__ = [
     "Scores",
     "attribute",
     "attribute_images",
+    "attribution_task",
     "find_method",
     "method_names",
     "register_image_method",

@@ -53,7 +53,7 @@ def attention_rollout(task: AttributionTask) -> list[FloatArray]:
 
 def _rollout(classifier: Classifier, encoded: list[EncodedText]) -> Tensor:
     """Rollout of texts that share a pass, (B, T)."""
-    inputs = classifier.tensors(encoded)
+    inputs = classifier.tensors([classifier.head.for_gradients(text) for text in encoded])
     try:
         last = find_blocks(classifier.model)[-1]
     except ValueError as error:

@@ -26,9 +26,10 @@ from captum_iba.methods.task import (
     reference_token,
     seed_of_text,
 )
-from captum_iba.text.classifier import Classifier
+from captum_iba.text.classifier import Classifier, require_classes
 from captum_iba.text.deletion import class_probabilities
 from captum_iba.text.encoding import EncodedText
+from captum_iba.text.heads import ValueHead
 from captum_iba.text.layers import Block, check_layers, find_layer
 
 # Of the sum of the magnitudes of the scores; with 50 steps it is below 0.014 on the four datasets of the paper.
@@ -58,6 +59,8 @@ def integrated_gradients(
     check_integer("n_steps", n_steps, at_least=1)
     if output not in ("logit", "probability"):
         raise ValueError(f"output is {output!r}, expected 'logit' or 'probability'")
+    if output == "probability" and isinstance(task.classifier.head, ValueHead):
+        raise ValueError("output is 'probability', expected 'logit' for a model of regression: its own output")
     reference_token(task.classifier, baseline)  # an unknown one is an error before anything runs
 
     def attribute(texts: EmbeddedTexts) -> Any:
@@ -145,6 +148,7 @@ def _expected_gradients(task: AttributionTask, encoded: EncodedText, target: int
 
 def ig_as_released(task: AttributionTask) -> list[FloatArray]:
     """Integrated gradients as the paper's code computes them: of class 0 whatever the target, in 10 steps."""
+    require_classes(task.classifier, "ig_as_released")
     return integrated_gradients(replace(task, targets=[0] * len(task.targets)), 10, "pad", "probability")
 
 
@@ -287,6 +291,7 @@ class EmbeddedTexts:
     @classmethod
     def of(cls, classifier: Classifier, encoded: list[EncodedText], targets: list[int]) -> EmbeddedTexts:
         """Embed texts."""
+        encoded = [classifier.head.for_gradients(text) for text in encoded]
         inputs = tuple(classifier.tensors(encoded).values())
         classes = torch.tensor(targets, device=inputs[0].device)
         return cls(classifier, encoded, classes, inputs, _embed(classifier, inputs[0]))

@@ -15,7 +15,7 @@ from captum_iba.methods.task import AttributionTask, FloatArray
 from captum_iba.text import statistics as layer_statistics
 from captum_iba.text.arguments import PUBLISHED_PRESETS, resolve_text_settings
 from captum_iba.text.bottleneck import NEUTRAL_STATISTICS, ClassifierBottleneck
-from captum_iba.text.layers import check_layers, find_blocks, find_layers, published_layer
+from captum_iba.text.layers import check_layers, embedding_layer, find_blocks, find_layers, published_layer
 
 
 def information_bottleneck(
@@ -30,7 +30,8 @@ def information_bottleneck(
         preset (str or BottleneckSettings): As for :meth:`captum_iba.text.TextExplainer.explain`.
             Default: ``"default"``.
         layer (int, str, sequence of them, or None): Block number from 1, or a module's name. Default: the task's; if
-            it has none, all blocks with one mask, and for the published presets the block at three quarters of the
+            it has none, all blocks with one mask, the word embeddings where the head reads tokens of the text (token
+            classification, question answering), and for the published presets the block at three quarters of the
             depth, 9 of 12.
         **overrides: Settings, as for :meth:`captum_iba.text.TextExplainer.explain`.
     """
@@ -46,6 +47,7 @@ def information_bottleneck(
         batch_size=max(1, task.batch_size // (settings.samples_per_step * settings.rows_per_sample)),
         internal_batch_size=task.batch_size,
         on_text=task.on_text,
+        explained=task.explained,
     )
     return [np.asarray(result.bits) for result in results]
 
@@ -57,6 +59,8 @@ def _bottleneck(
     classifier = task.classifier
     if layer is None and preset in PUBLISHED_PRESETS:
         layer = published_layer(len(find_blocks(classifier.model)))
+    elif layer is None and classifier.head.has_target_words:
+        layer = embedding_layer(classifier.model)
     blocks = find_layers(classifier.model, layer)
     bottlenecks: dict[Any, tuple[ClassifierBottleneck, Any]] = classifier.method_state.setdefault("iba", {})
     if task.encoded and not any(blocks == checked for checked, _ in bottlenecks):

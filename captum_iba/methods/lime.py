@@ -13,6 +13,7 @@ import numpy as np
 
 from captum_iba._checks import check_flag, check_integer, check_number
 from captum_iba.methods.task import AttributionTask, FloatArray, seed_of_text
+from captum_iba.text.classifier import require_classes
 from captum_iba.text.deletion import keep_words, probabilities_of_texts
 from captum_iba.text.encoding import EncodedText, encode
 
@@ -49,16 +50,13 @@ def lime(
 def _explain(
     task: AttributionTask, encoded: EncodedText, target: int, n_samples: int, bow: bool, kernel_width: float
 ) -> FloatArray:
-    numbers = _word_numbers(encoded, bow)
+    numbers, removable = _word_numbers(encoded, bow), encoded.removable_words
 
     def classify(versions: Sequence[str]) -> FloatArray:
         kept = [frozenset(int(number) for number in version.split() if number != _REMOVED) for version in versions]
         # A short text has fewer versions than LIME samples.
         row_of = {version: row for row, version in enumerate(dict.fromkeys(kept))}
-        texts = [
-            keep_words(encoded, {word for word, number in enumerate(numbers) if number in version})
-            for version in row_of
-        ]
+        texts = [keep_words(encoded, {word for word in removable if numbers[word] in version}) for version in row_of]
         probabilities = probabilities_of_texts(task.classifier, texts, task.batch_size)
         per_version: FloatArray = probabilities[[row_of[version] for version in kept]].numpy()
         return per_version
@@ -71,12 +69,12 @@ def _explain(
         split_expression=r"\s+",
         feature_selection="none",
     )
-    text = " ".join(map(str, numbers))
+    text = " ".join(str(numbers[word]) for word in removable)
     explanation = explainer.explain_instance(
-        text, classify, labels=(target,), num_features=len(numbers), num_samples=n_samples
+        text, classify, labels=(target,), num_features=len(removable), num_samples=n_samples
     )
     weights = dict(explanation.local_exp[target])
-    return np.array([0.0 if word is None else weights[numbers[word]] for word in encoded.words])
+    return np.array([0.0 if word is None else weights.get(numbers[word], 0.0) for word in encoded.words])
 
 
 def _word_numbers(encoded: EncodedText, bow: bool) -> list[int]:
@@ -118,6 +116,7 @@ def lime_as_released(task: AttributionTask) -> list[FloatArray]:
     punctuation, and words of the same spelling together. A token has the weight of the word that it spells, alone or
     with the next token; all others, except special tokens, have the *highest* weight of all.
     """
+    require_classes(task.classifier, "lime_as_released")
     return [_explain_as_released(task, encoded) for encoded in task.encoded]
 
 

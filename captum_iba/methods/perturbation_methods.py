@@ -120,7 +120,7 @@ def kernel_shap(task: AttributionTask, n_samples: int = 1000) -> list[FloatArray
 class RemovableTokens:
     """The removable tokens of one text, as input of a function that Captum can explain.
 
-    Special tokens stay. All rows have one length, so that nothing is padded and passes are full.
+    Special tokens stay, and what is explained. All rows have one length, so that nothing is padded and passes are full.
 
     Attributes:
         ids (Tensor): Token ids, (1, N).
@@ -134,7 +134,8 @@ class RemovableTokens:
         self._input_ids, *self._others = classifier.tensors([encoded]).values()
         device = self._input_ids.device
         self.positions = torch.tensor(encoded.removable, device=device).nonzero()[:, 0]
-        self.words = torch.tensor([[word for word in encoded.words if word is not None]], device=device)
+        number_of = {word: number for number, word in enumerate(encoded.removable_words)}
+        self.words = torch.tensor([[number_of[encoded.words[i] or 0] for i in self.positions]], device=device)
         self.ids = self._input_ids[:, self.positions]
         in_pair = torch.tensor([encoded.sequences[i] == 1 for i in self.positions], device=device)
         columns_of_both = (selected.nonzero()[:, 0] for selected in (~in_pair, in_pair))

@@ -18,11 +18,13 @@ from captum_iba.attr._model.guard import ModuleGuard
 from captum_iba.attr.feature_statistics import FeatureStatistics
 from captum_iba.methods.task import AttributionTask, FloatArray, Scores, no_statistics, random_states_restored
 from captum_iba.text.arguments import check_texts, targets_per_text
-from captum_iba.text.classifier import Classifier, predicted_classes, require_classes
+from captum_iba.text.classifier import Classifier, predicted_classes
 from captum_iba.text.encoding import EncodedText, scores_per_word
 from captum_iba.text.explainer import TextExplainer
+from captum_iba.text.head_targets import ASKED, check_asked, encode_targets, holding_scale
 from captum_iba.text.layers import Block, find_layers
 from captum_iba.text.statistics import check_model, classifier_fingerprint, neutral_pairs, one_per_layer
+from captum_iba.text.target import TextTarget
 
 MethodFunction = Callable[..., list[FloatArray]]
 """``function(task, **options)``: for each text of the task one score per token, (T,)."""
@@ -212,6 +214,12 @@ def attribute(
     pairs: str | Sequence[str] | None = None,
     target: Any = None,
     *,
+    word: int | str | Sequence[int | str] | None = None,
+    token: int | Sequence[int] | None = None,
+    entity: int | str | Sequence[int | str] | None = None,
+    choices: Sequence[str] | Sequence[Sequence[str]] | None = None,
+    tolerance: float | None = None,
+    mask_target: bool = False,
     layer: int | str | Sequence[int | str] | None = None,
     statistics: StatisticsSource | None = None,
     seed: int = 0,
@@ -227,8 +235,11 @@ def attribute(
         classifier (Classifier or TextExplainer): The model and its tokenizer.
         texts (str or sequence of str): One text, or several.
         pairs (str, sequence of str or None): The second text of each. Default: None.
-        target (int, str, None, or one per text): The class to explain, by number or label.
-            Default: the predicted class.
+        target (int, str, None, or one per text): The class to explain, by number or label; of other heads as for
+            :meth:`captum_iba.text.TextExplainer.explain`. Default: the predicted one.
+        word, token, entity, choices, tolerance, mask_target: Of other heads, as for
+            :meth:`captum_iba.text.TextExplainer.explain`: what is explained. Its own tokens have no score, unless
+            ``mask_target``.
         layer (int, str, sequence of them, or None): Block number from 1, or a module's name, for methods that use a
             layer, others refuse it; only ``iba`` takes several. Default: the method's own.
         statistics (FeatureStatistics, sequence of them, callable or None): Dataset statistics of the layers, for
@@ -240,7 +251,7 @@ def attribute(
         **options: Options of the method.
 
     Returns:
-        list of Scores: One per text, in their order.
+        list of Scores: One per text, in their order; of ``entity="all"`` one per entity.
 
     Raises:
         ValueError: No such method, text, class or layer, or an option out of range; the message names it.
@@ -253,25 +264,75 @@ def attribute(
         >>> dict(zip(scores.encoded.tokens, scores.tokens))
     """
     find_method(name).check_layer(layer)  # an unknown method is an error before anything runs
+    asked: dict[str, Any] = {"word": word, "token": token, "entity": entity, "choices": choices}
+    asked |= {"tolerance": tolerance, "mask_target": mask_target}
+    known = classifier.classifier if isinstance(classifier, TextExplainer) else classifier
+    with holding_scale(known.head):
+        task = attribution_task(
+            classifier,
+            texts,
+            pairs,
+            target,
+            layer=layer,
+            statistics=statistics,
+            seed=seed,
+            batch_size=batch_size,
+            **asked,
+        )
+        return score(name, task, **options)
+
+
+def attribution_task(
+    classifier: Classifier | TextExplainer,
+    texts: str | Sequence[str],
+    pairs: str | Sequence[str] | None = None,
+    target: Any = None,
+    *,
+    layer: int | str | Sequence[int | str] | None = None,
+    statistics: StatisticsSource | None = None,
+    seed: int = 0,
+    batch_size: int = 32,
+    **asked: Any,
+) -> AttributionTask:
+    """Encoded texts, and what is explained of each, for :func:`score`.
+
+    Args:
+        classifier, texts, pairs, target, layer, statistics, seed, batch_size: As for :func:`attribute`.
+        **asked: ``word``, ``token``, ``entity``, ``choices``, ``tolerance`` and ``mask_target``, as for it.
+
+    Returns:
+        AttributionTask: The task; of ``entity="all"`` with every entity of every text.
+
+    Raises:
+        TypeError, ValueError: As :func:`attribute`.
+
+    Examples::
+
+        >>> task = attribution_task(classifier, ["A wonderful film."], target="positive")
+        >>> task.targets
+        [1]
+    """
+    if unknown_names := set(asked) - set(ASKED):
+        raise TypeError(f"{sorted(unknown_names)[0]!r} is no argument, expected one of {', '.join(ASKED)}")
     if isinstance(classifier, TextExplainer):
         statistics = _own_statistics(classifier) if statistics is None else statistics
         classifier = classifier.classifier
-    require_classes(classifier, "attribute")
+    asked = dict.fromkeys(ASKED) | {"mask_target": False} | asked
+    check_asked(classifier.head, asked)
     first, second = check_texts(texts, pairs, classifier.labels)
-    encoded = classifier.encode(first, second)
-    targets = targets_per_text(target, len(first), classifier.labels)
-    unknown = [text for text, target in zip(encoded, targets, strict=True) if target is None]
-    predicted = iter(predicted_classes(classifier, unknown, batch_size))
-    task = AttributionTask(
-        classifier,
-        encoded,
-        [next(predicted) if target is None else target for target in targets],
-        seed,
-        batch_size,
-        layer,
-        _statistics_function(statistics, classifier, layer),
-    )
-    return score(name, task, **options)
+    about = None
+    if classifier.head.has_classes:
+        encoded = classifier.encode(first, second)
+        given = targets_per_text(target, len(first), classifier.labels)
+        unknown = [text for text, target in zip(encoded, given, strict=True) if target is None]
+        predicted = iter(predicted_classes(classifier, unknown, batch_size))
+        targets = [next(predicted) if target is None else target for target in given]
+    else:
+        found = encode_targets(classifier, first, second, target, batch_size, asked, isinstance(texts, str))
+        encoded, targets = [item.encoded for item in found], [item.column for item in found]
+        about = [item.about for item in found]
+    statistics_of = _statistics_function(statistics, classifier, layer)
+    return AttributionTask(classifier, encoded, targets, seed, batch_size, layer, statistics_of, explained=about)
 
 
 def score(name: str, task: AttributionTask, **options: Any) -> list[Scores]:
@@ -311,23 +372,24 @@ def score(name: str, task: AttributionTask, **options: Any) -> list[Scores]:
     if len(scores_of_texts) != len(task.encoded):
         raise ValueError(f"method: {name!r} gave scores of {len(scores_of_texts)} texts, expected {len(task.encoded)}.")
     checked = []
-    for encoded, target, values in zip(task.encoded, task.targets, scores_of_texts, strict=True):
+    explained: Sequence[TextTarget | None] = task.explained or [None] * len(task.encoded)
+    for encoded, target, values, about in zip(task.encoded, task.targets, scores_of_texts, explained, strict=True):
         tokens = _checked_scores(name, encoded, values)
         if not method.signed and (tokens < 0).any():
             raise ValueError(f"method: {name!r} gave negative scores, but is registered with signed=False.")
         words = np.array(scores_per_word(encoded.word_spans, tokens.tolist(), method.word_level))
-        checked.append(Scores(name, target, encoded, tokens, words, method.signed, seconds))
+        checked.append(Scores(name, target, encoded, tokens, words, method.signed, seconds, about))
     return checked
 
 
 def _checked_scores(name: str, encoded: EncodedText, values: Any) -> FloatArray:
-    """Scores of the tokens, (T,), 0 for special tokens."""
+    """Scores of the tokens, (T,), 0 for special tokens and what is explained."""
     tokens = np.array(values, dtype=np.float64)
     if tokens.shape != (len(encoded),):
         raise ValueError(
             f"method: {name!r} gave scores of shape {tokens.shape}, expected ({len(encoded)},), one per token."
         )
-    tokens[list(encoded.special)] = 0.0
+    tokens[[not removable for removable in encoded.removable]] = 0.0
     if not np.isfinite(tokens).all():
         raise ValueError(f"method: {name!r} gave NaN or infinite scores for the text {encoded.text[:60]!r}.")
     return tokens

@@ -18,6 +18,7 @@ from captum_iba.attr.feature_statistics import FeatureStatistics
 from captum_iba.text.classifier import Classifier
 from captum_iba.text.encoding import EncodedText, per_token
 from captum_iba.text.layers import Block
+from captum_iba.text.target import TextTarget
 from captum_iba.visualization.pieces import method_title, token_parts
 from captum_iba.visualization.terminal import printable
 
@@ -49,6 +50,8 @@ class AttributionTask:
             Default: none of any block.
         on_text (callable): Function that a method may call with the number of a text that it has scored, from 0, for a
             progress bar. Default: none.
+        explained (sequence of TextTarget, optional): Of other heads than that of a sequence classifier, what is
+            explained of each text. Default: None.
 
     Raises:
         ValueError: Another number of targets than of texts, or ``batch_size`` below 1.
@@ -66,6 +69,7 @@ class AttributionTask:
     layer: int | str | Sequence[int | str] | None = None
     statistics: Callable[[Block], FeatureStatistics | None] = no_statistics
     on_text: Callable[[int], None] = no_progress
+    explained: Sequence[TextTarget] | None = None
 
     def __post_init__(self) -> None:
         if len(self.targets) != len(self.encoded):
@@ -81,14 +85,15 @@ class Scores:
 
     Attributes:
         method (str): Name of the method.
-        target (int): The class that was explained.
+        target (int): The class that was explained; of other heads the column of ``Classifier.logits``.
         encoded (EncodedText): The text, with its tokens and words.
-        tokens (array): Score of each token, (T,); 0 for special tokens.
+        tokens (array): Score of each token, (T,); 0 for special tokens, and for what is explained.
         words (array): Score of each word, (W,): the sum over its tokens, or for methods that score words (LIME) the
             score that all its tokens have.
         signed (bool): Whether negative scores mean that a token speaks against the target. Otherwise no score is
             negative.
         seconds (float): Time taken, the mean over the texts that were scored together.
+        explained (TextTarget or None): What is explained, of other heads than that of a sequence classifier.
     """
 
     method: str
@@ -98,6 +103,7 @@ class Scores:
     words: FloatArray
     signed: bool
     seconds: float
+    explained: TextTarget | None = None
 
     def __str__(self) -> str:
         leading = ", ".join(f"{printable(word)} {score}" for word, score in token_parts(self).leading)

@@ -16,7 +16,6 @@ from captum_iba.attr.optimizer import unneeded_bits
 from captum_iba.attr.settings import BottleneckSettings
 from captum_iba.text.classifier import Classifier
 from captum_iba.text.encoding import EncodedText, per_token
-from captum_iba.text.heads import TARGET_ROW
 from captum_iba.text.json_result import provenance
 from captum_iba.text.layers import Block, token_activations_required
 from captum_iba.text.model_properties import model_name
@@ -84,14 +83,12 @@ class ClassifierBottleneck:
         on_text: Callable[[int], None] = lambda number: None,
         fingerprint: str | None = None,
         explained: Sequence[TextTarget] | None = None,
-        mask_target: bool = False,
     ) -> list[TextAttribution]:
         """Attribute the decisions on encoded texts to their tokens, as :meth:`TextExplainer.explain`.
 
         ``preset`` is the name of the settings in the result; ``granularity`` is theirs, or ``"word"``; ``on_text`` gets
         the number of each text that is explained; ``fingerprint`` is the model's, for the results. Of other heads than
-        that of a sequence classifier ``explained`` says what is explained in each text; its own tokens have a
-        bottleneck with ``mask_target`` alone.
+        that of a sequence classifier ``explained`` says what is explained in each text.
         """
         if settings.noise_around_input and len(self.layers) > 1:
             raise ValueError(f"layer names {len(self.layers)} layers, expected one for the preset as_released")
@@ -115,11 +112,6 @@ class ClassifierBottleneck:
                 classes = [best if targets[i] is None else targets[i] for i, best in zip(batch, predicted, strict=True)]
                 # The published code adds noise to [CLS] and [SEP], too.
                 maskable = [text.maskable(special_tokens=settings.noise_around_input) for text in texts]
-                if explained is not None and not mask_target:
-                    maskable = [
-                        _without_target(row, text, explained[i])
-                        for row, text, i in zip(maskable, texts, batch, strict=True)
-                    ]
                 attribution = self._attribution.attribute(
                     input_ids,
                     torch.tensor(classes, device=device),
@@ -226,24 +218,6 @@ def tokens_with_bits(encoded: EncodedText, bits: Sequence[float], unknown: str |
         Token(token, token_bits, start, end, sequence, special, word, not special and token == unknown)
         for token, token_bits, (start, end), sequence, special, word in zip(*columns, strict=False)
     )
-
-
-def _without_target(maskable: Sequence[bool], text: EncodedText, about: TextTarget) -> tuple[bool, ...]:
-    """Which tokens get a bottleneck: what the head reads out stays open, as [CLS] of a sequence classifier does."""
-    read = set()
-    if about.spans:
-        read = {at for at, value in enumerate(text.inputs.get(TARGET_ROW, ())) if value}
-        held = zip(text.sequences, text.spans, strict=True)
-        read |= {at for at, (sequence, span) in enumerate(held) if about.holds(sequence, *span)}
-        # Of SentencePiece a word can begin with a token of no characters.
-        words = {text.words[at] for at in read} - {None}
-        read |= {at for at, (start, end) in enumerate(text.spans) if start == end and text.words[at] in words}
-    kept = tuple(may and at not in read for at, may in enumerate(maskable))
-    if not any(kept):
-        raise ValueError(
-            f"texts has {text.text!r}, which has no other word than what is explained; mask_target=True masks it"
-        )
-    return kept
 
 
 def _unneeded_bits(settings: BottleneckSettings, n_mask_values: int, n_features: int) -> float:

@@ -403,7 +403,7 @@ def require_classes(classifier: Classifier, what: str) -> None:
     if not classifier.head.has_classes:
         raise ValueError(
             f"model: {what} needs a sequence classifier, got a model of {classifier.head.kind}, which "
-            "TextExplainer.explain and `captum-iba explain` explain"
+            "TextExplainer.explain and `captum-iba explain` explain; captum_iba.compare.compare_texts compares methods"
         )
 
 

@@ -47,8 +47,19 @@ def probabilities_of_texts(classifier: Classifier, texts: Sequence[EncodedText],
     return probabilities
 
 
+def probabilities_without(
+    classifier: Classifier, encoded: EncodedText, kept: Sequence[Collection[int]], batch_size: int
+) -> Tensor:
+    """Probabilities of the columns, (rows, C), for one text with the words of each row alone, by number."""
+    versions = [keep_words(encoded, words) for words in kept]
+    if TARGET_ROW in encoded.inputs:
+        row = encoded.inputs[TARGET_ROW][:1]
+        versions = [text if len(text) else with_row(_padding_token_only(classifier, text), row) for text in versions]
+    return probabilities_of_texts(classifier, versions, batch_size)
+
+
 def keep_words(encoded: EncodedText, words: Collection[int]) -> EncodedText:
-    """A text with the tokens of some words only, by number, and its special tokens.
+    """A text with the tokens of some words only, by number, its special tokens, and what is explained.
 
     Examples::
 
@@ -56,7 +67,9 @@ def keep_words(encoded: EncodedText, words: Collection[int]) -> EncodedText:
         >>> keep_words(encoded, {1, 2}).tokens
         ('[CLS]', 'wonderful', 'film', '[SEP]')
     """
-    return keep_positions(encoded, [i for i, word in enumerate(encoded.words) if word is None or word in words])
+    stay = encoded.is_target or (False,) * len(encoded)
+    kept = [i for i, word in enumerate(encoded.words) if stay[i] or word is None or word in words]
+    return keep_positions(encoded, kept)
 
 
 def keep_positions(encoded: EncodedText, positions: Sequence[int]) -> EncodedText:
@@ -69,6 +82,7 @@ def keep_positions(encoded: EncodedText, positions: Sequence[int]) -> EncodedTex
         sequences=tuple(encoded.sequences[i] for i in positions),
         special=tuple(encoded.special[i] for i in positions),
         words=tuple(encoded.words[i] for i in positions),
+        is_target=tuple(encoded.is_target[i] for i in positions) if encoded.is_target else (),
     )
 
 
@@ -104,11 +118,7 @@ def check_by_deletion(
     n_alone = len(others) if 1 < len(others) <= _N_WORDS else min(n_leading, _N_ALONE) * (n_leading > 1)
     tried = order[~own[order]][:n_alone]
     numbers += [numbers[0] - {number} for number in tried.tolist()]
-    versions = [keep_words(encoded, words) for words in numbers]
-    if TARGET_ROW in encoded.inputs:
-        row = encoded.inputs[TARGET_ROW][:1]
-        versions = [text if len(text) else with_row(_padding_token_only(classifier, text), row) for text in versions]
-    probabilities = probabilities_of_texts(classifier, versions, batch_size)[:, column].tolist()
+    probabilities = probabilities_without(classifier, encoded, numbers, batch_size)[:, column].tolist()
     whole, without_leading, without_least, *further = probabilities
     n_random = len(kept) - 3
     random, alone = float(np.mean(further[:n_random])), tuple(further[n_random:])
@@ -166,4 +176,5 @@ def _padding_token_only(classifier: Classifier, encoded: EncodedText) -> Encoded
         sequences=(None,),
         special=(True,),
         words=(None,),
+        is_target=(),
     )

@@ -87,6 +87,8 @@ class EncodedText:
         special (tuple of bool): Whether each token is special: added, or written out in the text ("[SEP]").
         words (tuple): Number of the word of each token, counted through both texts; None for special tokens.
         tokens_truncated (int): Number of tokens beyond ``max_length``, which the model does not see.
+        is_target (tuple of bool): Whether each token is what is explained, which stays where others are removed; empty
+            where none is.
     """
 
     text: str
@@ -98,18 +100,29 @@ class EncodedText:
     special: tuple[bool, ...]
     words: tuple[int | None, ...]
     tokens_truncated: int
+    is_target: tuple[bool, ...] = ()
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     @property
     def removable(self) -> tuple[bool, ...]:
-        """Whether each token may be removed or replaced by methods and metrics: all but special tokens."""
-        return tuple(not special for special in self.special)
+        """Whether each token may be removed or replaced by methods and metrics: not special tokens and the target."""
+        return tuple(not special and not target for special, target in zip(self.special, self._targets, strict=True))
 
     def maskable(self, special_tokens: bool = False) -> tuple[bool, ...]:
-        """Whether each token gets a bottleneck: all but special tokens, or all tokens (as in the published code)."""
-        return (True,) * len(self) if special_tokens else self.removable
+        """Whether each token gets a bottleneck: all that are removable, or special tokens, too (the published code)."""
+        return tuple(not target for target in self._targets) if special_tokens else self.removable
+
+    @property
+    def _targets(self) -> tuple[bool, ...]:
+        return self.is_target or (False,) * len(self)
+
+    @property
+    def removable_words(self) -> tuple[int, ...]:
+        """Numbers of the words with removable tokens."""
+        numbers = dict.fromkeys(word for word, free in zip(self.words, self.removable, strict=True) if free)
+        return tuple(number for number in numbers if number is not None)
 
     @cached_property
     def word_spans(self) -> tuple[WordSpan, ...]:

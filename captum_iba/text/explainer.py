@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import wraps
 from numbers import Integral
@@ -15,7 +14,7 @@ import torch
 
 from captum_iba._checks import check_flag, check_integer
 from captum_iba._warnings import warn_user
-from captum_iba.attr._model.guard import ONE_AT_A_TIME, ModuleGuard
+from captum_iba.attr._model.guard import ModuleGuard
 from captum_iba.attr.feature_statistics import FeatureStatistics
 from captum_iba.attr.settings import BottleneckSettings, SettingsOverrides
 from captum_iba.text import statistics as layer_statistics
@@ -31,7 +30,7 @@ from captum_iba.text.arguments import (
 from captum_iba.text.bottleneck import NEUTRAL_STATISTICS, SMALLER_BETAS, ClassifierBottleneck, lost_predictions
 from captum_iba.text.classifier import Classifier, load_classifier
 from captum_iba.text.deletion import check_by_deletion
-from captum_iba.text.head_targets import check_choices, find_targets
+from captum_iba.text.head_targets import check_asked, encode_targets, holding_scale
 from captum_iba.text.heads import ValueHead
 from captum_iba.text.layers import check_layers, embedding_layer, find_layers, published_layer
 from captum_iba.text.result import TextAttribution
@@ -62,7 +61,7 @@ def _holding_scale(explain: Callable[Arguments, Returned]) -> Callable[Arguments
     @wraps(explain)
     def explain_alone(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Returned:
         explainer: Any = args[0]
-        with ONE_AT_A_TIME if isinstance(explainer.classifier.head, ValueHead) else nullcontext():
+        with holding_scale(explainer.classifier.head):
             return explain(*args, **kwargs)
 
     return explain_alone
@@ -304,25 +303,16 @@ class TextExplainer:
         check_flag("check", check)
         name, granularity, settings = resolve_text_settings(preset, overrides)
         asked = {"word": word, "token": token, "entity": entity, "choices": choices, "tolerance": tolerance}
-        self._check_asked(asked, mask_target)
+        asked["mask_target"] = mask_target
+        check_asked(self.classifier.head, asked)
         several = not isinstance(texts, str) or (isinstance(entity, (str, list)) and entity in ("all", ["all"]))
         about: list[TextTarget] | None = None
         if self.classifier.head.has_classes:
             targets = targets_per_text(target, len(first), self.classifier.labels)
             encoded = self.classifier.encode(first, second)
         else:
-            if choices is not None:
-                if pairs is not None:
-                    raise ValueError(
-                        "pairs is given, expected None with choices, which are the second texts; a question goes into "
-                        "texts, after its context"
-                    )
-                asked["choices"] = per_text = check_choices(choices, isinstance(texts, str), len(first))
-                first = [text for text, of_text in zip(first, per_text, strict=True) for _ in of_text]
-                second = [choice for of_text in per_text for choice in of_text]
-            encoded = self.classifier.encode(first, second)
-            asked["mask_target"] = mask_target
-            found = find_targets(self.classifier, encoded, target, batch_size, asked)
+            single = isinstance(texts, str)
+            found = encode_targets(self.classifier, first, second, target, batch_size, asked, single)
             encoded, targets = [item.encoded for item in found], [item.column for item in found]
             about = [item.about for item in found]
         paired = encoded[0].pair is not None
@@ -350,7 +340,6 @@ class TextExplainer:
                     show_progress=show_progress,
                     fingerprint=self._fingerprint,
                     explained=None if about is None else [about[i] for i in numbers],
-                    mask_target=mask_target,
                 )
                 for number, bottleneck in enumerate(bottlenecks)
             ]
@@ -377,18 +366,6 @@ class TextExplainer:
                 ]
         results = [replace(result, doubt=doubt) for result in results]
         return results if several else results[0]
-
-    def _check_asked(self, asked: Mapping[str, Any], mask_target: bool) -> None:
-        """ValueError for arguments of explain that the head does not have, or that are missing."""
-        check_flag("mask_target", mask_target)
-        head = self.classifier.head
-        for name, value in asked.items():
-            if value is not None and name not in head.keywords:
-                raise ValueError(f"{name} is {value!r}, expected None for a model of {head.kind}")
-        if "choices" in head.keywords and asked["choices"] is None:
-            raise ValueError(f"choices is None, expected a list of texts for a model of {head.kind}")
-        if mask_target and (head.has_classes or not head.has_target_words):
-            raise ValueError(f"mask_target is True, expected False for a model of {head.kind}: it explains no word")
 
     def _bottleneck_of(self, preset: str | BottleneckSettings) -> ClassifierBottleneck:
         """The layers, with their statistics, that :meth:`explain` uses with a preset."""

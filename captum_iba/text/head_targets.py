@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any
@@ -11,12 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from captum_iba._checks import check_flag
 from captum_iba._warnings import warn_user
+from captum_iba.attr._model.guard import ONE_AT_A_TIME
 from captum_iba.text.answers import TargetedText, find_answer, find_mask, mask_position, refuse_truncated
 from captum_iba.text.arguments import find_target
 from captum_iba.text.classifier import Classifier
 from captum_iba.text.encoding import EncodedText
-from captum_iba.text.heads import AnswerHead, ChoiceHead, MaskHead, ValueHead, with_row
+from captum_iba.text.heads import TARGET_ROW, AnswerHead, ChoiceHead, Head, MaskHead, ValueHead, with_row
 from captum_iba.text.statistics import change_mark, neutral_texts
 from captum_iba.text.target import TextTarget
 
@@ -24,6 +27,82 @@ NOT_COUNTED = ("o", "-100", "ignore", "ignored", "pad", "[pad]", "<pad>")
 """Classes of tokens, in any case, that make no entity."""
 
 _LISTED = 8
+
+
+ASKED = ("word", "token", "entity", "choices", "tolerance", "mask_target")
+"""Arguments that say what is explained, beside ``target``."""
+
+
+def encode_targets(
+    classifier: Classifier,
+    texts: Sequence[str],
+    pairs: Sequence[str | None],
+    target: Any,
+    batch_size: int,
+    asked: dict[str, Any],
+    single: bool = False,
+) -> list[TargetedText]:
+    """Texts as a model with another head than that of a sequence classifier takes them, each with what is explained.
+
+    Args:
+        classifier, target, batch_size: As for :func:`find_targets`.
+        texts, pairs (sequence): As :func:`captum_iba.text.arguments.check_texts` returns them.
+        asked (dict): The arguments :data:`ASKED`, as the user gave them.
+        single (bool): Whether the user gave one text, which has one list of choices. Default: False.
+
+    Raises:
+        TypeError, ValueError: As :func:`find_targets`, or a text without a word beside the one that is explained.
+    """
+    if (choices := asked["choices"]) is not None:
+        if any(pair is not None for pair in pairs):
+            raise ValueError(
+                "pairs is given, expected None with choices, which are the second texts; a question goes into texts, "
+                "after its context"
+            )
+        per_text_choices = check_choices(choices, single, len(texts))
+        asked = {**asked, "choices": per_text_choices}
+        texts = [text for text, of_text in zip(texts, per_text_choices, strict=True) for _ in of_text]
+        pairs = [choice for of_text in per_text_choices for choice in of_text]
+    found = find_targets(classifier, classifier.encode(texts, pairs), target, batch_size, asked)
+    return found if asked["mask_target"] else [replace(item, encoded=_with_target(item)) for item in found]
+
+
+def _with_target(item: TargetedText) -> EncodedText:
+    """The text whose tokens that are explained are marked: what the head reads out stays, as [CLS] of a classifier."""
+    text, about = item.encoded, item.about
+    if not about.spans:
+        return text
+    read = {at for at, value in enumerate(text.inputs[TARGET_ROW]) if value}
+    held = zip(text.sequences, text.spans, strict=True)
+    read |= {at for at, (sequence, span) in enumerate(held) if about.holds(sequence, *span)}
+    # Of SentencePiece a word can begin with a token of no characters.
+    words = {text.words[at] for at in read} - {None}
+    read |= {at for at, (start, end) in enumerate(text.spans) if start == end and text.words[at] in words}
+    marked = replace(text, is_target=tuple(at in read for at in range(len(text))))
+    if not any(marked.removable):
+        raise ValueError(
+            f"texts has {text.text!r}, which has no other word than what is explained; mask_target=True masks it"
+        )
+    return marked
+
+
+def check_asked(head: Head, asked: Mapping[str, Any]) -> None:
+    """ValueError for arguments that the head does not have, or that are missing."""
+    check_flag("mask_target", asked["mask_target"])
+    for name, value in asked.items():
+        if name != "mask_target" and value is not None and name not in head.keywords:
+            raise ValueError(f"{name} is {value!r}, expected None for a model of {head.kind}")
+    if "choices" in head.keywords and asked["choices"] is None:
+        raise ValueError(f"choices is None, expected a list of texts for a model of {head.kind}")
+    if asked["mask_target"] and (head.has_classes or not head.has_target_words):
+        raise ValueError(f"mask_target is True, expected False for a model of {head.kind}: it explains no word")
+
+
+@contextmanager
+def holding_scale(head: Head) -> Iterator[None]:
+    """Context for one thread at a time where the head keeps the tolerance of a call."""
+    with ONE_AT_A_TIME if isinstance(head, ValueHead) else nullcontext():
+        yield
 
 
 def find_targets(

@@ -74,9 +74,13 @@ class Head:
         """A text with some target, to try the model."""
         return encoded
 
+    def for_gradients(self, encoded: EncodedText) -> EncodedText:
+        """A text as methods by gradients take it."""
+        return encoded
+
     @property
     def has_classes(self) -> bool:
-        """Whether the columns are classes of a text, as methods and comparisons need them."""
+        """Whether the columns are classes of a text."""
         return type(self) is Head
 
     @property
@@ -141,6 +145,10 @@ class ValueHead(Head):
     def trial(self, encoded: EncodedText) -> EncodedText:
         """A prediction of 0."""
         return with_row(encoded, [0.0] * len(encoded))
+
+    def for_gradients(self, encoded: EncodedText) -> EncodedText:
+        """Without the prediction, at which its closeness has no gradient: the columns are the outputs then."""
+        return replace(encoded, inputs={name: row for name, row in encoded.inputs.items() if name != TARGET_ROW})
 
 
 class _TargetHead(Head):

@@ -40,6 +40,9 @@ class TextTarget:
         """The question that the attribution answers, for example ``"Why B-PER for Anna?"``."""
         if self.kind == "answer":
             return f"Why this answer: {self.label}?"
-        if self.kind == "mask":
-            return f"Why {self.text} = {self.label}?"
-        return f"Why {self.label} for {self.text}?" if self.text else f"Why {self.label}?"
+        return f"Why {self.text} = {self.label}?" if self.kind == "mask" else f"Why {self.name}?"
+
+    @property
+    def name(self) -> str:
+        """The label with what has it, for example ``"B-PER for Anna"``."""
+        return f"{self.label} for {self.text}" if self.text else self.label

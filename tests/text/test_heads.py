@@ -256,11 +256,6 @@ def test_errors_of_masked_words_and_choices(masked, choosing, values):
         values.explain(TEXT, tolerance=-1)
 
 
-def test_methods_say_that_they_need_a_classifier(entities):
-    with pytest.raises(ValueError, match="attribute needs a sequence classifier, got a model of token classification"):
-        attribute("ig", entities, TEXT)
-
-
 def test_the_head_is_read_from_the_configuration(entities, answers, wordpiece, tmp_path):
     assert head_of_architectures(["BertForSequenceClassification"]).kind == "sequence classification"
     for number, explainer in enumerate((entities, answers)):

@@ -319,7 +319,7 @@ def test_several_quantities_are_no_classes(model, wordpiece):
     explainer = TextExplainer(model, wordpiece)
     with pytest.raises(ValueError, match="target is None, expected one of the outputs of the model: 0 "):
         explainer.explain("good film")
-    with pytest.raises(ValueError, match="attribute needs a sequence classifier, got a model of regression"):
+    with pytest.raises(ValueError, match="target is None, expected one of the outputs of the model: 0 "):
         attribute("random", explainer, "good film")
 
 

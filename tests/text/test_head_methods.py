@@ -1,0 +1,243 @@
+"""Other heads by other methods: values by hand, what is explained stays, comparisons, errors, and the command line."""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from captum_iba import cli
+from captum_iba.compare import compare_texts
+from captum_iba.compare.score_many import score_texts
+from captum_iba.methods import attribute, attribution_task, register_method
+from captum_iba.methods.registry import METHODS
+from captum_iba.text import TextExplainer
+
+from .conftest import LABELS, built
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "recipes"))
+import planted_heads
+
+TEXT = "the unbelievable film was good."
+TEXTS = ["the film was good", "a bad, dull plot!", "the unbelievable plot", "good film", "was the film bad?"]
+PIECES = [[0], [1, 2, 3], [4], [5], [6], [7]]  # tokens of each word, without [CLS]
+
+
+def probability(explainer, text, label, place):
+    """Of a class at a token, by transformers alone; ``text`` is a list of pieces."""
+    tokenizer = explainer.classifier.tokenizer
+    ids = tokenizer.convert_tokens_to_ids(["[CLS]", *text, "[SEP]"])
+    with torch.no_grad():
+        logits = explainer.model(
+            input_ids=torch.tensor([ids]), attention_mask=torch.ones(1, len(ids), dtype=torch.long)
+        )
+    return float(logits.logits[0, place].double().softmax(-1)[label])
+
+
+def test_leave_one_out_of_a_word_by_hand(entities):
+    (scores,) = attribute("leave_one_out", entities, TEXT, word="film", target="B-LOC")
+    pieces = entities.classifier.tokenizer.tokenize(TEXT)
+    at, label = pieces.index("film"), LABELS.index("B-LOC")
+    whole = probability(entities, pieces, label, 1 + at)
+    for i in range(len(pieces)):
+        if i != at:
+            without = probability(entities, pieces[:i] + pieces[i + 1 :], label, 1 + at - (i < at))
+            assert scores.tokens[1 + i] == pytest.approx(whole - without, abs=1e-6)
+    assert scores.tokens[1 + at] == 0 and scores.explained.name == "B-LOC for film"
+
+
+def test_the_bits_are_those_of_explain(entities):
+    entities.estimate_statistics(["the film was good.", "a dull plot"])
+    result = entities.explain(TEXT, word="film", n_steps=3)
+    (scores,) = attribute("iba", entities, TEXT, word="film", n_steps=3)
+    np.testing.assert_allclose(scores.words, result.word_bits, rtol=1e-6)
+    every = attribute("random", entities, TEXTS, entity="all")
+    explained = [result.explained for result in entities.explain(TEXTS, entity="all", n_steps=1)]
+    assert [item.explained for item in every] == explained
+    for item in every:
+        scored = {number for number, score in enumerate(item.words) if score}
+        assert scored == {*item.encoded.removable_words} and len(scored) < len(item.words)
+    masked = attribute("leave_one_out", entities, TEXT, word="film", mask_target=True)[0]
+    assert len(masked.encoded.removable_words) == 6
+
+
+@pytest.mark.parametrize(
+    "name", ["lime", "captum_lime", "kernel_shap", "occlusion", "ig", "grad_cam", "attention_rollout"]
+)
+def test_no_method_scores_what_is_explained(entities, name):
+    options = {"n_samples": 20} if name in ("lime", "captum_lime", "kernel_shap") else {}
+    (scores,) = attribute(name, entities, TEXT, word="unbelievable", **options)
+    assert not scores.tokens[2:5].any() and np.count_nonzero(scores.words) > 1
+    assert attribute(name, entities, TEXT, word="unbelievable", **options)[0].words.tolist() == scores.words.tolist()
+
+
+def test_gradients_explain_the_output_of_a_regression(wordpiece):
+    values = TextExplainer(built("BertForSequenceClassification", num_labels=1), wordpiece)
+    (scores,) = attribute("ig", values, TEXT, n_steps=200, tolerance=1.0)
+    (padding,) = (values.classifier.pad_id,)
+    inputs = wordpiece(TEXT, return_tensors="pt")
+    reference = inputs["input_ids"].clone()
+    reference[0, 1:-1] = padding
+    with torch.no_grad():
+        outputs = [
+            float(values.model(**{**inputs, "input_ids": ids}).logits) for ids in (inputs["input_ids"], reference)
+        ]
+    assert scores.tokens.sum() == pytest.approx(outputs[0] - outputs[1], rel=0.02)
+    assert np.count_nonzero(attribute("saliency", values, TEXT)[0].words) == 6
+    assert np.count_nonzero(attribute("attention_rollout", values, TEXT)[0].words) == 6
+    with pytest.raises(ValueError, match="output is 'probability', expected 'logit' for a model of regression"):
+        attribute("ig", values, TEXT, output="probability")
+    # Deletion measures the closeness to the prediction: 1, less what is lost without the first word.
+    with torch.no_grad():
+        ids = torch.cat([inputs["input_ids"][:, :1], inputs["input_ids"][:, 2:]], 1)
+        other = float(values.model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits)
+    closeness = np.exp(-((outputs[0] - other) ** 2) / 2)
+    assert attribute("leave_one_out", values, TEXT, tolerance=1.0)[0].words[0] == pytest.approx(1 - closeness, abs=1e-5)
+
+
+def test_choices_and_masks_have_scores(choosing, wordpiece):
+    (scores,) = attribute("leave_one_out", choosing, TEXT, choices=["good", "a dull plot"], target="good")
+    assert scores.encoded.pair == "good" and np.count_nonzero(scores.words) == 7
+    wordpiece.mask_token = "[MASK]"
+    masked = TextExplainer(built("BertForMaskedLM"), wordpiece)
+    (scores,) = attribute("leave_one_out", masked, "a [MASK] film", target="good")
+    assert scores.explained.label == "good" and scores.words[1] == 0 and scores.words[0] != 0
+
+
+def test_what_methods_of_heads_refuse(entities, bert, wordpiece):
+    for name in ("lime_as_released", "ig_as_released"):
+        with pytest.raises(
+            ValueError, match=f"{name} needs a sequence classifier, got a model of token classification"
+        ):
+            attribute(name, entities, TEXT, word="film")
+    with pytest.raises(ValueError, match="needs one of word, token and entity, got none"):
+        attribute("ig", entities, TEXT)
+    with pytest.raises(ValueError, match="word is 'film', expected None for a model of sequence classification"):
+        attribute("ig", TextExplainer(bert, wordpiece, layer=1), TEXT, word="film")
+    with pytest.raises(TypeError, match="'words' is no argument, expected one of word, token, entity"):
+        attribution_task(entities, TEXT, words="film")
+
+
+def test_a_comparison_deletes_the_words_that_come_first(entities, tmp_path):
+    rows = []
+    compared = compare_texts(
+        entities,
+        [TEXT],
+        word="film",
+        target="B-LOC",
+        methods=["leave_one_out", "random"],
+        folder=tmp_path,
+        on_row=rows.append,
+    )
+    assert rows == [1, 2] and [row.label for row in compared.rows] == ["B-LOC for film"] * 2
+    for row in compared.rows:
+        pieces = entities.classifier.tokenizer.tokenize(TEXT)
+        label, words = LABELS.index("B-LOC"), [number for number in range(6) if number != 2]
+
+        def kept(numbers, pieces=pieces, label=label):
+            stay = [i for number in sorted(numbers) for i in PIECES[number]]
+            return probability(entities, [pieces[i] for i in stay], label, 1 + stay.index(4))
+
+        ranked = sorted(words, key=lambda number: -row.scores[number])
+        whole = kept(range(6))
+        counts = [-(-len(words) * k // 9) for k in range(1, 10)]
+        rounded = [max(1, round(len(words) * k / 9)) for k in range(1, 10)]
+        curves = []
+        for order in (ranked, ranked[::-1]):
+            curve = [whole - kept({*range(6)} - {*order[:count]}) for count in rounded]
+            curves.append(curve)
+        assert counts[-1] == rounded[-1] == 5
+        assert row.values["drop@1/9"] == pytest.approx(curves[0][0], abs=1e-6)
+        assert row.values["aopc"] == pytest.approx(np.mean(curves[0]), abs=1e-6)
+        assert row.values["lerf-morf"] == pytest.approx(np.mean(curves[0]) - np.mean(curves[1]), abs=1e-6)
+    again = compare_texts(
+        entities,
+        [TEXT],
+        word="film",
+        target="B-LOC",
+        methods=["leave_one_out", "random", "ig"],
+        folder=tmp_path,
+        on_row=rows.append,
+    )
+    assert rows == [1, 2, 3] and again.rows[:2] == compared.rows and "| ig |" in (tmp_path / "table.md").read_text()
+    with pytest.raises(ValueError, match="has a comparison with another texts"):
+        compare_texts(entities, [TEXT], word="good", methods=["random"], folder=tmp_path)
+
+
+def test_a_method_that_fails_on_a_target_is_recorded(entities):
+    def failing(task):
+        if task.explained[0].text == "film":
+            raise RuntimeError("no such word")
+        return [np.ones(len(text)) for text in task.encoded]
+
+    register_method("failing", failing, signed=False, description="Fails on a film.")
+    try:
+        compared = compare_texts(entities, [TEXT, TEXT], word=["film", "good"], methods=["random", "failing"])
+    finally:
+        METHODS.pop("failing")
+    assert [row.error for row in compared.rows] == [None, "RuntimeError: no such word", None, None]
+    assert "Left out, because a method failed: 1 target" in str(compared)
+    for arguments, error, says in (
+        ((entities.model, [TEXT]), TypeError, "explainer is a BertForTokenClassification, expected a TextExplainer"),
+        ((entities, TEXT), TypeError, "texts is one string, expected a sequence"),
+        ((entities, [TEXT], None, None, ["lie"]), ValueError, "there is no 'lie'"),
+    ):
+        with pytest.raises(error, match=says):
+            compare_texts(*arguments, word="film")
+
+
+def test_classifiers_are_compared_by_the_same_call(bert, wordpiece):
+    explainer = TextExplainer(bert, wordpiece, layer=1)
+    explainer.estimate_statistics(["the film was good.", "a dull plot"])
+    compared = compare_texts(explainer, [TEXT, "good film"], methods=["iba", "random"])
+    assert [len(row.scores) for row in compared.rows] == [6, 6, 2, 2]
+    assert {row.label for row in compared.rows} <= set(explainer.classifier.labels)
+
+
+def test_a_planted_cue_decides_the_comparison():
+    explainer = TextExplainer(*planted_heads.token_classifier(steps=150))
+    planted_heads.cue_statistics(explainer, paired=False)
+    draw = planted_heads.random.Random(5)
+    texts = [" ".join(planted_heads.entity_sentence(draw)[0]) for _ in range(8)]
+    compared = compare_texts(explainer, texts, entity="all", methods=["iba", "leave_one_out", "random"])
+    first, other, random = (compared.values(name, "drop@1/9").mean() for name in compared.methods)
+    assert first > 0.9 and other > 0.9 and random < 0.6
+
+
+def test_the_command_line_shows_other_methods_of_heads(entities, tmp_path):
+    entities.model.save_pretrained(tmp_path / "model")
+    entities.classifier.tokenizer.save_pretrained(tmp_path / "model")
+    texts = tmp_path / "texts.txt"
+    texts.write_text("\n".join(TEXTS), encoding="utf-8")
+    command = ["explain", "--model", str(tmp_path / "model"), "--file", str(texts), "--steps", "1", "--no-check"]
+    command += ["--methods", "leave_one_out", "--keep", str(tmp_path / "kept"), "--json", str(tmp_path / "r.json")]
+    content = []
+    for _ in range(2):  # the second time all is kept
+        done = CliRunner().invoke(cli.app, command)
+        assert done.exit_code == 0, done.output
+        content.append(json.loads((tmp_path / "r.json").read_text(encoding="utf-8")))
+    assert content[0] == content[1]
+    for entry in content[0]:
+        expected = attribute("leave_one_out", entities, entry["text"], entity="all")
+        same = [
+            item
+            for item in expected
+            if item.explained.name == f"{entry['target_label']} for {entry['explained']['text']}"
+        ]
+        np.testing.assert_allclose(entry["methods"]["leave_one_out"], same[0].words, atol=1e-6)
+
+
+def test_scores_of_texts_without_an_entity_are_none(entities, monkeypatch, tmp_path):
+    def of_dull(text, values, labels):
+        return [[1]] if "dull" in text.text else []
+
+    monkeypatch.setattr("captum_iba.text.head_targets.predicted_entities", of_dull)
+    for _ in range(2):
+        (scores,) = score_texts(
+            "leave_one_out", entities, ["good film", *TEXTS], None, None, entity="all", keep=tmp_path
+        )
+        assert scores.encoded.text == TEXTS[1] and scores.words[0] == 0
+    assert score_texts("random", entities, ["good film"], None, None, entity="all") == []
