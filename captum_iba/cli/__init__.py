@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 from importlib.util import find_spec
+from itertools import pairwise
 from typing import Annotated
 
 from captum_iba._version import __version__
@@ -73,10 +74,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if type(failure).__name__ == "NoArgsIsHelpError":
             typer.echo(message(), err=True)  # the help itself
         else:
-            named = next(iter(sys.argv[1:] if words is None else words), "")
+            given = sys.argv[1:] if words is None else words
+            named = next(iter(given), "")
             known = named in command.commands  # type: ignore[attr-defined]
-            print_error(f"{message()} (captum-iba {f'{named} ' if known else ''}--help says more)")
+            print_error(
+                f"{message()}{_value_of(failure, given)} (captum-iba {f'{named} ' if known else ''}--help says more)"
+            )
         sys.exit(getattr(failure, "exit_code", 2))
+
+
+def _value_of(failure: Exception, given: Sequence[str]) -> str:
+    """What was given for the option that a usage error is of, where its message does not say so."""
+    options = getattr(getattr(failure, "param", None), "opts", ())
+    values = [value for option, value in pairwise(given) if option in options]
+    return "" if len(values) != 1 or values[0] in str(failure) else f", got {values[0]!r}"
 
 
 def _show_version(wanted: bool) -> None:

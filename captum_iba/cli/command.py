@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextvars import ContextVar
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any
 
 import typer
@@ -30,6 +33,8 @@ _SECTIONS = {
 }
 # fmt: on
 _SECTION_OF = {name: section for section, names in _SECTIONS.items() for name in names}
+OPTIONS: ContextVar[Mapping[str, str]] = ContextVar("OPTIONS", default=MappingProxyType({}))
+"""Options of the command that runs, by the names of their parameters."""
 _TRUTH_VALUES = ("true", "false", "yes", "no", "on", "off", "0", "1")
 
 
@@ -48,6 +53,15 @@ class Command(TyperCommand):
             if records:
                 with formatter.section(name):
                     formatter.write_dl(records)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command, whose options errors can name."""
+        options = {item.name: item.opts[0] for item in self.params if item.name and item.opts[0].startswith("--")}
+        before = OPTIONS.set(options)
+        try:
+            return super().invoke(ctx)
+        finally:
+            OPTIONS.reset(before)
 
 
 class CommandWithTexts(Command):

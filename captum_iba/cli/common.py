@@ -20,6 +20,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
 
+from captum_iba.cli.command import OPTIONS
 from captum_iba.cli.interrupts import interrupt_is_caught
 
 if TYPE_CHECKING:
@@ -301,6 +302,13 @@ def print_error(message: str) -> None:
     typer.echo(f"captum-iba: error: {line}", err=True)
 
 
+def _naming_option(message: str) -> str:
+    """A message that begins with an argument's name with the name of the command's option for it."""
+    named = re.match(r"(\w+)(?= is |: )", message)
+    option = None if named is None else OPTIONS.get().get(named[1])
+    return message if named is None or option is None else f"{option}{message[named.end() :]}"
+
+
 @contextmanager
 def loading() -> Iterator[None]:
     """For the imports and the model: transformers is quiet, and no garbage collected.
@@ -347,5 +355,6 @@ def plain_errors(quiet: bool, interrupted: Callable[[], str] = lambda: "interrup
                 raise
             expected = isinstance(error, (ValueError, TypeError, OSError, RuntimeError, ImportError, AssertionError))
             text = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+            text = _naming_option(text)
             print_error(text if expected else f"{type(error).__name__}: {text} (CAPTUM_IBA_TRACEBACK=1 shows more)")
             raise typer.Exit(1) from None

@@ -92,7 +92,9 @@ def _strings(values: Any, name: str) -> list[str]:
     no_list = isinstance(values, (bytes, Mapping, set, frozenset)) or hasattr(values, "columns")
     if no_list or not hasattr(values, "__iter__"):
         raise TypeError(f"{name} is a {type(values).__name__}, expected a string or a list of strings")
-    strings = [values] if isinstance(values, str) else list(values)
+    # Of a column of NumPy, too, results have plain strings.
+    every = [values] if isinstance(values, str) else values
+    strings = [str(value) if isinstance(value, str) else value for value in every]
     if not strings:
         raise ValueError(f"{name} is empty, expected at least one text")
     for i, value in enumerate(strings):

@@ -17,12 +17,12 @@ from captum_iba.text.classifier import Classifier
 from captum_iba.text.encoding import EncodedText
 from captum_iba.text.heads import TARGET_ROW, with_row
 from captum_iba.text.result import DeletionCheck, TextAttribution
-from captum_iba.visualization.words import is_punctuation, n_covering, ranked_words, ranking
+from captum_iba.visualization.words import ALL_DELETED_ALONE, is_punctuation, n_covering, ranked_words, ranking
 
 N_RANDOM = 10
 """Number of draws of random words in a check by deletion; where there are at most so many sets, each is taken once."""
-# Leading words that are deleted one at a time; of texts with at most so many words, all are.
-_N_ALONE, _N_WORDS = 8, 40
+# Leading words that are deleted one at a time, of longer texts than those of which all are.
+_N_ALONE = 8
 
 
 def class_probabilities(classifier: Classifier, logits: Tensor) -> Tensor:
@@ -115,14 +115,19 @@ def check_by_deletion(
     kept = np.ones((len(of_others), len(own)), dtype=bool)
     kept[:, others] = of_others
     numbers = [set(np.flatnonzero(words).tolist()) for words in kept]
-    n_alone = len(others) if 1 < len(others) <= _N_WORDS else min(n_leading, _N_ALONE) * (n_leading > 1)
+    n_alone = len(others) if 1 < len(others) <= ALL_DELETED_ALONE else min(n_leading, _N_ALONE) * (n_leading > 1)
     tried = order[~own[order]][:n_alone]
     numbers += [numbers[0] - {number} for number in tried.tolist()]
-    probabilities = probabilities_without(classifier, encoded, numbers, batch_size)[:, column].tolist()
-    whole, without_leading, without_least, *further = probabilities
+    probabilities = probabilities_without(classifier, encoded, numbers, batch_size)
+    whole, without_leading, without_least, *further = probabilities[:, column].tolist()
     n_random = len(kept) - 3
     random, alone = float(np.mean(further[:n_random])), tuple(further[n_random:])
-    return DeletionCheck(int((~kept[1]).sum()), whole, without_leading, without_least, random, n_random, alone)
+    n_deleted, decision = int((~kept[1]).sum()), ""
+    if n_leading == n_deleted == 1 < len(others):
+        alone = alone or (without_leading,)
+    if classifier.head.has_classes and not classifier.multi_label:
+        decision = classifier.labels[int(probabilities[1].argmax())]
+    return DeletionCheck(n_deleted, whole, without_leading, without_least, random, n_random, alone, decision)
 
 
 def kept_in_check(

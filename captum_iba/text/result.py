@@ -107,7 +107,9 @@ class DeletionCheck:
         without_random (float): Without as many other words at random, the mean of ``n_random`` draws.
         n_random (int): Number of these draws.
         without_each (tuple of float): Without one word alone, the one with the most bits first: of a text with at most
-            40 words each of them, else of the first eight leading ones, if there are several.
+            40 words each of them, else of the first eight leading ones.
+        decision (str): The most probable class without the leading words; empty for other heads than that of a
+            sequence classifier, for several labels at once, and in results of earlier versions.
     """
 
     n_words: int
@@ -117,6 +119,7 @@ class DeletionCheck:
     without_random: float
     n_random: int
     without_each: tuple[float, ...] = ()
+    decision: str = ""
 
 
 @dataclass(frozen=True)
@@ -324,11 +327,11 @@ class TextAttribution(JsonResult):
         shown = leading[:_PRINTED_WORDS] or [word for word in rest if not word.is_zero][:_PRINTED_WITHOUT_LEADING]
         widest = max((word.share for word in shown), default=0.0) if leading else 1.0
         for word in shown:
-            bar = "█" * round(_BAR_WIDTH * word.share / widest) if leading else ""
+            bar = "█" * round(_BAR_WIDTH * word.share / widest) if leading and word.in_percent else ""
             spread = "" if math.isnan(word.spread) or not word.in_percent else f" ± {word.spread:5.1%}"
             tied, share = " ≈" if word.tied else "", f"{word.share:.1%}" if word.in_percent else "–"
             lines.append(
-                f"{share:>6}{spread} {word.bits:10,.2f} bits  {bar:<{_BAR_WIDTH}}  "
+                f"{share:>6}{spread} {word.shown_bits:10,.2f} bits  {bar:<{_BAR_WIDTH}}  "
                 f"{printable(word.word)} ({word.place}){tied}{f', {alone}' if (alone := word.alone) else ''}"
             )
         if others := [*leading, *rest][len(shown) :]:

@@ -25,7 +25,15 @@ from captum_iba.visualization.pieces import (
     token_parts,
     visible,
 )
-from captum_iba.visualization.sentences import VERDICTS, notes, only_together, preset_note, verdict, verdicts
+from captum_iba.visualization.sentences import (
+    VERDICTS,
+    findings,
+    notes,
+    only_together,
+    preset_note,
+    verdict,
+    verdicts,
+)
 from captum_iba.visualization.words import counted, ranked_words
 
 if TYPE_CHECKING:
@@ -33,6 +41,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
 
+_LONG = 60  # words of a text that a table folds
 Labels = Sequence[str] | Mapping[int, str]
 """Names of classes by their number."""
 
@@ -196,6 +205,8 @@ def token_page(
             "beta": beta,
             "verdict": verdict(item),
             "only_together": only_together(item),
+            "notes": ["hidden evidence"] if "hidden_evidence" in findings(item) else [],
+            "is_long": len(item.words) > _LONG,
             **dict(zip(("leading", "rest"), ranked_words(item), strict=True)),
         }
         for item, scores, gold, name, beta in zip(attributions, rows, golds, names, betas, strict=True)

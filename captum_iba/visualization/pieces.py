@@ -339,7 +339,7 @@ def remark(attribution: DrawableBits) -> str:
 def _unexplained(attribution: DrawableBits, closed: float, few: bool) -> str:
     """What is said where a closed mask gives the target (nearly) as much as the text; the check may say more."""
     check, what = attribution.check, "this text"
-    least = math.inf
+    least, tried = math.inf, ()
     if check is not None:
         tried = (check.without_leading, check.without_random, check.without_least, *check.without_each)
         least = min(tried) / check.probability if check.probability > 0 else math.inf
@@ -356,7 +356,9 @@ def _unexplained(attribution: DrawableBits, closed: float, few: bool) -> str:
     sentence = unexplained(attribution.measured, what, attribution.target_probability, closed, follows)
     if least >= _DECREASED:
         return sentence
-    how = "further" if closed > attribution.target_probability + LARGE_DROP else "all the same"
+    if max(tried) > check.probability + LARGE_DROP:  # words that speak against it have a sentence
+        return sentence
+    how = "further" if lowers_it(attribution.target_probability, closed) else "all the same"
     return f"{sentence} Deleting words lowers it {how}: see the check."
 
 
@@ -370,6 +372,11 @@ def is_unexplained(probability: float, closed: float | None, few: bool = False) 
     return few or closed >= probability - _SMALL_DROP
 
 
+def lowers_it(probability: float, closed: float) -> bool:
+    """Whether an input lowers what average activations give, by more than 0.1 or from one half to below."""
+    return closed > probability + LARGE_DROP or closed >= _HALF > probability
+
+
 def unexplained(measured: str, what: str, probability: float, closed: float, follows: str) -> str:
     """A sentence where average activations alone give the target (nearly) as much as the input.
 
@@ -381,7 +388,7 @@ def unexplained(measured: str, what: str, probability: float, closed: float, fol
     """
     alone = f"With average activations alone {measured} is {format_probability(closed)}"
     given = format_probability(probability)
-    if closed > probability + LARGE_DROP:
+    if lowers_it(probability, closed):
         return f"{alone}, more than with {what} ({given}): {what} lowers it."
     as_much = "nearly as much as" if closed >= probability - _SMALL_DROP else "not much less than"
     as_much = "no less than" if closed >= probability else as_much

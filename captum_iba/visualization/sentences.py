@@ -7,10 +7,12 @@ from collections.abc import Sequence
 
 from captum_iba.visualization.drawable import DrawableBits, DrawableCheck
 from captum_iba.visualization.pieces import (
+    LARGE_DROP,
     NEUTRAL_TEXTS,
     THESE_ALONE,
     format_number,
     format_probability,
+    has_hardly_any_bits,
     is_improbable,
     is_unexplained,
     lost_prediction,
@@ -20,6 +22,7 @@ from captum_iba.visualization.pieces import (
     visible,
 )
 from captum_iba.visualization.words import (
+    ALL_DELETED_ALONE,
     RankedWord,
     has_neutral_statistics,
     least_words,
@@ -27,11 +30,13 @@ from captum_iba.visualization.words import (
     place_in_texts,
     ranked_words,
     ranking,
+    word_places,
 )
 
 # Of the probability that is left: a smaller change is no finding of a check, and a smaller decrease a weak one.
 _SAME, _MOST, _MUCH = 0.99, 0.85, 0.75
-_MOST_OPPONENTS, _NAMED, _NOTICEABLE = 5, 5, 0.03
+_MOST_OPPONENTS, _MOST_OPPOSING, _NAMED, _NOTICEABLE = 5, 3, 5, 0.03
+_SMALL = 0.05  # of a probability: a smaller decrease is no evidence that bits miss
 _RULED_OUT = 0.01
 NO_EFFECT = 0.005
 """Effect of a part, in nats, that is shown as 0.00."""
@@ -70,9 +75,11 @@ def notes(attribution: DrawableBits, listed: int | None = None) -> list[str]:
             can_contradict=bool(ranked_words(attribution)[0]),
             of_all=check.n_words == len(_deletable(attribution)),
             is_improbable=is_improbable(attribution),
+            is_opposed=bool(opposing(attribution)),
         )
-        sentences.append(sentence)
-        sentences += filter(None, [_alone(attribution), _hidden(attribution), _without_least(attribution)])
+        sentences.append(f"{sentence}{_decision(attribution)}")
+        further = (_alone, _against, _hidden, _without_least, _not_tried)
+        sentences += filter(None, [say(attribution) for say in further])
     through = through_the_mask(attribution)
     if through and THESE_ALONE not in remark(attribution):
         sentences.append(f"{through[0].upper()}{through[1:]}.")
@@ -104,22 +111,25 @@ def _alone(attribution: DrawableBits) -> str:
     if not leading or check is None:
         return ""
     raising, idle = _without_effect_alone(attribution)
+    against = opposing(attribution)
+    milder = [row for row in raising if row not in against]  # the others have a sentence of their own
     strongest = min(leading, key=lambda row: row.without)
     said = []
     if strongest.without <= min(_MOST * leading[0].without, _SAME * check.probability):
         said.append(f"{_named([strongest])} lowers the probability most, to {format_probability(strongest.without)}")
-    if len(leading) > 1 and strongest.without <= _MUCH * check.without_leading:
+    if len(leading) > 1 and strongest.without <= _MUCH * check.without_leading < _MUCH * _SAME * check.probability:
         together = "all of them" if check.n_words >= len(every) else f"the first {check.n_words}"
         said = [f"{_named([strongest], 'to')} lowers it more than {together} together"]
-    if raising:
-        said.append(f"{_named(raising, 'to')} raise{'s' * (len(raising) == 1)} it")
-    number = f"{'first ' * (len(leading) < len(every))}{len(leading)} leading word{'s' * (len(leading) > 1)}"
+    if milder:
+        said.append(f"{_named(milder, 'to')} raise{'s' * (len(milder) == 1)} it")
+    which = "leading" if check.n_words >= len(every) else "listed"  # as the sentence of the check calls them
+    number = f"{'first ' * (len(leading) < len(every))}{len(leading)} {which} word{'s' * (len(leading) > 1)}"
     if len(raising) + len(idle) == len(leading) > 1:
-        raised = f": {said[-1]}" if raising else ""
+        raised = f": {said[-1]}" if milder else ""
         # More may lead than the check deletes, and more may be deleted than were tried alone.
-        deleted = f"{'all' if check.n_words > len(leading) else 'the first'} {check.n_words} do"
-        together = "they do" if len(leading) == check.n_words else deleted
-        together = f"; deleted together {together}" if check.without_leading < _SAME * check.probability else ""
+        several = f"{'all' if check.n_words > len(leading) else 'the first'} {check.n_words} together"
+        together = "together they" if len(leading) == check.n_words else several
+        together = f"; {together} lower it" if check.without_leading < _SAME * check.probability else ""
         lowers = "lowers the probability by more than 1% of its value"
         return f"Deleted alone, none of the {number} {lowers}{raised}{together}."
     if idle:
@@ -150,15 +160,57 @@ def _hidden(attribution: DrawableBits) -> str:
     leading, others = ranked_words(attribution)
     # The check has said what happens without those that it deletes first.
     tried = [row for row in (*leading, *others) if row.alone][attribution.check.n_words :]
-    hidden = [row for row in tried if row in others and row.without <= _MUCH * attribution.check.probability]
+    most = min(_MUCH * attribution.check.probability, attribution.check.probability - _SMALL)
+    hidden = [row for row in tried if row in others and row.without <= most]
     if not hidden or is_improbable(attribution):
         return ""
     hidden = sorted(hidden, key=lambda row: row.without)
     has = "has" if len(hidden) == 1 else "have"
     return (
-        f"{_named(hidden, 'to')} {has} few bits, and lower{'s' * (len(hidden) == 1)} the probability by more than a "
+        f"{_named(hidden, 'to')} {has} fewer bits, and lower{'s' * (len(hidden) == 1)} the probability by more than a "
         "quarter of its value when deleted alone: the bits do not show all the evidence."
     )
+
+
+def opposing(attribution: DrawableBits) -> list[RankedWord]:
+    """Words without which alone the probability is higher by more than 0.1, the most first, as far as a check tried."""
+    check = attribution.check
+    rows = [row for of in ranked_words(attribution) for row in of if row.alone]
+    raising = [row for row in rows if check is not None and row.without > check.probability + LARGE_DROP]
+    return sorted(raising, key=lambda row: -row.without)
+
+
+def _against(attribution: DrawableBits) -> str:
+    """Words that speak against the target, whether they lead or not."""
+    every = opposing(attribution)
+    if not every:
+        return ""
+    rows, label = every[:_MOST_OPPOSING], attribution.target_label
+    if len(every) == 1:
+        (row,) = rows
+        rises = f"{attribution.measured} rises to {format_probability(row.without)}"
+        return f'Without "{row.word}" ({row.place}) alone {rises}: "{row.word}" speaks against {label}.'
+    named = " or ".join(f'"{row.word}" ({row.place}, {format_probability(row.without)})' for row in rows)
+    more = len(every) - len(rows)
+    further = f" or {'another' if more == 1 else f'one of {more} others'}" if more else ""
+    return f"Without {named}{further} alone {attribution.measured} rises: each speaks against {label}."
+
+
+def _decision(attribution: DrawableBits) -> str:
+    """Whether the model still predicts the class without the leading words; empty where that is not known."""
+    decision = attribution.check.decision
+    if not decision or attribution.target_label != attribution.predicted_label:
+        return ""
+    return f" The prediction {'stays' if decision == attribution.predicted_label else 'is then'} {decision}."
+
+
+def _not_tried(attribution: DrawableBits) -> str:
+    """That words which do not lead were not deleted alone, of a text of many words."""
+    n_words, check = len(_deletable(attribution)), attribution.check
+    if n_words <= ALL_DELETED_ALONE:
+        return ""
+    n_others = n_words - max(len(check.without_each), check.n_words)
+    return f"The text is long: its other {n_others:,} words were not deleted one by one."
 
 
 def _named(rows: Sequence[RankedWord], to: str = "") -> str:
@@ -179,18 +231,23 @@ def _without_least(attribution: DrawableBits) -> str:
     deletable = _deletable(attribution)
     if not (rises or falls) or check.n_words == len(deletable):
         return ""
-    if falls and len(deletable) < 2 * check.n_words:  # some of them lead, too
+    numbers = least_words(attribution, deletable, check.n_words)
+    places = [word_places(attribution)[i] for i in numbers]
+    leading = {row.place for row in ranked_words(attribution)[0]}
+    if not leading.isdisjoint(places) or (falls and len(numbers) == 1 and _hidden(attribution)):
+        return ""  # with few words some of them lead, too; and of one word it has been said
+    if not numbers or (rises and opposing(attribution)):
         return ""
-    least = [attribution.words[i].word for i in least_words(attribution, deletable, check.n_words)]
+    least = [attribution.words[i].word for i in numbers]
     named = ", ".join(f'"{visible(word)}"' for word in least[::-1][:_MOST_OPPONENTS])
     more = ", …" if len(least) > _MOST_OPPONENTS else ""
     words_with_fewest = f"the word{'s' * (len(least) > 1)} with the fewest bits ({named}{more})"
     if falls:
         their = "their" if len(least) > 1 else "its"
         return f"Without {words_with_fewest} it falls, too: the model needs more than {their} bits say."
-    they = "together they" if len(least) > 1 else "it"
-    rises_to = f"rises to {format_probability(check.without_least)}"
-    return f"Without {words_with_fewest} it {rises_to}: {they} may speak against {attribution.target_label}."
+    rises_to = f"the probability rises to {format_probability(check.without_least)}"
+    together = "together they may speak" if len(least) > 1 else f'"{visible(least[0])}" may speak'
+    return f"Without {words_with_fewest} {rises_to}: {together} against {attribution.target_label}."
 
 
 def _deletable(attribution: DrawableBits) -> list[int]:
@@ -208,6 +265,7 @@ def check_sentence(
     can_contradict: bool = True,
     of_all: bool = False,
     is_improbable: bool = False,
+    is_opposed: bool = False,
 ) -> str:
     """The check by deletion: the effect of the leading words first, then those of others, and what follows from it.
 
@@ -222,6 +280,8 @@ def check_sentence(
         of_all (bool): Whether the deleted words are all that there are, so that there is nothing to compare with.
             Default: False.
         is_improbable (bool): Whether the model gives it little probability with all words, too. Default: False.
+        is_opposed (bool): Whether the deletion of some word raises it by much, so that there is something to explain.
+            Default: False.
 
     Returns:
         str: One or two sentences.
@@ -242,27 +302,29 @@ def check_sentence(
     mean = f" (mean of {check.n_random})"
     if check.n_random == 1:  # there is no other set
         at_random, mean = f"the {several}other {words}", ""
-    shown = ""
-    if listed is not None and listed < count:
-        shown = f" ({listed} of them listed)" if listed else " (not listed)"
-    elif listed is not None and listed > count:  # at most half are deleted
-        shown = f" (of {listed} listed)"
     probabilities = (check.probability, check.without_leading, check.without_random, check.without_least)
     whole, leading, random, least = map(format_probability, probabilities)
     if whole == leading and verb != "hardly changes":
         whole, leading, random, least = (f"{probability:.3%}" for probability in probabilities)
-    deleted = f"{'all' if several else 'the'} {several}{words}" if of_all else f"the leading {several}{words}{shown}"
-    if not of_all and not can_contradict:  # none leads
+    deleted = f"the leading {several}{words}"
+    if of_all:
+        deleted = f"{'all' if several else 'the'} {several}{words}"
+    elif not can_contradict:  # none leads
         deleted = f"the {several}{words} with the most bits above the floor"
+    elif listed is not None and listed > count:  # at most half are deleted
+        deleted = f"the first {several}of the {listed} listed {noun}s"
+    elif listed is not None and listed < count:
+        deleted += f" ({listed} of them listed)" if listed else " (not listed)"
     sentence = f"Check: without {deleted} {what} {verb} ({whole} to {leading})"
     if not of_all:
-        sentence += (
-            f"; without {at_random} it is {random}{mean}, without the {several}{words} with the fewest bits {least}"
-        )
+        sentence += f"; without {at_random} it is {random}{mean}"
+        if check.n_random > 1 or random != least:  # else they are the same
+            sentence += f", without the {several}{words} with the fewest bits {least}"
     sentence += "."
     if is_improbable or check.probability < _RULED_OUT:
         gives = "rules it out" if check.probability < _RULED_OUT else "gives it little probability"
-        return f"{sentence} The model {gives} with all {noun}s, too: there is little to explain."
+        little = "" if is_opposed else ": there is little to explain"
+        return f"{sentence} The model {gives} with all {noun}s{little}."
     if of_all:
         return sentence
     if can_contradict and not confirms(check):
@@ -358,15 +420,16 @@ def verdicts(attributions: Sequence[DrawableBits]) -> str:
         return ""
     falls, little, not_confirmed = (counts[said] for said in VERDICTS)
     unexplained = sum(map(_is_unexplained, attributions))
-    said = [
-        (falls, f"falls to less than 85% of its value in {falls}"),
-        (little, f"falls a little in {little}"),
-        (not_confirmed, f"loses less than 1% of its value, or no more than without other words, in {not_confirmed}"),
-    ]
-    sentences = [
-        f"Check of {n_judged} texts: without the leading words the probability "
-        f"{', '.join(text for count, text in said if count)}."
-    ]
+    said = [(falls, f"falls in {falls}"), (little, f"falls a little, by at most 15% of its value, in {little}")]
+    falling = ", ".join(text for count, text in said if count)
+    sentences = [f"Check of {n_judged} texts:"]
+    if falling:
+        sentences[0] += f" without the leading words the probability {falling}."
+    if not_confirmed:
+        sentences.append(
+            f"{'Their' if not falling else 'The'} order is not confirmed in {not_confirmed}: without the leading words "
+            "as much is left as without others, or 99%."
+        )
     if counts[""]:
         sentences.append(f"Of {counts['']} more the check says nothing of the order.")
     if unexplained:
@@ -376,9 +439,11 @@ def verdicts(attributions: Sequence[DrawableBits]) -> str:
 
 def percentage_note(attribution: DrawableBits) -> str:
     """What the percentages are of, in one line; empty where they are simply fractions of the total."""
-    if needs_hardly_anything(attribution):
+    if has_hardly_any_bits(attribution):
         floor = format_number(attribution.unneeded_bits)
-        return f"Words are sorted by their bits above {floor} bits per token, the floor." if attribution.words else ""
+        return (
+            f"Bits are those above the floor, {floor} per token: too few for percentages." if attribution.words else ""
+        )
     if not attribution.unneeded_bits:
         of_words = any(token.special and token.bits for token in attribution.tokens)
         return "Percentages: of the bits of all words, without special tokens." if of_words else ""

@@ -16,10 +16,13 @@ from captum_iba.visualization.pieces import (
     NEUTRAL_TEXTS,
     format_probability,
     has_characters,
+    has_hardly_any_bits,
     needs_hardly_anything,
     visible,
 )
 
+ALL_DELETED_ALONE = 40
+"""Number of words of a text up to which a check deletes every one alone."""
 _SHOWN_AS_ZERO = 0.0005
 _NEARLY_TIED, _WITH_NEUTRAL_STATISTICS = 0.8, 0.6
 
@@ -30,7 +33,8 @@ class RankedWord(NamedTuple):
     ``spread`` is the standard deviation of the fraction over repeats, NaN without and where it is not shown
     (:func:`has_neutral_statistics`); ``tied``, whether repeats differ in the order of this word and the one before or
     after it; ``without``, the probability (or closeness, as ``measure`` says) without this word alone, NaN if that was
-    not checked; ``in_percent``, whether its fraction is shown: not of next to nothing.
+    not checked; ``in_percent``, whether its fraction is shown: not of next to nothing, where ``above``, the bits above
+    the floor, are.
     """
 
     word: str
@@ -43,11 +47,17 @@ class RankedWord(NamedTuple):
     without: float = math.nan
     measure: str = "probability"
     in_percent: bool = True
+    above: float = 0.0
 
     @property
     def alone(self) -> str:
         """The probability without this word alone, for readers; empty if that was not checked."""
         return "" if math.isnan(self.without) else f"{self.measure} without it {format_probability(self.without)}"
+
+    @property
+    def shown_bits(self) -> float:
+        """The number of bits beside it: all, or those above the floor where there is no percentage of them."""
+        return self.bits if self.in_percent or not math.isfinite(self.bits) else self.above
 
     @property
     def is_zero(self) -> bool:
@@ -110,7 +120,8 @@ def _places(words: Sequence[Any]) -> list[str]:
 def ranked_words(attribution: DrawableBits) -> tuple[list[RankedWord], list[RankedWord]]:
     """The words that hold 80% of the bits above the floor, most first, and the others; NaN and infinity are last.
 
-    Where the model needs hardly anything, no word is among the first.
+    Where the model needs hardly anything, no word is among the first; where there are hardly any bits, and a check
+    finds that they matter, only those that it deletes.
     """
     shares, spread, repeated = attribution.word_shares, attribution.word_spread, attribution.repeated_shares
     if has_neutral_statistics(attribution):
@@ -118,6 +129,7 @@ def ranked_words(attribution: DrawableBits) -> tuple[list[RankedWord], list[Rank
     places = word_places(attribution)
     about = attribution.explained  # is never deleted
     measure = "closeness" if about is not None and about.kind == "value" else "probability"
+    n_tokens = Counter(token.word for token in attribution.tokens)
     rows = []
     for i, word in enumerate(attribution.words):
         rows.append(
@@ -129,6 +141,7 @@ def ranked_words(attribution: DrawableBits) -> tuple[list[RankedWord], list[Rank
                 float(spread[i]),
                 is_punctuation=is_punctuation(word.word),
                 measure=measure,
+                above=max(0.0, word.bits - n_tokens[i] * attribution.unneeded_bits),
             )
         )
     order = ranking(attribution)
@@ -136,9 +149,11 @@ def ranked_words(attribution: DrawableBits) -> tuple[list[RankedWord], list[Rank
         rows[i] = rows[i]._replace(without=without)
     same_order = [bool((repeated[:, i] > repeated[:, j]).all()) for i, j in pairwise(order)]
     rows = [rows[i]._replace(tied=not all(same_order[max(0, rank - 1) : rank + 1])) for rank, i in enumerate(order)]
-    if needs_hardly_anything(attribution):
-        return [], [row._replace(in_percent=False) for row in rows]
     count = n_covering(shares)
+    if has_hardly_any_bits(attribution):
+        needs_none, check = needs_hardly_anything(attribution), attribution.check
+        count = 0 if needs_none else count if check is None else min(count, check.n_words)
+        rows = [row._replace(in_percent=False) for row in rows]
     return rows[:count], rows[count:]
 
 
@@ -168,11 +183,11 @@ def word_records(attribution: DrawableBits) -> list[dict[str, Any]]:
     """What a file has of each word, in the order of the text: beside its own numbers its place, share and rank.
 
     ``without`` is the probability without this word alone, None if that was not checked; a share is None where pages
-    show none, because the model needs hardly anything.
+    show none, because no word has more than hardly any bits.
     """
     order, shares, places = ranking(attribution), attribution.word_shares, word_places(attribution)
     rank, without = {number: at for at, number in enumerate(order, 1)}, _without_each(attribution, order)
-    in_percent = not needs_hardly_anything(attribution)
+    in_percent = not has_hardly_any_bits(attribution)
     return [
         {
             **dataclasses.asdict(word),

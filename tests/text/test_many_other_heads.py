@@ -83,5 +83,3 @@ def test_the_command_keeps_entities(entities, tmp_path):
     first, again = (CliRunner().invoke(cli.app, [*command, "--keep", str(tmp_path / "kept")]) for _ in range(2))
     assert first.exit_code == 0 == again.exit_code, first.output + again.output
     assert first.stdout == again.stdout and "are explained already" in again.stderr
-    refused = CliRunner().invoke(cli.app, [*command, "--methods", "ig"])
-    assert refused.exit_code == 2 and "--methods is for classifiers, not for token classification" in refused.stderr

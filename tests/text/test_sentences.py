@@ -60,7 +60,10 @@ def test_what_is_said_where_no_word_has_many_bits(changes, said, hardly):
     result = attribution("a b", bits=[2.0, 3.0], **FEW, **changes)
     assert needs_hardly_anything(result) is hardly
     assert bool(ranked_words(result)[0]) is not hardly
-    assert result.to_dict()["words"][0]["share"] == (None if hardly else pytest.approx(1 / 3))
+    # So few bits have no percentages.
+    assert result.to_dict()["words"][0]["share"] is None
+    assert "Bits are those above the floor, 1.00 per token: too few for percentages." in str(result)
+    assert "2.00 bits" in str(result) and "3.00 bits" not in str(result)
     assert said is None or (said in str(result) and said in token_page([result]))
     if said is None:
         assert remark(result) == "" and "hardly anything" not in str(result)
@@ -80,7 +83,7 @@ def test_a_check_that_finds_more_than_the_bits_is_pointed_to():
     # What the check has deleted first is not said to be hidden.
     check = DeletionCheck(1, 0.95, 0.2, 0.94, 0.94, 10, (0.2, 0.94, 0.94, 0.1))
     said = str(replace(result, check=check))
-    assert '"d" (word 4, to 10.0%) has few bits' in said and '"b" (word 2, to' not in said
+    assert '"d" (word 4, to 10.0%) has fewer bits' in said and '"b" (word 2, to' not in said
 
 
 def test_at_a_deep_layer_special_tokens_have_read_the_text(film_explainer):
@@ -107,11 +110,14 @@ def test_an_order_in_which_the_last_words_matter_more_is_not_confirmed():
 def test_a_word_that_lowers_it_more_than_all_together_is_named():
     """Without two words .815 became .808, and without the first of them alone .143: no sentence said so."""
     result = attribution("a b c d", bits=[50.0, 60.0, 2.0, 2.0], unneeded_bits=1.0, open_bits=200.0)
-    one = replace(result, check=DeletionCheck(2, 0.815, 0.808, 0.8, 0.81, 10, (0.143, 0.8, 0.81, 0.81)))
+    one = replace(result, check=DeletionCheck(2, 0.815, 0.608, 0.8, 0.81, 10, (0.143, 0.8, 0.81, 0.81)))
     assert '"b" (word 2, to 14.3%) lowers it more than all of them together' in str(one)
+    # Together they did not lower it at all: there is nothing to compare with.
+    one = replace(result, check=DeletionCheck(2, 0.815, 0.9, 0.8, 0.81, 10, (0.143, 0.7, 0.81, 0.81)))
+    assert "together" not in str(one) and '"b" (word 2, to 14.3%) lowers the probability most' not in str(one)
     # The check deletes half of the words at most, though more may lead.
     three = attribution("a b c d", bits=[50.0, 60.0, 50.0, 2.0], unneeded_bits=1.0, open_bits=200.0)
-    one = replace(three, check=DeletionCheck(2, 0.815, 0.808, 0.8, 0.81, 10, (0.143, 0.8, 0.81, 0.81)))
+    one = replace(three, check=DeletionCheck(2, 0.815, 0.608, 0.8, 0.81, 10, (0.143, 0.8, 0.81, 0.81)))
     assert '"b" (word 2, to 14.3%) lowers it more than the first 2 together' in str(one)
 
 
@@ -173,3 +179,88 @@ def test_findings_are_codes_of_what_is_said(film_explainer):
     few = attribution("a b", bits=[2.0, 1.0], **FEW, **{**kept, "closed_probability": 0.8})
     assert few.to_dict()["findings"] == ["hardly_anything_needed"]
     assert "unknown_words" in film_explainer.explain("A dull 电 film").to_dict()["findings"]
+
+
+def test_a_word_that_speaks_against_the_class_is_named():
+    """ "There is little to explain" was said of entailment at 3.7%, which one word took from 93.8%."""
+    few = {"unneeded_bits": 1.0, "open_bits": 200.0}
+    result = attribution(
+        "it gets it not", bits=[9.0, 8.0, 2.0, 2.0], **few, target_probability=0.04, predicted_label="no"
+    )
+    for alone, said in (
+        (
+            (0.09, 0.04, 0.05, 0.938),
+            'Without "not" (word 4) alone the probability of positive rises to 93.8%: "not" speaks',
+        ),
+        (
+            (0.09, 0.5, 0.05, 0.938),
+            'Without "not" (word 4, 93.8%) or "gets" (word 2, 50.0%) alone the probability of positive',
+        ),
+        (
+            (0.2, 0.5, 0.3, 0.9),
+            '"not" (word 4, 90.0%) or "gets" (word 2, 50.0%) or "it" (word 3, 30.0%) or another alone',
+        ),
+        ((0.05, 0.05, 0.03, 0.06), "gives it little probability with all words: there is little to explain."),
+    ):
+        one = replace(result, check=DeletionCheck(1, 0.04, 0.09, 0.06, 0.2, 10, alone))
+        assert said in str(one) and said in " ".join(one.sentences)
+        assert ("there is little to explain" in str(one)) is ("little" in said)
+    # Of a class that is predicted, too: the most first, whether the word leads or not.
+    likely = attribution("it gets it not", bits=[90.0, 8.0, 2.0, 2.0], **few, target_probability=0.6)
+    one = replace(likely, check=DeletionCheck(1, 0.6, 0.2, 0.6, 0.7, 10, (0.2, 0.75, 0.6, 0.9), "negative"))
+    assert (
+        'Without "not" (word 4, 90.0%) or "gets" (word 2, 75.0%) alone the probability of positive rises: each'
+        in str(one)
+    )
+    assert "The prediction is then negative." in str(one)
+
+
+def test_deleting_words_is_not_said_to_lower_what_it_raises():
+    """ "Deleting words lowers it further" stood beside a check in which a word raised it from 6.6% to 96.9%."""
+    lowered = {
+        "target_probability": 0.22,
+        "masked_probability": 0.5,
+        "closed_probability": 0.77,
+        "predicted_label": "x",
+    }
+    result = attribution("a b c d", bits=[60.0, 3.0, 2.0, 2.0], **FEW, **lowered)
+    for alone, said in (((0.1, 0.2, 0.2, 0.2), True), ((0.1, 0.2, 0.2, 0.9), False)):
+        one = replace(result, check=DeletionCheck(1, 0.22, 0.1, 0.2, 0.2, 10, alone))
+        assert ("Deleting words lowers it further: see the check." in str(one)) is said
+        assert ('"d" speaks against positive' in str(one)) is not said
+    # From one half to below is no "no less than".
+    crossed = {"target_probability": 0.484, "masked_probability": 0.5, "closed_probability": 0.581}
+    assert "more than with this text (48.4%): this text lowers it." in str(
+        attribution("a b", bits=[2.0, 3.0], **FEW, **crossed)
+    )
+
+
+def test_one_meaning_of_leading_beside_a_check(film_explainer):
+    """A check deleted one of 9 words, where hardly any bits led nothing, and then two words were said to lead."""
+    result = attribution("a b c d e f", bits=[4.0, 3.0, 3.0, 2.0, 2.0, 2.0], **FEW, target_probability=0.9)
+    one = replace(result, check=DeletionCheck(1, 0.9, 0.2, 0.9, 0.9, 10, (0.2, 0.8, 0.9, 0.9, 0.9, 0.9)))
+    assert len(ranked_words(one)[0]) == 1 and "without the leading word the probability" in str(one)
+    # A word in the list is not among those with the fewest bits.
+    every = attribution("a b c", bits=[40.0, 39.0, 38.0], **FEW, target_probability=0.9)
+    one = replace(every, check=DeletionCheck(1, 0.9, 0.2, 0.9, 0.3, 10, (0.2, 0.9, 0.3)))
+    assert "fewest bits (" not in str(one) and "without the first of the 3 listed words" in str(one)
+    # Where there is one other set, it is named once.
+    two = replace(every, check=DeletionCheck(1, 0.9, 0.2, 0.9, 0.9, 1))
+    assert "without the other word it is 90.0%." in str(two)
+    long = film_explainer.explain("A dull film about a man and a plot. " * 6, check=True)
+    assert "The text is long: its other" in str(long) and "words were not deleted one by one." in str(long)
+    short = film_explainer.explain("A dull film about a man.", check=True)
+    assert "not deleted one by one" not in str(short) and short.check.decision in short.sentences[0]
+
+
+def test_a_table_shows_the_first_words_and_folds_long_texts(film_explainer):
+    results = film_explainer.explain(["A dull film.", "A dull film about a man. " * 12], check=True)
+    page = token_page(results)
+    first, second = page.split('<p class="first">')[1:]
+    assert first.startswith("<bdi>dull</bdi> ") and second.startswith("<bdi>dull</bdi>")
+    assert first.index('class="map"') < first.index("<details>") < first.index("the words and their numbers")
+    assert "<summary><bdi>A dull film about a man. A dull" in second and "…</bdi> (84 words and their numbers)" in second
+    assert second.index("<details>") < second.index('class="map"')
+    hidden = replace(results[0], check=DeletionCheck(1, 0.9, 0.2, 0.9, 0.9, 10, (0.2, 0.1, 0.9, 0.9)))
+    assert "<mark>hidden evidence</mark>" in token_page([hidden, results[1]])
+    assert '<p class="first">' in token_page([results[1]]) and '<p class="first">' not in token_page([results[0]])
