@@ -5,7 +5,8 @@
 ``--network`` is a Python file with ``load(weights)``, which gives a module, and ``normalise(images)``, which makes its
 inputs of uint8 images (B, H, W, 3); the .npz file holds such ``images``. The first images are explained, those after
 them give the statistics. Regions are removed in the order of each method, most relevant first (MoRF) and least relevant
-first (LeRF); removed ones get the mean color of the image. Intervals of the differences to occlusion are paired.
+first (LeRF); removed ones get the mean color of the image. "lost" is the share of the images whose final mask has lost
+the prediction. Intervals of the differences to occlusion are paired.
 """
 
 from __future__ import annotations
@@ -90,7 +91,8 @@ def candidates(blocks: Sequence[str]) -> dict[str, dict[str, Any]]:
         "default, 16 steps": {"n_steps": 16},
         "default, 6 regions removed": {"rerank": 6},
         "per_sample, bits alone": {"preset": "per_sample"},
-        "default, beta 10": {"beta": 10.0},
+        "default, beta 10 alone": {"beta": 10.0},
+        "default, beta 30": {"beta": 30.0},
         "default, beta 100": {"beta": 100.0},
         "default, four layers": {"layer": four},
     }
@@ -154,6 +156,8 @@ def measure(
             return [result.scores for result in found]
 
         row(name, explained)
+        figures[name]["lost"] = float(np.mean([results[i].lost_prediction for i in range(len(images))]))
+        save(figures)
         if name == "default, bits alone":
             bits = dict(results)
     for last in (False, True):
@@ -168,8 +172,8 @@ def measure(
 def table_of(figures: dict[str, Any]) -> str:
     """The means, with paired intervals of the differences to occlusion."""
     table = [
-        "| | LeRF - MoRF | less occlusion | drop at 1/8 | less occlusion | rows | ms | ms in batches |",
-        "|---|---|---|---|---|---|---|---|",
+        "| | LeRF - MoRF | less occlusion | drop at 1/8 | less occlusion | lost | rows | ms | ms in batches |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     reference = figures[REFERENCE]
     for name, row in figures.items():
@@ -179,6 +183,7 @@ def table_of(figures: dict[str, Any]) -> str:
             difference = paired_bootstrap(row[metric], reference[metric])
             interval = f"{difference.mean:+.3f} ({difference.low:+.3f} to {difference.high:+.3f})"
             cells.append("" if name == REFERENCE else interval)
+        cells.append(f"{row['lost']:.2f}" if "lost" in row else "")
         table.append(
             f"| {name} | {' | '.join(cells)} | {row['rows']:.0f} | {row['milliseconds']:.0f} | "
             f"{row['milliseconds in batches']:.0f} |"

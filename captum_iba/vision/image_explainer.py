@@ -30,6 +30,7 @@ from captum_iba.vision.image_settings import (
     N_MEASURED,
     NO_CELL_NEEDED,
     NO_STATISTICS,
+    SMALLER_BETAS,
     default_layers,
     resolve_image_settings,
 )
@@ -198,7 +199,9 @@ class ImageExplainer:
             target (int, str, None, or one per image): The class to explain, by number or label. Default: the predicted
                 class.
             preset (str or BottleneckSettings): ``"default"``; ``"per_sample"``, Schulz et al. (2020); ``"coiba"``, one
-                mask over the blocks of a transformer (Hong et al., 2025); or settings. Default: ``"default"``.
+                mask over the blocks of a transformer (Hong et al., 2025); or settings. Where the mask of ``"default"``
+                loses the prediction, ``beta`` is 3 in place of 10, or then 1, unless ``beta`` is given;
+                ``result.preset`` says so. Default: ``"default"``.
             feature_mask (tensor, array, "superpixels" or None): Regions: integers (H, W) or (B, H, W) for the model's
                 input, as in Captum's ``FeatureAblation``, or SLIC superpixels. Bits are summed over them. Default:
                 tiles (:func:`captum_iba.vision.tile_regions`).
@@ -247,51 +250,61 @@ class ImageExplainer:
             regions = check_regions(feature_mask, len(batch), size)
         else:
             regions = [tile_regions(*size)] * len(batch)
-        probabilities = self._probabilities(batch, batch_size)
+        probabilities = self.classifier.checked_probabilities(batch, batch_size)
         targets = self._targets(target, probabilities)
         layers = self.find_layers(batch, name)
         statistics = self._known(layers)
         smooth_where_possible = name == "default" and overrides.get("smoothing") is None
-        bottleneck = ImageBottleneck(
-            self.classifier, layers, statistics, name == "coiba", settings, smooth_where_possible
-        )
-        maps = bottleneck.maps(
-            batch,
-            targets,
-            seed=seed,
-            batch_size=batch_size,
-            internal_batch_size=internal_batch_size,
-            show_progress=show_progress,
-        )
         origin = provenance(self.model) if [*self.model.parameters()] else {}
         names = _names_of(images, one, len(batch))
-        results = []
-        for i, of_image in enumerate(maps):
-            predicted = int(probabilities[i].argmax())
-            result = ImageAttribution(
-                image=pictures[i],
-                layers=of_image,
-                regions=regions[i],
-                measured=(),
-                effects=(),
-                target=targets[i],
-                target_label=self.classifier.label(targets[i]),
-                target_probability=float(probabilities[i, targets[i]]),
-                predicted=predicted,
-                predicted_label=self.classifier.label(predicted),
-                predicted_probability=float(probabilities[i, predicted]),
-                preset=name,
-                settings={**asdict(settings), "seed": int(seed), "rerank": count},
-                statistics="this image only"
-                if statistics is None
-                else f"a dataset of {statistics[0].count:,} positions",
-                name=names[i],
-                model=self.classifier.name,
-                provenance=origin,
+
+        def explained(numbers: Sequence[int], settings: BottleneckSettings, named: str) -> list[ImageAttribution]:
+            bottleneck = ImageBottleneck(
+                self.classifier, layers, statistics, name == "coiba", settings, smooth_where_possible
             )
+            maps = bottleneck.maps(
+                batch[list(numbers)],
+                [targets[i] for i in numbers],
+                seed=seed,
+                batch_size=batch_size,
+                internal_batch_size=internal_batch_size,
+                show_progress=show_progress,
+            )
+            best = probabilities.argmax(1).tolist()
+            return [
+                ImageAttribution(
+                    image=pictures[i],
+                    layers=of_image,
+                    regions=regions[i],
+                    measured=(),
+                    effects=(),
+                    target=targets[i],
+                    target_label=self.classifier.label(targets[i]),
+                    target_probability=float(probabilities[i, targets[i]]),
+                    predicted=best[i],
+                    predicted_label=self.classifier.label(best[i]),
+                    predicted_probability=float(probabilities[i, best[i]]),
+                    preset=named,
+                    settings={**asdict(settings), "seed": int(seed), "rerank": count},
+                    statistics="this image only"
+                    if statistics is None
+                    else f"a dataset of {statistics[0].count:,} positions",
+                    name=names[i],
+                    model=self.classifier.name,
+                    provenance=origin,
+                )
+                for i, of_image in zip(numbers, maps, strict=True)
+            ]
+
+        results = explained(range(len(batch)), settings, name)
+        for beta in SMALLER_BETAS if name == "default" and overrides.get("beta") is None else ():
+            if lost := [i for i, result in enumerate(results) if result.lost_prediction]:
+                again = explained(lost, replace(settings, beta=beta), f"{name}, beta {beta:g}")
+                results = [again[lost.index(i)] if i in lost else result for i, result in enumerate(results)]
+        for i, result in enumerate(results):
             removal = RegionRemoval(self.classifier, batch[i], regions[i], targets[i], internal_batch_size or 32)
-            result = settled_by_removal(removal, result, count)
-            results.append(replace(result, check=check_of_regions(removal, result, seed)) if check else result)
+            ranked = settled_by_removal(removal, result, count)
+            results[i] = replace(ranked, check=check_of_regions(removal, ranked, seed)) if check else ranked
         if any(result.lost_prediction for result in results):
             warn_user(MASK_LOST_PREDICTION)
         if any(result.needs_no_cell for result in results):
@@ -438,22 +451,6 @@ class ImageExplainer:
                     f"{tuple(inputs[0].shape)}; explain images of other sizes by themselves, or resize in the transform"
                 )
         return torch.stack([image.to(self.classifier.device, self.classifier.dtype) for image in inputs])
-
-    def _probabilities(self, batch: Tensor, batch_size: int) -> Tensor:
-        try:
-            return self.classifier.probabilities(batch, batch_size)
-        except (RuntimeError, AssertionError) as error:
-            if isinstance(error, torch.OutOfMemoryError):
-                raise
-            raise ValueError(
-                f"images: the model does not take inputs of shape {tuple(batch.shape[1:])}: {error}"
-            ) from error
-        except ValueError as error:
-            if "size" in str(error) and not str(error).startswith("model "):
-                raise ValueError(
-                    f"images: the model does not take inputs of shape {tuple(batch.shape[1:])}: {error}"
-                ) from error
-            raise
 
     def _targets(self, target: Any, probabilities: Tensor) -> list[int]:
         n_images, n_classes = probabilities.shape

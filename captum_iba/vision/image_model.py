@@ -99,6 +99,20 @@ class ImageClassifier:
                 guard.restore_state()  # no pass depends on those before it
         return torch.cat(parts)
 
+    def checked_probabilities(self, images: Tensor, batch_size: int) -> Tensor:
+        """The same for images of a user; ValueError for such that the model does not take."""
+        try:
+            return self.probabilities(images, batch_size)
+        except torch.OutOfMemoryError:
+            raise
+        except (RuntimeError, AssertionError, ValueError) as error:
+            of_size = "size" in str(error) and not str(error).startswith("model ")
+            if isinstance(error, ValueError) and not of_size:
+                raise
+            raise ValueError(
+                f"images: the model does not take inputs of shape {tuple(images.shape[1:])}: {error}"
+            ) from error
+
     def target_number(self, target: int | str, n_classes: int) -> int:
         """The number of a class that is given by number or label.
 

@@ -15,7 +15,7 @@ IMAGE_PRESETS = {
     # Chosen on training images: benchmarks/image_default.py.
     "default": BottleneckSettings(
         "token",
-        beta=30.0,
+        beta=10.0,
         n_steps=10,
         n_samples=0,
         complement=1.0,
@@ -32,6 +32,8 @@ IMAGE_PRESETS = {
 }
 """Settings by name."""
 
+SMALLER_BETAS = (3.0, 1.0)
+"""Values of ``beta`` that the default tries in turn where its own removes so much that the prediction is lost."""
 N_MEASURED = 8
 """Number of regions whose order the default settles by removal."""
 

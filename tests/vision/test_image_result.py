@@ -58,7 +58,7 @@ def test_as_text():
     text = str(image_attribution())
     assert text.startswith("photo.png · dog 0.900 · cnn")
     assert "without it  70.0%  rows 4 to 7, columns 4 to 7" in text
-    assert "Check: without the leading region (of 3 listed) the probability of dog falls (90.0% to 30.0%)" in text
+    assert "Check: without the first of the 3 listed regions the probability of dog falls (90.0% to 30.0%)" in text
     assert "layer3 · default, statistics of a dataset of 1,000 positions" in text
     assert "dog 0.900" in repr(image_attribution())
 
