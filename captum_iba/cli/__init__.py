@@ -77,8 +77,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             given = sys.argv[1:] if words is None else words
             named = next(iter(given), "")
             known = named in command.commands  # type: ignore[attr-defined]
+            said = message().replace("Value error, ", "")  # of pydantic
             print_error(
-                f"{message()}{_value_of(failure, given)} (captum-iba {f'{named} ' if known else ''}--help says more)"
+                f"{said}{_value_of(failure, given)} (captum-iba {f'{named} ' if known else ''}--help says more)"
             )
         sys.exit(getattr(failure, "exit_code", 2))
 

@@ -293,7 +293,8 @@ class KeptWork:
         if self.total == 1:
             note(f"the {self._what.removesuffix('s')} is not {self._done} yet", self._quiet)
         else:
-            note(f"{self._finished:,} of {self.total:,} {self._what} are {self._done}", self._quiet)
+            said = f"{self._finished:,} of {self.total:,} {self._what} are {self._done}"
+            note(said if self._finished else f"none of {self.total:,} {self._what} is {self._done} yet", self._quiet)
 
 
 def print_error(message: str) -> None:

@@ -31,6 +31,7 @@ _TEXTS = (
     ("review", None),
     ("content", None),
 )
+_SECOND = ("hypothesis", "sentence2", "question2", "text_pair")
 _LABELS = ("label", "labels", "coarse_label", "gold_label", "class", "target", "sentiment", "category")
 
 # Which split is taken when none is named, in this order.
@@ -148,7 +149,8 @@ def find_columns(
                 f"label_column (--label-column); the columns are {listed}."
             )
         text, second = spelled[first[0]], None if first[1] is None else spelled[first[1]]
-        pair = pair or second
+        # Beside a first text of another name, too, these are second ones.
+        pair = pair or second or next((spelled[name] for name in _SECOND if name in spelled), None)
     return Columns(text, pair, label or next((spelled[name] for name in _LABELS if name in spelled), None))
 
 

@@ -17,9 +17,10 @@ from captum_iba._files import write_text
 from captum_iba._ranking import estimated_effects, importance_of, leading_of, order_of, shares_above
 from captum_iba.attr.optimizer import AT_FLOOR
 from captum_iba.text.json_result import JsonResult
+from captum_iba.visualization.check_sentences import check_sentence
 from captum_iba.visualization.pieces import COVERED, format_number
 from captum_iba.visualization.pieces import visible as with_symbols
-from captum_iba.visualization.sentences import NO_EFFECT, check_sentence
+from captum_iba.visualization.sentences import NO_EFFECT
 from captum_iba.visualization.terminal import printable
 
 _CUT_OFF = "The response was cut off: it reached the largest number of new tokens."

@@ -23,8 +23,8 @@ from captum_iba.text.json_result import JsonResult
 from captum_iba.vision.grids import resize_map
 from captum_iba.vision.images import Pixels, pixels_of_png, png_bytes
 from captum_iba.vision.regions import Regions, sum_per_region
+from captum_iba.visualization.check_sentences import check_sentence
 from captum_iba.visualization.pieces import COVERED, LARGE_DROP, format_number, is_lost, is_unexplained, unexplained
-from captum_iba.visualization.sentences import check_sentence
 from captum_iba.visualization.terminal import printable
 
 if TYPE_CHECKING:

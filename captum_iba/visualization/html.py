@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from captum_iba._files import write_text
+from captum_iba.visualization.check_sentences import VERDICTS, only_together, verdict
 from captum_iba.visualization.color import Scale, color_class, colors
 from captum_iba.visualization.drawable import Drawable, DrawableBits, DrawableScores, is_scores
 from captum_iba.visualization.pieces import (
@@ -25,15 +26,7 @@ from captum_iba.visualization.pieces import (
     token_parts,
     visible,
 )
-from captum_iba.visualization.sentences import (
-    VERDICTS,
-    findings,
-    notes,
-    only_together,
-    preset_note,
-    verdict,
-    verdicts,
-)
+from captum_iba.visualization.sentences import findings, notes, preset_note, verdicts
 from captum_iba.visualization.words import counted, ranked_words
 
 if TYPE_CHECKING:
@@ -41,6 +34,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
 
+_NOTES = {"hidden_evidence": "hidden evidence", "other_order": "other order alone", "unexplained": "unexplained"}
 _LONG = 60  # words of a text that a table folds
 Labels = Sequence[str] | Mapping[int, str]
 """Names of classes by their number."""
@@ -205,7 +199,7 @@ def token_page(
             "beta": beta,
             "verdict": verdict(item),
             "only_together": only_together(item),
-            "notes": ["hidden evidence"] if "hidden_evidence" in findings(item) else [],
+            "notes": [note for code, note in _NOTES.items() if code in findings(item)],
             "is_long": len(item.words) > _LONG,
             **dict(zip(("leading", "rest"), ranked_words(item), strict=True)),
         }

@@ -25,6 +25,7 @@ LARGE_DROP = 0.1
 """Of a probability, by which the mask or a check contradicts that hardly anything is needed."""
 # Of a probability, and of it relative to the whole, by which a text adds next to nothing to a closed mask.
 _SMALL_DROP, _MOST = 0.05, 0.8
+_NOTICEABLE = 0.01
 _DECREASED = 0.85  # of a probability: what a check finds is no small change
 # A class that is not predicted and has less is not one that words can take away.
 _RULED_OUT, _IMPROBABLE = 0.01, 0.05
@@ -293,8 +294,17 @@ def through_the_mask(attribution: DrawableBits) -> str:
     if closed is None:
         return through
     through += f", and without any {format_probability(closed)}"
-    lowers = masked > max(probability, closed) + LARGE_DROP
-    return f"{through}: what the mask removed lowers it" if lowers else through
+    if masked > max(probability, closed) + LARGE_DROP:
+        return f"{through}: what the mask removed lowers it"
+    if lost_prediction(attribution) or not keeps_little(probability, masked, closed):
+        return through
+    little = "the bits keep little of what the text adds, so they rank its words, but do not explain the probability"
+    return f"{through}: {little}"
+
+
+def keeps_little(probability: float, masked: float, closed: float) -> bool:
+    """Whether a mask keeps less than a quarter of what an input adds to a closed one, where that is more than 0.05."""
+    return closed < probability - _SMALL_DROP and masked < closed + _QUARTER * (probability - closed)
 
 
 def remark(attribution: DrawableBits) -> str:
@@ -321,6 +331,8 @@ def remark(attribution: DrawableBits) -> str:
     if masked is None:
         return HARDLY_ANYTHING if few else ""
     if is_improbable(attribution):
+        if closed is not None and lowers_it(probability, closed):
+            return unexplained(attribution.measured, "this text", probability, closed, "")
         return "" if attribution.check is not None else f"The model gives {attribution.target_label} next to nothing."
     if few and (masked < probability - LARGE_DROP or masked < _HALF <= probability):
         advice = "" if is_least else " A smaller beta keeps more of them."
@@ -356,10 +368,12 @@ def _unexplained(attribution: DrawableBits, closed: float, few: bool) -> str:
     sentence = unexplained(attribution.measured, what, attribution.target_probability, closed, follows)
     if least >= _DECREASED:
         return sentence
-    if max(tried) > check.probability + LARGE_DROP:  # words that speak against it have a sentence
-        return sentence
     how = "further" if lowers_it(attribution.target_probability, closed) else "all the same"
-    return f"{sentence} Deleting words lowers it {how}: see the check."
+    if max(tried) <= check.probability + LARGE_DROP:
+        return f"{sentence} Deleting words lowers it {how}: see the check."
+    if check.without_leading < _DECREASED * check.probability:
+        return f"{sentence} Deleting the leading words lowers it {how}, deleting others raises it: see the check."
+    return sentence
 
 
 def is_unexplained(probability: float, closed: float | None, few: bool = False) -> bool:
@@ -377,6 +391,12 @@ def lowers_it(probability: float, closed: float) -> bool:
     return closed > probability + LARGE_DROP or closed >= _HALF > probability
 
 
+def is_lowered(attribution: DrawableBits) -> bool:
+    """Whether the text lowers what average activations give the target; False where that is not known."""
+    closed = attribution.closed_probability
+    return closed is not None and lowers_it(attribution.target_probability, closed)
+
+
 def unexplained(measured: str, what: str, probability: float, closed: float, follows: str) -> str:
     """A sentence where average activations alone give the target (nearly) as much as the input.
 
@@ -391,7 +411,8 @@ def unexplained(measured: str, what: str, probability: float, closed: float, fol
     if lowers_it(probability, closed):
         return f"{alone}, more than with {what} ({given}): {what} lowers it."
     as_much = "nearly as much as" if closed >= probability - _SMALL_DROP else "not much less than"
-    as_much = "no less than" if closed >= probability else as_much
+    if closed >= probability:
+        as_much = "more than" if closed > probability + _NOTICEABLE else "no less than"
     return f"{alone}, {as_much} with {what} ({given}): {follows}."
 
 

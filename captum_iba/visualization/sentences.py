@@ -5,16 +5,24 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from captum_iba.visualization.drawable import DrawableBits, DrawableCheck
+from captum_iba.visualization.check_sentences import (
+    VERDICTS,
+    check_notes,
+    has_other_order,
+    hidden_evidence,
+    named_words,
+    opposing,
+    verdict,
+)
+from captum_iba.visualization.drawable import DrawableBits
 from captum_iba.visualization.pieces import (
-    LARGE_DROP,
     NEUTRAL_TEXTS,
     THESE_ALONE,
     format_number,
-    format_probability,
     has_hardly_any_bits,
     is_improbable,
     is_unexplained,
+    keeps_little,
     lost_prediction,
     needs_hardly_anything,
     remark,
@@ -25,19 +33,12 @@ from captum_iba.visualization.words import (
     ALL_DELETED_ALONE,
     RankedWord,
     has_neutral_statistics,
-    least_words,
     nearly_tied,
-    place_in_texts,
     ranked_words,
     ranking,
-    word_places,
 )
 
-# Of the probability that is left: a smaller change is no finding of a check, and a smaller decrease a weak one.
-_SAME, _MOST, _MUCH = 0.99, 0.85, 0.75
-_MOST_OPPONENTS, _MOST_OPPOSING, _NAMED, _NOTICEABLE = 5, 3, 5, 0.03
-_SMALL = 0.05  # of a probability: a smaller decrease is no evidence that bits miss
-_RULED_OUT = 0.01
+_NAMED = 5
 NO_EFFECT = 0.005
 """Effect of a part, in nats, that is shown as 0.00."""
 
@@ -62,28 +63,24 @@ def notes(attribution: DrawableBits, listed: int | None = None) -> list[str]:
             sentences.append(f"{_leader(attribution)} ({legend}).")
     elif close := _close(attribution):
         of = "texts like yours" if has_neutral_statistics(attribution) else "other texts"
-        named = _named(close) if len(close) <= _NAMED else f"The first {len(close)} words"
+        named = named_words(close) if len(close) <= _NAMED else f"The first {len(close)} words of the list"
         sentences.append(f"{named} are close: with statistics of {of} another of them may lead.")
-    if attribution.check is not None:
-        check, what = attribution.check, attribution.measured
-        sentence = check_sentence(
-            check,
-            check.n_words,
-            what,
-            "word",
-            listed,
-            can_contradict=bool(ranked_words(attribution)[0]),
-            of_all=check.n_words == len(_deletable(attribution)),
-            is_improbable=is_improbable(attribution),
-            is_opposed=bool(opposing(attribution)),
+    elif _is_uncertain(attribution):
+        sentences.append(
+            f"The text is long, and the statistics are those of {NEUTRAL_TEXTS}: with statistics of texts like yours "
+            "(estimate_statistics, --statistics-from) another word may lead."
         )
-        sentences.append(f"{sentence}{_decision(attribution)}")
-        further = (_alone, _against, _hidden, _without_least, _not_tried)
-        sentences += filter(None, [say(attribution) for say in further])
+    sentences += check_notes(attribution, listed)
     through = through_the_mask(attribution)
     if through and THESE_ALONE not in remark(attribution):
         sentences.append(f"{through[0].upper()}{through[1:]}.")
     return sentences
+
+
+def _is_uncertain(attribution: DrawableBits) -> bool:
+    """Whether other statistics may change the order of the words of a long text, as those of neutral texts do."""
+    is_long = len(attribution.words) > ALL_DELETED_ALONE and bool(ranked_words(attribution)[0])
+    return is_long and has_neutral_statistics(attribution) and not len(attribution.repeated_shares)
 
 
 def _close(attribution: DrawableBits) -> list[RankedWord]:
@@ -104,271 +101,6 @@ def _unknown(attribution: DrawableBits) -> str:
     return f"{words}{more} {are} unknown to the tokenizer: the model reads {token}, as for any other unknown word."
 
 
-def _alone(attribution: DrawableBits) -> str:
-    """What the leading words do when each is deleted alone, where that is not their order."""
-    check, every = attribution.check, ranked_words(attribution)[0]
-    leading = [row for row in every if row.alone]
-    if not leading or check is None:
-        return ""
-    raising, idle = _without_effect_alone(attribution)
-    against = opposing(attribution)
-    milder = [row for row in raising if row not in against]  # the others have a sentence of their own
-    strongest = min(leading, key=lambda row: row.without)
-    said = []
-    if strongest.without <= min(_MOST * leading[0].without, _SAME * check.probability):
-        said.append(f"{_named([strongest])} lowers the probability most, to {format_probability(strongest.without)}")
-    if len(leading) > 1 and strongest.without <= _MUCH * check.without_leading < _MUCH * _SAME * check.probability:
-        together = "all of them" if check.n_words >= len(every) else f"the first {check.n_words}"
-        said = [f"{_named([strongest], 'to')} lowers it more than {together} together"]
-    if milder:
-        said.append(f"{_named(milder, 'to')} raise{'s' * (len(milder) == 1)} it")
-    which = "leading" if check.n_words >= len(every) else "listed"  # as the sentence of the check calls them
-    number = f"{'first ' * (len(leading) < len(every))}{len(leading)} {which} word{'s' * (len(leading) > 1)}"
-    if len(raising) + len(idle) == len(leading) > 1:
-        raised = f": {said[-1]}" if milder else ""
-        # More may lead than the check deletes, and more may be deleted than were tried alone.
-        several = f"{'all' if check.n_words > len(leading) else 'the first'} {check.n_words} together"
-        together = "together they" if len(leading) == check.n_words else several
-        together = f"; {together} lower it" if check.without_leading < _SAME * check.probability else ""
-        lowers = "lowers the probability by more than 1% of its value"
-        return f"Deleted alone, none of the {number} {lowers}{raised}{together}."
-    if idle:
-        said.append(f"{_named(idle)} change{'s' * (len(idle) == 1)} it by less than 1% of its value")
-    if not said:
-        return ""
-    each = f"Of the {number}, each deleted alone," if len(leading) > 1 else "Deleted alone,"
-    sentence = f"{each} {'; '.join(said)}."
-    if strongest.without <= _MOST * leading[0].without and not len(attribution.repeated_shares):
-        sentence += (
-            " Statistics of texts like yours (estimate_statistics, --statistics-from) can give another order."
-            if has_neutral_statistics(attribution)
-            else " With repeats (repeats=5, --repeats 5) you see whether their order depends on the statistics."
-        )
-    return sentence
-
-
-def _without_effect_alone(attribution: DrawableBits) -> tuple[list[RankedWord], list[RankedWord]]:
-    """The leading words that raise the probability when they are deleted alone, and those that hardly change it."""
-    leading = [row for row in ranked_words(attribution)[0] if row.alone]
-    kept = [row for row in leading if row.without >= _SAME * attribution.check.probability]
-    raising = [row for row in kept if row.without > attribution.check.probability / _SAME]
-    return raising, [row for row in kept if row not in raising]
-
-
-def _hidden(attribution: DrawableBits) -> str:
-    """Words that do not lead, and without which alone much of the probability is lost; of short texts all are tried."""
-    leading, others = ranked_words(attribution)
-    # The check has said what happens without those that it deletes first.
-    tried = [row for row in (*leading, *others) if row.alone][attribution.check.n_words :]
-    most = min(_MUCH * attribution.check.probability, attribution.check.probability - _SMALL)
-    hidden = [row for row in tried if row in others and row.without <= most]
-    if not hidden or is_improbable(attribution):
-        return ""
-    hidden = sorted(hidden, key=lambda row: row.without)
-    has = "has" if len(hidden) == 1 else "have"
-    return (
-        f"{_named(hidden, 'to')} {has} fewer bits, and lower{'s' * (len(hidden) == 1)} the probability by more than a "
-        "quarter of its value when deleted alone: the bits do not show all the evidence."
-    )
-
-
-def opposing(attribution: DrawableBits) -> list[RankedWord]:
-    """Words without which alone the probability is higher by more than 0.1, the most first, as far as a check tried."""
-    check = attribution.check
-    rows = [row for of in ranked_words(attribution) for row in of if row.alone]
-    raising = [row for row in rows if check is not None and row.without > check.probability + LARGE_DROP]
-    return sorted(raising, key=lambda row: -row.without)
-
-
-def _against(attribution: DrawableBits) -> str:
-    """Words that speak against the target, whether they lead or not."""
-    every = opposing(attribution)
-    if not every:
-        return ""
-    rows, label = every[:_MOST_OPPOSING], attribution.target_label
-    if len(every) == 1:
-        (row,) = rows
-        rises = f"{attribution.measured} rises to {format_probability(row.without)}"
-        return f'Without "{row.word}" ({row.place}) alone {rises}: "{row.word}" speaks against {label}.'
-    named = " or ".join(f'"{row.word}" ({row.place}, {format_probability(row.without)})' for row in rows)
-    more = len(every) - len(rows)
-    further = f" or {'another' if more == 1 else f'one of {more} others'}" if more else ""
-    return f"Without {named}{further} alone {attribution.measured} rises: each speaks against {label}."
-
-
-def _decision(attribution: DrawableBits) -> str:
-    """Whether the model still predicts the class without the leading words; empty where that is not known."""
-    decision = attribution.check.decision
-    if not decision or attribution.target_label != attribution.predicted_label:
-        return ""
-    return f" The prediction {'stays' if decision == attribution.predicted_label else 'is then'} {decision}."
-
-
-def _not_tried(attribution: DrawableBits) -> str:
-    """That words which do not lead were not deleted alone, of a text of many words."""
-    n_words, check = len(_deletable(attribution)), attribution.check
-    if n_words <= ALL_DELETED_ALONE:
-        return ""
-    n_others = n_words - max(len(check.without_each), check.n_words)
-    return f"The text is long: its other {n_others:,} words were not deleted one by one."
-
-
-def _named(rows: Sequence[RankedWord], to: str = "") -> str:
-    """Words with their places, and with the probability without each alone after ``to``."""
-    words = ", ".join(
-        f'"{row.word}" ({row.place}{f", {to} {format_probability(row.without)}" if to else ""})'
-        for row in rows[:_NAMED]
-    )
-    return words if len(rows) <= _NAMED else f"{words} and {len(rows) - _NAMED} more"
-
-
-def _without_least(attribution: DrawableBits) -> str:
-    """What it means if the words with the fewest bits raise the probability, or lower it, when they are deleted."""
-    check = attribution.check
-    # Deletion of any words can raise it.
-    rises = check.without_least >= max(check.probability, check.without_random) + _NOTICEABLE
-    falls = check.without_least <= _MOST * check.probability and not is_improbable(attribution)
-    deletable = _deletable(attribution)
-    if not (rises or falls) or check.n_words == len(deletable):
-        return ""
-    numbers = least_words(attribution, deletable, check.n_words)
-    places = [word_places(attribution)[i] for i in numbers]
-    leading = {row.place for row in ranked_words(attribution)[0]}
-    if not leading.isdisjoint(places) or (falls and len(numbers) == 1 and _hidden(attribution)):
-        return ""  # with few words some of them lead, too; and of one word it has been said
-    if not numbers or (rises and opposing(attribution)):
-        return ""
-    least = [attribution.words[i].word for i in numbers]
-    named = ", ".join(f'"{visible(word)}"' for word in least[::-1][:_MOST_OPPONENTS])
-    more = ", …" if len(least) > _MOST_OPPONENTS else ""
-    words_with_fewest = f"the word{'s' * (len(least) > 1)} with the fewest bits ({named}{more})"
-    if falls:
-        their = "their" if len(least) > 1 else "its"
-        return f"Without {words_with_fewest} it falls, too: the model needs more than {their} bits say."
-    rises_to = f"the probability rises to {format_probability(check.without_least)}"
-    together = "together they may speak" if len(least) > 1 else f'"{visible(least[0])}" may speak'
-    return f"Without {words_with_fewest} {rises_to}: {together} against {attribution.target_label}."
-
-
-def _deletable(attribution: DrawableBits) -> list[int]:
-    """Numbers of the words that a check can delete, most bits first: what is explained is never deleted."""
-    about, words = attribution.explained, attribution.words
-    return [i for i in ranking(attribution) if about is None or not about.holds(*place_in_texts(words[i]))]
-
-
-def check_sentence(
-    check: DrawableCheck,
-    count: int,
-    what: str,
-    noun: str,
-    listed: int | None = None,
-    can_contradict: bool = True,
-    of_all: bool = False,
-    is_improbable: bool = False,
-    is_opposed: bool = False,
-) -> str:
-    """The check by deletion: the effect of the leading words first, then those of others, and what follows from it.
-
-    Args:
-        check (DrawableCheck): Probabilities.
-        count (int): Number of words that are deleted.
-        what (str): What has the probability: "the probability of positive".
-        noun (str): What is deleted: "word".
-        listed (int, optional): Number of words that the reader sees. Default: None, all.
-        can_contradict (bool): Whether words lead, so that it is worth a sentence if random words lower the
-            probability as much. Default: True.
-        of_all (bool): Whether the deleted words are all that there are, so that there is nothing to compare with.
-            Default: False.
-        is_improbable (bool): Whether the model gives it little probability with all words, too. Default: False.
-        is_opposed (bool): Whether the deletion of some word raises it by much, so that there is something to explain.
-            Default: False.
-
-    Returns:
-        str: One or two sentences.
-
-    Examples::
-
-        >>> from captum_iba.text.result import DeletionCheck
-        >>> check = DeletionCheck(2, 0.9, 0.2, 0.91, 0.8, 10)
-        >>> check_sentence(check, check.n_words, "the probability", "word")[:71]
-        'Check: without the leading 2 words the probability falls (90.0% to 20.0'
-    """
-    left = check.without_leading / check.probability if check.probability > 0 else 1.0
-    falls = "falls" if left <= _MOST else "falls a little"
-    verb = falls if left <= _SAME else "rises" if left >= 1 / _SAME else "hardly changes"
-    several = f"{count} " if count > 1 else ""
-    words = f"{noun}s" if several else noun
-    at_random = f"{several}other {words} at random" if several else f"another {noun} at random"
-    mean = f" (mean of {check.n_random})"
-    if check.n_random == 1:  # there is no other set
-        at_random, mean = f"the {several}other {words}", ""
-    probabilities = (check.probability, check.without_leading, check.without_random, check.without_least)
-    whole, leading, random, least = map(format_probability, probabilities)
-    if whole == leading and verb != "hardly changes":
-        whole, leading, random, least = (f"{probability:.3%}" for probability in probabilities)
-    deleted = f"the leading {several}{words}"
-    if of_all:
-        deleted = f"{'all' if several else 'the'} {several}{words}"
-    elif not can_contradict:  # none leads
-        deleted = f"the {several}{words} with the most bits above the floor"
-    elif listed is not None and listed > count:  # at most half are deleted
-        deleted = f"the first {several}of the {listed} listed {noun}s"
-    elif listed is not None and listed < count:
-        deleted += f" ({listed} of them listed)" if listed else " (not listed)"
-    sentence = f"Check: without {deleted} {what} {verb} ({whole} to {leading})"
-    if not of_all:
-        sentence += f"; without {at_random} it is {random}{mean}"
-        if check.n_random > 1 or random != least:  # else they are the same
-            sentence += f", without the {several}{words} with the fewest bits {least}"
-    sentence += "."
-    if is_improbable or check.probability < _RULED_OUT:
-        gives = "rules it out" if check.probability < _RULED_OUT else "gives it little probability"
-        little = "" if is_opposed else ": there is little to explain"
-        return f"{sentence} The model {gives} with all {noun}s{little}."
-    if of_all:
-        return sentence
-    if can_contradict and not confirms(check):
-        others = at_random.removeprefix(several)
-        if check.without_leading < check.without_random:
-            others = f"the {words} with the fewest bits"
-        sentence += (
-            f" Deleting the leading {words} lowers it no more than deleting {others}: the check does not confirm this "
-            "order."
-        )
-    elif can_contradict and left > _SAME:
-        sentence += f" The check does not confirm this order: the model does not depend on the leading {words} alone."
-    elif can_contradict and left > _MOST:
-        sentence += (
-            f" The check confirms this order weakly: most of the probability is left without the leading {words}."
-        )
-    return sentence
-
-
-def confirms(check: DrawableCheck) -> bool:
-    """Whether the probability is lower without the leading words than without others, at random or the least."""
-    return check.without_leading < min(check.without_random, check.without_least)
-
-
-VERDICTS = ("falls", "falls a little", "not confirmed")
-"""What the probability does without the leading words: the last, no more than without others, or not by 1%."""
-
-
-def verdict(attribution: DrawableBits) -> str:
-    """One of :data:`VERDICTS`; empty where a check says nothing of the order.
-
-    That is where there is none, where no word leads or all are deleted, and for a class of little probability.
-    """
-    check = attribution.check
-    if check is None or is_improbable(attribution) or not ranked_words(attribution)[0]:
-        return ""
-    if check.n_words == len(_deletable(attribution)):
-        return ""
-    left = check.without_leading / check.probability
-    if not confirms(check) or left > _SAME:
-        return VERDICTS[2]
-    return VERDICTS[1] if left > _MOST else VERDICTS[0]
-
-
 def findings(attribution: DrawableBits) -> list[str]:
     """What the sentences of an explanation say, as codes that do not change with their wording, in this order.
 
@@ -382,6 +114,9 @@ def findings(attribution: DrawableBits) -> list[str]:
     - ``near_tie``: with other statistics another word may lead.
     - ``weakly_confirmed``, ``not_confirmed``: what the check says of the order.
     - ``hidden_evidence``: a word with few bits matters when it is deleted alone.
+    - ``other_order``: another leading word than the first lowers the probability most when it is deleted alone.
+    - ``opposing_words``: without a word alone the class is more probable by more than 0.1.
+    - ``neutral_statistics``: with statistics of texts like it another word of a long text may lead.
     """
     said = verdict(attribution)
     codes = {
@@ -395,22 +130,20 @@ def findings(attribution: DrawableBits) -> list[str]:
         "near_tie": _close(attribution),
         "weakly_confirmed": said == VERDICTS[1],
         "not_confirmed": said == VERDICTS[2],
-        "hidden_evidence": attribution.check is not None and _hidden(attribution),
+        "hidden_evidence": attribution.check is not None and hidden_evidence(attribution),
+        "other_order": has_other_order(attribution),
+        "opposing_words": opposing(attribution),
+        "neutral_statistics": _is_uncertain(attribution),
     }
     return [code for code, holds in codes.items() if holds]
 
 
 def _is_unexplained(attribution: DrawableBits) -> bool:
     probability, closed = attribution.target_probability, attribution.closed_probability
-    return is_unexplained(probability, closed) and not is_improbable(attribution)
-
-
-def only_together(attribution: DrawableBits) -> bool:
-    """Whether the probability falls without the leading words, and without none of them alone."""
-    leading = [row for row in ranked_words(attribution)[0] if row.alone]
-    falls = verdict(attribution) in VERDICTS[:2]
-    all_tried = len(leading) == len(ranked_words(attribution)[0]) > 1
-    return falls and all_tried and sum(map(len, _without_effect_alone(attribution))) == len(leading)
+    masked = attribution.masked_probability
+    if closed is None or is_improbable(attribution) or lost_prediction(attribution):
+        return False
+    return is_unexplained(probability, closed) or (masked is not None and keeps_little(probability, masked, closed))
 
 
 def verdicts(attributions: Sequence[DrawableBits]) -> str:
@@ -420,20 +153,13 @@ def verdicts(attributions: Sequence[DrawableBits]) -> str:
         return ""
     falls, little, not_confirmed = (counts[said] for said in VERDICTS)
     unexplained = sum(map(_is_unexplained, attributions))
-    said = [(falls, f"falls in {falls}"), (little, f"falls a little, by at most 15% of its value, in {little}")]
-    falling = ", ".join(text for count, text in said if count)
-    sentences = [f"Check of {n_judged} texts:"]
-    if falling:
-        sentences[0] += f" without the leading words the probability {falling}."
-    if not_confirmed:
-        sentences.append(
-            f"{'Their' if not falling else 'The'} order is not confirmed in {not_confirmed}: without the leading words "
-            "as much is left as without others, or 99%."
-        )
+    said = [(falls, "confirmed in"), (little, "weakly confirmed in"), (not_confirmed, "not confirmed in")]
+    of_texts = ", ".join(f"{text} {count}" for count, text in said if count)
+    sentences = [f"Check of {n_judged} texts: the order of the words is {of_texts}."]
     if counts[""]:
         sentences.append(f"Of {counts['']} more the check says nothing of the order.")
     if unexplained:
-        sentences.append(f"In {unexplained} average activations alone give the class (nearly) as much as the text.")
+        sentences.append(f"In {unexplained} the bits do not explain the probability.")
     return " ".join(sentences)
 
 

@@ -40,6 +40,7 @@ def test_kinds_of_files(tmp_path, ending):
 
 def test_names_of_columns_in_any_case():
     assert find_columns(["id", "Review", "Label"]) == Columns("Review", None, "Label")
+    assert find_columns(["text", "hypothesis"]) == Columns("text", "hypothesis", None)
     assert find_columns(["TEXT", "text", "LABEL"]) == Columns("TEXT", None, "LABEL")
     with pytest.raises(ValueError, match=r"--text-column.*--label-column.*'Words'"):
         find_columns(["Words"])

@@ -9,6 +9,7 @@ from captum_iba.text import TextAttribution, TextExplainer
 from captum_iba.text.result import DeletionCheck
 from captum_iba.visualization import token_page
 from captum_iba.visualization.pieces import needs_hardly_anything, remark
+from captum_iba.visualization.sentences import findings
 from captum_iba.visualization.words import ranked_words
 from tests.visualization.examples import attribution
 
@@ -111,14 +112,14 @@ def test_a_word_that_lowers_it_more_than_all_together_is_named():
     """Without two words .815 became .808, and without the first of them alone .143: no sentence said so."""
     result = attribution("a b c d", bits=[50.0, 60.0, 2.0, 2.0], unneeded_bits=1.0, open_bits=200.0)
     one = replace(result, check=DeletionCheck(2, 0.815, 0.608, 0.8, 0.81, 10, (0.143, 0.8, 0.81, 0.81)))
-    assert '"b" (word 2, to 14.3%) lowers it more than all of them together' in str(one)
+    assert '"b" (word 2, to 14.3%) lowers the probability more than all of them together' in str(one)
     # Together they did not lower it at all: there is nothing to compare with.
     one = replace(result, check=DeletionCheck(2, 0.815, 0.9, 0.8, 0.81, 10, (0.143, 0.7, 0.81, 0.81)))
     assert "together" not in str(one) and '"b" (word 2, to 14.3%) lowers the probability most' not in str(one)
     # The check deletes half of the words at most, though more may lead.
     three = attribution("a b c d", bits=[50.0, 60.0, 50.0, 2.0], unneeded_bits=1.0, open_bits=200.0)
     one = replace(three, check=DeletionCheck(2, 0.815, 0.608, 0.8, 0.81, 10, (0.143, 0.8, 0.81, 0.81)))
-    assert '"b" (word 2, to 14.3%) lowers it more than the first 2 together' in str(one)
+    assert '"b" (word 2, to 14.3%) lowers the probability more than the first 2 together' in str(one)
 
 
 def test_bits_near_the_floor_say_little():
@@ -190,7 +191,7 @@ def test_a_word_that_speaks_against_the_class_is_named():
     for alone, said in (
         (
             (0.09, 0.04, 0.05, 0.938),
-            'Without "not" (word 4) alone the probability of positive rises to 93.8%: "not" speaks',
+            'Without "not" (word 4) alone the probability of positive rises to 93.8%: "not" may speak against',
         ),
         (
             (0.09, 0.5, 0.05, 0.938),
@@ -198,9 +199,12 @@ def test_a_word_that_speaks_against_the_class_is_named():
         ),
         (
             (0.2, 0.5, 0.3, 0.9),
-            '"not" (word 4, 90.0%) or "gets" (word 2, 50.0%) or "it" (word 3, 30.0%) or another alone',
+            '"not" (word 4, 90.0%), "gets" (word 2, 50.0%), "it" (word 3, 30.0%) or another alone',
         ),
-        ((0.05, 0.05, 0.03, 0.06), "gives it little probability with all words: there is little to explain."),
+        (
+            (0.05, 0.05, 0.03, 0.06),
+            "the probability of positive is small: there is little to explain.",
+        ),
     ):
         one = replace(result, check=DeletionCheck(1, 0.04, 0.09, 0.06, 0.2, 10, alone))
         assert said in str(one) and said in " ".join(one.sentences)
@@ -227,7 +231,9 @@ def test_deleting_words_is_not_said_to_lower_what_it_raises():
     for alone, said in (((0.1, 0.2, 0.2, 0.2), True), ((0.1, 0.2, 0.2, 0.9), False)):
         one = replace(result, check=DeletionCheck(1, 0.22, 0.1, 0.2, 0.2, 10, alone))
         assert ("Deleting words lowers it further: see the check." in str(one)) is said
-        assert ('"d" speaks against positive' in str(one)) is not said
+        assert ('"d" may speak against positive' in str(one)) is not said
+        others = "Deleting the leading words lowers it further, deleting others raises it: see the check."
+        assert (others in str(one)) is not said
     # From one half to below is no "no less than".
     crossed = {"target_probability": 0.484, "masked_probability": 0.5, "closed_probability": 0.581}
     assert "more than with this text (48.4%): this text lowers it." in str(
@@ -265,3 +271,45 @@ def test_a_table_shows_the_first_words_and_folds_long_texts(film_explainer):
     hidden = replace(results[0], check=DeletionCheck(1, 0.9, 0.2, 0.9, 0.9, 10, (0.2, 0.1, 0.9, 0.9)))
     assert "<mark>hidden evidence</mark>" in token_page([hidden, results[1]])
     assert '<p class="first">' in token_page([results[1]]) and '<p class="first">' not in token_page([results[0]])
+
+
+def test_a_mask_that_keeps_little_does_not_explain_the_probability():
+    """Of 7 points that a text added, its bits kept 0.6, and nothing said so; at 10 points a warning did."""
+    few = {"unneeded_bits": 1.0, "open_bits": 200.0, "target_probability": 0.846}
+    for masked, closed, said in ((0.782, 0.776, True), (0.84, 0.776, False), (0.755, 0.743, True), (0.8, 0.83, False)):
+        one = attribution("a b", bits=[30.0, 2.0], **few, masked_probability=masked, closed_probability=closed)
+        told = "the bits keep little of what the text adds, so they rank its words, but do not explain the probability."
+        assert (told in str(one)) is said and (told in token_page([one])) is said
+        assert ("unexplained" in findings(one)) is (said or closed == 0.83)
+
+
+def test_a_text_that_lowers_an_improbable_class_is_said_to():
+    """From 82% to 4% a text took a class, of which there was "little to explain"."""
+    few = {"unneeded_bits": 1.0, "open_bits": 200.0, "target_probability": 0.04, "predicted_label": "neutral"}
+    check = DeletionCheck(1, 0.04, 0.037, 0.04, 0.05, 10)
+    one = attribution("a b", bits=[30.0, 2.0], **few, masked_probability=0.795, closed_probability=0.824, check=check)
+    assert "is 82.4%, more than with this text (4.0%): this text lowers it." in str(one)
+    assert "there is little to explain" not in str(one)
+    assert "With all words, too, the probability of positive is small." in str(one)
+    low = replace(one, masked_probability=0.05, closed_probability=0.05)
+    assert "there is little to explain" in str(low) and "this text lowers it" not in str(low)
+
+
+def test_the_leading_word_of_a_long_text_is_uncertain_by_neutral_statistics(film_explainer):
+    long = film_explainer.explain("A dull film about a man and a plot. " * 6)
+    said = "The text is long, and the statistics are those of neutral texts"
+    neutral = replace(long, statistics="neutral texts of 2,000 positions")
+    alone = replace(neutral, tokens=neutral.tokens[:5])
+    for one, expected in ((long, False), (neutral, True), (alone, False)):
+        close = "near_tie" in findings(one)
+        assert (said in str(one)) is (expected and not close)
+        assert ("neutral_statistics" in findings(one)) is expected
+
+
+def test_another_order_by_deletion_is_a_finding_and_a_mark_of_the_table():
+    result = attribution("a b c d", bits=[50.0, 60.0, 2.0, 2.0], unneeded_bits=1.0, open_bits=200.0)
+    for first, second, said in ((0.7, 0.2, True), (0.2, 0.7, False)):
+        one = replace(result, check=DeletionCheck(2, 0.75, 0.1, 0.75, 0.7, 10, (first, second, 0.75, 0.75)))
+        assert ("other_order" in findings(one)) is said
+        assert ("<mark>other order alone</mark>" in token_page([one, one])) is said
+        assert ('"a" (word 1) lowers the probability most, to 20.0%' in str(one)) is said

@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 from captum_iba import cli
 from captum_iba.text import TextExplainer, explain_layers
 from captum_iba.text.head_targets import predicted_entities
-from captum_iba.visualization.sentences import notes, verdict
+from captum_iba.visualization.check_sentences import verdict
+from captum_iba.visualization.sentences import notes
 
 from .conftest import built
 from .test_heads import QUICK, TEXT
@@ -183,4 +184,4 @@ def test_words_that_speak_against_an_answer_are_those_that_were_deleted(sentence
     (said,) = [line for line in notes(replace(result, check=check)) if "with the fewest bits (" in line]
     assert '"good"' not in said and "may speak against" in said
     improbable = replace(result, check=replace(check, probability=1e-6))
-    assert "rules it out with all words" in str(improbable) and not verdict(improbable)
+    assert "is next to nothing" in str(improbable) and not verdict(improbable)

@@ -169,7 +169,7 @@ def test_percentages_are_explained():
     shown_beside = str(dataclasses.replace(released, tokens=tokens))
     assert "Percentages: of the bits of all words, without special tokens." in shown_beside
     seen = " ".join(Page(token_page([one])).text.split())
-    assert "count only the bits above the floor. The percentages of all words of a text sum to 100%, " in seen
+    assert "count only the bits above the floor. The percentages of all words of a text sum to 100%; " in seen
     assert "per cent" not in seen
 
 
