@@ -46,6 +46,7 @@ from captum_iba.cli.head_options import (
     MaskOption,
     QuestionOption,
     WordOption,
+    counting_from_one,
 )
 from captum_iba.cli.methods_option import check_methods, scores_by_methods
 from captum_iba.cli.statistics_of_texts import find_statistics
@@ -235,7 +236,7 @@ def explain(
             run = partial(explain_texts, where, explainer, device=device, keep=keep)
             attribute = partial(run, on_batch=work.progressed, on_kept=work.found)
         work.total = len(first_texts)
-        with quiet_workers(where), work.every_minute():
+        with quiet_workers(where), work.every_minute(), counting_from_one():
             results = attribute(
                 first_texts,
                 second,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -68,7 +69,7 @@ class HeadOptions:
             name = "word" if self.word else "entity"
             given = self.word or self.entity
             keywords[name] = (
-                _of_each(name, [_number_or_text(one, texts) for one in given], len(texts)) if given else "all"
+                _of_each(name, [_number_or_text(name, one, texts) for one in given], len(texts)) if given else "all"
             )
         elif self.mask is not None:
             if target is not None:
@@ -97,7 +98,24 @@ def _of_each(name: str, given: Sequence[Any], count: int) -> list[Any]:
     return list(given) * count if len(given) == 1 else list(given)
 
 
-def _number_or_text(given: str, texts: Sequence[str]) -> int | str:
+@contextmanager
+def counting_from_one() -> Iterator[None]:
+    """Errors about numbers of words and entities count from 1, as the options do."""
+    try:
+        yield
+    except ValueError as error:
+        found = re.match(r"(word|entity) is (\d+), expected (?:0 to (\d+)|none, there is no such)", str(error))
+        if found is None:
+            raise
+        name, number, last = found.groups()
+        expected = "none, there is no such" if last is None else f"1 to {int(last) + 1}"
+        rest = str(error)[found.end() :]
+        raise ValueError(f"{name} is {int(number) + 1}, expected {expected}{rest}") from error
+
+
+def _number_or_text(name: str, given: str, texts: Sequence[str]) -> int | str:
     """Words and entities are counted from 1 where people read; a number that a text has itself is its text."""
     spelled = any(re.search(rf"(?<!\w){re.escape(given)}(?!\w)", text) for text in texts)
+    if given == "0" and not spelled:
+        raise typer.BadParameter(f"--{name} is 0, expected a number from 1, or its text.")
     return int(given) - 1 if given.isdecimal() and int(given) > 0 and not spelled else given

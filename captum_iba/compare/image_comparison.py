@@ -17,6 +17,7 @@ from captum_iba._compat import progress
 from captum_iba.attr._model.guard import ModuleGuard
 from captum_iba.compare.kept_rows import KeptRows, RowTable, chosen_methods, counted_passes, finite_or_none
 from captum_iba.methods.image_methods import IMAGE_METHODS, ImageTask, attribute_images, image_task
+from captum_iba.methods.spatial_layer import grid_of_layer, spatial_layer
 from captum_iba.metrics.degradation import degradation, degradation_both
 from captum_iba.metrics.image_baselines import blurred, check_images, mean_color
 from captum_iba.metrics.perturbations import BaselineValue
@@ -139,6 +140,9 @@ def compare_images(
         regions = torch.from_numpy(tile_regions(*images.shape[2:]))[None]
     with ModuleGuard(model) as guard, guard.watching():
         task = image_task(model, images, targets, regions, layer=layer, batch_size=batch_size, seed=seed)
+        if layer is not None:  # else rows would record the error for each image
+            of_first = spatial_layer(task.logits, model, images[:1], task.targets[:1], layer)
+            grid_of_layer(task.logits, model, images[:1], of_first)
     kept, rows = None, []
     if folder is not None:
         kept = KeptRows(Path(folder), _about(task))

@@ -24,14 +24,14 @@ from captum_iba.text.layers import Block
 from captum_iba.vision.grids import ImageLayer, find_image_layers, token_embeddings
 from captum_iba.vision.image_bottleneck import ImageBottleneck
 from captum_iba.vision.image_model import ImageClassifier, load_image_classifier, load_torchvision_classifier
-from captum_iba.vision.image_result import ImageAttribution
+from captum_iba.vision.image_result import OWN_STATISTICS, ImageAttribution
 from captum_iba.vision.image_settings import (
     MASK_LOST_PREDICTION,
     N_MEASURED,
     NO_CELL_NEEDED,
-    NO_STATISTICS,
     SMALLER_BETAS,
     default_layers,
+    lacking_statistics,
     resolve_image_settings,
 )
 from captum_iba.vision.images import Transform, as_batch, drawn, is_one
@@ -286,7 +286,7 @@ class ImageExplainer:
                     predicted_probability=float(probabilities[i, best[i]]),
                     preset=named,
                     settings={**asdict(settings), "seed": int(seed), "rerank": count},
-                    statistics="this image only"
+                    statistics=OWN_STATISTICS
                     if statistics is None
                     else f"a dataset of {statistics[0].count:,} positions",
                     name=names[i],
@@ -484,7 +484,7 @@ class ImageExplainer:
             return known
         if not self._warned:
             self._warned = True
-            warn_user(NO_STATISTICS)
+            warn_user(lacking_statistics([*self._statistics], [layer.name for layer in layers]))
         return None
 
 

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 _FORMAT = "captum-iba image/1"
 _NEAR_FLOOR, _CLOSED = 3.0, 20.0  # of the bits of a cell that is not needed; with fewer steps the mask has not closed
+_MOST, _IMPROBABLE, _NAMED = 0.85, 0.05, 3
+OWN_STATISTICS = "this image only"
+"""Origin of the statistics where none are given."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,19 +211,26 @@ class ImageAttribution(JsonResult):
         """Number of regions, R."""
         return int(self.regions.max()) + 1
 
-    def effect_of(self, region: int) -> float | None:
-        """The number of a region in :attr:`effects`; None where it was not measured."""
-        return dict(zip(self.measured, self.effects, strict=True)).get(region)
-
     def probability_without(self, region: int) -> float | None:
-        """Probability of the target without a region, with all others; None where it was not measured."""
+        """Probability of the target without a region, with all others; None where neither this nor a check tried it."""
         alone = dict(zip(self.measured, self.effects_alone, strict=True)).get(region)
+        if alone is None and self.check is not None and self.check.without_each:
+            return self.check.without_each[region]
         return None if alone is None else self.target_probability - alone
+
+    def decrease_of(self, region: int) -> float | None:
+        """The decrease in the probability that a region is ranked by; None where there is none."""
+        return self._levels[region]
 
     @property
     def leading(self) -> list[int]:
-        """The most important regions, by number, until they hold 80% of the sum of :attr:`importance`."""
-        return leading_of(self._order, self.importance, COVERED)
+        """The most important regions, by number, until they hold 80% of the sum of :attr:`importance`.
+
+        Where the removal of some lowers the probability, only these lead.
+        """
+        leading, levels = leading_of(self._order, self.importance, COVERED), self._levels
+        helps = [region for region in leading if (levels[region] or 0.0) > 0]
+        return helps or leading
 
     @property
     def total_bits(self) -> float:
@@ -269,13 +279,15 @@ class ImageAttribution(JsonResult):
         if not leading:
             lines.append("no region has bits above the floor")
         for number in leading:
-            without = self.probability_without(number)
-            measured = "" if without is None else f"without it {without:6.1%}  "
-            lines.append(f"{self.region_shares[number]:6.1%} of the bits  {measured}{self._place_of(number)}")
-        if self.effects:
+            decrease, without = self.decrease_of(number), self.probability_without(number)
+            first = "" if decrease is None else f"decrease {decrease:6.1%}  "
+            alone = "" if without is None else f"without it {without:6.1%}  "
+            lines.append(f"{first}{alone}{self.region_shares[number]:6.1%} of the bits  {self._place_of(number)}")
+        if leading and self.decrease_of(leading[0]) is not None:
             lines.append(
-                "without it: probability when this region alone is removed; the order is by removals with other "
-                "regions, too"
+                "decrease: of the first two when they are removed one after the other, else the mean of three removals "
+                "with and without other regions, at least that of the next one; without it: probability when it alone "
+                "is removed"
             )
         lines += filter(None, [self.remark(), self.check_sentence()])
         lines.append(self.setting())
@@ -334,6 +346,12 @@ class ImageAttribution(JsonResult):
             if not is_unexplained(probability, closed):
                 return ""
             follows = "the bits rank its regions, but do not explain it"
+            if self.statistics == OWN_STATISTICS:
+                return (
+                    f"With the average activations of this image itself the probability of {target} is {closed:.1%} "
+                    f"({probability:.1%} with the image): statistics of other images (estimate_statistics, "
+                    "--statistics-from) show what the image adds."
+                )
             return unexplained(f"the probability of {target}", "this image", probability, closed, follows)
         return (
             f"The mask closes too much: with these bits alone the probability of {target} is {masked}, and without "
@@ -347,21 +365,38 @@ class ImageAttribution(JsonResult):
         what = f"the probability of {printable(self.target_label)}"
         n_listed = len(self.leading)
         said = check_sentence(self.check, self.check.n_regions, what, "region", n_listed or None, bool(n_listed))
-        return f"{said} {hidden}" if (hidden := self._hidden_sentence()) else said
+        return " ".join(filter(None, [said, self._hidden_sentence(), self._least_sentence()]))
+
+    def _least_sentence(self) -> str:
+        """That the regions with the fewest bits matter, too."""
+        assert self.check is not None
+        falls = self.check.without_least <= _MOST * self.check.probability
+        if not falls or self.check.probability < _IMPROBABLE:
+            return ""
+        several = self.check.n_regions > 1
+        return (
+            f"Without the region{'s' * several} with the fewest bits the probability falls, too: the model needs more "
+            f"than {'their' if several else 'its'} bits say."
+        )
 
     def _hidden_sentence(self) -> str:
-        """The region that does not lead, and whose removal alone lowers the probability by more than that of each that
-        leads; empty without such."""
+        """Regions that do not lead, and whose removal alone lowers the probability by more than that of one that leads;
+        empty without such."""
         assert self.check is not None
         drops = [self.check.probability - without for without in self.check.without_each]
         leading = self.leading
-        others = [i for i in range(len(drops)) if i not in leading]
-        first = max(others, key=lambda i: drops[i], default=None)
-        if first is None or drops[first] < LARGE_DROP or drops[first] <= max((drops[i] for i in leading), default=0.0):
+        least = max(LARGE_DROP, min((drops[i] for i in leading), default=0.0)) if drops else 0.0
+        others = sorted((i for i in range(len(drops)) if i not in leading), key=lambda i: -drops[i])
+        found = [i for i in others if drops[i] > least]
+        if not found:
             return ""
+        named = [f"{self._place_of(i)} (to {self.check.without_each[i]:.1%})" for i in found[:_NAMED]]
+        more = f" and {len(found) - len(named)} more" if len(found) > len(named) else ""
+        lower, do = ("lower", "they do") if len(found) > 1 else ("lowers", "it does")
+        than = "more than some that lead" if leading else "by more than 0.1"
         return (
-            f"Removed alone, the region of {self._place_of(first)} lowers it most, to "
-            f"{self.check.without_each[first]:.1%}, and it does not lead: the map does not show all the evidence."
+            f"Removed alone, {'; '.join(named)}{more} {lower} the probability {than}, and {do} not lead: the map does "
+            "not show all the evidence."
         )
 
     def _place_of(self, region: int) -> str:

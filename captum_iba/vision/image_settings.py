@@ -52,6 +52,17 @@ NO_STATISTICS = (
 )
 
 
+def lacking_statistics(known: Sequence[str], layers: Sequence[str]) -> str:
+    """The warning where layers have no statistics, but others may have."""
+    if not known:
+        return NO_STATISTICS
+    lacking = ", ".join(layer for layer in layers if layer not in known)
+    return (
+        f"statistics are of {', '.join(known)}, and {lacking} has none: estimate_statistics(images, preset=...) gives "
+        f"those of a preset; without, {NO_STATISTICS.partition(': ')[2]}"
+    )
+
+
 def resolve_image_settings(
     preset: str | BottleneckSettings, overrides: Mapping[str, Any]
 ) -> tuple[str, BottleneckSettings]:

@@ -121,7 +121,16 @@ def _as_input(image: Any, name: str, transform: Transform | None) -> Tensor:
             "that input"
         )
     pixels = read_image(image, name)
-    made = _check_input(transformed(pixels, transform), f"transform({name})")
+    try:
+        made = transformed(pixels, transform)
+    except Exception as error:
+        if str(error).startswith("transform gives"):
+            raise
+        raise ValueError(
+            f"transform failed on {name}: {type(error).__name__}: {error}; expected a function of one PIL image that "
+            "returns a tensor (3, H, W), or an image processor of transformers"
+        ) from error
+    made = _check_input(made, f"transform({name})")
     if min(made.shape[1:]) > _ENLARGED * min(pixels.shape[:2]):
         warn_user(
             f"{name} is an image of {pixels.shape[1]} x {pixels.shape[0]} pixels, which the transform enlarges to "

@@ -107,7 +107,7 @@ def check_sentence(
     if of_all:
         deleted = f"{'all' if several else 'the'} {several}{words}"
     elif not can_contradict:  # none leads
-        deleted = f"the {several}{words} with the most bits above the floor"
+        deleted = f"the {several}{words} with the most bits"
     elif listed is not None and listed > count:  # at most half are deleted
         deleted = f"the first {several}of the {listed} listed {noun}s"
     elif listed is not None and listed < count:
@@ -119,9 +119,10 @@ def check_sentence(
             sentence += f", without the {several}{words} with the fewest bits {least}"
     sentence += "."
     if is_improbable or check.probability < _RULED_OUT:
-        size = "next to nothing" if check.probability < _RULED_OUT else "small"
         little = "" if is_opposed else ": there is little to explain"
-        return f"{sentence} With all {noun}s, too, {what} is {size}{little}."
+        if check.probability < _RULED_OUT:  # what changes there are no digits show
+            return f"Check: with all {noun}s, too, {what} is next to nothing ({format_probability(check.probability)}){little}."
+        return f"{sentence} With all {noun}s, too, {what} is small{little}."
     if of_all:
         return sentence
     if can_contradict and not confirms(check):

@@ -23,6 +23,7 @@ class _Region:
 
     place: str
     share: float
+    decrease: float | None
     without: float | None
     width: float
 
@@ -76,8 +77,8 @@ def _drawn(attribution: DrawableImage) -> dict[str, Any]:
     height, width = attribution.regions.shape
     scale = max(1, -(-_SMALLEST // max(height, width)))
     leading = list(attribution.leading)
-    effects = [attribution.effect_of(number) for number in leading]
-    weights = [max(effect or 0.0, 0.0) for effect in effects]
+    decreases = [attribution.decrease_of(number) for number in leading]
+    weights = [max(decrease or 0.0, 0.0) for decrease in decreases]
     if not any(weights):
         weights = [float(attribution.region_shares[number]) for number in leading]
     largest = max(weights, default=0.0) or 1.0
@@ -92,10 +93,11 @@ def _drawn(attribution: DrawableImage) -> dict[str, Any]:
             _Region(
                 _place(attribution, number),
                 float(attribution.region_shares[number]),
+                decrease,
                 attribution.probability_without(number),
                 weight / largest,
             )
-            for number, weight in zip(leading, weights, strict=True)
+            for number, decrease, weight in zip(leading, decreases, weights, strict=True)
         ],
     }
 

@@ -15,6 +15,7 @@ from captum_iba.compare.score_many import score_texts
 from captum_iba.methods import attribute, attribution_task, register_method
 from captum_iba.methods.registry import METHODS
 from captum_iba.text import TextExplainer
+from captum_iba.visualization import token_page
 
 from .conftest import LABELS, built
 
@@ -241,3 +242,18 @@ def test_scores_of_texts_without_an_entity_are_none(entities, monkeypatch, tmp_p
         )
         assert scores.encoded.text == TEXTS[1] and scores.words[0] == 0
     assert score_texts("random", entities, ["good film"], None, None, entity="all") == []
+
+
+def test_the_command_counts_words_from_one(entities, tmp_path):
+    entities.model.save_pretrained(tmp_path)
+    entities.classifier.tokenizer.save_pretrained(tmp_path)
+    for option, number, says in (
+        ("--word", "9", "--word is 9, expected 1 to 6, for texts[0]"),
+        ("--word", "0", "--word is 0, expected a number from 1, or its text."),
+        ("--entity", "7", "--entity is 7, expected 1 to "),
+    ):
+        command = ["explain", TEXTS[1] if option == "--entity" else TEXT, "--model", str(tmp_path), option, number]
+        done = CliRunner().invoke(cli.app, [*command, "--steps", "1", "--quiet"])
+        assert done.exit_code and says in " ".join(done.stderr.split()), done.stderr
+    page = token_page([entities.explain(TEXT, word="film", n_steps=1)])
+    assert "itself stays open, and has no bits." in page

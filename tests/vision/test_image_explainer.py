@@ -9,7 +9,7 @@ from torch import nn
 
 from captum_iba import FeatureStatistics, InformationBottleneckAttribution
 from captum_iba.vision import IMAGE_PRESETS, ImageAttribution, ImageExplainer, superpixels
-from captum_iba.vision.image_explainer import NO_STATISTICS
+from captum_iba.vision.image_settings import NO_STATISTICS
 from tests.vision.architectures import ARCHITECTURES
 
 QUICK = {"n_steps": 3}
@@ -352,3 +352,16 @@ def test_a_mask_that_loses_the_prediction_is_warned_of():
     with pytest.warns(UserWarning, match="the mask removed too much of an image"):
         results = explainer.explain(images[:4], beta=1e4, rerank=0)
     assert any(result.masked_probability < result.target_probability / 2 for result in results)
+
+
+def test_statistics_of_other_layers_are_not_said_to_be_missing(explainer, images):
+    with pytest.warns(UserWarning, match=r"statistics are of blocks\..*, and blocks\..* has none: estimate_statistics"):
+        explainer.explain(images[0], preset="per_sample")
+
+
+def test_a_transform_that_fails_is_named(cnn):
+    explainer = ImageExplainer(cnn, transform=lambda image: image.no_such())
+    with pytest.raises(
+        ValueError, match=r"transform failed on images\[0\]: AttributeError.*expected a function of one PIL"
+    ):
+        explainer.explain([np.zeros((32, 32, 3), dtype=np.uint8)])

@@ -25,7 +25,7 @@ def test_values_by_hand():
     assert result.shares.sum() == pytest.approx(1)
     assert result.region_shares[3] > result.region_shares[0] > result.region_shares[2]
     assert result.n_regions == 4
-    assert [result.effect_of(region) for region in range(4)] == [0.1, None, None, 0.4]
+    assert [result.decrease_of(region) for region in range(4)] == [0.1, None, None, 0.4]
     assert (-result.scores).argsort().tolist() == [3, 0, 1, 2]
     assert result.importance[3] == 1
     assert result.importance[0] == pytest.approx(0.25)
@@ -33,7 +33,7 @@ def test_values_by_hand():
     np.testing.assert_allclose(
         sum_per_region(result.heat_map, result.regions), result.importance / result.importance.sum()
     )
-    assert result.leading == [3, 0, 1]
+    assert result.leading == [3, 0]  # of the others no removal lowers the probability
     assert result.top_mask(1).sum() == 16
 
 
@@ -57,8 +57,8 @@ def test_regions_whose_removal_does_not_lower_the_probability():
 def test_as_text():
     text = str(image_attribution())
     assert text.startswith("photo.png · dog 0.900 · cnn")
-    assert "without it  70.0%  rows 4 to 7, columns 4 to 7" in text
-    assert "Check: without the first of the 3 listed regions the probability of dog falls (90.0% to 30.0%)" in text
+    assert "decrease  40.0%  without it  70.0%   41.4% of the bits  rows 4 to 7, columns 4 to 7" in text
+    assert "Check: without the first of the 2 listed regions the probability of dog falls (90.0% to 30.0%)" in text
     assert "layer3 · default, statistics of a dataset of 1,000 positions" in text
     assert "dog 0.900" in repr(image_attribution())
 
@@ -239,7 +239,36 @@ def test_a_check_names_the_region_that_matters_most_alone_and_does_not_lead():
     assert "does not lead" not in str(replace(result, check=check))
     each[other] = 0.3
     said = replace(result, check=replace(check, without_each=tuple(each)))
-    assert "lowers it most, to 30.0%, and it does not lead" in str(said) and "does not lead" in image_page([said])
+    named = "(to 30.0%) lowers the probability more than some that lead, and it does not lead: the map does not"
+    assert named in str(said) and named in image_page([said])
+    assert said.probability_without(other) == 0.3 and said.decrease_of(other) is None
     assert ImageAttribution.from_dict(json.loads(said.to_json())).check == said.check
-    each[leading[0]] = 0.1
+    for region in leading:
+        each[region] = 0.1
     assert "does not lead" not in str(replace(result, check=replace(check, without_each=tuple(each))))
+
+
+def test_the_image_itself_is_no_average(tmp_path):
+    """Without statistics, "this image lowers it" was said of activations that are its own."""
+    result = replace(image_attribution(check=False), target_probability=0.5, layers=image_attribution().layers)
+    closed = tuple(replace(layer, closed_probability=0.66, masked_probability=0.6) for layer in result.layers)
+    for statistics, said in (
+        ("a dataset of 1,000 positions", "is 66.0%, more than with this image (50.0%): this image lowers it."),
+        ("this image only", "With the average activations of this image itself the probability of dog is 66.0% (50.0%"),
+    ):
+        one = replace(result, layers=closed, statistics=statistics)
+        assert said in one.remark() and ("lowers it" in one.remark()) is (statistics != "this image only")
+
+
+def test_regions_with_the_fewest_bits_that_matter_are_told():
+    result = image_attribution()
+    for least, said in ((0.3, True), (0.88, False)):
+        one = replace(result, check=replace(result.check, without_least=least))
+        told = "Without the region with the fewest bits the probability falls, too: the model needs more than its bits say."
+        assert (told in one.check_sentence()) is said
+    ruled_out = replace(result.check, probability=1e-9, without_leading=1e-12)
+    said = replace(result, check=ruled_out).check_sentence()
+    assert (
+        said == "Check: with all regions, too, the probability of dog is next to nothing (less than 0.0001%): there is "
+        "little to explain."
+    )
