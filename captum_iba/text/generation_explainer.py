@@ -56,6 +56,7 @@ class GenerationExplainer:
     Raises:
 
         ValueError: A model without a language-model head, or whose attention cannot be set.
+        TypeError: A model that is none of ``transformers``, such as a name or the tokenizer.
 
     Examples::
 
@@ -362,10 +363,12 @@ class GenerationExplainer:
             prompt, response, granularity, gen_args: As of :meth:`explain`.
         """
         if not isinstance(prompt, str) and not (
-            isinstance(prompt, (list, tuple)) and prompt and all(isinstance(message, Mapping) for message in prompt)
+            isinstance(prompt, (list, tuple)) and all(isinstance(message, Mapping) for message in prompt)
         ):
             several = ", one per call (explain_prompts takes several)" if isinstance(prompt, (list, tuple)) else ""
             raise TypeError(f"prompt is a {type(prompt).__name__}, expected a string or chat messages{several}")
+        if isinstance(prompt, (list, tuple)) and not prompt:
+            raise ValueError(f"prompt is {prompt!r}, without any message, expected a string or chat messages")
         if isinstance(prompt, str) and not prompt.strip():
             raise ValueError(f"prompt is {prompt!r}, without any word, expected a prompt")
         if not isinstance(response, (str, list, tuple, type(None))):

@@ -23,6 +23,8 @@ ALPHABET = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
 PROMPT = "the film was not good . a dull plot !"
 RESPONSE = "a bad film"
 QUICK = {"n_steps": 4}
+MESSAGES = [{"role": "user", "content": "the film"}]
+SYSTEM = [{"role": "system", "content": "the film"}]
 
 
 @pytest.fixture
@@ -151,7 +153,7 @@ def test_bad_input(explainer, wordpiece, bert):
     cases = [
         ({"span": "good"}, ValueError, "span is 'good', which is not in the response 'a bad film', expected once"),
         ({"response": "a baaad", "span": "aa"}, ValueError, "span is 'aa', which is 2 times in the response"),
-        ({"span": ""}, ValueError, "span is ''"),
+        ({"span": ""}, ValueError, "span is '', expected a text that is in the response once, or None"),
         ({"span": (4, 4)}, ValueError, r"span is \(4, 4\), expected start and end from 0 to 10"),
         ({"span": 3}, TypeError, "span is 3, expected a text, or"),
         ({"granularity": "line"}, ValueError, "granularity is 'line', expected one of token, word, sentence"),
@@ -162,6 +164,21 @@ def test_bad_input(explainer, wordpiece, bert):
         ({"contrast": "good", "per_token": True}, ValueError, "per_token is True, and contrast is given"),
         ({"response": 3}, TypeError, "response is a int, expected a string, token ids or None"),
         ({"response": " "}, ValueError, "response is ' ', without any token"),
+        ({"response": [5, 1.5]}, TypeError, "response has 1.5 among its token ids, expected integers"),
+        ({"response": [True]}, TypeError, "response has True among its token ids"),
+        ({"response": ["Oslo"]}, TypeError, "response has 'Oslo' among its token ids, expected integers, or a text"),
+        ({"response": [500]}, ValueError, "response has the token id 500, expected ids from 0 to"),
+        ({"gen_args": [1], "response": None}, TypeError, r"gen_args is \[1\], expected a dictionary of arguments of"),
+        ({"gen_args": [1]}, TypeError, r"gen_args is \[1\], expected a dictionary"),
+        ({"granularity": None}, TypeError, "granularity is None, expected one of token, word, sentence, paragraph, or"),
+        ({"granularity": None, "prompt": MESSAGES}, TypeError, "granularity is None, expected one of token"),
+        ({"granularity": [(0, 2)], "prompt": MESSAGES}, ValueError, "granularity has spans, and the prompt is a list"),
+        ({"prompt": []}, ValueError, r"prompt is \[\], without any message, expected a string or chat messages"),
+        (
+            {"prompt": SYSTEM},
+            ValueError,
+            "a system message alone, and those have no mask; expected a message of a user",
+        ),
         ({"prompt": {"a": 1}}, TypeError, "prompt is a dict, expected a string or chat messages"),
         ({"prompt": " "}, ValueError, "prompt is ' ', without any word, expected a prompt"),
         ({"prompt": ["a film", "a plot"]}, TypeError, r"one per call \(explain_prompts takes several\)"),
@@ -172,8 +189,39 @@ def test_bad_input(explainer, wordpiece, bert):
     for changes, kind, message in cases:
         with pytest.raises(kind, match=message):
             explainer.explain(**{"prompt": PROMPT, "response": RESPONSE, **changes})
+    with pytest.raises(TypeError, match=r"gen_args is \[1\], expected a dictionary"):
+        explainer.removal(PROMPT, RESPONSE, gen_args=[1])
+    with pytest.raises(TypeError, match=r"prompts\[0\]: gen_args is \[1\], expected a dictionary"):
+        explainer.explain_batch([PROMPT], [RESPONSE], gen_args=[1])
     with pytest.raises(ValueError, match="has no language-model head"):
         GenerationExplainer(bert, wordpiece)
+    with pytest.raises(TypeError, match=r"model is a str, and tokenizer a str, expected .*from_pretrained loads both"):
+        GenerationExplainer("abc", "def")
+    with pytest.raises(TypeError, match=r"model is a \w+, and tokenizer a LlamaForCausalLM, expected"):
+        GenerationExplainer(wordpiece, explainer.model)
+    with pytest.raises(ValueError, match="tokenizer: LlamaForCausalLM gives no offsets, expected a fast tokenizer"):
+        GenerationExplainer(explainer.model, explainer.model)
+    result = explainer.explain(PROMPT, RESPONSE, rerank=0, **QUICK)
+    for write in (result.save_html, result.save):
+        with pytest.raises(TypeError, match="path is 5, expected a string or a path"):
+            write(5)
+
+
+def test_token_ids_are_integers_of_any_kind(explainer):
+    ids = explainer.tokenizer(RESPONSE, add_special_tokens=False)["input_ids"]
+    one = explainer.attribution
+    read = explainer.read(PROMPT)
+    for given in (
+        ids,
+        tuple(ids),
+        [np.int64(i) for i in ids],
+        torch.tensor([ids]),
+        [torch.tensor(i) for i in ids],
+        [ids],
+    ):
+        assert one.response_ids(read, given) == ids
+    with pytest.raises(TypeError, match="target has 1.5 among its token ids"):
+        one.response_ids(read, torch.tensor([1.5]))
 
 
 def test_from_pretrained_takes_whole_language_models(llama, wordpiece, bert, tmp_path):
