@@ -22,7 +22,7 @@ from captum_iba.visualization.sentences import NO_EFFECT, check_sentence
 from captum_iba.visualization.terminal import printable
 
 _CUT_OFF = "The response was cut off: it reached the largest number of new tokens."
-_FORMAT = "captum-iba generation/1"
+_FORMAT = "captum-iba generation/2"  # of 1, effects with a contrast were of the log-probability of the choice
 TOLERANCE = 0.05
 """Nats by which the removal of a part may change the log-probability, or the log-odds, and count as no change."""
 

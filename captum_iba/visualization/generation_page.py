@@ -74,7 +74,7 @@ _N_LISTED, _N_OF_TOKEN, _N_CHARACTERS = 12, 6, 80
 
 @dataclass(frozen=True)
 class _Row:
-    """A part in a list, with the width of its bar, from 0 to 1."""
+    """A part in a list, with the width of its bar, from 0 to 1, and what its removal says."""
 
     text: str
     place: str
@@ -82,6 +82,7 @@ class _Row:
     share: float
     bits: float
     width: float
+    note: str
 
 
 @dataclass(frozen=True)
@@ -197,10 +198,10 @@ def _row(
     with_effect: bool = False,
 ) -> _Row:
     part = attribution.parts[number]
-    said = (part.label, part.both_effects) if with_effect else ()
-    place = ", ".join(filter(None, (attribution.place_of(part).strip(" ()"), *said)))
+    place, width = attribution.place_of(part).strip(" ()"), float(importance[number])
     effect = part.shown_effect if with_effect else ""
-    return _Row(visible(part.text).strip(), place, effect, share, bits, float(importance[number]))
+    note = ": ".join(filter(None, (part.label, part.both_effects))) if with_effect else ""
+    return _Row(visible(part.text).strip(), place, effect, share, bits, width, note)
 
 
 def _pieces(

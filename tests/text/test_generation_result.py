@@ -40,10 +40,10 @@ def with_effects(result, alone, after=None):
 
 
 def rows_of(page):
-    """The text, place, number and bar of each part in the first list of a page."""
+    """The text, number, bar and note of each part in the first list of a page."""
     first = re.search(r'<ol class="words.*?</ol>', page, re.DOTALL)[0]
-    pattern = r'<li><bdi>(.*?)</bdi> <span class="place">(.*?)</span> <b>(.*?)</b>.*?width:(.*?)%'
-    return re.findall(pattern, first, re.DOTALL)
+    pattern = r'<li><bdi>(.*?)</bdi>.*?<b>(.*?)</b>.*?width:(.*?)%"></i>(?:<span class="alone">(.*?)</span>)?</li>'
+    return re.findall(pattern, first)
 
 
 @pytest.mark.parametrize(
@@ -72,8 +72,8 @@ def test_one_rule_says_what_two_removals_of_a_part_mean(result, alone, after, la
     prefix = f"{label}: " if label else ""
     assert f" bits  {prefix}{part.text}  ({both})\n" in str(one)
     page = generation_page(one)
-    (place,) = [place for text, place, *_ in rows_of(page) if text == part.text]
-    assert place == ", ".join(filter(None, [label, both]))
+    (note,) = [note for text, *_, note in rows_of(page) if text == part.text]
+    assert note == f"{prefix}{both}"
     assert page.count("underline wavy") == (label == SPEAKS_AGAINST)
     assert GenerationAttribution.from_dict(one.to_dict()) == one
 
@@ -108,7 +108,7 @@ def test_a_part_that_only_a_check_removed_is_listed_with_its_number(explainer):
     printed, page = str(one), generation_page(one)
     assert f"alone 1.50{one.shares[6]:8.1%}" in printed and f"bits  {texts[6]}\n" in printed
     assert f"alone -0.31{one.shares[9]:8.1%}" in printed and f"-0.60 nats{one.shares[5]:8.1%}" in printed
-    assert [(text, number) for text, _, number, _ in rows_of(page)] == [
+    assert [(text, number) for text, number, *_ in rows_of(page)] == [
         (part.text, part.shown_effect) for part, _ in one.listed
     ]
     assert not any("list does not show" in sentence for sentence in one.sentences)
@@ -125,10 +125,10 @@ def test_every_part_that_was_measured_is_listed_in_one_order(explainer):
     rows = rows_of(generation_page(one))
     printed = [line for line in str(one).split("\n") if " nats  " in line]
     assert [float(line.split(" nats")[0]) for line in printed] == [round(effect, 2) for effect in shown]
-    assert [number for *_, number, _ in rows if "nats" in number] == [f"{effect:.2f} nats" for effect in shown]
+    assert [number for _, number, *_ in rows if "nats" in number] == [f"{effect:.2f} nats" for effect in shown]
     assert str(one).count("speaks against it: ") == 3
-    assert sum("speaks against it" in place for _, place, *_ in rows) == 3
-    assert [width for *_, width in rows][-3:] == ["0.0"] * 3
+    assert sum("speaks against it: alone" in note for *_, note in rows) == 3
+    assert [width for *_, width, _ in rows][-3:] == ["0.0"] * 3
 
 
 def test_the_parts_that_are_not_listed_are_counted(result):
@@ -238,6 +238,8 @@ def test_json_has_shares_ranks_and_sentences(explainer):
     assert [(part["text"], part["share"]) for part in ranked] == [(part.text, share) for part, share in result.ranked]
     assert [part["speaks_against"] for part in content["parts"]] == [part.speaks_against for part in result.parts]
     assert GenerationAttribution.from_dict(content) == result
+    with pytest.raises(ValueError, match="content has the format 'captum-iba generation/1', expected"):
+        GenerationAttribution.from_dict({**content, "format": "captum-iba generation/1"})
 
 
 def test_the_title_of_a_conversation_has_no_template(llama, wordpiece):
