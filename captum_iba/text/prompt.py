@@ -154,7 +154,7 @@ def token_ids(name: str, values: Tensor | Sequence[Any]) -> list[int]:
 
     Examples::
 
-        >>> token_ids("response", [5, 7]), token_ids("response", torch.tensor([[5, 7]]))
+        >>> token_ids("response", [5, 7]), token_ids("response", Tensor([[5, 7]]).int())
         ([5, 7], [5, 7])
     """
     rows = values.tolist() if isinstance(values, Tensor) else values
