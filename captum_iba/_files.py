@@ -18,8 +18,11 @@ def write_bytes(path: str | os.PathLike[str], content: bytes) -> Path:
     """Write a file atomically: to a temporary file beside it, which then replaces it. Returns the path without links.
 
     Raises:
+        TypeError: A path that is neither a string nor a path.
         OSError: The disk is full, or the folder cannot be written; the message names the file. An existing file stays.
     """
+    if not isinstance(path, (str, os.PathLike)):
+        raise TypeError(f"path is {path!r}, expected a string or a path")
     target = Path(os.path.realpath(path))
     if not target.parent.is_dir():
         raise FileNotFoundError(f"the folder {target.parent} does not exist, so {target.name} cannot be written.")

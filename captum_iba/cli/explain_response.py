@@ -102,7 +102,9 @@ def explain_response(
     ] = False,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Largest number of tokens to generate.")] = 25,
     rerank: Annotated[int, typer.Option(min=0, help="Number of leading parts whose order is settled by removal.")] = 8,
-    check: Annotated[bool, typer.Option(help="Delete the leading parts, the least, and others at random.")] = True,
+    check: Annotated[
+        bool, typer.Option(help="Delete the leading parts, the least, and others at random; of up to 40 each alone.")
+    ] = True,
     beta: Annotated[float | None, typer.Option(min=0, help="Weight of the information.", show_default="0.1")] = None,
     steps: Annotated[int | None, typer.Option(min=0, help="Number of optimizer steps.", show_default="10")] = None,
     html: Annotated[Path | None, typer.Option(help="File for a page with the colored prompt.")] = None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -63,9 +64,9 @@ class PromptComparison(RowTable):
     The rows of a comparison on prompts; ``print`` shows its table.
 
     The columns are the decrease in the mean log-probability per token of the response without the 1, 3 and 5 parts that
-    a method ranks first (``drop@1``), the mean of that decrease over ninths of the parts (``aopc``), the linear
-    datamodeling score over random removals (``lds``), the number of forward passes, of which one with a backward pass
-    counts twice, and the seconds per prompt.
+    a method ranks first (``drop@1``; a prompt of at most so many parts has no value there, as all are removed), the
+    mean of that decrease over ninths of the parts (``aopc``), the linear datamodeling score over random removals
+    (``lds``), the number of forward passes, of which one with a backward pass counts twice, and the seconds per prompt.
 
     Attributes:
         methods (tuple of str): Names of the methods; the others are compared with the first.
@@ -78,8 +79,9 @@ class PromptComparison(RowTable):
     example = "prompt"
     measured = (*(f"drop@{count}" for count in COUNTS), "aopc", "lds")
     meaning = (
-        "drop@k: decrease in the log-probability per token without the first k parts; aopc: its mean over ninths "
-        "of the parts; lds: rank correlation of the scores with the log-probability over random removals."
+        "drop@k: decrease in the log-probability per token without the first k parts, of prompts with more than k "
+        "parts; aopc: the mean of that decrease over ninths of the parts; lds: rank correlation of the scores with the "
+        "log-probability over random removals."
     )
 
 
@@ -256,7 +258,8 @@ def _measure(
     except Exception as error:
         return PromptRow(number, name, parts, (), {}, f"{type(error).__name__}: {error}", response)
     lds = linear_datamodeling_score(removal, additive, n_removals, seed=seed + 1)
-    values = {f"drop@{count}": drop for count, drop in zip(COUNTS, drops, strict=True)}
+    # Without all parts every method loses the same.
+    values = {f"drop@{n}": drop if n < len(parts) else math.nan for n, drop in zip(COUNTS, drops, strict=True)}
     values["aopc"] = float(prompt_degradation(removal, scores).drops.mean())
     values |= {"lds": lds, "passes": passes[0], "seconds": seconds}
     listed = tuple(scores.detach().cpu().double().tolist())

@@ -17,7 +17,7 @@ from captum_iba.metrics.removal import NINTHS, counts_of_fractions
 from captum_iba.metrics.sanity_checks import rank_correlation
 
 LogProbability = Callable[[Tensor], Tensor]
-"""Log-probabilities of the response, (N,), from the parts of the prompt that are kept, (N, P), as booleans."""
+"""Log-probabilities of the response, or log-odds of a choice, (N,), from the kept parts, (N, P), as booleans."""
 
 
 class PromptDegradation(NamedTuple):

@@ -24,10 +24,11 @@ from captum_iba.attr._model.guard import ModuleGuard
 from captum_iba.attr.objective import NATS_PER_BIT, Information, MaskLayout
 from captum_iba.attr.optimizer import optimize_mask
 from captum_iba.attr.settings import BottleneckSettings, SettingsOverrides, resolve_settings
-from captum_iba.text.prompt import Prompt, encode_response, read_prompt, token_text
+from captum_iba.text.prompt import Prompt, encode_response, read_prompt, token_ids, token_text
 from captum_iba.text.prompt_model import (
     ClosableModel,
     can_be_stacked,
+    check_language_model,
     check_model,
     closable,
     decoder_arguments,
@@ -112,6 +113,7 @@ class LLMInformationBottleneckAttribution:
     Raises:
 
         ValueError: A model without a language-model head, or whose attention cannot be set.
+        TypeError: A model that is none of ``transformers``, such as a name or the tokenizer.
 
     Examples::
 
@@ -127,6 +129,7 @@ class LLMInformationBottleneckAttribution:
 
     def __init__(self, model: Any, tokenizer: Any) -> None:
         name = type(model).__name__
+        check_language_model(model, tokenizer)
         if model.get_output_embeddings() is None:
             raise ValueError(f"model: {name} has no language-model head, expected one for causal language modeling")
         if not model._can_set_attn_implementation():
@@ -329,7 +332,7 @@ class LLMInformationBottleneckAttribution:
         if isinstance(target, str):
             response, _ = encode_response(self.tokenizer, prompt, target)
         elif isinstance(target, (Tensor, list, tuple)):
-            response = [int(number) for number in torch.as_tensor(target).flatten().tolist()]
+            response = token_ids(name, target)
         else:
             raise TypeError(f"{name} is a {type(target).__name__}, expected a string, token ids or None")
         if not response:

@@ -17,7 +17,6 @@ from captum_iba._checks import check_flag, check_integer
 from captum_iba._warnings import warn_user
 from captum_iba.attr.optimizer import unneeded_bits
 from captum_iba.attr.settings import BottleneckSettings
-from captum_iba.metrics.prompt_removal import LogProbability
 from captum_iba.text.generation import (
     GENERATION,
     AskedResponse,
@@ -29,7 +28,14 @@ from captum_iba.text.generation_result import GenerationAttribution, PromptPart,
 from captum_iba.text.json_result import provenance
 from captum_iba.text.model_properties import model_name
 from captum_iba.text.prompt import Prompt, decode_response, encode_response, find_span
-from captum_iba.text.prompt_deletion import PromptRemoval, check_by_removal, remove_each_alone, rerank_by_removal
+from captum_iba.text.prompt_deletion import (
+    ChoiceRemoval,
+    PromptRemoval,
+    Removal,
+    check_by_removal,
+    remove_each_alone,
+    rerank_by_removal,
+)
 from captum_iba.text.prompt_model import LanguageModel, decoder_arguments, is_cut_off
 from captum_iba.text.statistics import model_fingerprint, tokenizer_fingerprint
 
@@ -50,6 +56,7 @@ class GenerationExplainer:
     Raises:
 
         ValueError: A model without a language-model head, or whose attention cannot be set.
+        TypeError: A model that is none of ``transformers``, such as a name or the tokenizer.
 
     Examples::
 
@@ -135,7 +142,8 @@ class GenerationExplainer:
                         a text that is in it once. Tokens that share a character with it count.
                         Default: None, the whole response
             contrast (str, optional): Another response, or with ``span`` another text in its place: explained is why
-                        the model prefers the span to it, by the mean log-probabilities per token of both.
+                        the model prefers the span to it, by the mean log-probabilities per token of both. Effects of
+                        removal are decreases in their difference, the log-odds of the choice.
                         Default: None
             granularity (str or list of tuple): ``"token"``, ``"word"``, ``"sentence"``, ``"paragraph"``, or
                         (start, end) of spans of a prompt that is a string; what is in no span has no bottleneck.
@@ -147,7 +155,8 @@ class GenerationExplainer:
                         the response, twice as many are measured. 0 for the order of the bits alone.
                         Default: 8
             check (bool): Whether to delete the leading parts, the least, and others at random; there is nothing to
-                        check where no part speaks for the response.
+                        check where no part speaks for the response. Of a prompt with at most 40 parts, each is deleted
+                        alone before, and those that were not measured are ranked by that.
                         Default: False
             gen_args (dict, optional): Arguments of ``generate``. With a response only those by which the decoder of an
                         encoder-decoder begins, such as ``forced_bos_token_id``. A model that samples gives the same
@@ -300,8 +309,9 @@ class GenerationExplainer:
             read, ids, rows, other = asked.rows
             removal = self._removal(read, ids, rows[0], other, batch_size)
             result = rerank_by_removal(removal, self._attribution(asked, of_parts, settings), rerank)
-            if check:
-                result = remove_each_alone(removal, replace(result, check=check_by_removal(removal, result)))
+            if check:  # of the order that the removal of each alone gives, which is the one that is listed
+                result = remove_each_alone(removal, result)
+                result = replace(result, check=check_by_removal(removal, result))
             results.append(result)
         return results
 
@@ -353,10 +363,12 @@ class GenerationExplainer:
             prompt, response, granularity, gen_args: As of :meth:`explain`.
         """
         if not isinstance(prompt, str) and not (
-            isinstance(prompt, (list, tuple)) and prompt and all(isinstance(message, Mapping) for message in prompt)
+            isinstance(prompt, (list, tuple)) and all(isinstance(message, Mapping) for message in prompt)
         ):
             several = ", one per call (explain_prompts takes several)" if isinstance(prompt, (list, tuple)) else ""
             raise TypeError(f"prompt is a {type(prompt).__name__}, expected a string or chat messages{several}")
+        if isinstance(prompt, (list, tuple)) and not prompt:
+            raise ValueError(f"prompt is {prompt!r}, without any message, expected a string or chat messages")
         if isinstance(prompt, str) and not prompt.strip():
             raise ValueError(f"prompt is {prompt!r}, without any word, expected a prompt")
         if not isinstance(response, (str, list, tuple, type(None))):
@@ -415,12 +427,11 @@ class GenerationExplainer:
         weights: Tensor,
         contrast: tuple[Sequence[int], Tensor] | None,
         batch_size: int,
-    ) -> LogProbability:
+    ) -> Removal:
         of_response = PromptRemoval(self.model, prompt, ids, weights, None, batch_size)
         if contrast is None:
             return of_response
-        of_contrast = PromptRemoval(self.model, prompt, *contrast, None, batch_size)
-        return lambda kept: torch.nn.functional.logsigmoid(of_response(kept) - of_contrast(kept))
+        return ChoiceRemoval(of_response, PromptRemoval(self.model, prompt, *contrast, None, batch_size))
 
     def _offsets(
         self, prompt: Prompt, ids: Sequence[int], response: str | Sequence[int] | None

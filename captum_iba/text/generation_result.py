@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,8 +23,40 @@ from captum_iba.visualization.sentences import NO_EFFECT
 from captum_iba.visualization.terminal import printable
 
 _CUT_OFF = "The response was cut off: it reached the largest number of new tokens."
-_FORMAT = "captum-iba generation/1"
-_NAMED, _NOTICEABLE = 5, 0.1  # parts in a sentence; nats
+_FORMAT = "captum-iba generation/2"  # of 1, effects with a contrast were of the log-probability of the choice
+TOLERANCE = 0.05
+"""Nats by which the removal of a part may change the log-probability, or the log-odds, and count as no change."""
+
+SPEAKS_AGAINST, DEPENDS = "speaks against it", "depends on the other parts"
+
+# Nats that a part which only the check removed needs for a line, where the others on the list have less.
+_NOTICEABLE = 0.1
+# Of the probability without parts at random: what is lower is clearly lower.
+_CLEARLY = 0.85
+
+
+def label_of(alone: float, after: float) -> str:
+    """What the removal of a part says of it: it speaks against the response, depends on the other parts, or neither.
+
+    It speaks against the response if the mean of both decreases is negative, as it is shown with two digits, and
+    neither is above :data:`TOLERANCE`. It depends on the other parts if one removal lowers the log-probability by more
+    than that, and the other raises it by more.
+
+    Args:
+        alone (float): Decrease in the log-probability, or the log-odds, without the part alone.
+        after (float): The same without the part, after the other measured parts.
+
+    Returns:
+        str: :data:`SPEAKS_AGAINST`, :data:`DEPENDS`, or "".
+
+    Examples::
+
+        >>> label_of(-1.11, 0.02), label_of(-1.11, 0.38), label_of(-0.02, 3.93)
+        ('speaks against it', 'depends on the other parts', '')
+    """
+    if max(alone, after) > TOLERANCE:
+        return DEPENDS if min(alone, after) < -TOLERANCE else ""
+    return SPEAKS_AGAINST if (alone + after) / 2 < -NO_EFFECT else ""
 
 
 @dataclass(frozen=True)
@@ -37,8 +68,9 @@ class PromptPart:
         start, end (int): Its characters in the prompt.
         bits (float): Bits of it that the response needs.
         unneeded_bits (float): Bits that such a part ends with if the response does not need it.
-        effect (float or None): Decrease in the log-probability per token, or of the choice, without it
-            (:func:`captum_iba.metrics.removal_effects`); None where it was not measured.
+        effect (float or None): Decrease in the log-probability per token without it, or with ``contrast`` in the
+            log-odds of the choice, in nats (:func:`captum_iba.metrics.removal_effects`); None where it was not
+            measured.
         effect_alone (float or None): The same without this part alone. ``effect`` is the mean of this and of the
             decrease without it after the other measured parts. With ``check`` all of up to 40 parts have it.
     """
@@ -52,10 +84,42 @@ class PromptPart:
     effect_alone: float | None = None
 
     @property
+    def effect_after(self) -> float | None:
+        """The decrease without it after the other measured parts; None where it was not removed both ways."""
+        return None if self.effect is None or self.effect_alone is None else 2 * self.effect - self.effect_alone
+
+    @property
+    def known_effect(self) -> float | None:
+        """``effect``, or ``effect_alone`` where only that was measured."""
+        return self.effect_alone if self.effect is None else self.effect
+
+    @property
+    def label(self) -> str:
+        """What both removals say of it (:func:`label_of`); empty where it was not removed both ways."""
+        return (
+            ""
+            if self.effect_alone is None or (after := self.effect_after) is None
+            else label_of(self.effect_alone, after)
+        )
+
+    @property
     def speaks_against(self) -> bool:
-        """Whether the response is more probable without it, both alone and on average."""
-        decreases = [self.effect, self.effect if self.effect_alone is None else self.effect_alone]
-        return all(decrease is not None and decrease < -NO_EFFECT for decrease in decreases)
+        """Whether the response is more probable without it, and no removal of it says otherwise (:attr:`label`)."""
+        return self.label == SPEAKS_AGAINST
+
+    @property
+    def shown_effect(self) -> str:
+        """The number that lists show: ``"1.33 nats"``, or ``"alone 1.72"`` where only that was measured, or ``""``."""
+        if self.effect is not None:
+            return f"{_two_digits(self.effect):.2f} nats"
+        return "" if self.effect_alone is None else f"alone {_two_digits(self.effect_alone):.2f}"
+
+    @property
+    def both_effects(self) -> str:
+        """``"alone -1.11, after the others +0.38"``; empty where it was not removed both ways."""
+        if self.effect_alone is None or (after := self.effect_after) is None:
+            return ""
+        return f"alone {_two_digits(self.effect_alone):+.2f}, after the others {_two_digits(after):+.2f}"
 
 
 @dataclass(frozen=True)
@@ -172,17 +236,19 @@ class GenerationAttribution(JsonResult):
     def importance(self) -> npt.NDArray[np.float64]:
         """What lists and colors show of each part, (P,), from 0 to 1.
 
-        Of parts whose removal was measured it is the decrease in log-probability, relative to the largest, and 0 where
-        the removal raises it. The others come after them, by their bits above the floor.
+        Of parts whose removal was measured it is the decrease in log-probability (:attr:`PromptPart.known_effect`),
+        relative to the largest, and 0 where the removal raises it. The others come after them, by their bits above the
+        floor.
         """
         return importance_of(self.shares, self._effects)
 
     @property
     def estimated_effects(self) -> npt.NDArray[np.float64]:
-        """Decrease in the log-probability without each part, in nats, (P,).
+        """Decrease in the log-probability without each part, or in the log-odds of the choice, in nats, (P,).
 
-        It is measured for the parts with the most bits (``part.effect``), and estimated from the shares of the others;
-        NaN without any measured one. Sums predict what the removal of several parts does.
+        It is measured for the parts with the most bits (``part.effect``), and for those that a check removed alone
+        (``part.effect_alone``). Of the others it is estimated from their shares; NaN without any measured one. Sums
+        predict what the removal of several parts does.
         """
         return estimated_effects(self.shares, self._effects)
 
@@ -192,8 +258,9 @@ class GenerationAttribution(JsonResult):
 
         The order is that of :attr:`importance`.
         """
-        shown = [i for i in self._order if self.shares[i] > 0 or abs(self.parts[i].effect or 0.0) > NO_EFFECT]
-        return [(self.parts[i], float(self.shares[i])) for i in shown]
+        shares = self.shares
+        shown = [i for i in self._order if shares[i] > 0 or abs(self._effects[i] or 0.0) > NO_EFFECT]
+        return self._with_shares(shown)
 
     @property
     def scores(self) -> npt.NDArray[np.float64]:
@@ -208,17 +275,53 @@ class GenerationAttribution(JsonResult):
 
     @property
     def _effects(self) -> list[float | None]:
-        return [part.effect for part in self.parts]
+        return [part.known_effect for part in self.parts]
+
+    def _with_shares(self, numbers: Sequence[int] | npt.NDArray[np.intp]) -> list[tuple[PromptPart, float]]:
+        shares = self.shares
+        return [(self.parts[i], float(shares[i])) for i in numbers]
 
     @property
     def leading(self) -> list[tuple[PromptPart, float]]:
         """The first of :attr:`ranked`, until they hold 80% of the sum of :attr:`importance`."""
-        leading = leading_of(self._order, self.importance, COVERED)
-        return [(self.parts[i], float(self.shares[i])) for i in leading]
+        return self._with_shares(leading_of(self._order, self.importance, COVERED))
+
+    @property
+    def listed(self) -> list[tuple[PromptPart, float]]:
+        """The parts that terminals and pages list, and their shares: as :attr:`ranked`, with negative effects last.
+
+        These are the leading ones, those that were removed both alone and after the others, and of those that a check
+        removed alone the ones that change the log-probability by at least as much as the least of these lowers it, or
+        0.1 nats. Of the negative effects the strongest one is the first.
+        """
+        effects, leading = self._effects, set(leading_of(self._order, self.importance, COVERED))
+        both = [part.effect for part in self.parts if part.effect is not None]
+        least = max(_NOTICEABLE, min((effect for effect in both if effect > NO_EFFECT), default=0.0))
+        shown = [
+            i
+            for i in self._order.tolist()
+            if i in leading or self.parts[i].effect is not None or abs(effects[i] or 0.0) >= least
+        ]
+        against = sorted((i for i in shown if (effects[i] or 0.0) < -NO_EFFECT), key=lambda i: effects[i] or 0.0)
+        return self._with_shares([*(i for i in shown if i not in against), *against])
+
+    def unlisted(self, listed: Sequence[PromptPart]) -> str:
+        """What the parts that are not listed hold: "23.0% of the bits in 9 other parts; 2 more are at the floor"."""
+        numbers = {id(part) for part in listed}
+        shares = [
+            share for part, share in zip(self.parts, self.shares.tolist(), strict=True) if id(part) not in numbers
+        ]
+        above = [share for share in shares if share > 0]
+        at_floor = len(shares) - len(above)
+        said = [f"{sum(above):.1%} of the bits in {len(above)} other part{'s' * (len(above) > 1)}"] if above else []
+        if at_floor:
+            which = "more" if above else f"other part{'s' * (at_floor > 1)}"
+            said.append(f"{at_floor} {which} {'is' if at_floor == 1 else 'are'} at the floor")
+        return "; ".join(said)
 
     def place_of(self, part: PromptPart) -> str:
         """Which of several parts of one name it is: " (word 4)"; empty where the name says it."""
-        same = [number for number, other in enumerate(self.parts, 1) if other.text == part.text]
+        same = [number for number, other in enumerate(self.parts, 1) if other.text.strip() == part.text.strip()]
         noun = "part" if self.granularity == "spans" else self.granularity
         number = next(number for number, other in enumerate(self.parts, 1) if other is part)
         return f" ({noun} {number})" if len(same) > 1 else ""
@@ -234,59 +337,40 @@ class GenerationAttribution(JsonResult):
         return f"GenerationAttribution({_visible(self.explained)!r}, {len(self.parts)} parts{named})"
 
     def __str__(self) -> str:
-        what = "of the choice" if self.contrast is not None else "per token"
+        of_choice = self.contrast is not None
         lines = [
             f"{printable(self.model)}: {_visible(self.explained)}" if self.model else _visible(self.explained),
             *([f"rather than: {_visible(self.contrast)}"] if self.contrast is not None else []),
             *([_CUT_OFF] if self.cut_off else []),
-            f"probability {what} {self.probability:.1%}; {format_number(self.total_bits)} bits in {len(self.parts)} "
+            f"probability {'of the choice' if of_choice else 'per token'} {self.probability:.1%}; "
+            f"{format_number(self.total_bits)} bits in {len(self.parts)} "
             f"part{'s' * (len(self.parts) != 1)} ({self.granularity}); with these bits alone "
             f"{self.masked_probability:.1%}, without any {self.closed_probability:.1%}",
         ]
-        lines += [
-            f"{effect_of(part)}{share:6.1%}  {format_number(part.bits):>8} bits  {_visible(part.text)}"
-            f"{self.place_of(part)}"
-            for part, share in self.leading
-        ] or ["no part speaks for it" if self.shares.any() else "no part has bits above the floor"]
-        against = sorted((p for p, _ in self.ranked if (p.effect or 0) < -NO_EFFECT), key=lambda part: part.effect or 0)
-        lines += [
-            f"{effect_of(part)}{self.shares[self.parts.index(part)]:6.1%}  "
-            f"{'speaks against it' if part.speaks_against else 'depends on the other parts'}: "
-            f"{_visible(part.text)}{self.place_of(part)}"
-            for part in against
-        ]
-        listed = {id(part) for part in (*against, *(part for part, _ in self.leading))}
-        if others := [share for part, share in self.ranked if id(part) not in listed]:
-            plural = "s" if len(others) > 1 else ""
-            lines.append(f"{sum(others):6.1%} of the bits in {len(others)} other part{plural}")
-        if any(part.effect is not None for part, _ in self.ranked):
-            lines.append(
-                f"nats: decrease in the log-probability {what}, the mean of the removal of the part alone and after "
-                "the other measured parts; the list is sorted by it. %: share of the bits above the floor"
-            )
+        if not self.leading:
+            lines.append("no part speaks for it" if self.shares.any() else "no part has bits above the floor")
+        listed = self.listed
+        width = max((len(part.shown_effect) for part, _ in listed), default=0)
+        for part, share in listed:
+            effect = f"{part.shown_effect:>{width}}  " if width else ""
+            label, both = f"{part.label}: " * bool(part.label), f"  ({part.both_effects})" * bool(part.both_effects)
+            bits = f"{share:6.1%}  {format_number(part.bits):>8} bits"
+            lines.append(f"{effect}{bits}  {label}{_visible(part.text)}{self.place_of(part)}{both}")
+        lines += filter(None, [self.unlisted([part for part, _ in listed])])
+        if width:
+            lines.append(_legend(of_choice))
         return "\n".join([*lines, *self.sentences])
 
     @property
     def sentences(self) -> list[str]:
-        """What the page and ``print`` say of the check, and of evidence that the list does not show."""
-        return list(filter(None, [self.check_sentence(), self.hidden_sentence()]))
+        """What the page and ``print`` say of the check."""
+        return list(filter(None, [self.check_sentence(), self.missed_sentence()]))
 
-    def hidden_sentence(self) -> str:
-        """Parts with few bits whose removal alone matters as much as that of a leading part; empty without such."""
-        leading = [part for part, _ in self.leading]
-        least = min((part.effect for part in leading if part.effect is not None), default=math.inf)
-        hidden = [part for part in self.parts if part not in leading and (part.effect or 0.0) >= -NO_EFFECT]
-        hidden = [part for part in hidden if (part.effect_alone or 0.0) >= max(_NOTICEABLE, least)]
-        hidden = sorted(hidden, key=lambda part: -(part.effect_alone or 0.0))
-        if not hidden:
+    def missed_sentence(self) -> str:
+        """That the bits miss evidence, where the check finds it in the parts with the fewest bits; else empty."""
+        if self.check is None or self.check.without_least >= _CLEARLY * self.check.without_random:
             return ""
-        named = [f"{_visible(part.text)}{self.place_of(part)} {part.effect_alone:.2f} nats" for part in hidden]
-        more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
-        matter = "matters" if len(named) == 1 else "matter"
-        return (
-            f"Removed alone, {', '.join(named[:_NAMED])}{more} {matter} as much as a listed part: the list does not "
-            "show all the evidence."
-        )
+        return "The parts with the fewest bits matter more than others: the bits miss some of the evidence."
 
     def check_sentence(self) -> str:
         """The check by deletion in words."""
@@ -302,7 +386,8 @@ class GenerationAttribution(JsonResult):
         content["settings"], content["provenance"] = dict(self.settings), dict(self.provenance)
         ranks = {id(part): rank for rank, (part, _) in enumerate(self.ranked, 1)}
         for part, own, share in zip(content["parts"], self.parts, self.shares.tolist(), strict=True):
-            part |= {"share": share, "rank": ranks.get(id(own)), "speaks_against": own.speaks_against}
+            part |= {"share": share, "rank": ranks.get(id(own)), "effect_after": own.effect_after}
+            part |= {"label": own.label, "speaks_against": own.speaks_against}
         return {"format": _FORMAT, **content, "sentences": self.sentences}
 
     @classmethod
@@ -341,14 +426,22 @@ class GenerationAttribution(JsonResult):
         return generation_map(self)
 
 
-def effect_of(part: PromptPart) -> str:
-    """The effect of a part in a column of text; empty where it was not measured."""
-    if part.effect is None:
-        return ""
-    alone = "" if part.effect_alone is None else f" (alone {round(part.effect_alone, 2) + 0.0:5.2f})"
-    return f"{round(part.effect, 2) + 0.0:5.2f} nats{alone}  "
+def _legend(of_choice: bool) -> str:
+    """What the numbers of a list are."""
+    of = "log-odds of the choice" if of_choice else "log-probability per token"
+    divides = "the odds" if of_choice else "the probability per token, a geometric mean,"
+    return (
+        f"nats: decrease in the {of} without the part, the mean of its removal alone and after the other measured "
+        f"parts; alone: only that was measured. 1 nat divides {divides} by 2.7. The list is sorted by nats, the "
+        "negative ones last. %: share of the bits above the floor"
+    )
+
+
+def _two_digits(value: float) -> float:
+    """A number as it is shown, without a negative zero."""
+    return round(value, 2) + 0.0
 
 
 def _visible(text: str) -> str:
-    """Text for one line of a terminal."""
-    return printable(with_symbols(text))
+    """Text for one line of a terminal, without the space before a token."""
+    return printable(with_symbols(text).strip())

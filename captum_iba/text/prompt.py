@@ -6,9 +6,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise, product
+from numbers import Integral
 from typing import Any
 
 from captum.attr import TextTemplateInput, TextTokenInput
+from torch import Tensor
 
 from captum_iba._checks import check_choice
 
@@ -66,8 +68,10 @@ def read_prompt(inp: Any, tokenizer: Any, granularity: str | Sequence[tuple[int,
     elif isinstance(inp, TextTemplateInput):
         prompt = _read_template(inp, tokenizer)
     elif isinstance(inp, str):
+        _check_granularity(granularity)
         prompt = _divide(_Tokens.of(tokenizer, inp, add_special_tokens=True), [(0, len(inp))], granularity, tokenizer)
     elif isinstance(inp, (list, tuple)) and inp and all(isinstance(message, Mapping) for message in inp):
+        _check_granularity(granularity)
         if not isinstance(granularity, str):
             raise ValueError("granularity has spans, and the prompt is a list of messages; expected spans of a string")
         for number, message in enumerate(inp):
@@ -75,6 +79,10 @@ def read_prompt(inp: Any, tokenizer: Any, granularity: str | Sequence[tuple[int,
                 raise TypeError(f"the content of message {number} is a {type(content).__name__}, expected a string")
             if not isinstance(role := message.get("role"), str):
                 raise TypeError(f"the role of message {number} is {role!r}, expected a string such as 'user'")
+        if all(message["role"] == "system" for message in inp):
+            raise ValueError(
+                "the prompt has a system message alone, and those have no mask; expected a message of a user, too"
+            )
         text = tokenizer.apply_chat_template(inp, tokenize=False, add_generation_prompt=True)
         prompt = _divide(_Tokens.of(tokenizer, text), _contents(tokenizer, text, inp), granularity, tokenizer)
         prompt = replace(prompt, before_response=_space_before_response(tokenizer, text, inp))
@@ -85,6 +93,14 @@ def read_prompt(inp: Any, tokenizer: Any, granularity: str | Sequence[tuple[int,
     if not any(part >= 0 for part in prompt.parts):
         raise ValueError("the prompt has no token to attribute to, expected one that is not skipped or of a template")
     return prompt
+
+
+def _check_granularity(granularity: Any) -> None:
+    """Raise TypeError for anything but a name or a list of spans."""
+    if not isinstance(granularity, (str, list, tuple)):
+        raise TypeError(
+            f"granularity is {granularity!r}, expected one of {', '.join(GRANULARITIES)}, or (start, end) of spans"
+        )
 
 
 def divide(text: str, granularity: str) -> list[tuple[int, int]]:
@@ -128,6 +144,28 @@ def encode_response(tokenizer: Any, prompt: Prompt, response: str) -> tuple[list
                 return found[len(ids) :], spans
     encoded = tokenizer(response, add_special_tokens=False, return_offsets_mapping=True)
     return encoded["input_ids"], [(a, b) for a, b in encoded["offset_mapping"]]
+
+
+def token_ids(name: str, values: Tensor | Sequence[Any]) -> list[int]:
+    """Token ids, of a tensor or of a sequence of integers or of rows of them; ``name`` is the argument.
+
+    Raises:
+        TypeError: Something else among them, which rounding would change.
+
+    Examples::
+
+        >>> token_ids("response", [5, 7]), token_ids("response", Tensor([[5, 7]]).int())
+        ([5, 7], [5, 7])
+    """
+    rows = values.tolist() if isinstance(values, Tensor) else values
+    rows = [
+        row.tolist() if isinstance(row, Tensor) else row for row in (rows if isinstance(rows, Sequence) else [rows])
+    ]
+    numbers = [number for row in rows for number in (row if isinstance(row, (list, tuple)) else [row])]
+    for number in numbers:
+        if isinstance(number, bool) or not isinstance(number, Integral):
+            raise TypeError(f"{name} has {number!r} among its token ids, expected integers, or a text in place of them")
+    return [int(number) for number in numbers]
 
 
 def decode_response(tokenizer: Any, prompt: Prompt, ids: Sequence[int]) -> str:
@@ -274,8 +312,10 @@ def find_span(span: str | tuple[int, int] | None, response: str) -> tuple[int, i
     """Start and end in a response of a text that is in it once, or of such a pair; None is all of it."""
     if span is None:
         return 0, len(response)
+    if span == "":
+        raise ValueError("span is '', expected a text that is in the response once, or None for all of it")
     if isinstance(span, str):
-        count = sum(response.startswith(span, place) for place in range(len(response))) if span else 0
+        count = sum(response.startswith(span, place) for place in range(len(response)))
         if count != 1:
             where = f"{count} times in" if count else "not in"
             raise ValueError(f"span is {span!r}, which is {where} the response {response!r}, expected once")

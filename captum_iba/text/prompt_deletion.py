@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from captum_iba.attr._model.guard import ModuleGuard
-from captum_iba.metrics.prompt_removal import LogProbability, removal_effects
+from captum_iba.metrics.prompt_removal import removal_effects
 from captum_iba.text.deletion import kept_in_check
 from captum_iba.text.generation_result import GenerationAttribution, PromptCheck
 from captum_iba.text.prompt import Prompt
@@ -81,9 +81,18 @@ class PromptRemoval:
             for group in groups:
                 for start in range(0, len(group), self.batch_size):
                     batch = group[start : start + self.batch_size]
-                    values[batch] = self._of_batch([rows[i] for i in batch], prefix)
+                    found = self._of_batch([rows[i] for i in batch], prefix)
+                    if self.prompt.decoder_ids and bool(found.isnan().any()):
+                        # A window of an encoder's attention that has nothing but padding gives no numbers.
+                        found = torch.cat([self._of_batch([rows[i]], prefix) for i in batch])
+                    values[batch] = found
         self.passes += len(rows)
         return values
+
+    @staticmethod
+    def probabilities(values: Tensor) -> Tensor:
+        """The probabilities of what a call returns, geometric means per token."""
+        return values.exp()
 
     def _tokens(self, kept: Sequence[bool]) -> list[int]:
         prompt = self.prompt
@@ -117,6 +126,30 @@ class PromptRemoval:
         return (values.cpu() * self.weights).sum(1)
 
 
+class ChoiceRemoval:
+    """Log-odds of the choice between two responses where only some parts of their prompt are kept.
+
+    They are the difference of the mean log-probabilities per token of both. The log-probability of the choice would
+    hardly change where the model is sure of it, though a part speaks against it.
+
+    Args:
+        response (PromptRemoval): Of the response.
+        contrast (PromptRemoval): Of the other one.
+    """
+
+    def __init__(self, response: PromptRemoval, contrast: PromptRemoval) -> None:
+        self.response, self.contrast = response, contrast
+
+    def __call__(self, kept: Tensor) -> Tensor:
+        """Log-odds, (N,), of the parts that are kept, (N, P) booleans."""
+        return self.response(kept) - self.contrast(kept)
+
+    @staticmethod
+    def probabilities(values: Tensor) -> Tensor:
+        """The probabilities of the choice by the log-odds that a call returns."""
+        return values.sigmoid()
+
+
 def _first_token(model: Any) -> int:
     """Id of the token that begins a text, or that separates texts, as GPT-2's does."""
     first = getattr(model.generation_config, "bos_token_id", None)
@@ -129,7 +162,10 @@ def _first_token(model: Any) -> int:
     return found[0]
 
 
-def rerank_by_removal(removal: LogProbability, result: GenerationAttribution, count: int) -> GenerationAttribution:
+Removal = PromptRemoval | ChoiceRemoval
+
+
+def rerank_by_removal(removal: Removal, result: GenerationAttribution, count: int) -> GenerationAttribution:
     """The result with its probability, and the effects of the parts with the most bits.
 
     Where all of these speak against the response, twice as many are measured. Of a few parts all are.
@@ -149,10 +185,10 @@ def rerank_by_removal(removal: LogProbability, result: GenerationAttribution, co
         replace(part, **dict(zip(("effect", "effect_alone"), of_part.get(number, (None, None)), strict=True)))
         for number, part in enumerate(result.parts)
     )
-    return replace(result, probability=float(whole.exp()), parts=parts)
+    return replace(result, probability=float(removal.probabilities(whole)), parts=parts)
 
 
-def remove_each_alone(removal: LogProbability, result: GenerationAttribution) -> GenerationAttribution:
+def remove_each_alone(removal: Removal, result: GenerationAttribution) -> GenerationAttribution:
     """The result with the effect alone of the parts that were not measured, if there are at most 40 parts."""
     rest = [number for number, part in enumerate(result.parts) if part.effect is None]
     if not rest or not 1 < len(result.parts) <= _N_PARTS:
@@ -165,18 +201,19 @@ def remove_each_alone(removal: LogProbability, result: GenerationAttribution) ->
     return replace(result, parts=tuple(parts))
 
 
-def check_by_removal(removal: LogProbability, result: GenerationAttribution) -> PromptCheck | None:
+def check_by_removal(removal: Removal, result: GenerationAttribution) -> PromptCheck | None:
     """Probabilities without the leading parts, the least, and others at random; None where none is for the response."""
-    if not result.leading and any(part.effect is not None for part in result.parts):
+    if not result.leading and any(part.known_effect is not None for part in result.parts):
         return None  # all parts with bits speak against the response
     by_bits = np.lexsort((-result.bits, -result.shares))
     kept = kept_in_check((-result.scores).argsort(), len(result.leading), 0, by_bits)
-    whole, without_leading, without_least, *others = removal(torch.from_numpy(kept)).double()
+    found = removal.probabilities(removal(torch.from_numpy(kept)).double()).tolist()
+    whole, without_leading, without_least, *others = found
     return PromptCheck(
         n_parts=int((~kept[1]).sum()),
-        probability=float(whole.exp()),
-        without_leading=float(without_leading.exp()),
-        without_least=float(without_least.exp()),
-        without_random=float(torch.stack(others).exp().mean()),
+        probability=whole,
+        without_leading=without_leading,
+        without_least=without_least,
+        without_random=float(np.mean(others)),
         n_random=len(others),
     )

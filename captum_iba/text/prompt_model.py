@@ -252,6 +252,16 @@ def _padded(tensors: Sequence[Tensor]) -> Tensor:
     return torch.nn.utils.rnn.pad_sequence(list(tensors), batch_first=True)
 
 
+def check_language_model(model: Any, tokenizer: Any) -> None:
+    """Raise TypeError for a name, or where both are in the place of each other."""
+    if not isinstance(model, torch.nn.Module) or not hasattr(model, "get_output_embeddings"):
+        hint = "; GenerationExplainer.from_pretrained loads both by name" if isinstance(model, str) else ""
+        raise TypeError(
+            f"model is a {type(model).__name__}, and tokenizer a {type(tokenizer).__name__}, expected a language model "
+            f"of transformers, and its tokenizer{hint}"
+        )
+
+
 def check_model(model: Any, prompt: Prompt, response: Sequence[int]) -> bool:
     """Raise ValueError if the model computes otherwise than is assumed, which four passes tell.
 
@@ -297,17 +307,27 @@ def check_model(model: Any, prompt: Prompt, response: Sequence[int]) -> bool:
     return n_parts > 1
 
 
+def check_gen_args(gen_args: Any) -> None:
+    """Raise TypeError for anything but the arguments of ``generate`` by name, or None."""
+    if gen_args is not None and not isinstance(gen_args, Mapping):
+        raise TypeError(
+            f"gen_args is {gen_args!r}, expected a dictionary of arguments of generate: {{'max_new_tokens': 12}}"
+        )
+
+
 def decoder_arguments(gen_args: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Those arguments of ``generate`` by which the decoder of an encoder-decoder begins, whoever gives the response.
 
     The rest of them has no place beside a response; None if nothing is left.
     """
     names = ("decoder_start_token_id", "forced_bos_token_id", "decoder_input_ids", "generation_config")
+    check_gen_args(gen_args)
     return {name: gen_args[name] for name in names if gen_args and gen_args.get(name) is not None} or None
 
 
 def decoder_prefix(model: Any, gen_args: Mapping[str, Any] | None = None) -> list[int]:
     """Token ids that an encoder-decoder's decoder begins with before its response; empty for a decoder."""
+    check_gen_args(gen_args)
     if not getattr(model.config, "is_encoder_decoder", False):
         return []
 

@@ -121,7 +121,8 @@ def check_sentence(
     if is_improbable or check.probability < _RULED_OUT:
         little = "" if is_opposed else ": there is little to explain"
         if check.probability < _RULED_OUT:  # what changes there are no digits show
-            return f"Check: with all {noun}s, too, {what} is next to nothing ({format_probability(check.probability)}){little}."
+            nothing = f"next to nothing ({format_probability(check.probability)})"
+            return f"Check: with all {noun}s, too, {what} is {nothing}{little}."
         return f"{sentence} With all {noun}s, too, {what} is small{little}."
     if of_all:
         return sentence

@@ -13,8 +13,7 @@ import numpy.typing as npt
 
 from captum_iba.visualization.color import Scale, color_class
 from captum_iba.visualization.html import Html, render_template
-from captum_iba.visualization.pieces import format_number
-from captum_iba.visualization.sentences import NO_EFFECT
+from captum_iba.visualization.pieces import format_number, visible
 
 
 class DrawableGeneration(Protocol):
@@ -51,7 +50,8 @@ class DrawableGeneration(Protocol):
     @property
     def importance(self) -> npt.NDArray[np.float64]: ...
     @property
-    def ranked(self) -> Sequence[tuple[Any, float]]: ...
+    def listed(self) -> Sequence[tuple[Any, float]]: ...
+    def unlisted(self, listed: Sequence[Any]) -> str: ...
     @property
     def leading(self) -> Sequence[tuple[Any, float]]: ...
     @property
@@ -68,12 +68,13 @@ class DrawableGeneration(Protocol):
     def place_of(self, part: Any) -> str: ...
 
 
+# Parts in a list that were not removed, in all and of a token of the response; characters of a title.
 _N_LISTED, _N_OF_TOKEN, _N_CHARACTERS = 12, 6, 80
 
 
 @dataclass(frozen=True)
 class _Row:
-    """A part in a list, with the width of its bar, from 0 to 1."""
+    """A part in a list, with the width of its bar, from 0 to 1, and what its removal says."""
 
     text: str
     place: str
@@ -81,6 +82,7 @@ class _Row:
     share: float
     bits: float
     width: float
+    note: str
 
 
 @dataclass(frozen=True)
@@ -150,9 +152,13 @@ def generation_map(attribution: DrawableGeneration) -> Html:
 
 
 def asked(attribution: DrawableGeneration) -> str:
-    """The beginning of what the parts of a prompt say, in one line."""
-    parts = attribution.parts
-    text = " ".join(attribution.prompt[parts[0].start : parts[-1].end].split()) if parts else ""
+    """The beginning of what the parts of a prompt say, in one line, with "…" for a template or text between them."""
+    text, place = "", None
+    for part in attribution.parts:
+        between = "" if place is None else attribution.prompt[place : part.start]
+        text += f" … {part.text}" if between.strip() else f"{between}{part.text}"
+        place = part.end
+    text = " ".join(text.split())
     return text if len(text) <= _N_CHARACTERS else f"{text[:_N_CHARACTERS].rstrip()}…"
 
 
@@ -168,17 +174,18 @@ def _drawn(attribution: DrawableGeneration) -> dict[str, Any]:
         tokens.append({"number": number, "token": token, "pieces": pieces, "rows": rows})
     bits, shares, importance = attribution.bits, attribution.shares, attribution.importance
     numbers = {id(part): number for number, part in enumerate(attribution.parts)}
-    shown, others = attribution.ranked[:_N_LISTED], attribution.ranked[_N_LISTED:]
-    shown = [*shown, *((part, share) for part, share in others if (part.effect or 0.0) < -NO_EFFECT)]
-    of_ranked = [(numbers[id(part)], share) for part, share in shown]
+    listed = [part for part, _ in attribution.listed]
+    listed = [part for place, part in enumerate(listed) if place < _N_LISTED or part.known_effect is not None]
+    of_listed = [numbers[id(part)] for part in listed]
     end = attribution.tokens[-1].end if attribution.tokens else 0
     return {
         "item": attribution,
         "tokens": tokens,
         "after": attribution.response[end:],
         "whole": _pieces(attribution, bits.tolist(), shares.tolist(), importance.tolist(), True),
-        "rows": [_row(attribution, i, share, float(bits[i]), importance, True) for i, share in of_ranked],
-        "measured": any(part.effect is not None for part, _ in attribution.ranked),
+        "rows": [_row(attribution, i, float(shares[i]), float(bits[i]), importance, True) for i in of_listed],
+        "unlisted": attribution.unlisted(listed),
+        "measured": any(part.known_effect is not None for part in attribution.parts),
     }
 
 
@@ -191,13 +198,10 @@ def _row(
     with_effect: bool = False,
 ) -> _Row:
     part = attribution.parts[number]
-    place, effect = [attribution.place_of(part).strip(" ()")], ""
-    if with_effect and part.effect is not None:
-        if part.effect < -NO_EFFECT:
-            place += ["speaks against it" if part.speaks_against else "depends on the other parts"]
-        place += [] if part.effect_alone is None else [f"alone {round(part.effect_alone, 2) + 0.0:.2f}"]
-        effect = f"{round(part.effect, 2) + 0.0:.2f} nats"
-    return _Row(part.text, ", ".join(filter(None, place)), effect, share, bits, float(importance[number]))
+    place, width = attribution.place_of(part).strip(" ()"), float(importance[number])
+    effect = part.shown_effect if with_effect else ""
+    note = ": ".join(filter(None, (part.label, part.both_effects))) if with_effect else ""
+    return _Row(visible(part.text).strip(), place, effect, share, bits, width, note)
 
 
 def _pieces(
@@ -214,7 +218,8 @@ def _pieces(
             pieces.append(_Piece(attribution.prompt[place : part.start]))
         start = max(part.start, place)  # no character is drawn twice, though it may have several tokens
         against = with_effect and part.speaks_against
-        label = f"{share:.1%}, {format_number(of_part)} bits{', speaks against it' if against else ''}"
+        said = (part.shown_effect, part.label) if with_effect else ()
+        label = ", ".join(filter(None, (f"{share:.1%}", f"{format_number(of_part)} bits", *said)))
         color = color_class(scale.level(depth) or 0, False)
         pieces.append(_Piece(attribution.prompt[start : part.end], color, label, against))
         place = max(place, part.end)

@@ -192,3 +192,10 @@ def test_sources_without_images(tmp_path):
         read_images(tmp_path / "a.txt")
     with pytest.raises(ValueError, match="has no images, expected files that end in .png"):
         read_images(tmp_path)
+
+
+def test_a_layer_that_is_not_there_is_an_error_before_the_first_image(model, images, tmp_path):
+    """A table of NaN was written, with success, though methods without a layer were in it, too."""
+    with pytest.raises(ValueError, match="layer is 'foo', expected a module of the model"):
+        compare_images(model, images, methods=["random", "grad_cam"], layer="foo", folder=tmp_path)
+    assert not any(tmp_path.iterdir())

@@ -54,6 +54,21 @@ def test_a_row_has_what_is_lost_and_what_it_costs(explainer):
     assert second.values["drop@3"] == pytest.approx(full - float(removal(kept)), abs=1e-5)
 
 
+def test_where_all_parts_are_removed_there_is_no_value(explainer):
+    """All methods lose the same there: drop@5 of a prompt of three words said nothing of them."""
+    result = compare_prompts(explainer, PROMPTS, ["a bad film", "bad", "good"], {"a": words_by_length})
+    assert [len(row.parts) for row in result.rows] == [10, 3, 2]
+    known = [[row.values[f"drop@{count}"] is not None for count in (1, 3, 5)] for row in result.rows]
+    assert known == [[True] * 3, [True, False, False], [True, False, False]]
+    assert result.values("a", "drop@3").isnan().tolist() == [False, True, True]
+    assert result.values("a", "aopc").isfinite().all()
+    column = result.to_markdown().split("\n")[2].split("|")[3].strip()
+    assert column == f"{result.rows[0].values['drop@3']:.2f}"  # the mean of those that have a value
+    assert "of prompts with more than k parts" in str(result)
+    few = compare_prompts(explainer, ["a plot"], ["bad"], {"a": words_by_length, "b": words_by_length})
+    assert "nan" in str(few) and few.difference("b", "drop@5") is None
+
+
 def _leave_one_out():
     return PROMPT_METHODS["leave_one_out"]
 

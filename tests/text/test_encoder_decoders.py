@@ -267,3 +267,12 @@ def test_attention_past_the_interface_is_refused(wordpiece):
     model = transformers.LongT5ForConditionalGeneration(transformers.LongT5Config(**T5)).eval()
     with pytest.raises(ValueError, match="reads positions of the prompt past its attention"):
         GenerationExplainer(model, wordpiece).explain(PROMPT, RESPONSE)
+
+
+def test_padding_longer_than_a_window_of_attention_gives_numbers(wordpiece):
+    """A check gave NaN where a pass had the whole prompt and half of it."""
+    explainer = GenerationExplainer(encoder_decoder("t5gemma"), wordpiece)
+    prompt = "the plot was dull , but the film was good"
+    kept = torch.tensor([[True] * 10, [True, False] * 5])
+    together = explainer.removal(prompt, RESPONSE)(kept)
+    assert together == pytest.approx(explainer.removal(prompt, RESPONSE, batch_size=1)(kept), rel=1e-4)

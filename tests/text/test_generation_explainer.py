@@ -23,6 +23,8 @@ ALPHABET = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
 PROMPT = "the film was not good . a dull plot !"
 RESPONSE = "a bad film"
 QUICK = {"n_steps": 4}
+MESSAGES = [{"role": "user", "content": "the film"}]
+SYSTEM = [{"role": "system", "content": "the film"}]
 
 
 @pytest.fixture
@@ -151,7 +153,7 @@ def test_bad_input(explainer, wordpiece, bert):
     cases = [
         ({"span": "good"}, ValueError, "span is 'good', which is not in the response 'a bad film', expected once"),
         ({"response": "a baaad", "span": "aa"}, ValueError, "span is 'aa', which is 2 times in the response"),
-        ({"span": ""}, ValueError, "span is ''"),
+        ({"span": ""}, ValueError, "span is '', expected a text that is in the response once, or None"),
         ({"span": (4, 4)}, ValueError, r"span is \(4, 4\), expected start and end from 0 to 10"),
         ({"span": 3}, TypeError, "span is 3, expected a text, or"),
         ({"granularity": "line"}, ValueError, "granularity is 'line', expected one of token, word, sentence"),
@@ -162,6 +164,21 @@ def test_bad_input(explainer, wordpiece, bert):
         ({"contrast": "good", "per_token": True}, ValueError, "per_token is True, and contrast is given"),
         ({"response": 3}, TypeError, "response is a int, expected a string, token ids or None"),
         ({"response": " "}, ValueError, "response is ' ', without any token"),
+        ({"response": [5, 1.5]}, TypeError, "response has 1.5 among its token ids, expected integers"),
+        ({"response": [True]}, TypeError, "response has True among its token ids"),
+        ({"response": ["Oslo"]}, TypeError, "response has 'Oslo' among its token ids, expected integers, or a text"),
+        ({"response": [500]}, ValueError, "response has the token id 500, expected ids from 0 to"),
+        ({"gen_args": [1], "response": None}, TypeError, r"gen_args is \[1\], expected a dictionary of arguments of"),
+        ({"gen_args": [1]}, TypeError, r"gen_args is \[1\], expected a dictionary"),
+        ({"granularity": None}, TypeError, "granularity is None, expected one of token, word, sentence, paragraph, or"),
+        ({"granularity": None, "prompt": MESSAGES}, TypeError, "granularity is None, expected one of token"),
+        ({"granularity": [(0, 2)], "prompt": MESSAGES}, ValueError, "granularity has spans, and the prompt is a list"),
+        ({"prompt": []}, ValueError, r"prompt is \[\], without any message, expected a string or chat messages"),
+        (
+            {"prompt": SYSTEM},
+            ValueError,
+            "a system message alone, and those have no mask; expected a message of a user",
+        ),
         ({"prompt": {"a": 1}}, TypeError, "prompt is a dict, expected a string or chat messages"),
         ({"prompt": " "}, ValueError, "prompt is ' ', without any word, expected a prompt"),
         ({"prompt": ["a film", "a plot"]}, TypeError, r"one per call \(explain_prompts takes several\)"),
@@ -172,8 +189,39 @@ def test_bad_input(explainer, wordpiece, bert):
     for changes, kind, message in cases:
         with pytest.raises(kind, match=message):
             explainer.explain(**{"prompt": PROMPT, "response": RESPONSE, **changes})
+    with pytest.raises(TypeError, match=r"gen_args is \[1\], expected a dictionary"):
+        explainer.removal(PROMPT, RESPONSE, gen_args=[1])
+    with pytest.raises(TypeError, match=r"prompts\[0\]: gen_args is \[1\], expected a dictionary"):
+        explainer.explain_batch([PROMPT], [RESPONSE], gen_args=[1])
     with pytest.raises(ValueError, match="has no language-model head"):
         GenerationExplainer(bert, wordpiece)
+    with pytest.raises(TypeError, match=r"model is a str, and tokenizer a str, expected .*from_pretrained loads both"):
+        GenerationExplainer("abc", "def")
+    with pytest.raises(TypeError, match=r"model is a \w+, and tokenizer a LlamaForCausalLM, expected"):
+        GenerationExplainer(wordpiece, explainer.model)
+    with pytest.raises(ValueError, match="tokenizer: LlamaForCausalLM gives no offsets, expected a fast tokenizer"):
+        GenerationExplainer(explainer.model, explainer.model)
+    result = explainer.explain(PROMPT, RESPONSE, rerank=0, **QUICK)
+    for write in (result.save_html, result.save):
+        with pytest.raises(TypeError, match="path is 5, expected a string or a path"):
+            write(5)
+
+
+def test_token_ids_are_integers_of_any_kind(explainer):
+    ids = explainer.tokenizer(RESPONSE, add_special_tokens=False)["input_ids"]
+    one = explainer.attribution
+    read = explainer.read(PROMPT)
+    for given in (
+        ids,
+        tuple(ids),
+        [np.int64(i) for i in ids],
+        torch.tensor([ids]),
+        [torch.tensor(i) for i in ids],
+        [ids],
+    ):
+        assert one.response_ids(read, given) == ids
+    with pytest.raises(TypeError, match="target has 1.5 among its token ids"):
+        one.response_ids(read, torch.tensor([1.5]))
 
 
 def test_from_pretrained_takes_whole_language_models(llama, wordpiece, bert, tmp_path):
@@ -420,53 +468,6 @@ def test_the_least_parts_of_a_check_have_the_fewest_bits(explainer):
     assert float(removal(kept).exp()) == pytest.approx(result.check.without_least, rel=1e-4)
 
 
-def test_a_check_names_parts_with_few_bits_that_matter_alone(explainer):
-    """The third of 18 words was not among the eight with the most bits, and was not printed."""
-    result = explainer.explain(PROMPT, RESPONSE, rerank=2, check=True, **QUICK)
-    removal = explainer.removal(PROMPT, RESPONSE)
-    n_parts = len(result.parts)
-    rows = torch.cat([torch.ones(1, n_parts, dtype=torch.bool), ~torch.eye(n_parts, dtype=torch.bool)])
-    whole, *without = removal(rows).tolist()
-    assert [part.effect_alone for part in result.parts] == pytest.approx([whole - one for one in without], abs=1e-5)
-    assert sum(part.effect is None for part in result.parts) == n_parts - 2
-    parts = [
-        replace(part, effect=1.0 if i == 0 else None, effect_alone=(1.0, 1.2, 0.5)[i] if i < 3 else 0.0, bits=9.0 - i)
-        for i, part in enumerate(result.parts)
-    ]
-    one = replace(result, parts=tuple(parts))
-    others = [part for part, _ in one.leading if part.effect is None]
-    one = replace(one, parts=tuple(replace(part, bits=0.0) if part in others else part for part in one.parts))
-    said = one.hidden_sentence()
-    assert said.startswith(f"Removed alone, {parts[1].text}") and "1.20 nats" in said
-    assert said in str(one) and said in generation_page(one)
-    assert replace(one, parts=one.parts[:1]).hidden_sentence() == ""
-    unchecked = explainer.explain(PROMPT, RESPONSE, rerank=2, **QUICK)
-    assert sum(part.effect_alone is None for part in unchecked.parts) == n_parts - 2
-
-
-def test_parts_that_speak_against_the_response_and_the_rest_are_printed(explainer):
-    result = explainer.explain(PROMPT, RESPONSE, **QUICK)
-    effects = [2.0, -1.5, 0.1, -0.001] + [None] * (len(result.parts) - 4)
-    bits = [900.0, 800.0, 700.0, 600.0] + [500.0] * (len(result.parts) - 4)
-    parts = [
-        replace(part, effect=e, effect_alone=e, bits=b) for part, e, b in zip(result.parts, effects, bits, strict=True)
-    ]
-    printed = str(replace(result, parts=tuple(parts)))
-    assert re.search(rf"-1.50 nats \(alone -1.50\) +\d+.\d%  speaks against it: {parts[1].text}", printed)
-    # Deleted alone, four of five parts that "spoke against" a response made it less probable.
-    unsure = replace(result, parts=(parts[0], replace(parts[1], effect_alone=0.8), *parts[2:]))
-    assert f"depends on the other parts: {parts[1].text}" in str(unsure) and "speaks against" not in str(unsure)
-    page = generation_page(unsure)
-    assert "depends on the other parts, alone 0.80" in page and "underline wavy" not in page
-    assert printed.count("speaks against") == 1
-    page = generation_page(replace(result, parts=tuple(parts)))
-    assert page.count("underline wavy") == 1 and page.count('<span class="place">speaks against it, alone') == 1
-    result = replace(result, parts=tuple(parts))
-    listed = [part for part, _ in result.leading]
-    others = [share for part, share in result.ranked if part not in listed and part is not parts[1]]
-    assert len(others) > 1 and f"{sum(others):6.1%} of the bits in {len(others)} other parts" in printed
-
-
 def test_a_response_that_reached_its_largest_length_is_told(explainer):
     cut = explainer.explain(PROMPT, gen_args={"max_new_tokens": 2, "do_sample": False}, **QUICK)
     assert cut.cut_off and "The response was cut off" in str(cut) and "It was cut off" in generation_page(cut)
@@ -479,26 +480,6 @@ def test_a_response_that_reached_its_largest_length_is_told(explainer):
     explainer.model.generation_config.eos_token_id = ids[1]
     ended = explainer.explain(PROMPT, gen_args={"max_new_tokens": 2, "do_sample": False}, **QUICK)
     assert len(ended.tokens) == 1 and not ended.cut_off
-
-
-def test_page_and_terminal_list_the_same_parts_that_speak_against_the_response(explainer):
-    prompt = " ".join(["the film was good and not bad"] * 3)
-    result = explainer.explain(prompt, RESPONSE, **QUICK)
-    effects = [-1.0, -0.9, -0.8] + [0.5] * (len(result.parts) - 3)
-    parts = [replace(part, effect=e, effect_alone=e) for part, e in zip(result.parts, effects, strict=True)]
-    result = replace(result, parts=tuple(parts))
-    assert len(parts) > 15 and str(result).count("speaks against it") == 3
-    assert generation_page(result).count("speaks against it, alone") == 3
-
-
-def test_json_has_shares_ranks_and_sentences(explainer):
-    result = explainer.explain(PROMPT, RESPONSE, check=True, **QUICK)
-    content = json.loads(result.to_json())
-    assert content["sentences"] == result.sentences and result.sentences[0].startswith("Check: ")
-    ranked = sorted((part for part in content["parts"] if part["rank"]), key=lambda part: part["rank"])
-    assert [(part["text"], part["share"]) for part in ranked] == [(part.text, share) for part, share in result.ranked]
-    assert [part["speaks_against"] for part in content["parts"]] == [part.speaks_against for part in result.parts]
-    assert GenerationAttribution.from_dict(content) == result
 
 
 def test_the_check_of_a_single_part_removes_it(explainer):

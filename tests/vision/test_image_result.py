@@ -264,7 +264,7 @@ def test_regions_with_the_fewest_bits_that_matter_are_told():
     result = image_attribution()
     for least, said in ((0.3, True), (0.88, False)):
         one = replace(result, check=replace(result.check, without_least=least))
-        told = "Without the region with the fewest bits the probability falls, too: the model needs more than its bits say."
+        told = "Without the region with the fewest bits the probability falls, too: the model needs more than its"
         assert (told in one.check_sentence()) is said
     ruled_out = replace(result.check, probability=1e-9, without_leading=1e-12)
     said = replace(result, check=ruled_out).check_sentence()

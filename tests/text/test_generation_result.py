@@ -1,0 +1,263 @@
+"""What the removal of parts says of a response: labels, lists in terminals and on pages, contrasts, the check."""
+
+import copy
+import json
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+
+from captum_iba.text import GenerationAttribution, GenerationExplainer
+from captum_iba.text.generation_result import DEPENDS, SPEAKS_AGAINST, TOLERANCE, label_of
+from captum_iba.visualization import generation_page
+from captum_iba.visualization.generation_page import asked
+
+PROMPT = "the film was not good . a dull plot !"
+RESPONSE = "a bad film"
+QUICK = {"n_steps": 4}
+
+
+@pytest.fixture
+def explainer(llama, wordpiece):
+    return GenerationExplainer(llama, wordpiece)
+
+
+@pytest.fixture
+def result(explainer):
+    return explainer.explain(PROMPT, RESPONSE, **QUICK)
+
+
+def with_effects(result, alone, after=None):
+    """The result with the effects of its first parts, and without any of the others."""
+    after = alone if after is None else after
+    rows = [*zip(alone, after, strict=True), *[(None, None)] * (len(result.parts) - len(alone))]
+    parts = [
+        replace(part, effect=None if b is None else (a + b) / 2, effect_alone=a, bits=(20 - i) * part.unneeded_bits)
+        for i, (part, (a, b)) in enumerate(zip(result.parts, rows, strict=True))
+    ]
+    return replace(result, parts=tuple(parts), check=None)
+
+
+def rows_of(page):
+    """The text, number, bar and note of each part in the first list of a page."""
+    first = re.search(r'<ol class="words.*?</ol>', page, re.DOTALL)[0]
+    pattern = r'<li><bdi>(.*?)</bdi>.*?<b>(.*?)</b>.*?width:(.*?)%"></i>(?:<span class="alone">(.*?)</span>)?</li>'
+    return re.findall(pattern, first)
+
+
+@pytest.mark.parametrize(
+    ("alone", "after", "label"),
+    [
+        (-0.0029, -4.17, SPEAKS_AGAINST),  # it was printed to depend on the other parts
+        (-1.11, 0.376, DEPENDS),  # to speak against the response
+        (-0.09, 3.93, DEPENDS),  # nothing was printed
+        (-0.24, 0.50, DEPENDS),
+        (TOLERANCE, -0.2, SPEAKS_AGAINST),
+        (-0.04, 3.93, ""),
+        (0.5, 0.4, ""),
+        (0.04, -0.04, ""),
+        (-0.001, -0.002, ""),  # is shown as 0.00
+    ],
+)
+def test_one_rule_says_what_two_removals_of_a_part_mean(result, alone, after, label):
+    assert label_of(alone, after) == label_of(after, alone) == label
+    one = with_effects(result, [2.0, alone], [2.0, after])
+    part = one.parts[1]
+    assert part.label == label and part.speaks_against == (label == SPEAKS_AGAINST)
+    assert part.effect_after == pytest.approx(after)
+    content = json.loads(one.to_json())["parts"][1]
+    assert content["label"] == label and content["effect_after"] == pytest.approx(after)
+    both = f"alone {round(alone, 2) + 0.0:+.2f}, after the others {round(after, 2) + 0.0:+.2f}"
+    prefix = f"{label}: " if label else ""
+    assert f" bits  {prefix}{part.text}  ({both})\n" in str(one)
+    page = generation_page(one)
+    (note,) = [note for text, *_, note in rows_of(page) if text == part.text]
+    assert note == f"{prefix}{both}"
+    assert page.count("underline wavy") == (label == SPEAKS_AGAINST)
+    assert GenerationAttribution.from_dict(one.to_dict()) == one
+
+
+def test_a_part_that_was_not_removed_both_ways_has_no_label(result):
+    one = with_effects(result, [2.0, -1.5], [2.0, None])
+    assert one.parts[1].effect_after is None and one.parts[1].label == "" and not one.parts[1].speaks_against
+    assert one.parts[1].known_effect == -1.5 and one.parts[1].shown_effect == "alone -1.50"
+    assert replace(one.parts[1], effect=-1.0, effect_alone=None).label == ""
+
+
+def test_a_part_that_only_a_check_removed_is_listed_with_its_number(explainer):
+    """The word with the largest effect of 36 stood at the end of the list, without its nats."""
+    result = explainer.explain(PROMPT, RESPONSE, rerank=2, check=True, **QUICK)
+    removal = explainer.removal(PROMPT, RESPONSE)
+    n_parts = len(result.parts)
+    rows = torch.cat([torch.ones(1, n_parts, dtype=torch.bool), ~torch.eye(n_parts, dtype=torch.bool)])
+    whole, *without = removal(rows).tolist()
+    assert [part.effect_alone for part in result.parts] == pytest.approx([whole - one for one in without], abs=1e-5)
+    assert sum(part.effect is None for part in result.parts) == n_parts - 2
+    unchecked = explainer.explain(PROMPT, RESPONSE, rerank=2, **QUICK)
+    assert sum(part.effect_alone is None for part in unchecked.parts) == n_parts - 2
+
+    # film, good and plot were measured both ways; "not" lowers it by less than the least of these alone, "a" by more.
+    alone = [0.3, 0.6, 0.25, 0.1, 0.2, -0.7, 1.5, -0.29, 0.35, -0.31]
+    after = [0.3, 0.6, None, None, None, -0.5, None, None, None, None]
+    one = with_effects(result, alone, after)
+    texts = [part.text for part in one.parts]
+    expected = [texts[i] for i in (6, 1, 8, 0, 5, 9)]
+    assert [part.text for part, _ in one.listed][:4] == expected[:4]
+    assert [part.text for part, _ in one.listed if (part.known_effect or 0) < 0] == [texts[5], texts[9]]
+    printed, page = str(one), generation_page(one)
+    assert f"alone 1.50{one.shares[6]:8.1%}" in printed and f"bits  {texts[6]}\n" in printed
+    assert f"alone -0.31{one.shares[9]:8.1%}" in printed and f"-0.60 nats{one.shares[5]:8.1%}" in printed
+    assert [(text, number) for text, number, *_ in rows_of(page)] == [
+        (part.text, part.shown_effect) for part, _ in one.listed
+    ]
+    assert not any("list does not show" in sentence for sentence in one.sentences)
+
+
+def test_every_part_that_was_measured_is_listed_in_one_order(explainer):
+    prompt = " ".join(["the film was good and not bad"] * 3)
+    result = explainer.explain(prompt, RESPONSE, **QUICK)
+    effects = [-3.0, -3.18, -2.03, 0.0, 0.01, 0.001] + [0.5] * 8
+    one = with_effects(result, effects)
+    assert len(one.parts) > 15
+    shown = [part.effect for part, _ in one.listed if part.effect is not None]
+    assert sorted(shown) == sorted(effects) and shown[-3:] == [-3.18, -3.0, -2.03]
+    rows = rows_of(generation_page(one))
+    printed = [line for line in str(one).split("\n") if " nats  " in line]
+    assert [float(line.split(" nats")[0]) for line in printed] == [round(effect, 2) for effect in shown]
+    assert [number for _, number, *_ in rows if "nats" in number] == [f"{effect:.2f} nats" for effect in shown]
+    assert str(one).count("speaks against it: ") == 3
+    assert sum("speaks against it: alone" in note for *_, note in rows) == 3
+    assert [width for *_, width, _ in rows][-3:] == ["0.0"] * 3
+
+
+def test_the_parts_that_are_not_listed_are_counted(result):
+    one = with_effects(result, [2.0, 0.5])
+    bits = [part.bits for part in one.parts[:4]] + [100 * one.parts[4].unneeded_bits]
+    bits += [part.unneeded_bits for part in one.parts[5:]]
+    one = replace(one, parts=tuple(replace(part, bits=b) for part, b in zip(one.parts, bits, strict=True)))
+    listed = [part for part, _ in one.listed]
+    above = [i for i, part in enumerate(one.parts) if part not in listed and one.shares[i] > 0]
+    at_floor = len(one.parts) - len(listed) - len(above)
+    assert above and at_floor > 1
+    plural = "s" * (len(above) > 1)
+    said = f"{one.shares[above].sum():.1%} of the bits in {len(above)} other part{plural}"
+    said += f"; {at_floor} more are at the floor"
+    assert one.unlisted(listed) == said and f"\n{said}\n" in str(one) and f"Not listed: {said}." in generation_page(one)
+    assert one.unlisted(one.parts) == "" and one.unlisted(one.parts[:-1]) == "1 other part is at the floor"
+    assert one.unlisted(one.parts[:-2]) == "2 other parts are at the floor"
+
+
+def test_effects_alone_are_no_estimates(result):
+    one = with_effects(result, [2.0, 0.5, 1.0, -0.5], [1.0, 0.5, None, None])
+    assert one.estimated_effects[:4].tolist() == [1.5, 0.5, 1.0, -0.5]
+    assert one.importance[:4] == pytest.approx([1, 1 / 3, 2 / 3, 0])
+    rate = 3.0 / one.shares[:4].sum()
+    assert one.estimated_effects[4:] == pytest.approx(rate * one.shares[4:])
+    assert [part.known_effect for part, _ in one.ranked[:3]] == [1.5, 1.0, 0.5]
+    assert one.scores[3] == 0  # of what only the check removed, too, the rest is the last
+
+
+def test_the_leading_parts_of_a_check_are_the_first_of_the_list(explainer):
+    result = explainer.explain(PROMPT, RESPONSE, rerank=2, check=True, **QUICK)
+    first = [part for part, _ in result.listed[: result.check.n_parts]]
+    assert first == [part for part, _ in result.leading[: result.check.n_parts]]
+    kept = torch.tensor([[part not in first for part in result.parts]])
+    without = float(explainer.removal(PROMPT, RESPONSE)(kept).exp())
+    assert result.check.without_leading == pytest.approx(without, rel=1e-4)
+
+
+def test_the_effects_of_a_contrast_are_of_the_log_odds(llama, wordpiece):
+    """By the log-probability of the choice, no part speaks against one that the model is sure of."""
+    sure = copy.deepcopy(llama)
+    sure.lm_head.weight.data *= 12
+    read = wordpiece(PROMPT)["input_ids"]
+    parts = GenerationExplainer(sure, wordpiece).read(PROMPT).parts
+
+    def logits(removed):
+        """Of the model itself: the response follows [CLS], what is left of the prompt, and [SEP]."""
+        ids = [i for i, part in zip(read, parts, strict=True) if part not in removed]
+        with torch.no_grad():
+            return sure(torch.tensor([ids])).logits[0, -1]
+
+    def log_odds(removed):
+        return float(logits(removed)[of] - logits(removed)[other])
+
+    # The model is sure of the choice, and surer without the first word.
+    of_prompt = logits(())
+    surer = logits((0,)) - of_prompt
+    words = [i for i in range(len(wordpiece.vocab)) if wordpiece.convert_ids_to_tokens(i).isalpha()]
+    sure_of = [(a, b) for a in words for b in words if of_prompt[a] - of_prompt[b] > 15]
+    of, other = max(sure_of, key=lambda pair: float(surer[pair[0]] - surer[pair[1]]))
+    names = wordpiece.convert_ids_to_tokens([of, other])
+    explained = GenerationExplainer(sure, wordpiece).explain(PROMPT, names[0], contrast=names[1], check=True, **QUICK)
+    whole = log_odds(())
+    assert whole > 15 and explained.probability == pytest.approx(1, abs=1e-6) == explained.check.probability
+    alone = [whole - log_odds((i,)) for i in range(len(explained.parts))]
+    assert [part.effect_alone for part in explained.parts] == pytest.approx(alone, abs=1e-3)
+    measured = [i for i, part in enumerate(explained.parts) if part.effect is not None]
+    for i in measured:
+        others = [j for j in measured if j != i]
+        after = log_odds(others) - log_odds(measured)
+        assert explained.parts[i].effect_after == pytest.approx(after, abs=1e-3)
+    assert alone[0] < -1  # of the log-probability of the choice, which is 0 with and without it, it was 0.00
+    n_deleted = explained.check.n_parts
+    leading = (-explained.scores).argsort()[:n_deleted].tolist()
+    found = torch.tensor(log_odds(leading)).sigmoid()
+    assert explained.check.without_leading == pytest.approx(float(found), abs=1e-4)
+    assert "nats: decrease in the log-odds of the choice" in str(explained)
+    page = generation_page(explained)
+    assert "decrease in the log-odds of the choice" in page and "log-probability" not in page
+    assert f"of the choice, rather than “<bdi>{names[1]}</bdi>”, 100.0%" in page
+
+
+def test_evidence_that_the_bits_miss_is_told(explainer):
+    result = explainer.explain(PROMPT, RESPONSE, check=True, **QUICK)
+    for least, random, is_told in ((0.182, 0.277, True), (0.26, 0.277, False), (0.3, 0.277, False), (0.0, 0.0, False)):
+        one = replace(result, check=replace(result.check, without_least=least, without_random=random))
+        said = "The parts with the fewest bits matter more than others: the bits miss some of the evidence."
+        assert (one.sentences[-1] == said) == is_told == (said in generation_page(one)) == (said in str(one))
+    assert replace(result, check=None).sentences == []
+
+
+def test_the_list_of_a_single_token_says_what_it_is(explainer):
+    result = explainer.explain(PROMPT, RESPONSE, per_token=True, check=True, **QUICK)
+    page = generation_page(result)
+    for token in result.tokens:
+        heading = f"<h2>The parts that <bdi>{token.text.strip()}</bdi> needs most</h2>"
+        probability = f"Probability of this token {token.probability:.1%}; bits only, not checked by removal."
+        assert re.search(rf"{re.escape(heading)}\s*<p class=\"caption\">{re.escape(probability)}</p>", page)
+    assert "bits only" not in generation_page(explainer.explain(PROMPT, RESPONSE, **QUICK))
+
+
+def test_json_has_shares_ranks_and_sentences(explainer):
+    result = explainer.explain(PROMPT, RESPONSE, check=True, **QUICK)
+    content = json.loads(result.to_json())
+    assert content["sentences"] == result.sentences and result.sentences[0].startswith("Check: ")
+    ranked = sorted((part for part in content["parts"] if part["rank"]), key=lambda part: part["rank"])
+    assert [(part["text"], part["share"]) for part in ranked] == [(part.text, share) for part, share in result.ranked]
+    assert [part["speaks_against"] for part in content["parts"]] == [part.speaks_against for part in result.parts]
+    assert GenerationAttribution.from_dict(content) == result
+    with pytest.raises(ValueError, match="content has the format 'captum-iba generation/1', expected"):
+        GenerationAttribution.from_dict({**content, "format": "captum-iba generation/1"})
+
+
+def test_the_title_of_a_conversation_has_no_template(llama, wordpiece):
+    tokenizer = copy.deepcopy(wordpiece)
+    tokenizer.chat_template = "{% for m in messages %}<u>{{ m['content'] }}<>{% endfor %}:"
+    chat = [("system", "dull"), ("user", "the film was"), ("assistant", "good ."), ("user", "a  plot")]
+    messages = [{"role": role, "content": content} for role, content in chat]
+    for granularity in ("word", "token", "sentence"):
+        result = GenerationExplainer(llama, tokenizer).explain(messages, "bad", granularity=granularity, **QUICK)
+        assert asked(result) == "the film was … good . … a plot"
+
+
+def test_the_space_before_a_token_makes_no_gap(result):
+    parts = [replace(part, text=f" {part.text}" if i else part.text) for i, part in enumerate(result.parts)]
+    parts[-1] = replace(parts[-1], text=" ")
+    one = replace(
+        with_effects(replace(result, parts=tuple(parts)), [1.0] * len(parts)), response=" a film", span=(0, 2)
+    )
+    assert " bits  film  (alone" in str(one) and " bits  ␣  (alone" in str(one)
+    assert str(one).startswith("LlamaForCausalLM: a\n")
+    assert {text for text, *_ in rows_of(generation_page(one))} == {*(part.text.strip() for part in parts[:-1]), "␣"}
