@@ -19,7 +19,7 @@ from captum_iba.attr.optimizer import unneeded_bits
 from captum_iba.attr.settings import BottleneckSettings
 from captum_iba.vision.grids import Grid, ImageLayer
 from captum_iba.vision.image_model import ImageClassifier
-from captum_iba.vision.image_result import LayerMap
+from captum_iba.vision.layer_map import LayerMap
 
 
 @dataclass(frozen=True)

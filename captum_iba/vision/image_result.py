@@ -14,17 +14,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from captum_iba._files import write_text
-from captum_iba._ranking import importance_of, leading_of, order_of, shares_above
-from captum_iba.attr.optimizer import AT_FLOOR
+from captum_iba._ranking import importance_of, leading_of, order_of
 from captum_iba.text.json_result import JsonResult
 from captum_iba.vision.grids import resize_map
 from captum_iba.vision.images import Pixels, pixels_of_png, png_bytes
+from captum_iba.vision.layer_map import LayerMap
 from captum_iba.vision.regions import Regions, sum_per_region
 from captum_iba.visualization.check_sentences import check_sentence
-from captum_iba.visualization.pieces import COVERED, LARGE_DROP, format_number, is_lost, is_unexplained, unexplained
+from captum_iba.visualization.pieces import (
+    COVERED,
+    LARGE_DROP,
+    format_number,
+    is_little,
+    is_lost,
+    is_unexplained,
+    unexplained,
+)
 from captum_iba.visualization.terminal import printable
 
 if TYPE_CHECKING:
@@ -33,45 +40,9 @@ if TYPE_CHECKING:
 
 _FORMAT = "captum-iba image/1"
 _NEAR_FLOOR, _CLOSED = 3.0, 20.0  # of the bits of a cell that is not needed; with fewer steps the mask has not closed
-_MOST, _IMPROBABLE, _NAMED = 0.85, 0.05, 3
+_MOST, _NAMED = 0.85, 3
 OWN_STATISTICS = "this image only"
 """Origin of the statistics where none are given."""
-
-
-@dataclass(frozen=True, eq=False)
-class LayerMap:
-    """The bits of the cells of one layer.
-
-    Attributes:
-        layer (str): Name of the module; of layers that share a mask the first one's, and how many they are.
-        bits (array): Bits per cell, summed over features, (h, w).
-        unneeded_bits (float): Bits that a cell ends with if the prediction does not need it.
-        masked_probability (float), closed_probability (float): Probability of the target through the final mask, and
-            through a closed one, which lets no information through.
-        open_bits (float): Bits of an average cell before the optimization; 0 where that is not known.
-    """
-
-    layer: str
-    bits: npt.NDArray[np.float64]
-    unneeded_bits: float
-    masked_probability: float
-    closed_probability: float
-    open_bits: float = 0.0
-
-    @property
-    def total_bits(self) -> float:
-        """Sum of the bits of all cells."""
-        return float(self.bits.sum())
-
-    @property
-    def shares(self) -> npt.NDArray[np.float64]:
-        """Share of each cell of the bits above the floor, (h, w); they sum to 1, or are 0 if none is above it."""
-        return shares_above(self.bits, np.full_like(self.bits, self.unneeded_bits), AT_FLOOR)
-
-    @property
-    def tensor(self) -> Tensor:
-        """The bits as ``captum.attr.LayerAttribution.interpolate`` takes them, (1, 1, h, w)."""
-        return torch.from_numpy(self.bits)[None, None]
 
 
 @dataclass(frozen=True)
@@ -364,14 +335,26 @@ class ImageAttribution(JsonResult):
             return ""
         what = f"the probability of {printable(self.target_label)}"
         n_listed = len(self.leading)
-        said = check_sentence(self.check, self.check.n_regions, what, "region", n_listed or None, bool(n_listed))
+        said = check_sentence(
+            self.check,
+            self.check.n_regions,
+            what,
+            "region",
+            n_listed or None,
+            can_contradict=bool(n_listed),
+            is_improbable=self._is_improbable,
+        )
         return " ".join(filter(None, [said, self._hidden_sentence(), self._least_sentence()]))
+
+    @property
+    def _is_improbable(self) -> bool:
+        return is_little(self.target_probability, self.target == self.predicted)
 
     def _least_sentence(self) -> str:
         """That the regions with the fewest bits matter, too."""
         assert self.check is not None
         falls = self.check.without_least <= _MOST * self.check.probability
-        if not falls or self.check.probability < _IMPROBABLE:
+        if not falls or self._is_improbable:
             return ""
         several = self.check.n_regions > 1
         return (

@@ -118,7 +118,7 @@ def check_sentence(
         if check.n_random > 1 or random != least:  # else they are the same
             sentence += f", without the {several}{words} with the fewest bits {least}"
     sentence += "."
-    if is_improbable or check.probability < _RULED_OUT:
+    if is_improbable:
         little = "" if is_opposed else ": there is little to explain"
         if check.probability < _RULED_OUT:  # what changes there are no digits show
             nothing = f"next to nothing ({format_probability(check.probability)})"

@@ -280,8 +280,12 @@ def is_lost(probability: float, masked: float, closed: float | None = None) -> b
 
 def is_improbable(attribution: DrawableBits) -> bool:
     """Whether the target has so little probability with all words that there is little to explain."""
-    is_predicted = attribution.target_label == attribution.predicted_label
-    return attribution.target_probability < (_RULED_OUT if is_predicted else _IMPROBABLE)
+    return is_little(attribution.target_probability, attribution.target_label == attribution.predicted_label)
+
+
+def is_little(probability: float, is_predicted: bool) -> bool:
+    """Whether a class has so little probability that there is little to explain; a predicted one below 1%."""
+    return probability < (_RULED_OUT if is_predicted else _IMPROBABLE)
 
 
 def through_the_mask(attribution: DrawableBits) -> str:

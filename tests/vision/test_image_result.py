@@ -267,7 +267,7 @@ def test_regions_with_the_fewest_bits_that_matter_are_told():
         told = "Without the region with the fewest bits the probability falls, too: the model needs more than its"
         assert (told in one.check_sentence()) is said
     ruled_out = replace(result.check, probability=1e-9, without_leading=1e-12)
-    said = replace(result, check=ruled_out).check_sentence()
+    said = replace(result, target_probability=1e-9, check=ruled_out).check_sentence()
     assert (
         said == "Check: with all regions, too, the probability of dog is next to nothing (less than 0.0001%): there is "
         "little to explain."
