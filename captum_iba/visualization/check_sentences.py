@@ -49,8 +49,12 @@ def check_notes(attribution: DrawableBits, listed: int | None = None) -> list[st
         is_improbable=is_improbable(attribution),
         is_opposed=bool(opposing(attribution)) or is_lowered(attribution),
     )
-    further = (_alone, _against, hidden_evidence, _without_least, _not_tried)
-    return [f"{sentence}{_decision(attribution)}", *filter(None, (say(attribution) for say in further))]
+    further = (_alone, hidden_evidence, _without_least, _not_tried)
+    said = [f"{sentence}{_decision(attribution)}", *filter(None, (say(attribution) for say in further))]
+    # Of a class that is not predicted, what speaks against it is the answer; else it comes after the leading words.
+    against = list(filter(None, [_against(attribution)]))
+    is_predicted = attribution.target_label == attribution.predicted_label
+    return [said[0], *against, *said[1:]] if is_predicted else [*against, *said]
 
 
 def check_sentence(
@@ -131,18 +135,16 @@ def check_sentence(
         if check.without_leading < check.without_random:
             others = f"the {words} with the fewest bits"
         sentence += (
-            f" Deleting the leading {words} lowers it no more than deleting {others}: the check does not confirm this "
-            "order."
+            f" Deleting the leading {words} lowers it no more than deleting {others}: the check does not confirm the "
+            f"leading {words}."
         )
     elif can_contradict and left > _SAME:
         why = f"the model does not depend on the leading {words} alone"
         if listed is not None and listed > count:
             why = f"it deletes at most half of all {noun}s, and the model does not need these"
-        sentence += f" The check does not confirm this order: {why}."
+        sentence += f" The check does not confirm the leading {words}: {why}."
     elif can_contradict and left > _MOST:
-        sentence += (
-            f" The check confirms this order weakly: most of the probability is left without the leading {words}."
-        )
+        sentence += f" The check confirms the leading {words} weakly: most of the probability is left without."
     return sentence
 
 
@@ -327,7 +329,12 @@ def _decision(attribution: DrawableBits) -> str:
     decision = attribution.check.decision
     if not decision or attribution.target_label != attribution.predicted_label:
         return ""
-    return f" The prediction {'stays' if decision == attribution.predicted_label else 'is then'} {decision}."
+    leading = ranked_words(attribution)[0]
+    words = "the leading word" if attribution.check.n_words == 1 else "the leading words"
+    if len(leading) != attribution.check.n_words:
+        words = "the deleted words" if attribution.check.n_words > 1 else "the deleted word"
+    still = "still " * (decision == attribution.predicted_label)
+    return f" Without {words} the model {still}predicts {decision}."
 
 
 def _deletable(attribution: DrawableBits) -> list[int]:

@@ -34,7 +34,12 @@ if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
 
-_NOTES = {"hidden_evidence": "hidden evidence", "other_order": "other order alone", "unexplained": "unexplained"}
+_NOTES = {
+    "prediction_lost": "mask closed too much",
+    "hidden_evidence": "hidden evidence",
+    "other_order": "other order alone",
+    "unexplained": "unexplained",
+}
 _LONG = 60  # words of a text that a table folds
 Labels = Sequence[str] | Mapping[int, str]
 """Names of classes by their number."""

@@ -25,7 +25,7 @@ LARGE_DROP = 0.1
 """Of a probability, by which the mask or a check contradicts that hardly anything is needed."""
 # Of a probability, and of it relative to the whole, by which a text adds next to nothing to a closed mask.
 _SMALL_DROP, _MOST = 0.05, 0.8
-_NOTICEABLE = 0.01
+_NOTICEABLE, _KEPT = 0.01, 0.005
 _DECREASED = 0.85  # of a probability: what a check finds is no small change
 # A class that is not predicted and has less is not one that words can take away.
 _RULED_OUT, _IMPROBABLE = 0.01, 0.05
@@ -302,8 +302,11 @@ def through_the_mask(attribution: DrawableBits) -> str:
         return f"{through}: what the mask removed lowers it"
     if lost_prediction(attribution) or not keeps_little(probability, masked, closed):
         return through
-    little = "the bits keep little of what the text adds, so they rank its words, but do not explain the probability"
-    return f"{through}: {little}"
+    kept = "little" if masked > closed + _KEPT else "nothing"
+    return (
+        f"{through}: the bits keep {kept} of what the text adds, so they rank its words, but do not explain the "
+        "probability"
+    )
 
 
 def keeps_little(probability: float, masked: float, closed: float) -> bool:

@@ -21,6 +21,7 @@ from captum_iba.visualization.pieces import (
     format_number,
     has_hardly_any_bits,
     is_improbable,
+    is_lowered,
     is_unexplained,
     keeps_little,
     lost_prediction,
@@ -115,6 +116,7 @@ def findings(attribution: DrawableBits) -> list[str]:
     - ``weakly_confirmed``, ``not_confirmed``: what the check says of the order.
     - ``hidden_evidence``: a word with few bits matters when it is deleted alone.
     - ``other_order``: another leading word than the first lowers the probability most when it is deleted alone.
+    - ``lowered``: average activations give the class more than the text does.
     - ``opposing_words``: without a word alone the class is more probable by more than 0.1.
     - ``neutral_statistics``: with statistics of texts like it another word of a long text may lead.
     """
@@ -125,13 +127,16 @@ def findings(attribution: DrawableBits) -> list[str]:
         "unknown_words": _unknown(attribution),
         "prediction_lost": lost_prediction(attribution),
         "improbable_target": is_improbable(attribution),
-        "hardly_anything_needed": needs_hardly_anything(attribution) and not is_improbable(attribution),
+        "hardly_anything_needed": needs_hardly_anything(attribution)
+        and not is_improbable(attribution)
+        and not is_lowered(attribution),
         "unexplained": _is_unexplained(attribution),
         "near_tie": _close(attribution),
         "weakly_confirmed": said == VERDICTS[1],
         "not_confirmed": said == VERDICTS[2],
         "hidden_evidence": attribution.check is not None and hidden_evidence(attribution),
         "other_order": has_other_order(attribution),
+        "lowered": is_lowered(attribution),
         "opposing_words": opposing(attribution),
         "neutral_statistics": _is_uncertain(attribution),
     }
@@ -152,14 +157,16 @@ def verdicts(attributions: Sequence[DrawableBits]) -> str:
     if (n_judged := len(attributions) - counts[""]) < 2:
         return ""
     falls, little, not_confirmed = (counts[said] for said in VERDICTS)
-    unexplained = sum(map(_is_unexplained, attributions))
+    lost = sum(map(lost_prediction, attributions))
+    unexplained = lost + sum(map(_is_unexplained, attributions))
     said = [(falls, "confirmed in"), (little, "weakly confirmed in"), (not_confirmed, "not confirmed in")]
     of_texts = ", ".join(f"{text} {count}" for count, text in said if count)
-    sentences = [f"Check of {n_judged} texts: the order of the words is {of_texts}."]
+    sentences = [f"Check of {n_judged} texts: the leading words are {of_texts}."]
     if counts[""]:
         sentences.append(f"Of {counts['']} more the check says nothing of the order.")
     if unexplained:
-        sentences.append(f"In {unexplained} the bits do not explain the probability.")
+        of_these = f", in {lost} of these because the mask closed too much" if lost else ""
+        sentences.append(f"In {unexplained} the bits do not explain the probability{of_these}.")
     return " ".join(sentences)
 
 
@@ -167,9 +174,9 @@ def percentage_note(attribution: DrawableBits) -> str:
     """What the percentages are of, in one line; empty where they are simply fractions of the total."""
     if has_hardly_any_bits(attribution):
         floor = format_number(attribution.unneeded_bits)
-        return (
-            f"Bits are those above the floor, {floor} per token: too few for percentages." if attribution.words else ""
-        )
+        if not attribution.words:
+            return ""
+        return f"Bits are those above the floor, {floor} per token; no word has many, so there are no percentages."
     if not attribution.unneeded_bits:
         of_words = any(token.special and token.bits for token in attribution.tokens)
         return "Percentages: of the bits of all words, without special tokens." if of_words else ""

@@ -433,9 +433,7 @@ def test_a_page_of_several_texts_says_what_their_checks_confirm(film_explainer):
     results = [replace(result, check=check) for result, check in zip(results, checks, strict=True)]
     assert [verdict(result) for result in results] == ["falls", "falls a little", "not confirmed"]
     page = token_page(results)
-    assert (
-        "Check of 3 texts: the order of the words is confirmed in 1, weakly confirmed in 1, not confirmed in 1." in page
-    )
+    assert "Check of 3 texts: the leading words are confirmed in 1, weakly confirmed in 1, not confirmed in 1." in page
     assert [f'data-head="without leading words" data-value="{value}"' in page for value in (0, 1, 2)] == [True] * 3
     assert "<mark>not confirmed</mark>" in page
     assert "of its value" not in token_page([replace(result, check=None) for result in results])
