@@ -321,7 +321,7 @@ def _not_tried(attribution: DrawableBits) -> str:
     if n_words <= ALL_DELETED_ALONE:
         return ""
     n_others = n_words - max(len(check.without_each), check.n_words)
-    return f"The text is long: its other {n_others:,} words were not deleted one by one."
+    return f"The text is long: its other {n_others:,} words and marks were not all deleted one by one."
 
 
 def _decision(attribution: DrawableBits) -> str:

@@ -256,9 +256,9 @@ def test_one_meaning_of_leading_beside_a_check(film_explainer):
     two = replace(every, check=DeletionCheck(1, 0.9, 0.2, 0.9, 0.9, 1))
     assert "without the other word it is 90.0%." in str(two)
     long = film_explainer.explain("A dull film about a man and a plot. " * 6, check=True)
-    assert "The text is long: its other" in str(long) and "words were not deleted one by one." in str(long)
+    assert "The text is long: its other" in str(long) and "words and marks were not all deleted one by one." in str(long)
     short = film_explainer.explain("A dull film about a man.", check=True)
-    assert "not deleted one by one" not in str(short) and short.check.decision in short.sentences[0]
+    assert "deleted one by one" not in str(short) and short.check.decision in short.sentences[0]
 
 
 def test_a_table_shows_the_first_words_and_folds_long_texts(film_explainer):
@@ -268,7 +268,7 @@ def test_a_table_shows_the_first_words_and_folds_long_texts(film_explainer):
     assert first.startswith("<bdi>dull</bdi> ") and second.startswith("<bdi>dull</bdi>")
     assert first.index('class="map"') < first.index("<details>") < first.index("the words and their numbers")
     assert "<summary><bdi>A dull film about a man. A dull" in second
-    assert "…</bdi> (84 words and their numbers)" in second
+    assert "…</bdi> (84 words and marks, and their numbers)" in second
     assert second.index("<details>") < second.index('class="map"')
     hidden = replace(results[0], check=DeletionCheck(1, 0.9, 0.2, 0.9, 0.9, 10, (0.2, 0.1, 0.9, 0.9)))
     assert "<mark>hidden evidence</mark>" in token_page([hidden, results[1]])
