@@ -256,7 +256,8 @@ def test_one_meaning_of_leading_beside_a_check(film_explainer):
     two = replace(every, check=DeletionCheck(1, 0.9, 0.2, 0.9, 0.9, 1))
     assert "without the other word it is 90.0%." in str(two)
     long = film_explainer.explain("A dull film about a man and a plot. " * 6, check=True)
-    assert "The text is long: its other" in str(long) and "words and marks were not all deleted one by one." in str(long)
+    said = str(long)
+    assert "The text is long: its other" in said and "words and marks were not all deleted one by one." in said
     short = film_explainer.explain("A dull film about a man.", check=True)
     assert "deleted one by one" not in str(short) and short.check.decision in short.sentences[0]
 
