@@ -95,7 +95,7 @@ class PromptPart:
 
     @property
     def label(self) -> str:
-        """What both removals say of it (:func:`label_of`); empty where it was not removed both ways."""
+        """What both removals say of it (``label_of``); empty where it was not removed both ways."""
         return (
             ""
             if self.effect_alone is None or (after := self.effect_after) is None
