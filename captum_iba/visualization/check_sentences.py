@@ -27,6 +27,7 @@ from captum_iba.visualization.words import (
 _SAME, _MOST, _MUCH = 0.99, 0.85, 0.75
 _MOST_OPPONENTS, _MOST_OPPOSING, _NAMED, _NOTICEABLE = 5, 3, 5, 0.03
 _SMALL = 0.05  # of a probability: a smaller decrease is no evidence that bits miss
+_SMALLEST = 0.005  # of a probability: a smaller change is none, unless a quarter of it is lost
 _RULED_OUT = 0.01
 
 
@@ -94,7 +95,7 @@ def check_sentence(
         >>> check_sentence(check, check.n_words, "the probability", "word")[:71]
         'Check: without the leading 2 words the probability falls (90.0% to 20.0'
     """
-    left = check.without_leading / check.probability if check.probability > 0 else 1.0
+    left = fraction_left(check)
     falls = "falls" if left <= _MOST else "falls a little"
     verb = falls if left <= _SAME else "rises" if left >= 1 / _SAME else "hardly changes"
     several = f"{count} " if count > 1 else ""
@@ -105,8 +106,6 @@ def check_sentence(
         at_random, mean = f"the {several}other {words}", ""
     probabilities = (check.probability, check.without_leading, check.without_random, check.without_least)
     whole, leading, random, least = map(format_probability, probabilities)
-    if whole == leading and verb != "hardly changes":
-        whole, leading, random, least = (f"{probability:.3%}" for probability in probabilities)
     deleted = f"the leading {several}{words}"
     if of_all:
         deleted = f"{'all' if several else 'the'} {several}{words}"
@@ -148,6 +147,15 @@ def check_sentence(
     return sentence
 
 
+def fraction_left(check: DrawableCheck) -> float:
+    """Fraction of the probability that is left without the leading words; 1 where the change is small by itself."""
+    if check.probability <= 0:
+        return 1.0
+    left = check.without_leading / check.probability
+    is_small = abs(check.without_leading - check.probability) < _SMALLEST and left > _MUCH
+    return 1.0 if is_small else left
+
+
 def confirms(check: DrawableCheck) -> bool:
     """Whether the probability is lower without the leading words than without others, at random or the least."""
     return check.without_leading < min(check.without_random, check.without_least)
@@ -167,7 +175,7 @@ def verdict(attribution: DrawableBits) -> str:
         return ""
     if check.n_words == len(_deletable(attribution)):
         return ""
-    left = check.without_leading / check.probability
+    left = fraction_left(check)
     if not confirms(check) or left > _SAME:
         return VERDICTS[2]
     return VERDICTS[1] if left > _MOST else VERDICTS[0]
@@ -199,6 +207,9 @@ def _alone(attribution: DrawableBits) -> str:
     if len(leading) > 1 and strongest.without <= _MUCH * check.without_leading < _MUCH * _SAME * check.probability:
         together = "all of them" if check.n_words >= len(every) else f"the first {check.n_words}"
         said = [f"{named_words([strongest], 'to')} lowers the probability more than {together} together"]
+    raised = check.without_leading >= _SAME * check.probability
+    if raised and not said and strongest.without <= _MUCH * check.probability:
+        said.append(f"{named_words([strongest], 'to')} lowers the probability")
     if milder:
         said.append(f"{named_words(milder, 'to')} raise{'s' * (len(milder) == 1)} the probability")
     which = "leading" if check.n_words >= len(every) else "listed"  # as the sentence of the check calls them
@@ -287,27 +298,36 @@ def hidden_evidence(attribution: DrawableBits) -> str:
     )
 
 
-def _without_least(attribution: DrawableBits) -> str:
-    """What it means if the words with the fewest bits raise the probability, or lower it, when they are deleted."""
+def least_effect(attribution: DrawableBits) -> str:
+    """Whether the probability "rises" or "falls" without the words with the fewest bits, where that says something."""
     check = attribution.check
+    if check is None:
+        return ""
     # Deletion of any words can raise it.
     rises = check.without_least >= max(check.probability, check.without_random) + _NOTICEABLE
     falls = check.without_least <= _MOST * check.probability and not is_improbable(attribution)
     deletable = _deletable(attribution)
-    if not (rises or falls) or check.n_words == len(deletable):
-        return ""
     numbers = least_words(attribution, deletable, check.n_words)
-    places = [word_places(attribution)[i] for i in numbers]
+    if not (rises or falls) or not numbers or check.n_words == len(deletable):
+        return ""
     leading = {row.place for row in ranked_words(attribution)[0]}
-    if not leading.isdisjoint(places) or (falls and len(numbers) == 1 and hidden_evidence(attribution)):
-        return ""  # with few words some of them lead, too; and of one word it has been said
-    if not numbers or (rises and opposing(attribution)):
+    if not leading.isdisjoint(word_places(attribution)[i] for i in numbers):
+        return ""  # with few words some of them lead, too
+    return "rises" if rises else "falls"
+
+
+def _without_least(attribution: DrawableBits) -> str:
+    """What it means if the words with the fewest bits raise the probability, or lower it, when they are deleted."""
+    check, effect = attribution.check, least_effect(attribution)
+    numbers = least_words(attribution, _deletable(attribution), check.n_words)
+    said = opposing(attribution) if effect == "rises" else len(numbers) == 1 and hidden_evidence(attribution)
+    if not effect or said:  # of single words it has been said
         return ""
     least = [attribution.words[i].word for i in numbers]
     named = ", ".join(f'"{visible(word)}"' for word in least[::-1][:_MOST_OPPONENTS])
     more = ", …" if len(least) > _MOST_OPPONENTS else ""
     words_with_fewest = f"the word{'s' * (len(least) > 1)} with the fewest bits ({named}{more})"
-    if falls:
+    if effect == "falls":
         their = "their" if len(least) > 1 else "its"
         return f"Without {words_with_fewest} it falls, too: the model needs more than {their} bits say."
     rises_to = f"the probability rises to {format_probability(check.without_least)}"

@@ -358,7 +358,7 @@ def remark(attribution: DrawableBits) -> str:
 def _unexplained(attribution: DrawableBits, closed: float, few: bool) -> str:
     """What is said where a closed mask gives the target (nearly) as much as the text; the check may say more."""
     check, what = attribution.check, "this text"
-    least, tried = math.inf, ()
+    least = math.inf
     if check is not None:
         tried = (check.without_leading, check.without_random, check.without_least, *check.without_each)
         least = min(tried) / check.probability if check.probability > 0 else math.inf
@@ -376,11 +376,11 @@ def _unexplained(attribution: DrawableBits, closed: float, few: bool) -> str:
     if least >= _DECREASED:
         return sentence
     how = "further" if lowers_it(attribution.target_probability, closed) else "all the same"
-    if max(tried) <= check.probability + LARGE_DROP:
-        return f"{sentence} Deleting words lowers it {how}: see the check."
-    if check.without_leading < _DECREASED * check.probability:
-        return f"{sentence} Deleting the leading words lowers it {how}, deleting others raises it: see the check."
-    return sentence
+    # Single words that raise it have a sentence of their own.
+    deleted = "the leading words" if check.without_leading < _DECREASED * check.probability else "some words"
+    raises = check.without_least > check.probability + LARGE_DROP
+    other = ", deleting those with the fewest bits raises it" if raises else ""
+    return f"{sentence} Deleting {deleted} lowers it {how}{other}: see the check."
 
 
 def is_unexplained(probability: float, closed: float | None, few: bool = False) -> bool:

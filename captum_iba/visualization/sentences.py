@@ -10,6 +10,7 @@ from captum_iba.visualization.check_sentences import (
     check_notes,
     has_other_order,
     hidden_evidence,
+    least_effect,
     named_words,
     opposing,
     verdict,
@@ -114,10 +115,11 @@ def findings(attribution: DrawableBits) -> list[str]:
     - ``unexplained``: average activations alone give the class (nearly) as much as the text.
     - ``near_tie``: with other statistics another word may lead.
     - ``weakly_confirmed``, ``not_confirmed``: what the check says of the order.
-    - ``hidden_evidence``: a word with few bits matters when it is deleted alone.
+    - ``hidden_evidence``: a word with few bits matters when it is deleted alone, or those with the fewest together.
     - ``other_order``: another leading word than the first lowers the probability most when it is deleted alone.
     - ``lowered``: average activations give the class more than the text does.
-    - ``opposing_words``: without a word alone the class is more probable by more than 0.1.
+    - ``opposing_words``: without a word alone the class is more probable by more than 0.1, or without those with the
+      fewest bits together.
     - ``neutral_statistics``: with statistics of texts like it another word of a long text may lead.
     """
     said = verdict(attribution)
@@ -134,10 +136,11 @@ def findings(attribution: DrawableBits) -> list[str]:
         "near_tie": _close(attribution),
         "weakly_confirmed": said == VERDICTS[1],
         "not_confirmed": said == VERDICTS[2],
-        "hidden_evidence": attribution.check is not None and hidden_evidence(attribution),
+        "hidden_evidence": attribution.check is not None
+        and (hidden_evidence(attribution) or least_effect(attribution) == "falls"),
         "other_order": has_other_order(attribution),
         "lowered": is_lowered(attribution),
-        "opposing_words": opposing(attribution),
+        "opposing_words": opposing(attribution) or least_effect(attribution) == "rises",
         "neutral_statistics": _is_uncertain(attribution),
     }
     return [code for code, holds in codes.items() if holds]

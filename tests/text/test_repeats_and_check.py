@@ -314,10 +314,18 @@ def test_a_class_that_is_not_predicted_is_improbable_below_5_percent(film_explai
     assert "little probability" not in str(predicted)
 
 
-def test_probabilities_that_differ_are_written_differently(film_explainer):
+def test_a_change_of_less_than_half_a_point_is_none_unless_a_quarter_is_lost(film_explainer):
     result = film_explainer.explain("The plot is dull and the acting is bad.")
-    check = DeletionCheck(len(ranked_words(result)[0]), 0.0142, 0.0139, 0.0142, 0.0142, 10)
-    assert "falls a little (1.420% to 1.390%)" in str(replace(result, check=check))
+    n = len(ranked_words(result)[0])
+    for probability, without, said in (
+        (0.161, 0.158, "hardly changes"),
+        (0.161, 0.14, "falls a little"),
+        (0.012, 0.001, "falls"),
+    ):
+        check = DeletionCheck(n, probability, without, probability + 0.1, probability, 10)
+        one = replace(result, check=check)
+        assert f"the probability of negative {said} (" in str(one)
+        assert one.verdict == {"hardly changes": "not confirmed"}.get(said, said)
 
 
 def test_another_word_that_matters_most_alone_is_named(film_explainer):
