@@ -19,7 +19,7 @@ from captum_iba._compat import progress
 from captum_iba.attr._model.guard import ModuleGuard
 from captum_iba.compare.kept_rows import KeptRows, RowTable, chosen_methods, counted_passes, finite_or_none
 from captum_iba.methods.registry import attribution_task, find_method, score
-from captum_iba.methods.task import AttributionTask, FloatArray
+from captum_iba.methods.task import AttributionTask
 from captum_iba.metrics.prompt_removal import prompt_degradation
 from captum_iba.text.deletion import probabilities_without
 from captum_iba.text.explainer import TextExplainer
@@ -181,17 +181,15 @@ def _measured(number: int, name: str, task: AttributionTask) -> TextRow:
     measured = (float(morf[0]), float(morf.mean()), float((morf - lerf).mean()))
     values = dict(zip(TextComparison.measured, measured, strict=True))
     values |= {"passes": passes[0], "seconds": seconds}
-    return TextRow(number, name, label, _floats(found.words), finite_or_none(values))
-
-
-def _floats(scores: FloatArray) -> tuple[float, ...]:
-    return tuple(map(float, scores))
+    return TextRow(number, name, label, tuple(found.words.tolist()), finite_or_none(values))
 
 
 def _about(explainer: TextExplainer, task: AttributionTask) -> dict[str, Any]:
     """What all rows of a folder depend on."""
     texts = [(text.text, text.pair, text.inputs, text.is_target) for text in task.encoded]
-    digest = hashlib.sha256(json.dumps([texts, list(task.targets)]).encode())
+    scale = getattr(task.classifier.head, "scale", None)  # of a regression: the tolerance
+    scales = [] if scale is None else scale.tolist()
+    digest = hashlib.sha256(json.dumps([texts, list(task.targets), scales]).encode())
     for statistics in explainer.statistics or ():
         for tensor in (statistics.mean, statistics.std):
             digest.update(tensor.cpu().contiguous().double().numpy().tobytes())

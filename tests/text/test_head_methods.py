@@ -257,3 +257,12 @@ def test_the_command_counts_words_from_one(entities, tmp_path):
         assert done.exit_code and says in " ".join(done.stderr.split()), done.stderr
     page = token_page([entities.explain(TEXT, word="film", n_steps=1)])
     assert "itself stays open, and has no bits." in page
+
+
+def test_rows_of_another_tolerance_are_not_used(wordpiece, tmp_path):
+    values = TextExplainer(built("BertForSequenceClassification", num_labels=1), wordpiece)
+    compared = compare_texts(values, [TEXT], methods=["leave_one_out"], tolerance=1.0, folder=tmp_path)
+    with pytest.raises(ValueError, match="has a comparison with another texts"):
+        compare_texts(values, [TEXT], methods=["leave_one_out"], tolerance=0.1, folder=tmp_path)
+    again = compare_texts(values, [TEXT], methods=["leave_one_out"], tolerance=1.0, folder=tmp_path)
+    assert again.rows == compared.rows
