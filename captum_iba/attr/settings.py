@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 from captum_iba._checks import check_choice, check_flag, check_integer, check_number
 
@@ -223,3 +223,35 @@ def resolve_settings(
 def preset_values() -> dict[str, dict[str, Any]]:
     """Settings of each preset as dictionaries: results kept on disk depend on them."""
     return {name: asdict(settings) for name, settings in PRESETS.items()}
+
+
+Result = TypeVar("Result")
+
+SMALLER_BETAS = (3.0, 1.0)
+"""Values of ``beta`` that a default tries in turn where its own removes so much that the prediction is lost."""
+
+
+def with_smaller_betas(
+    results: Sequence[Result], is_lost: Callable[[Result], bool], explain: Callable[[list[int], float], list[Result]]
+) -> list[Result]:
+    """Results of which those that lost the prediction are computed again, by the first smaller ``beta`` that keeps it.
+
+    Args:
+        results (sequence): Results by the default's own ``beta``.
+        is_lost (callable): Whether the mask of a result has lost the prediction.
+        explain (callable): Function of the numbers of results, and of ``beta``, that returns them anew.
+
+    Returns:
+        list: As many results; by the last of :data:`SMALLER_BETAS` where all lose it.
+
+    Examples::
+
+        >>> with_smaller_betas([10.0, 0.5], lambda beta: beta > 2, lambda numbers, beta: [beta] * len(numbers))
+        [1.0, 0.5]
+    """
+    best = list(results)
+    for beta in SMALLER_BETAS:
+        if lost := [number for number, result in enumerate(best) if is_lost(result)]:
+            for number, result in zip(lost, explain(lost, beta), strict=True):
+                best[number] = result
+    return best

@@ -46,8 +46,6 @@ def lost_predictions(lost: Sequence[TextAttribution]) -> str:
 
 
 _QUOTED = 40  # characters
-SMALLER_BETAS = (3.0, 1.0)
-"""What the default tries next for a text whose mask has lost the prediction."""
 
 
 class ClassifierBottleneck:

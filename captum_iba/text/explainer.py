@@ -16,7 +16,7 @@ from captum_iba._checks import check_flag, check_integer
 from captum_iba._warnings import warn_user
 from captum_iba.attr._model.guard import ModuleGuard
 from captum_iba.attr.feature_statistics import FeatureStatistics
-from captum_iba.attr.settings import BottleneckSettings, SettingsOverrides
+from captum_iba.attr.settings import BottleneckSettings, SettingsOverrides, with_smaller_betas
 from captum_iba.text import statistics as layer_statistics
 from captum_iba.text.arguments import (
     PUBLISHED_PRESETS,
@@ -27,7 +27,7 @@ from captum_iba.text.arguments import (
     resolve_text_settings,
     targets_per_text,
 )
-from captum_iba.text.bottleneck import NEUTRAL_STATISTICS, SMALLER_BETAS, ClassifierBottleneck, lost_predictions
+from captum_iba.text.bottleneck import NEUTRAL_STATISTICS, ClassifierBottleneck, lost_predictions
 from captum_iba.text.classifier import Classifier, load_classifier
 from captum_iba.text.deletion import check_by_deletion
 from captum_iba.text.head_targets import check_asked, encode_targets, holding_scale
@@ -346,12 +346,12 @@ class TextExplainer:
             return [_mean_attribution(of_text) for of_text in zip(*of_repeats, strict=True)]
 
         results = explained(range(len(encoded)), settings, name)
-        for beta in SMALLER_BETAS if name == "default" and overrides.get("beta") is None else ():
-            if again := [i for i, result in enumerate(results) if lost_prediction(result)]:
-                for i, result in zip(
-                    again, explained(again, replace(settings, beta=beta), f"{name}, beta {beta:g}"), strict=True
-                ):
-                    results[i] = result
+        if name == "default" and overrides.get("beta") is None:
+            results = with_smaller_betas(
+                results,
+                lost_prediction,
+                lambda numbers, beta: explained(numbers, replace(settings, beta=beta), f"{name}, beta {beta:g}"),
+            )
         if lost := [result for result in results if lost_prediction(result)]:
             warn_user(lost_predictions(lost))
         if isinstance(head := self.classifier.head, ValueHead) and head.scale is not None:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from captum_iba._checks import check_flag, check_integer
 from captum_iba._warnings import warn_user
 from captum_iba.attr.feature_statistics import FeatureStatistics
-from captum_iba.attr.settings import BottleneckSettings, SettingsOverrides
+from captum_iba.attr.settings import BottleneckSettings, SettingsOverrides, with_smaller_betas
 from captum_iba.text import statistics as layer_statistics
 from captum_iba.text.json_result import provenance
 from captum_iba.text.layers import Block
@@ -29,7 +29,6 @@ from captum_iba.vision.image_settings import (
     MASK_LOST_PREDICTION,
     N_MEASURED,
     NO_CELL_NEEDED,
-    SMALLER_BETAS,
     default_layers,
     lacking_statistics,
     resolve_image_settings,
@@ -297,10 +296,12 @@ class ImageExplainer:
             ]
 
         results = explained(range(len(batch)), settings, name)
-        for beta in SMALLER_BETAS if name == "default" and overrides.get("beta") is None else ():
-            if lost := [i for i, result in enumerate(results) if result.lost_prediction]:
-                again = explained(lost, replace(settings, beta=beta), f"{name}, beta {beta:g}")
-                results = [again[lost.index(i)] if i in lost else result for i, result in enumerate(results)]
+        if name == "default" and overrides.get("beta") is None:
+            results = with_smaller_betas(
+                results,
+                lambda result: result.lost_prediction,
+                lambda numbers, beta: explained(numbers, replace(settings, beta=beta), f"{name}, beta {beta:g}"),
+            )
         for i, result in enumerate(results):
             removal = RegionRemoval(self.classifier, batch[i], regions[i], targets[i], internal_batch_size or 32)
             ranked = settled_by_removal(removal, result, count)

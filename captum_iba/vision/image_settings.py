@@ -32,8 +32,6 @@ IMAGE_PRESETS = {
 }
 """Settings by name."""
 
-SMALLER_BETAS = (3.0, 1.0)
-"""Values of ``beta`` that the default tries in turn where its own removes so much that the prediction is lost."""
 N_MEASURED = 8
 """Number of regions whose order the default settles by removal."""
 

@@ -121,16 +121,7 @@ def _as_input(image: Any, name: str, transform: Transform | None) -> Tensor:
             "that input"
         )
     pixels = read_image(image, name)
-    try:
-        made = transformed(pixels, transform)
-    except Exception as error:
-        if str(error).startswith("transform gives"):
-            raise
-        raise ValueError(
-            f"transform failed on {name}: {type(error).__name__}: {error}; expected a function of one PIL image that "
-            "returns a tensor (3, H, W), or an image processor of transformers"
-        ) from error
-    made = _check_input(made, f"transform({name})")
+    made = _check_input(transformed(pixels, transform, name), f"transform({name})")
     if min(made.shape[1:]) > _ENLARGED * min(pixels.shape[:2]):
         warn_user(
             f"{name} is an image of {pixels.shape[1]} x {pixels.shape[0]} pixels, which the transform enlarges to "
@@ -139,16 +130,23 @@ def _as_input(image: Any, name: str, transform: Transform | None) -> Tensor:
     return made
 
 
-def transformed(pixels: Pixels, transform: Transform) -> Tensor:
+def transformed(pixels: Pixels, transform: Any, name: str) -> Tensor:
     """The input that a transform makes of an image, (3, H, W).
 
-    An image processor of transformers is called by its own names.
+    An image processor of transformers is called by its own names. ValueError, with the image's ``name``, if it fails.
     """
     picture = _pillow().fromarray(pixels)
-    if callable(getattr(transform, "preprocess", None)) and hasattr(transform, "model_input_names"):
-        made = transform(images=[picture], return_tensors="pt")[transform.model_input_names[0]]
-        return made[0] if isinstance(made, Tensor) else torch.as_tensor(np.asarray(made))[0]
-    made = transform(picture)
+    is_processor = callable(getattr(transform, "preprocess", None)) and hasattr(transform, "model_input_names")
+    try:
+        made = transform(images=[picture], return_tensors="pt") if is_processor else transform(picture)
+    except Exception as error:
+        raise ValueError(
+            f"transform failed on {name}: {type(error).__name__}: {error}; expected a function of one PIL image that "
+            "returns a tensor (3, H, W), or an image processor of transformers"
+        ) from error
+    if is_processor:
+        values = made[transform.model_input_names[0]]
+        return values[0] if isinstance(values, Tensor) else torch.as_tensor(np.asarray(values))[0]
     if not isinstance(made, Tensor):
         raise TypeError(f"transform gives a {type(made).__name__}, expected a tensor (3, H, W)")
     return made
