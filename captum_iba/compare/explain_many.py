@@ -35,7 +35,7 @@ from captum_iba.text.json_result import JsonResult, library_versions
 from captum_iba.text.prompt_model import decoder_arguments
 from captum_iba.text.result import TextAttribution
 from captum_iba.text.statistics import add_part
-from captum_iba.visualization.pieces import lost_prediction
+from captum_iba.visualization.mask_sentences import lost_prediction
 
 PromptLike = str | Sequence[Mapping[str, str]]
 """A prompt: a string, or chat messages."""

@@ -35,7 +35,8 @@ from captum_iba.text.heads import ValueHead
 from captum_iba.text.layers import check_layers, embedding_layer, find_layers, published_layer
 from captum_iba.text.result import TextAttribution
 from captum_iba.text.target import TextTarget
-from captum_iba.visualization.pieces import NEUTRAL_TEXTS, lost_prediction
+from captum_iba.visualization.mask_sentences import lost_prediction
+from captum_iba.visualization.pieces import NEUTRAL_TEXTS
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

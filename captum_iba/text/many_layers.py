@@ -15,7 +15,7 @@ from captum_iba.text.arguments import ExplainOptions, check_texts, resolve_text_
 from captum_iba.text.bottleneck import MASK_LOST_PREDICTION
 from captum_iba.text.explainer import TextExplainer
 from captum_iba.text.result import TextAttribution
-from captum_iba.visualization.pieces import lost_prediction
+from captum_iba.visualization.mask_sentences import lost_prediction
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

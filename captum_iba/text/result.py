@@ -22,7 +22,8 @@ from captum_iba.text.encoding import join_words, scores_per_word
 from captum_iba.text.json_result import JsonResult, json_number, json_safe
 from captum_iba.text.target import TextTarget
 from captum_iba.visualization.check_sentences import verdict
-from captum_iba.visualization.pieces import has_characters, remark
+from captum_iba.visualization.mask_sentences import remark
+from captum_iba.visualization.pieces import has_characters
 from captum_iba.visualization.sentences import findings, notes, percentage_note, preset_note
 from captum_iba.visualization.terminal import printable
 from captum_iba.visualization.words import counted, ranked_words, ranking, word_records

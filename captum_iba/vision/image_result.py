@@ -23,15 +23,8 @@ from captum_iba.vision.images import Pixels, pixels_of_png, png_bytes
 from captum_iba.vision.layer_map import LayerMap
 from captum_iba.vision.regions import Regions, sum_per_region
 from captum_iba.visualization.check_sentences import check_sentence
-from captum_iba.visualization.pieces import (
-    COVERED,
-    LARGE_DROP,
-    format_number,
-    is_little,
-    is_lost,
-    is_unexplained,
-    unexplained,
-)
+from captum_iba.visualization.mask_sentences import LARGE_DROP, is_little, is_lost, is_unexplained, unexplained
+from captum_iba.visualization.pieces import COVERED, format_number
 from captum_iba.visualization.terminal import printable
 
 if TYPE_CHECKING:
@@ -285,7 +278,7 @@ class ImageAttribution(JsonResult):
     def lost_prediction(self) -> bool:
         """Whether the final mask has lost the prediction.
 
-        That is so by the rule for texts (``captum_iba.visualization.pieces.is_lost``), and where no cell has
+        That is so by the rule for texts (``captum_iba.visualization.mask_sentences.is_lost``), and where no cell has
         clearly more bits than one that is not needed, and the probability falls by more than 0.1.
         """
         if is_lost(self.target_probability, self.masked_probability, self.closed_probability):

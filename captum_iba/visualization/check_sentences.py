@@ -5,13 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from captum_iba.visualization.drawable import DrawableBits, DrawableCheck
-from captum_iba.visualization.pieces import (
-    LARGE_DROP,
-    format_probability,
-    is_improbable,
-    is_lowered,
-    visible,
-)
+from captum_iba.visualization.mask_sentences import LARGE_DROP, RULED_OUT, is_improbable, is_lowered
+from captum_iba.visualization.pieces import format_probability, visible
 from captum_iba.visualization.words import (
     ALL_DELETED_ALONE,
     RankedWord,
@@ -28,7 +23,6 @@ _SAME, _MOST, _MUCH = 0.99, 0.85, 0.75
 _MOST_OPPONENTS, _MOST_OPPOSING, _NAMED, _NOTICEABLE = 5, 3, 5, 0.03
 _SMALL = 0.05  # of a probability: a smaller decrease is no evidence that bits miss
 _SMALLEST = 0.005  # of a probability: a smaller change is none, unless a quarter of it is lost
-_RULED_OUT = 0.01
 
 
 def check_notes(attribution: DrawableBits, listed: int | None = None) -> list[str]:
@@ -123,7 +117,7 @@ def check_sentence(
     sentence += "."
     if is_improbable:
         little = "" if is_opposed else ": there is little to explain"
-        if check.probability < _RULED_OUT:  # what changes there are no digits show
+        if check.probability < RULED_OUT:  # what changes there are no digits show
             nothing = f"next to nothing ({format_probability(check.probability)})"
             return f"Check: with all {noun}s, too, {what} is {nothing}{little}."
         return f"{sentence} With all {noun}s, too, {what} is small{little}."

@@ -10,17 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from captum_iba.visualization.color import Scale, colors
+from captum_iba.visualization.colored_text import TokenMap, token_parts
 from captum_iba.visualization.drawable import Drawable, DrawableBits
-from captum_iba.visualization.pieces import (
-    Part,
-    TokenMap,
-    check_same_text,
-    format_number,
-    full_color,
-    layer_names,
-    parts,
-    token_parts,
-)
+from captum_iba.visualization.pieces import Part, check_same_text, format_number, full_color, layer_names, parts
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from captum_iba._files import write_text
 from captum_iba.visualization.check_sentences import VERDICTS, only_together, verdict
 from captum_iba.visualization.color import Scale, color_class, colors
+from captum_iba.visualization.colored_text import token_parts
 from captum_iba.visualization.drawable import Drawable, DrawableBits, DrawableScores, is_scores
 from captum_iba.visualization.pieces import (
     format_number,
@@ -23,7 +24,6 @@ from captum_iba.visualization.pieces import (
     layer_names,
     method_title,
     notes_of_beta,
-    token_parts,
     visible,
 )
 from captum_iba.visualization.sentences import findings, notes, preset_note, verdicts

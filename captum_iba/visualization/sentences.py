@@ -16,10 +16,8 @@ from captum_iba.visualization.check_sentences import (
     verdict,
 )
 from captum_iba.visualization.drawable import DrawableBits
-from captum_iba.visualization.pieces import (
-    NEUTRAL_TEXTS,
+from captum_iba.visualization.mask_sentences import (
     THESE_ALONE,
-    format_number,
     has_hardly_any_bits,
     is_improbable,
     is_lowered,
@@ -29,8 +27,8 @@ from captum_iba.visualization.pieces import (
     needs_hardly_anything,
     remark,
     through_the_mask,
-    visible,
 )
+from captum_iba.visualization.pieces import NEUTRAL_TEXTS, format_number, visible
 from captum_iba.visualization.words import (
     ALL_DELETED_ALONE,
     RankedWord,

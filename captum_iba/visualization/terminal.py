@@ -6,8 +6,8 @@ import unicodedata
 from typing import TYPE_CHECKING
 
 from captum_iba.visualization.color import LEVELS, palette
+from captum_iba.visualization.colored_text import token_parts
 from captum_iba.visualization.drawable import DrawableBits
-from captum_iba.visualization.pieces import token_parts
 
 if TYPE_CHECKING:
     from rich.console import Group

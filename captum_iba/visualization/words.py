@@ -11,15 +11,8 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from captum_iba.visualization.drawable import DrawableBits
-from captum_iba.visualization.pieces import (
-    COVERED,
-    NEUTRAL_TEXTS,
-    format_probability,
-    has_characters,
-    has_hardly_any_bits,
-    needs_hardly_anything,
-    visible,
-)
+from captum_iba.visualization.mask_sentences import has_hardly_any_bits, needs_hardly_anything
+from captum_iba.visualization.pieces import COVERED, NEUTRAL_TEXTS, format_probability, has_characters, visible
 
 ALL_DELETED_ALONE = 40
 """Number of words of a text up to which a check deletes every one alone."""

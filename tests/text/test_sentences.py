@@ -9,7 +9,7 @@ from captum_iba.demo import embedded_model_path, embedded_statistics
 from captum_iba.text import TextAttribution, TextExplainer
 from captum_iba.text.result import DeletionCheck
 from captum_iba.visualization import token_page
-from captum_iba.visualization.pieces import needs_hardly_anything, remark
+from captum_iba.visualization.mask_sentences import needs_hardly_anything, remark
 from captum_iba.visualization.sentences import findings
 from captum_iba.visualization.words import ranked_words
 from tests.visualization.examples import attribution

@@ -16,7 +16,7 @@ from captum_iba.text import TextAttribution, TextExplainer, explain_layers
 from captum_iba.text.bottleneck import MASK_LOST_PREDICTION
 from captum_iba.text.layers import find_blocks
 from captum_iba.visualization import token_map
-from captum_iba.visualization.pieces import HARDLY_ANYTHING, is_lost, lost_prediction
+from captum_iba.visualization.mask_sentences import HARDLY_ANYTHING, is_lost, lost_prediction
 from tests.visualization.examples import attribution
 
 from .conftest import build

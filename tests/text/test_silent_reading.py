@@ -16,7 +16,8 @@ from captum_iba.text.bottleneck import NEUTRAL_STATISTICS, tokens_with_bits
 from captum_iba.text.classifier import Classifier
 from captum_iba.text.encoding import encode
 from captum_iba.visualization import token_map
-from captum_iba.visualization.pieces import HARDLY_ANYTHING, full_color, parts
+from captum_iba.visualization.mask_sentences import HARDLY_ANYTHING
+from captum_iba.visualization.pieces import full_color, parts
 from captum_iba.visualization.words import ranked_words
 from tests.visualization.examples import attribution
 

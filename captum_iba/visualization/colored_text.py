@@ -1,0 +1,62 @@
+"""A text in parts on a scale of color, as templates and terminals draw it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from captum_iba.visualization.color import Scale, color_class
+from captum_iba.visualization.drawable import Drawable, is_scores
+from captum_iba.visualization.mask_sentences import needs_hardly_anything, remark
+from captum_iba.visualization.pieces import Part, format_number, parts, scale_of
+
+_LEADING = 3
+
+
+@dataclass(frozen=True)
+class TokenMap:
+    """A text in parts, in reading order, on a scale of color, as templates and terminals draw it."""
+
+    parts: tuple[Part, ...]
+    scale: Scale
+    is_bits: bool
+    hardly_anything: bool = False
+    remark: str = ""
+
+    def color(self, part: Part) -> str:
+        """Class of the style sheet that colors a part."""
+        level = self.level(part)
+        return "na" if level is None else color_class(level, self.scale.signed)
+
+    def level(self, part: Part) -> int | None:
+        """Step of the scale of a part, the lowest where the model needs hardly anything; None for NaN and infinity."""
+        return self.scale.level(0.0 if self.hardly_anything and math.isfinite(part.depth) else part.depth)
+
+    def label(self, part: Part) -> str:
+        """Number of a part with its unit; "n/a" where it is NaN or infinite."""
+        return f"{format_number(part.value)} bits" if self.is_bits else format_number(part.value, "score")
+
+    @property
+    def leading(self) -> list[tuple[str, str]]:
+        """The words with the largest numbers by magnitude, and these."""
+        words = [part for part in self.parts if part.kind == "word" and math.isfinite(part.value) and part.value]
+        ranked = sorted(words, key=lambda part: -abs(part.value))[:_LEADING]
+        return [(part.text, self.label(part).replace("-", "\u2212")) for part in ranked]
+
+    @property
+    def note(self) -> str:
+        """What a reader must know of a map without colors; empty otherwise."""
+        words = [part for part in self.parts if part.kind == "word"]
+        if not all(math.isfinite(part.value) for part in words):
+            return f"hatched words have no {'number of bits' if self.is_bits else 'score'} (NaN or infinite)"
+        if self.is_bits:
+            return self.remark
+        return "" if any(part.value for part in words) else "all scores are 0"
+
+
+def token_parts(attribution: Drawable, scale: Scale | None = None) -> TokenMap:
+    """The parts of an attribution on a scale, by default its own."""
+    drawn, scale = tuple(parts(attribution)), scale or scale_of(attribution)
+    if is_scores(attribution):
+        return TokenMap(drawn, scale, False)
+    return TokenMap(drawn, scale, True, needs_hardly_anything(attribution), remark(attribution))

@@ -1,0 +1,228 @@
+"""What the mask of an explanation says: whether it lost the prediction, and what average activations alone give."""
+
+from __future__ import annotations
+
+import math
+
+from captum_iba.visualization.drawable import Drawable, DrawableBits, is_scores
+from captum_iba.visualization.pieces import FLOORS, format_number, format_probability, largest, parts, scale_of
+
+THESE_ALONE = "with these bits alone"
+"""Begins what the model gives through the final mask."""
+HARDLY_ANYTHING = "The model needs hardly anything of this text."
+# A mask has lost a prediction with less than half of its probability, or a quarter of what the input adds to that
+# through a closed mask. Half of that, too, would take 1.62 in place of 1.38 runs per text of IMDB, for a worse order.
+_HALF, _QUARTER = 0.5, 0.25
+LARGE_DROP = 0.1
+"""Of a probability, by which the mask or a check contradicts that hardly anything is needed."""
+# Of a probability, and of it relative to the whole, by which a text adds next to nothing to a closed mask.
+_SMALL_DROP, _MOST = 0.05, 0.8
+_NOTICEABLE, _KEPT = 0.01, 0.005
+_DECREASED = 0.85  # of a probability: what a check finds is no small change
+RULED_OUT = 0.01
+"""Probability below which a class is next to nothing, and there is little to explain."""
+_IMPROBABLE = 0.05  # the same of a class that is not predicted
+_NEAR_FLOOR = 2  # floors above the floor
+_PARTS = 4  # ten floors that are more than a quarter of an open token are no small number of bits
+
+
+def needs_hardly_anything(attribution: Drawable) -> bool:
+    """Whether no word or token is far above the floor, and a closed mask gives the target not much less.
+
+    A check that finds much less probability without the leading words contradicts it.
+    """
+    if is_scores(attribution):
+        return has_hardly_any_bits(attribution)
+    if not _has_few_bits(attribution):
+        return False
+    closed = attribution.closed_probability
+    needs_none = closed is None or is_unexplained(attribution.target_probability, closed, few=True)
+    return not lost_prediction(attribution) and (needs_none or is_improbable(attribution))
+
+
+def _has_few_bits(attribution: DrawableBits) -> bool:
+    """Whether no word or token is far above the floor, and no check has found that the first words matter."""
+    check = attribution.check
+    matter = check is not None and check.without_leading < _DECREASED * check.probability
+    return has_hardly_any_bits(attribution) and not matter
+
+
+def lost_prediction(attribution: DrawableBits) -> bool:
+    """Whether the probability through the final mask is known, and the mask :func:`has lost it <is_lost>`."""
+    masked, closed = attribution.masked_probability, attribution.closed_probability
+    return masked is not None and is_lost(attribution.target_probability, masked, closed)
+
+
+def is_lost(probability: float, masked: float, closed: float | None = None) -> bool:
+    """Whether a mask has lost a prediction.
+
+    That is where through it a class has less than half of its probability, or where it is lower by more than 0.1 and
+    below one half in place of above, or has less than a quarter of what the input adds to that through a closed mask.
+
+    Examples::
+
+        >>> is_lost(0.95, 0.56, closed=0.55), is_lost(0.95, 0.56, closed=0.10)
+        (True, False)
+    """
+    if masked < _HALF * probability:
+        return True
+    if masked >= probability - LARGE_DROP:
+        return False
+    if masked < _HALF <= probability:
+        return True
+    return closed is not None and closed < probability and masked < closed + _QUARTER * (probability - closed)
+
+
+def is_improbable(attribution: DrawableBits) -> bool:
+    """Whether the target has so little probability with all words that there is little to explain."""
+    return is_little(attribution.target_probability, attribution.target_label == attribution.predicted_label)
+
+
+def is_little(probability: float, is_predicted: bool) -> bool:
+    """Whether a class has so little probability that there is little to explain; a predicted one below 1%."""
+    return probability < (RULED_OUT if is_predicted else _IMPROBABLE)
+
+
+def through_the_mask(attribution: DrawableBits) -> str:
+    """What the model gives through the final mask, and through a closed one; empty where that is not known."""
+    probability, masked = attribution.target_probability, attribution.masked_probability
+    closed = attribution.closed_probability
+    if masked is None:
+        return ""
+    through = f"{THESE_ALONE} {attribution.measured} is {format_probability(masked)}"
+    if closed is None:
+        return through
+    through += f", and without any {format_probability(closed)}"
+    if masked > max(probability, closed) + LARGE_DROP:
+        return f"{through}: what the mask removed lowers it"
+    if lost_prediction(attribution) or not keeps_little(probability, masked, closed):
+        return through
+    kept = "little" if masked > closed + _KEPT else "nothing"
+    return (
+        f"{through}: the bits keep {kept} of what the text adds, so they rank its words, but do not explain the "
+        "probability"
+    )
+
+
+def keeps_little(probability: float, masked: float, closed: float) -> bool:
+    """Whether a mask keeps less than a quarter of what an input adds to a closed one, where that is more than 0.05."""
+    return closed < probability - _SMALL_DROP and masked < closed + _QUARTER * (probability - closed)
+
+
+def remark(attribution: DrawableBits) -> str:
+    """A sentence on hardly any bits, or on a mask that has not closed or lost the prediction; empty for others."""
+    masked, through = attribution.masked_probability, through_the_mask(attribution)
+    probability, closed = attribution.target_probability, attribution.closed_probability
+    beta = attribution.settings.get("beta")
+    is_least = beta is not None and beta <= 1  # the default has tried no smaller one
+    if lost_prediction(attribution):
+        advice = (
+            f"Even beta {beta:g} keeps too little, so do not rely on the percentages; statistics from texts like this "
+            "may help."
+            if is_least
+            else "A smaller beta, or statistics from texts like this, help."
+        )
+        return f"The mask closes too much: {through}, and bits may be too few. {advice}"
+    if 0 < attribution.open_bits < _PARTS * attribution.unneeded_bits:
+        kept = f"{format_number(attribution.unneeded_bits)} of {format_number(attribution.open_bits)} bits"
+        return (
+            f"The mask has hardly closed: where only the information counts, a token keeps {kept}, so percentages say "
+            "little. More steps, or a larger beta, help."
+        )
+    few = _has_few_bits(attribution)
+    if masked is None:
+        return HARDLY_ANYTHING if few else ""
+    if is_improbable(attribution):
+        if closed is not None and lowers_it(probability, closed):
+            return unexplained(attribution.measured, "this text", probability, closed, "")
+        return "" if attribution.check is not None else f"The model gives {attribution.target_label} next to nothing."
+    if few and (masked < probability - LARGE_DROP or masked < _HALF <= probability):
+        advice = "" if is_least else " A smaller beta keeps more of them."
+        return f"Hardly any bits above the floor pass the mask: {through}.{advice}"
+    if few and closed is None:
+        return HARDLY_ANYTHING
+    if is_unexplained(probability, closed, few):
+        assert closed is not None
+        return _unexplained(attribution, closed, few)
+    if few and largest(tuple(parts(attribution))) < _NEAR_FLOOR * attribution.unneeded_bits:
+        floor = format_number(attribution.unneeded_bits)
+        return f"No word has clearly more bits than the floor, {floor} bits per token: the percentages say little."
+    return ""
+
+
+def _unexplained(attribution: DrawableBits, closed: float, few: bool) -> str:
+    """What is said where a closed mask gives the target (nearly) as much as the text; the check may say more."""
+    check, what = attribution.check, "this text"
+    least = math.inf
+    if check is not None:
+        tried = (check.without_leading, check.without_random, check.without_least, *check.without_each)
+        least = min(tried) / check.probability if check.probability > 0 else math.inf
+    follows = "the bits rank its words, but do not explain it"
+    if attribution.layer_index:
+        follows = (
+            "at this layer special tokens, which have no bottleneck, have read the other words already, and the mask "
+            "cannot tell which words are needed"
+        )
+    elif few:
+        follows = f"the model needs hardly anything of {what}"
+        if least < _DECREASED:
+            follows = "no word has many bits, and they do not explain it"
+    sentence = unexplained(attribution.measured, what, attribution.target_probability, closed, follows)
+    if least >= _DECREASED:
+        return sentence
+    how = "further" if lowers_it(attribution.target_probability, closed) else "all the same"
+    # Single words that raise it have a sentence of their own.
+    deleted = "the leading words" if check.without_leading < _DECREASED * check.probability else "some words"
+    raises = check.without_least > check.probability + LARGE_DROP
+    other = ", deleting those with the fewest bits raises it" if raises else ""
+    return f"{sentence} Deleting {deleted} lowers it {how}{other}: see the check."
+
+
+def is_unexplained(probability: float, closed: float | None, few: bool = False) -> bool:
+    """Whether a closed mask gives the target as much as the input does, less at most a fifth.
+
+    Unless ``few`` parts have bits, it is at most 0.05 less, too.
+    """
+    if closed is None or closed < _MOST * probability:
+        return False
+    return few or closed >= probability - _SMALL_DROP
+
+
+def lowers_it(probability: float, closed: float) -> bool:
+    """Whether an input lowers what average activations give, by more than 0.1 or from one half to below."""
+    return closed > probability + LARGE_DROP or closed >= _HALF > probability
+
+
+def is_lowered(attribution: DrawableBits) -> bool:
+    """Whether the text lowers what average activations give the target; False where that is not known."""
+    closed = attribution.closed_probability
+    return closed is not None and lowers_it(attribution.target_probability, closed)
+
+
+def unexplained(measured: str, what: str, probability: float, closed: float, follows: str) -> str:
+    """A sentence where average activations alone give the target (nearly) as much as the input.
+
+    Args:
+        measured (str): "the probability of positive".
+        what (str): "this text" or "this image".
+        probability, closed (float): With the input, and through a closed mask.
+        follows (str): What follows from it, where the input does not lower the probability.
+    """
+    alone = f"With average activations alone {measured} is {format_probability(closed)}"
+    given = format_probability(probability)
+    if lowers_it(probability, closed):
+        return f"{alone}, more than with {what} ({given}): {what} lowers it."
+    as_much = "nearly as much as" if closed >= probability - _SMALL_DROP else "not much less than"
+    if closed >= probability:
+        as_much = "more than" if closed > probability + _NOTICEABLE else "no less than"
+    return f"{alone}, {as_much} with {what} ({given}): {follows}."
+
+
+def has_hardly_any_bits(attribution: Drawable) -> bool:
+    """Whether no word or token is far above the floor.
+
+    That is not known where the floor itself is a large part of an open token: the optimization has not closed the mask.
+    """
+    if not is_scores(attribution) and 0 < attribution.open_bits < _PARTS * FLOORS * attribution.unneeded_bits:
+        return False
+    return largest(tuple(parts(attribution))) < scale_of(attribution).maximum
