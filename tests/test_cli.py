@@ -54,7 +54,7 @@ def start(*arguments, folder):
 def test_explains_a_text_with_the_embedded_model():
     done = run("explain", *QUICK, GOOD)
     assert done.exit_code == 0, done.output
-    assert done.stdout.startswith("positive 0.991 · imdb_bert\n" + GOOD + "\n")
+    assert done.stdout.startswith("positive 99.1% · imdb_bert\n" + GOOD + "\n")
     assert "layer 9 (bert.encoder.layer.8)" in done.stdout and "wonderful" in done.stdout
     assert "\x1b" not in done.output
     assert "statistics: those of the embedded model" in done.stderr
@@ -411,7 +411,7 @@ def test_demo_answers_first_and_folds_the_layers():
     done = run("demo")
     assert done.exit_code == 0, done.output
     first, _, report = done.stdout.rpartition("\n\n")
-    assert first.startswith("negative 0.") and "boring" in first and "Check: " in first
+    assert first.startswith("negative 88.7%") and "boring" in first and "Check: " in first
     path = Path(report.split()[-1])
     assert path == Path("captum-iba-demo.html").resolve()
     page = path.read_text(encoding="utf-8")

@@ -16,8 +16,8 @@ from captum_iba._files import write_text
 from captum_iba._ranking import estimated_effects, importance_of, leading_of, order_of, shares_above
 from captum_iba.attr.optimizer import AT_FLOOR
 from captum_iba.text.json_result import JsonResult
-from captum_iba.visualization.check_sentences import check_sentence
-from captum_iba.visualization.pieces import COVERED, format_number
+from captum_iba.visualization.check_sentences import CheckSentences
+from captum_iba.visualization.pieces import COVERED, format_number, format_probability
 from captum_iba.visualization.pieces import visible as with_symbols
 from captum_iba.visualization.sentences import NO_EFFECT
 from captum_iba.visualization.terminal import printable
@@ -29,6 +29,7 @@ TOLERANCE = 0.05
 
 SPEAKS_AGAINST, DEPENDS = "speaks against it", "depends on the other parts"
 
+_LONGEST_NAME = 24
 # Nats that a part which only the check removed needs for a line, where the others on the list have less.
 _NOTICEABLE = 0.1
 # Of the probability without parts at random: what is lower is clearly lower.
@@ -342,10 +343,8 @@ class GenerationAttribution(JsonResult):
             f"{printable(self.model)}: {_visible(self.explained)}" if self.model else _visible(self.explained),
             *([f"rather than: {_visible(self.contrast)}"] if self.contrast is not None else []),
             *([_CUT_OFF] if self.cut_off else []),
-            f"probability {'of the choice' if of_choice else 'per token'} {self.probability:.1%}; "
-            f"{format_number(self.total_bits)} bits in {len(self.parts)} "
-            f"part{'s' * (len(self.parts) != 1)} ({self.granularity}); with these bits alone "
-            f"{self.masked_probability:.1%}, without any {self.closed_probability:.1%}",
+            f"probability {'of the choice' if of_choice else 'per token'} {format_probability(self.probability)}",
+            *filter(None, [self.answer]),
         ]
         if not self.leading:
             lines.append("no part speaks for it" if self.shares.any() else "no part has bits above the floor")
@@ -359,12 +358,29 @@ class GenerationAttribution(JsonResult):
         lines += filter(None, [self.unlisted([part for part, _ in listed])])
         if width:
             lines.append(_legend(of_choice))
-        return "\n".join([*lines, *self.sentences])
+        lines += self.notes
+        lines.append(
+            f"with these bits alone {format_probability(self.masked_probability)}, "
+            f"without any {format_probability(self.closed_probability)} · {format_number(self.total_bits)} bits in "
+            f"{len(self.parts)} part{'s' * (len(self.parts) != 1)} ({self.granularity})"
+        )
+        return "\n".join(lines)
 
     @property
     def sentences(self) -> list[str]:
-        """What the page and ``print`` say of the check."""
-        return list(filter(None, [self.check_sentence(), self.missed_sentence()]))
+        """What the page and ``print`` say: the answer of the check first."""
+        return [*filter(None, [self.answer]), *self.notes]
+
+    @property
+    def answer(self) -> str:
+        """The probability without the leading parts, in words; empty without a check."""
+        return "" if self.check is None else self._check_sentences.answer
+
+    @property
+    def notes(self) -> list[str]:
+        """What is said of the check beside the answer: whether it confirms the leading parts."""
+        comparison = "" if self.check is None else self._check_sentences.comparison
+        return list(filter(None, [comparison, self.missed_sentence()]))
 
     def missed_sentence(self) -> str:
         """That the bits miss evidence, where the check finds it in the parts with the fewest bits; else empty."""
@@ -372,13 +388,19 @@ class GenerationAttribution(JsonResult):
             return ""
         return "The parts with the fewest bits matter more than others: the bits miss some of the evidence."
 
-    def check_sentence(self) -> str:
-        """The check by deletion in words."""
-        if self.check is None:
-            return ""
-        count = self.check.n_parts
-        can_contradict, of_all = bool(self.leading), count == len(self.parts)
-        return check_sentence(self.check, count, "the probability", "part", None, can_contradict, of_all)
+    @property
+    def _check_sentences(self) -> CheckSentences:
+        assert self.check is not None
+        deleted = [_visible(self.parts[i].text) for i in self._order[: self.check.n_parts]]
+        return CheckSentences(
+            self.check,
+            self.check.n_parts,
+            len(self.leading),
+            len(self.parts),
+            "the probability" if self.contrast is not None else "the probability per token",
+            "part",
+            deleted if max(map(len, deleted)) <= _LONGEST_NAME else (),
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """The result as plain Python for JSON, with the share and rank of each part, and the sentences."""

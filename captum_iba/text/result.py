@@ -21,11 +21,11 @@ from captum_iba.attr.optimizer import AT_FLOOR
 from captum_iba.text.encoding import join_words, scores_per_word
 from captum_iba.text.json_result import JsonResult, json_number, json_safe
 from captum_iba.text.target import TextTarget
-from captum_iba.visualization.check_sentences import verdict
 from captum_iba.visualization.mask_sentences import remark
-from captum_iba.visualization.pieces import has_characters
+from captum_iba.visualization.pieces import format_probability, has_characters
 from captum_iba.visualization.sentences import findings, notes, percentage_note, preset_note
 from captum_iba.visualization.terminal import printable
+from captum_iba.visualization.word_sentences import answer, verdict
 from captum_iba.visualization.words import counted, ranked_words, ranking, word_records
 
 if TYPE_CHECKING:
@@ -241,8 +241,8 @@ class TextAttribution(JsonResult):
 
     @property
     def sentences(self) -> list[str]:
-        """What pages and terminals say below the words: on the mask, repeats, near ties and the check."""
-        return [*filter(None, [remark(self)]), *notes(self)]
+        """What pages and terminals say: the answer of the check, and on the mask, repeats, near ties and the check."""
+        return [*filter(None, [answer(self), remark(self)]), *notes(self)]
 
     @property
     def ranked(self) -> tuple[Word, ...]:
@@ -324,8 +324,7 @@ class TextAttribution(JsonResult):
         leading, rest = ranked_words(self)
         if sentence := self.open_words:
             lines.append(printable(sentence))
-        if sentence := remark(self):
-            lines.append(sentence)
+        lines += map(printable, filter(None, [answer(self), remark(self)]))
         shown = leading[:_PRINTED_WORDS] or [word for word in rest if not word.is_zero][:_PRINTED_WITHOUT_LEADING]
         widest = max((word.share for word in shown), default=0.0) if leading else 1.0
         for word in shown:
@@ -339,7 +338,7 @@ class TextAttribution(JsonResult):
         if others := [*leading, *rest][len(shown) :]:
             share = f"{math.fsum(word.share for word in others):.1%}" if others[0].in_percent else "–"
             lines.append(f"{share:>6} in {counted(others, other=True)}")
-        lines += filter(None, [percentage_note(self), *map(printable, notes(self, len(shown)))])
+        lines += filter(None, [percentage_note(self), *map(printable, notes(self))])
         lines.append(
             f"{self.layer_label} · {preset_note(self)}, statistics of {self.statistics} · {self.total_bits:,.2f} bits"
         )
@@ -357,13 +356,14 @@ class TextAttribution(JsonResult):
 
     def headline(self) -> str:
         """One line: class, probability and model."""
-        parts = [f"{printable(self.target_label)} {self.target_probability:.3f}"]
+        parts = [f"{printable(self.target_label)} {format_probability(self.target_probability)}"]
         if self.explained is not None:
             if self.explained.kind == "value":
                 parts[0] = printable(self.target_label)
             parts.insert(0, printable(self.question))
         if self.target != self.predicted:
-            parts[-1] += f" (predicted: {printable(self.predicted_label)} {self.predicted_probability:.3f})"
+            predicted = f"{printable(self.predicted_label)} {format_probability(self.predicted_probability)}"
+            parts[-1] += f" (predicted: {predicted})"
         if self.model:
             parts.append(printable(self.model))
         return " · ".join(parts)

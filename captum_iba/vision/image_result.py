@@ -22,9 +22,9 @@ from captum_iba.vision.grids import resize_map
 from captum_iba.vision.images import Pixels, pixels_of_png, png_bytes
 from captum_iba.vision.layer_map import LayerMap
 from captum_iba.vision.regions import Regions, sum_per_region
-from captum_iba.visualization.check_sentences import check_sentence
+from captum_iba.visualization.check_sentences import CheckSentences
 from captum_iba.visualization.mask_sentences import LARGE_DROP, is_little, is_lost, is_unexplained, unexplained
-from captum_iba.visualization.pieces import COVERED, format_number
+from captum_iba.visualization.pieces import COVERED, format_number, format_probability
 from captum_iba.visualization.terminal import printable
 
 if TYPE_CHECKING:
@@ -238,7 +238,7 @@ class ImageAttribution(JsonResult):
         )
 
     def __str__(self) -> str:
-        lines = [self.headline()]
+        lines = [self.headline(), *filter(None, [self.answer()])]
         leading = self.leading
         if not leading:
             lines.append("no region has bits above the floor")
@@ -259,9 +259,9 @@ class ImageAttribution(JsonResult):
 
     def headline(self) -> str:
         """One line: image, class, probability and model."""
-        first = f"{printable(self.target_label)} {self.target_probability:.3f}"
+        first = f"{printable(self.target_label)} {format_probability(self.target_probability)}"
         if self.target != self.predicted:
-            first += f" (predicted: {printable(self.predicted_label)} {self.predicted_probability:.3f})"
+            first += f" (predicted: {printable(self.predicted_label)} {format_probability(self.predicted_probability)})"
         return " · ".join(filter(None, [printable(self.name), first, printable(self.model)]))
 
     def setting(self) -> str:
@@ -270,8 +270,8 @@ class ImageAttribution(JsonResult):
         layers = names[0] if len(names) == 1 else f"{len(names)} layers, {names[0]} to {names[-1]}"
         return (
             f"{printable(layers)} · {self.preset}, statistics of {self.statistics} · "
-            f"{format_number(self.total_bits)} bits; with these bits alone {self.masked_probability:.3f}, "
-            f"without any {self.closed_probability:.3f}"
+            f"{format_number(self.total_bits)} bits; with these bits alone "
+            f"{format_probability(self.masked_probability)}, without any {format_probability(self.closed_probability)}"
         )
 
     @property
@@ -323,21 +323,28 @@ class ImageAttribution(JsonResult):
         )
 
     def check_sentence(self) -> str:
-        """The check by removal in words; empty without one."""
+        """Whether the check by removal confirms the leading regions, in words; empty without one."""
         if self.check is None:
             return ""
-        what = f"the probability of {printable(self.target_label)}"
-        n_listed = len(self.leading)
-        said = check_sentence(
+        said = self._check_sentences.comparison
+        return " ".join(filter(None, [said, self._hidden_sentence(), self._least_sentence()]))
+
+    def answer(self) -> str:
+        """The probability without the leading regions, in words; empty without a check."""
+        return "" if self.check is None else self._check_sentences.answer
+
+    @property
+    def _check_sentences(self) -> CheckSentences:
+        assert self.check is not None
+        return CheckSentences(
             self.check,
             self.check.n_regions,
-            what,
+            len(self.leading),
+            self.n_regions,
+            f"the probability of {printable(self.target_label)}",
             "region",
-            n_listed or None,
-            can_contradict=bool(n_listed),
             is_improbable=self._is_improbable,
         )
-        return " ".join(filter(None, [said, self._hidden_sentence(), self._least_sentence()]))
 
     @property
     def _is_improbable(self) -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from captum_iba._files import write_text
-from captum_iba.visualization.check_sentences import VERDICTS, only_together, verdict
+from captum_iba.visualization.check_sentences import VERDICTS
 from captum_iba.visualization.color import Scale, color_class, colors
 from captum_iba.visualization.colored_text import token_parts
 from captum_iba.visualization.drawable import Drawable, DrawableBits, DrawableScores, is_scores
@@ -27,6 +27,7 @@ from captum_iba.visualization.pieces import (
     visible,
 )
 from captum_iba.visualization.sentences import findings, notes, preset_note, verdicts
+from captum_iba.visualization.word_sentences import answer, only_together, verdict
 from captum_iba.visualization.words import counted, ranked_words
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def _environment(package: str) -> Environment:
         number=format_number, probability=format_probability, visible=visible, sortable=_sortable
     )
     environment.filters.update(color_class=color_class, counted=counted)
-    environment.globals.update(color_rules=color_rules, notes=notes)
+    environment.globals.update(color_rules=color_rules, notes=notes, answer=answer)
     return environment
 
 

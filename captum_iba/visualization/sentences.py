@@ -5,16 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from captum_iba.visualization.check_sentences import (
-    VERDICTS,
-    check_notes,
-    has_other_order,
-    hidden_evidence,
-    least_effect,
-    named_words,
-    opposing,
-    verdict,
-)
+from captum_iba.visualization.check_sentences import VERDICTS
 from captum_iba.visualization.drawable import DrawableBits
 from captum_iba.visualization.mask_sentences import (
     THESE_ALONE,
@@ -29,6 +20,15 @@ from captum_iba.visualization.mask_sentences import (
     through_the_mask,
 )
 from captum_iba.visualization.pieces import NEUTRAL_TEXTS, format_number, visible
+from captum_iba.visualization.word_sentences import (
+    check_notes,
+    has_other_order,
+    hidden_evidence,
+    least_effect,
+    named_words,
+    opposing,
+    verdict,
+)
 from captum_iba.visualization.words import (
     ALL_DELETED_ALONE,
     RankedWord,
@@ -43,10 +43,10 @@ NO_EFFECT = 0.005
 """Effect of a part, in nats, that is shown as 0.00."""
 
 
-def notes(attribution: DrawableBits, listed: int | None = None) -> list[str]:
+def notes(attribution: DrawableBits) -> list[str]:
     """Sentences on doubts of the input, repeats, the check by deletion and the mask, as far as there are such.
 
-    ``listed`` is the number of words that the reader sees, by default all.
+    What comes first, above the words, is not among them: :func:`~captum_iba.visualization.word_sentences.answer`.
     """
     sentences = [sentence for sentence in (attribution.doubt, _unknown(attribution)) if sentence]
     if len(attribution.repeated_shares) and attribution.words:
@@ -70,7 +70,7 @@ def notes(attribution: DrawableBits, listed: int | None = None) -> list[str]:
             f"The text is long, and the statistics are those of {NEUTRAL_TEXTS}: with statistics of texts like yours "
             "(estimate_statistics, --statistics-from) another word may lead."
         )
-    sentences += check_notes(attribution, listed)
+    sentences += check_notes(attribution)
     through = through_the_mask(attribution)
     if through and THESE_ALONE not in remark(attribution):
         sentences.append(f"{through[0].upper()}{through[1:]}.")

@@ -233,7 +233,8 @@ def test_the_list_of_a_single_token_says_what_it_is(explainer):
 def test_json_has_shares_ranks_and_sentences(explainer):
     result = explainer.explain(PROMPT, RESPONSE, check=True, **QUICK)
     content = json.loads(result.to_json())
-    assert content["sentences"] == result.sentences and result.sentences[0].startswith("Check: ")
+    assert content["sentences"] == result.sentences and result.sentences[0] == result.answer
+    assert result.answer.startswith('Without "') and result.sentences[1].startswith("Check: ")
     ranked = sorted((part for part in content["parts"] if part["rank"]), key=lambda part: part["rank"])
     assert [(part["text"], part["share"]) for part in ranked] == [(part.text, share) for part, share in result.ranked]
     assert [part["speaks_against"] for part in content["parts"]] == [part.speaks_against for part in result.parts]

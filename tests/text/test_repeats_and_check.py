@@ -17,8 +17,8 @@ from captum_iba.text.deletion import keep_words, kept_in_check
 from captum_iba.text.result import DeletionCheck
 from captum_iba.text.statistics import GroupedStatistics
 from captum_iba.visualization import save_token_page, token_map, token_page
-from captum_iba.visualization.check_sentences import verdict
 from captum_iba.visualization.pieces import parts
+from captum_iba.visualization.word_sentences import verdict
 from captum_iba.visualization.words import nearly_tied, ranked_words
 from tests.visualization.examples import attribution
 
@@ -173,11 +173,19 @@ def test_the_check_runs_the_text_without_the_words(film_explainer):
     assert check.without_leading == pytest.approx(probability(order[: check.n_words]), abs=1e-5)
     assert check.without_least == pytest.approx(probability(order[-check.n_words :]), abs=1e-5)
     assert check.without_leading < check.without_random
-    sentence = (
-        f"Check: without the leading {check.n_words} words the probability of negative falls "
-        f"({check.probability:.1%} to {check.without_leading:.1%}); without {check.n_words} other words at random it is"
+    n, leading = check.n_words, [result.words[i].word for i in order[: check.n_words]]
+    assert n == 3
+    answer = (
+        f'Without "{leading[0]}", "{leading[1]}" and "{leading[2]}" the probability of negative falls from '
+        f"{check.probability:.1%} to {check.without_leading:.1%}, and the model predicts positive."
     )
-    assert sentence in str(result) and sentence in token_map(result) and sentence in token_page([result])
+    comparison = (
+        f"Check: the {n} leading words are confirmed. Without {n} other words at random the probability of negative is"
+    )
+    assert result.sentences[0] == answer and str(result).splitlines()[2] == answer
+    for sentence in (answer, comparison):
+        shown = [str(result), *(html.unescape(str(page)) for page in (token_map(result), token_page([result])))]
+        assert all(sentence in one for one in shown)
 
 
 def test_a_text_that_is_not_needed_is_checked_by_a_ninth_of_its_words(film_explainer):
@@ -242,16 +250,22 @@ def test_the_check_begins_with_what_the_leading_words_change(film_explainer):
     result = film_explainer.explain("The plot is dull and the acting is bad.")
     n = len(ranked_words(result)[0])
     said = checked(result, n, 0.9, 0.1, 0.95, 0.8)
-    assert "the probability of negative falls (90.0% to 10.0%); without" in said and "no more than" not in said
-    assert "confirm" not in said
-    assert "the probability of negative hardly changes (90.0% to 89.5%)" in checked(result, n, 0.9, 0.895, 0.9, 0.9)
+    assert "the probability of negative falls from 90.0% to 10.0%." in said and "no more than" not in said
+    assert f"the {n} leading words are confirmed. Without" in said
+    said = checked(result, n, 0.9, 0.895, 0.9, 0.9)
+    assert "the probability of negative hardly changes, from 90.0% to 89.5%" in said
+    assert "are not confirmed, because the model does not depend on them alone" in said
     said = checked(result, n, 0.9, 0.95, 0.9, 0.8)
-    assert (
-        "rises (90.0% to 95.0%)" in said
-        and "speak" not in said
-        and "lowers it no more than deleting other word" in said
-    )
-    assert f"leading 31 words ({n} of them listed) the" in checked(result, 31, 0.9, 0.1, 0.95, 0.8)
+    assert "rises from 90.0% to 95.0%" in said and "speak" not in said
+    assert "are not confirmed, because the probability rises without them." in said
+    said = checked(result, n, 0.9, 0.8, 0.7, 0.9)
+    assert "deleting them lowers the probability no more than deleting the 2 words with the fewest bits." in said
+    said = checked(result, n, 0.9, 0.8, 0.9, 0.9)
+    assert "are confirmed weakly, because most of the probability is left without them." in said
+    first = film_explainer.explain("Dull, bad, awful, boring, dreadful, terrible film.", target="negative", beta=0.1)
+    (_, second, third, *_) = ranked_words(first)[0]
+    said = checked(first, 5, 0.9, 0.1, 0.95, 0.8)
+    assert f'"{second.word}", "{third.word}" and 2 other leading words the probability of negative falls' in said
 
 
 def test_the_place_of_a_word_does_not_count_punctuation(film_explainer):
@@ -310,7 +324,7 @@ def test_a_class_that_is_not_predicted_is_improbable_below_5_percent(film_explai
     predicted = replace(result, check=check, target_probability=0.011)
     other = replace(predicted, target=1, target_label="positive")
     assert verdict(predicted) == "falls" and verdict(other) == ""
-    assert "With all words, too, the probability of positive is small" in str(other)
+    assert "the probability of positive falls from 1.1% to 0.7%. With all words, too, it is small" in str(other)
     assert "little probability" not in str(predicted)
 
 
@@ -318,14 +332,14 @@ def test_a_change_of_less_than_half_a_point_is_none_unless_a_quarter_is_lost(fil
     result = film_explainer.explain("The plot is dull and the acting is bad.")
     n = len(ranked_words(result)[0])
     for probability, without, said in (
-        (0.161, 0.158, "hardly changes"),
-        (0.161, 0.14, "falls a little"),
+        (0.161, 0.158, "hardly changes,"),
+        (0.161, 0.14, "falls a little,"),
         (0.012, 0.001, "falls"),
     ):
         check = DeletionCheck(n, probability, without, probability + 0.1, probability, 10)
         one = replace(result, check=check)
-        assert f"the probability of negative {said} (" in str(one)
-        assert one.verdict == {"hardly changes": "not confirmed"}.get(said, said)
+        assert f"the probability of negative {said} from" in str(one)
+        assert one.verdict == {"hardly changes,": "not confirmed"}.get(said, said.strip(","))
 
 
 def test_another_word_that_matters_most_alone_is_named(film_explainer):
@@ -337,16 +351,16 @@ def test_another_word_that_matters_most_alone_is_named(film_explainer):
         assert "the probability rises to 97.0%: together they may speak against negative" in said
         of_any = str(replace(result, check=DeletionCheck(n, 0.9, 0.1, 0.97, 0.96, 10, alone)))
         assert "speak against" not in of_any  # any words raise it
-        assert (f'"{second}" (' in said and "lowers the probability most, to 20.0%" in said) == named
+        assert (f'Deleted alone, "{second}" (' in said and "lowers the probability most, to 20.0%" in said) == named
         assert ("--repeats 5" in said) == named
     said = str(replace(result, check=DeletionCheck(n, 0.9, 0.1, 0.92, 0.8, 10, (0.2, *[0.91] * (n - 1)))))
-    assert f'"{second}" (' in said and ", to 91.0%) raise" in said and "speak against" not in said
+    assert "eleted alone" not in said and "speak against" not in said
     said = str(replace(result, check=DeletionCheck(n, 0.9, 0.1, 0.92, 0.8, 10, (0.2, *[0.5] * (n - 1)))))
-    assert "each deleted alone" not in said
+    assert "eleted alone" not in said
     said = str(replace(result, check=DeletionCheck(n, 0.9, 0.1, 0.92, 0.8, 10, (0.9,) * n)))
     assert (
         f"Deleted alone, none of the {n} leading words lowers the probability by more than 1% of its value; together "
-        "they lower the probability." in said
+        "they lower it." in said
     )
     # Of three words that lead, the check may delete two, at most half of all: "all 2" were said to be these.
     many = film_explainer.explain("Boring, awful, dreadful film.", target="negative", beta=0.1)
@@ -354,20 +368,13 @@ def test_another_word_that_matters_most_alone_is_named(film_explainer):
     assert n_many > 2
     fewer = str(replace(many, check=DeletionCheck(2, 0.9, 0.1, 0.9, 0.9, 10, (0.9,) * n_many)))
     assert (
-        f"none of the {n_many} listed words lowers the probability by more than 1% of its value; the first 2 together "
-        "lower the probability."
+        f"none of the {n_many} leading words lowers the probability by more than 1% of its value; the first 2 together "
+        "lower it."
         in fewer
-        and f"without the first 2 of the {n_many} listed words the probability" in fewer
+        and f"Check: the first 2 of the {n_many} leading words are confirmed." in fewer
     )
     said = str(replace(result, check=DeletionCheck(n, 0.6, 0.9, 0.62, 0.6, 10, (0.75,) * n)))
-    assert (
-        "lowers the probability by more than 1% of its value: " in said
-        and said.count(", to 75.0%)") == n
-        and " raise the probability." in said
-        and "together" not in said
-    )
-    said = str(replace(result, check=DeletionCheck(n, 0.9, 0.1, 0.92, 0.8, 10, (0.2, *[0.899] * (n - 1)))))
-    assert " the probability by less than 1% of its value." in said
+    assert "lowers the probability by more than 1% of its value." in said and "together" not in said
 
 
 def test_words_with_few_bits_that_matter_when_deleted_alone_are_named():
@@ -416,7 +423,7 @@ def test_a_check_deletes_punctuation_last(film_explainer):
     assert check.without_least == pytest.approx(without_words, abs=1e-5)
     assert check.n_random == 1  # two words are two others
     result = film_explainer.explain("A dull, boring film.", check=True, beta=0.1)
-    assert "; without the 2 other words it is" in str(result) and "mean of" not in str(result)
+    assert "Without the 2 other words the probability" in str(result) and "mean of" not in str(result)
 
 
 def test_words_that_are_nearly_tied_are_named():
@@ -456,8 +463,8 @@ def test_a_page_of_several_texts_says_what_their_checks_confirm(film_explainer):
 
 def test_the_check_of_one_word_compares_with_nothing(film_explainer):
     result = film_explainer.explain("dreadful", check=True)
-    (said,) = [line for line in str(result).splitlines() if line.startswith("Check:")]
-    assert said.startswith("Check: without the word the probability of negative falls (") and "random" not in said
+    assert result.sentences[0].startswith('Without "dreadful" the probability of negative falls from ')
+    assert "Check:" not in str(result) and "random" not in str(result)
     assert verdict(result) == ""
 
 

@@ -107,7 +107,7 @@ def test_an_order_in_which_the_last_words_matter_more_is_not_confirmed():
     for least, said in ((0.12, "not confirmed"), (0.93, "falls")):
         one = replace(result, check=DeletionCheck(1, 0.94, 0.7, least, 0.8, 10))
         assert one.verdict == said
-        told = "no more than deleting the word with the fewest bits: the check does not confirm the leading word."
+        told = "because deleting it lowers the probability no more than deleting the word with the fewest bits."
         assert (told in str(one)) is (least == 0.12)
 
 
@@ -115,14 +115,14 @@ def test_a_word_that_lowers_it_more_than_all_together_is_named():
     """Without two words .815 became .808, and without the first of them alone .143: no sentence said so."""
     result = attribution("a b c d", bits=[50.0, 60.0, 2.0, 2.0], unneeded_bits=1.0, open_bits=200.0)
     one = replace(result, check=DeletionCheck(2, 0.815, 0.608, 0.8, 0.81, 10, (0.143, 0.8, 0.81, 0.81)))
-    assert '"b" (word 2, to 14.3%) lowers the probability more than all of them together' in str(one)
+    assert 'Deleted alone, "b" (word 2) lowers the probability more than all 2 together, to 14.3%.' in str(one)
     # Together they did not lower it at all: the word that does alone is named.
     one = replace(result, check=DeletionCheck(2, 0.815, 0.9, 0.8, 0.81, 10, (0.143, 0.7, 0.81, 0.81)))
-    assert "together" not in str(one) and '"b" (word 2, to 14.3%) lowers the probability' in str(one)
+    assert "together" not in str(one) and 'Deleted alone, "b" (word 2) lowers the probability, to 14.3%.' in str(one)
     # The check deletes half of the words at most, though more may lead.
     three = attribution("a b c d", bits=[50.0, 60.0, 50.0, 2.0], unneeded_bits=1.0, open_bits=200.0)
     one = replace(three, check=DeletionCheck(2, 0.815, 0.608, 0.8, 0.81, 10, (0.143, 0.8, 0.81, 0.81)))
-    assert '"b" (word 2, to 14.3%) lowers the probability more than the first 2 together' in str(one)
+    assert '"b" (word 2) lowers the probability more than the first 2 together, to 14.3%.' in str(one)
 
 
 def test_bits_near_the_floor_say_little():
@@ -208,7 +208,7 @@ def test_a_word_that_speaks_against_the_class_is_named():
         ),
         (
             (0.05, 0.05, 0.03, 0.06),
-            "the probability of positive is small: there is little to explain.",
+            "With all words, too, it is small: there is little to explain.",
         ),
     ):
         one = replace(result, check=DeletionCheck(1, 0.04, 0.09, 0.06, 0.2, 10, alone))
@@ -221,7 +221,7 @@ def test_a_word_that_speaks_against_the_class_is_named():
         'Without "not" (word 4, 90.0%) or "gets" (word 2, 75.0%) alone the probability of positive rises: each'
         in str(one)
     )
-    assert "Without the leading word the model predicts negative." in str(one)
+    assert "to 20.0%, and the model predicts negative." in str(one)
 
 
 def test_deleting_words_is_not_said_to_lower_what_it_raises():
@@ -256,14 +256,14 @@ def test_one_meaning_of_leading_beside_a_check(film_explainer):
     """A check deleted one of 9 words, where hardly any bits led nothing, and then two words were said to lead."""
     result = attribution("a b c d e f", bits=[4.0, 3.0, 3.0, 2.0, 2.0, 2.0], **FEW, target_probability=0.9)
     one = replace(result, check=DeletionCheck(1, 0.9, 0.2, 0.9, 0.9, 10, (0.2, 0.8, 0.9, 0.9, 0.9, 0.9)))
-    assert len(ranked_words(one)[0]) == 1 and "without the leading word the probability" in str(one)
+    assert len(ranked_words(one)[0]) == 1 and "the leading word is confirmed" in str(one)
     # A word in the list is not among those with the fewest bits.
     every = attribution("a b c", bits=[40.0, 39.0, 38.0], **FEW, target_probability=0.9)
     one = replace(every, check=DeletionCheck(1, 0.9, 0.2, 0.9, 0.3, 10, (0.2, 0.9, 0.3)))
-    assert "fewest bits (" not in str(one) and "without the first of the 3 listed words" in str(one)
+    assert "fewest bits (" not in str(one) and "the first of the 3 leading words is confirmed" in str(one)
     # Where there is one other set, it is named once.
     two = replace(every, check=DeletionCheck(1, 0.9, 0.2, 0.9, 0.9, 1))
-    assert "without the other word it is 90.0%." in str(two)
+    assert "Without the other word the probability of positive is 90.0%." in str(two)
     long = film_explainer.explain("A dull film about a man and a plot. " * 6, check=True)
     said = str(long)
     assert "The text is long: its other" in said and "words and marks were not all deleted one by one." in said
@@ -282,7 +282,10 @@ def test_a_table_shows_the_first_words_and_folds_long_texts(film_explainer):
     assert second.index("<details>") < second.index('class="map"')
     hidden = replace(results[0], check=DeletionCheck(1, 0.9, 0.2, 0.9, 0.9, 10, (0.2, 0.1, 0.9, 0.9)))
     assert "<mark>hidden evidence</mark>" in token_page([hidden, results[1]])
-    assert '<p class="first">' in token_page([results[1]]) and '<p class="first">' not in token_page([results[0]])
+    # Alone on a page, the answer of the check stands there, and without a check the first words.
+    for one, said in ((results[1], False), (replace(results[1], check=None), True), (results[0], False)):
+        assert ('<p class="first">' in token_page([one])) is said
+        assert ('<p class="answer" dir="auto">Without ' in token_page([one])) is (one.check is not None)
 
 
 def test_a_mask_that_keeps_little_does_not_explain_the_probability():
@@ -302,7 +305,7 @@ def test_a_text_that_lowers_an_improbable_class_is_said_to():
     one = attribution("a b", bits=[30.0, 2.0], **few, masked_probability=0.795, closed_probability=0.824, check=check)
     assert "is 82.4%, more than with this text (4.0%): this text lowers it." in str(one)
     assert "there is little to explain" not in str(one)
-    assert "With all words, too, the probability of positive is small." in str(one)
+    assert "from 4.0% to 3.7%. With all words, too, it is small." in str(one)
     low = replace(one, masked_probability=0.05, closed_probability=0.05)
     assert "there is little to explain" in str(low) and "this text lowers it" not in str(low)
 

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from captum_iba import cli
 from captum_iba.text import TextExplainer, explain_layers
 from captum_iba.text.head_targets import predicted_entities
-from captum_iba.visualization.check_sentences import verdict
 from captum_iba.visualization.sentences import notes
+from captum_iba.visualization.word_sentences import verdict
 
 from .conftest import built
 from .test_heads import QUICK, TEXT

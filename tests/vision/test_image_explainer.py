@@ -134,7 +134,7 @@ def test_the_check_is_that_of_images_without_regions(explainer, cnn, images):
         expected = cnn(image[None]).softmax(-1)[0, result.target]
     assert result.check.without_leading == pytest.approx(float(expected), rel=1e-4)
     assert result.check.probability == pytest.approx(result.target_probability, rel=1e-4)
-    assert "Check: without the " in str(result)
+    assert "Check: the " in str(result)
 
 
 def test_a_lost_prediction_is_tried_again_with_a_smaller_beta(cnn):

@@ -56,9 +56,12 @@ def test_regions_whose_removal_does_not_lower_the_probability():
 
 def test_as_text():
     text = str(image_attribution())
-    assert text.startswith("photo.png · dog 0.900 · cnn")
+    assert text.startswith(
+        "photo.png · dog 90.0% · cnn\n"
+        "Without the first of the 2 leading regions the probability of dog falls from 90.0% to 30.0%."
+    )
     assert "decrease  40.0%  without it  70.0%   41.4% of the bits  rows 4 to 7, columns 4 to 7" in text
-    assert "Check: without the first of the 2 listed regions the probability of dog falls (90.0% to 30.0%)" in text
+    assert "Check: the first of the 2 leading regions is confirmed. Without another region at random the" in text
     assert "layer3 · default, statistics of a dataset of 1,000 positions" in text
     assert "dog 0.900" in repr(image_attribution())
 
@@ -267,8 +270,8 @@ def test_regions_with_the_fewest_bits_that_matter_are_told():
         told = "Without the region with the fewest bits the probability falls, too: the model needs more than its"
         assert (told in one.check_sentence()) is said
     ruled_out = replace(result.check, probability=1e-9, without_leading=1e-12)
-    said = replace(result, target_probability=1e-9, check=ruled_out).check_sentence()
+    said = replace(result, target_probability=1e-9, check=ruled_out).answer()
     assert (
-        said == "Check: with all regions, too, the probability of dog is next to nothing (less than 0.0001%): there is "
-        "little to explain."
+        said == "With all regions, too, the probability of dog is next to nothing (less than 0.0001%): there is little "
+        "to explain."
     )

@@ -1,0 +1,241 @@
+"""What a check by deletion says of a text, in words: of its leading words together, and of single words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from captum_iba.visualization.check_sentences import MOST, MUCH, SAME, VERDICTS, CheckSentences, confirms, fraction_left
+from captum_iba.visualization.drawable import DrawableBits
+from captum_iba.visualization.mask_sentences import LARGE_DROP, is_improbable, is_lowered
+from captum_iba.visualization.pieces import format_probability, visible
+from captum_iba.visualization.words import (
+    ALL_DELETED_ALONE,
+    RankedWord,
+    has_neutral_statistics,
+    least_words,
+    place_in_texts,
+    ranked_words,
+    ranking,
+    word_places,
+)
+
+_MOST_OPPONENTS, _MOST_OPPOSING, _NAMED, _NOTICEABLE = 5, 3, 5, 0.03
+_SMALL = 0.05  # of a probability: a smaller decrease is no evidence that bits miss
+
+
+def answer(attribution: DrawableBits) -> str:
+    """The answer that a check gives: what the model predicts without the leading words; empty without a check.
+
+    Of a class that is not predicted it is which words speak against it, where some do.
+    """
+    if attribution.check is None:
+        return ""
+    is_predicted = attribution.target_label == attribution.predicted_label
+    against = "" if is_predicted else _against(attribution)
+    return against or _check_sentences(attribution).answer
+
+
+def check_notes(attribution: DrawableBits) -> list[str]:
+    """Sentences on the check of a text beside its answer; empty without a check."""
+    if attribution.check is None:
+        return []
+    said, against = _check_sentences(attribution), _against(attribution)
+    first = [said.answer, said.comparison] if answer(attribution) == against else [said.comparison, against]
+    further = (_alone, hidden_evidence, _without_least, _not_tried)
+    return [sentence for sentence in (*first, *(say(attribution) for say in further)) if sentence]
+
+
+def _check_sentences(attribution: DrawableBits) -> CheckSentences:
+    check, deletable = attribution.check, _deletable(attribution)
+    decision = check.decision if attribution.target_label == attribution.predicted_label else ""
+    predicts = "still predicts" if decision == attribution.predicted_label else "predicts"
+    return CheckSentences(
+        check,
+        check.n_words,
+        len(ranked_words(attribution)[0]),
+        len(deletable),
+        attribution.measured,
+        names=[visible(attribution.words[i].word) for i in deletable[: check.n_words]],
+        is_improbable=is_improbable(attribution),
+        is_opposed=bool(opposing(attribution)) or is_lowered(attribution),
+        then=f"{predicts} {decision}" if decision else "",
+    )
+
+
+def verdict(attribution: DrawableBits) -> str:
+    """One of :data:`VERDICTS`; empty where a check says nothing of the order.
+
+    That is where there is none, where no word leads or all are deleted, and for a class of little probability.
+    """
+    check = attribution.check
+    if check is None or is_improbable(attribution) or not ranked_words(attribution)[0]:
+        return ""
+    if check.n_words == len(_deletable(attribution)):
+        return ""
+    left = fraction_left(check)
+    if not confirms(check) or left > SAME:
+        return VERDICTS[2]
+    return VERDICTS[1] if left > MOST else VERDICTS[0]
+
+
+def only_together(attribution: DrawableBits) -> bool:
+    """Whether the probability falls without the leading words, and without none of them alone."""
+    leading = [row for row in ranked_words(attribution)[0] if row.alone]
+    falls = verdict(attribution) in VERDICTS[:2]
+    all_tried = len(leading) == len(ranked_words(attribution)[0]) > 1
+    return falls and all_tried and sum(map(len, _without_effect_alone(attribution))) == len(leading)
+
+
+def _alone(attribution: DrawableBits) -> str:
+    """That no leading word lowers the probability alone, or that another than the first lowers it most."""
+    check, every = attribution.check, ranked_words(attribution)[0]
+    leading = [row for row in every if row.alone]
+    if len(leading) < 2:  # of one the check has said it
+        return ""
+    falls = check.without_leading < SAME * check.probability
+    if sum(map(len, _without_effect_alone(attribution))) == len(leading):
+        number = f"{'first ' * (len(leading) < len(every))}{len(leading)} leading words"
+        # More may lead than the check deletes, and more may be deleted than were tried alone.
+        several = f"{'all' if check.n_words > len(leading) else 'the first'} {check.n_words} together"
+        together = f"; {'together they' if len(leading) == check.n_words else several} lower it" if falls else ""
+        return f"Deleted alone, none of the {number} lowers the probability by more than 1% of its value{together}."
+    strongest = min(leading, key=lambda row: row.without)
+    if falls and strongest.without <= MUCH * check.without_leading:
+        most = f" more than {'all' if check.n_words >= len(every) else 'the first'} {check.n_words} together"
+    elif has_other_order(attribution):
+        most = " most"
+    elif not falls and strongest.without <= MUCH * check.probability:
+        most = ""
+    else:
+        return ""
+    to = format_probability(strongest.without)
+    sentence = f"Deleted alone, {named_words([strongest])} lowers the probability{most}, to {to}."
+    if strongest.without <= MOST * leading[0].without and not len(attribution.repeated_shares):
+        sentence += (
+            " Statistics of texts like yours (estimate_statistics, --statistics-from) can give another order."
+            if has_neutral_statistics(attribution)
+            else " With repeats (repeats=5, --repeats 5) you see whether their order depends on the statistics."
+        )
+    return sentence
+
+
+def has_other_order(attribution: DrawableBits) -> bool:
+    """Whether another leading word than the first lowers the probability most when it is deleted alone."""
+    leading, check = [row for row in ranked_words(attribution)[0] if row.alone], attribution.check
+    if check is None or len(leading) < 2:
+        return False
+    return bool(min(row.without for row in leading) <= min(MOST * leading[0].without, SAME * check.probability))
+
+
+def _without_effect_alone(attribution: DrawableBits) -> tuple[list[RankedWord], list[RankedWord]]:
+    """The leading words that raise the probability when they are deleted alone, and those that hardly change it."""
+    leading = [row for row in ranked_words(attribution)[0] if row.alone]
+    kept = [row for row in leading if row.without >= SAME * attribution.check.probability]
+    raising = [row for row in kept if row.without > attribution.check.probability / SAME]
+    return raising, [row for row in kept if row not in raising]
+
+
+def opposing(attribution: DrawableBits) -> list[RankedWord]:
+    """Words without which alone the probability is higher by more than 0.1, the most first, as far as a check tried."""
+    check = attribution.check
+    rows = [row for of in ranked_words(attribution) for row in of if row.alone]
+    raising = [row for row in rows if check is not None and row.without > check.probability + LARGE_DROP]
+    return sorted(raising, key=lambda row: -row.without)
+
+
+def _against(attribution: DrawableBits) -> str:
+    """Words that speak against the target, whether they lead or not."""
+    every = opposing(attribution)
+    if not every:
+        return ""
+    # Those that lead first: they are in the list.
+    leading = {row.place for row in ranked_words(attribution)[0]}
+    every = sorted(every, key=lambda row: row.place not in leading)
+    rows, label = every[:_MOST_OPPOSING], attribution.target_label
+    if len(every) == 1:
+        (row,) = rows
+        rises = f"{attribution.measured} rises to {format_probability(row.without)}"
+        return f'Without "{row.word}" ({row.place}) alone {rises}: "{row.word}" may speak against {label}.'
+    named = [f'"{row.word}" ({row.place}, {format_probability(row.without)})' for row in rows]
+    if more := len(every) - len(rows):
+        named.append("another" if more == 1 else f"one of {more} others")
+    without = f"{', '.join(named[:-1])} or {named[-1]}"
+    return f"Without {without} alone {attribution.measured} rises: each may speak against {label}."
+
+
+def hidden_evidence(attribution: DrawableBits) -> str:
+    """Words that do not lead, and without which alone much of the probability is lost; of short texts all are tried."""
+    leading, others = ranked_words(attribution)
+    # The check has said what happens without those that it deletes first.
+    tried = [row for row in (*leading, *others) if row.alone][attribution.check.n_words :]
+    most = min(MUCH * attribution.check.probability, attribution.check.probability - _SMALL)
+    hidden = [row for row in tried if row in others and row.without <= most]
+    if not hidden or is_improbable(attribution):
+        return ""
+    hidden = sorted(hidden, key=lambda row: row.without)
+    has, lower = ("has", "lowers") if len(hidden) == 1 else ("have", "lower")
+    return (
+        f"{named_words(hidden, 'to')} {has} fewer bits, and {lower} the probability by more than a quarter of its "
+        "value when deleted alone: the bits do not show all the evidence."
+    )
+
+
+def least_effect(attribution: DrawableBits) -> str:
+    """Whether the probability "rises" or "falls" without the words with the fewest bits, where that says something."""
+    check = attribution.check
+    if check is None:
+        return ""
+    # Deletion of any words can raise it.
+    rises = check.without_least >= max(check.probability, check.without_random) + _NOTICEABLE
+    falls = check.without_least <= MOST * check.probability and not is_improbable(attribution)
+    deletable = _deletable(attribution)
+    numbers = least_words(attribution, deletable, check.n_words)
+    if not (rises or falls) or not numbers or check.n_words == len(deletable):
+        return ""
+    leading = {row.place for row in ranked_words(attribution)[0]}
+    if not leading.isdisjoint(word_places(attribution)[i] for i in numbers):
+        return ""  # with few words some of them lead, too
+    return "rises" if rises else "falls"
+
+
+def _without_least(attribution: DrawableBits) -> str:
+    """What it means if the words with the fewest bits raise the probability, or lower it, when they are deleted."""
+    check, effect = attribution.check, least_effect(attribution)
+    numbers = least_words(attribution, _deletable(attribution), check.n_words)
+    said = opposing(attribution) if effect == "rises" else len(numbers) == 1 and hidden_evidence(attribution)
+    if not effect or said:  # of single words it has been said
+        return ""
+    least = [attribution.words[i].word for i in numbers]
+    named = ", ".join(f'"{visible(word)}"' for word in least[::-1][:_MOST_OPPONENTS])
+    more = ", …" if len(least) > _MOST_OPPONENTS else ""
+    words_with_fewest = f"the word{'s' * (len(least) > 1)} with the fewest bits ({named}{more})"
+    if effect == "falls":
+        their = "their" if len(least) > 1 else "its"
+        return f"Without {words_with_fewest} it falls, too: the model needs more than {their} bits say."
+    rises_to = f"the probability rises to {format_probability(check.without_least)}"
+    together = "together they may speak" if len(least) > 1 else f'"{visible(least[0])}" may speak'
+    return f"Without {words_with_fewest} {rises_to}: {together} against {attribution.target_label}."
+
+
+def _not_tried(attribution: DrawableBits) -> str:
+    """That words which do not lead were not deleted alone, of a text of many words."""
+    n_words, check = len(_deletable(attribution)), attribution.check
+    if n_words <= ALL_DELETED_ALONE:
+        return ""
+    n_others = n_words - max(len(check.without_each), check.n_words)
+    return f"The text is long: its other {n_others:,} words and marks were not all deleted one by one."
+
+
+def _deletable(attribution: DrawableBits) -> list[int]:
+    """Numbers of the words that a check can delete, most bits first: what is explained is never deleted."""
+    about, words = attribution.explained, attribution.words
+    return [i for i in ranking(attribution) if about is None or not about.holds(*place_in_texts(words[i]))]
+
+
+def named_words(rows: Sequence[RankedWord], to: str = "") -> str:
+    """Words with their places, and with the probability without each alone after ``to``."""
+    words = ", ".join(
+        f'"{row.word}" ({row.place}{f", {to} {format_probability(row.without)}" if to else ""})'
+        for row in rows[:_NAMED]
+    )
+    return words if len(rows) <= _NAMED else f"{words} and {len(rows) - _NAMED} more"
