@@ -44,11 +44,12 @@ NO_EFFECT = 0.005
 
 
 def notes(attribution: DrawableBits) -> list[str]:
-    """Sentences on doubts of the input, repeats, the check by deletion and the mask, as far as there are such.
+    """Sentences on doubts of the input, the check by deletion, repeats and the mask, as far as there are such.
 
     What comes first, above the words, is not among them: :func:`~captum_iba.visualization.word_sentences.answer`.
     """
     sentences = [sentence for sentence in (attribution.doubt, _unknown(attribution)) if sentence]
+    sentences += check_notes(attribution)
     if len(attribution.repeated_shares) and attribution.words:
         some_tied = any(row.tied for row in ranked_words(attribution)[0])
         tied = "≈: the order with a neighbor in the list differs between them" if some_tied else ""
@@ -70,7 +71,6 @@ def notes(attribution: DrawableBits) -> list[str]:
             f"The text is long, and the statistics are those of {NEUTRAL_TEXTS}: with statistics of texts like yours "
             "(estimate_statistics, --statistics-from) another word may lead."
         )
-    sentences += check_notes(attribution)
     through = through_the_mask(attribution)
     if through and THESE_ALONE not in remark(attribution):
         sentences.append(f"{through[0].upper()}{through[1:]}.")
