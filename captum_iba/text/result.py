@@ -233,7 +233,7 @@ class TextAttribution(JsonResult):
 
     @property
     def verdict(self) -> str:
-        """What the check says of the order: "falls", "falls a little" or "not confirmed"; empty where it says nothing.
+        """What the check says: "confirmed", "weakly confirmed" or "not confirmed"; empty where it says nothing.
 
         It is about the probability without the leading words (:attr:`check`).
         """

@@ -14,8 +14,9 @@ SAME, MOST, MUCH = 0.99, 0.85, 0.75
 _SMALLEST = 0.005  # of a probability: a smaller change is none, unless a quarter of it is lost
 _NAMED = 3
 
-VERDICTS = ("falls", "falls a little", "not confirmed")
-"""What the probability does without the leading words: the last, no more than without others, or not by 1%."""
+VERDICTS = ("confirmed", "weakly confirmed", "not confirmed")
+"""What a check says of the leading words: without them the probability falls by more than 15% of its value, by less, or
+by no more than 1% or than without others."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,8 @@ class CheckSentences:
         """Whether the check confirms the leading words, and the probability without others; empty without others."""
         if self.n_deleted == self.n_words or (self.is_improbable and self.check.probability < RULED_OUT):
             return ""
-        said = self._verdict
+        why = f", because {self._why}" if self._why else ""
+        said = f"{self._which} {self.verdict}{why}" if self.verdict else ""
         others = f"ithout {self._at_random} {self.measured} is {format_probability(self.check.without_random)}"
         if self.check.n_random > 1:
             others += f" (mean of {self.check.n_random})"
@@ -92,32 +94,49 @@ class CheckSentences:
         return f"Check: {said}. W{others}." if said else f"Check: w{others}."
 
     @property
-    def _verdict(self) -> str:
-        """Whether the leading words are confirmed; empty where the check says nothing of that."""
-        if not self.n_leading or self.is_improbable:
+    def verdict(self) -> str:
+        """One of :data:`VERDICTS`; empty where the check says nothing of the leading words.
+
+        That is where none leads or all words are deleted, and for a class of little probability.
+        """
+        if not self.n_leading or self.is_improbable or self.n_deleted == self.n_words:
             return ""
+        left = fraction_left(self.check)
+        if left > SAME or not self._is_least:
+            return VERDICTS[2]
+        return VERDICTS[1] if left > MOST else VERDICTS[0]
+
+    @property
+    def _is_least(self) -> bool:
+        """Whether the probability is lower without the leading words than without others, at random or the least."""
+        return self.check.without_leading < min(self.check.without_random, self.check.without_least)
+
+    @property
+    def _which(self) -> str:
         one = self.n_deleted == 1
         which = f"the {self._several('leading {}s')}"
         if self.n_deleted < self.n_leading:
             which = f"the first {'' if one else f'{self.n_deleted} '}of the {self.n_leading} leading {self.noun}s"
-        are, them = ("is", "it") if one else ("are", "them")
-        left = fraction_left(self.check)
+        return f"{which} {'is' if one else 'are'}"
+
+    @property
+    def _why(self) -> str:
+        """Why the leading words are not, or weakly, confirmed; empty where they are confirmed."""
+        them, left = "it" if self.n_deleted == 1 else "them", fraction_left(self.check)
+        if self.verdict == VERDICTS[0]:
+            return ""
+        if self.verdict == VERDICTS[1]:
+            return f"most of the probability is left without {them}"
         if left >= 1 / SAME:
-            return f"{which} {are} not confirmed, because the probability rises without {them}"
-        if not confirms(self.check):
+            return f"the probability rises without {them}"
+        if not self._is_least:
             others = self._at_random
             if self.check.without_leading < self.check.without_random:
                 others = f"the {self._several('{}s with the fewest bits')}"
-            why = f"deleting {them} lowers the probability no more than deleting {others}"
-            return f"{which} {are} not confirmed, because {why}"
-        if left > SAME:
-            why = f"the model does not depend on {them} alone"
-            if self.n_deleted < self.n_leading:
-                why = f"at most half of all {self.noun}s are deleted, and the model does not need these"
-            return f"{which} {are} not confirmed, because {why}"
-        if left > MOST:
-            return f"{which} {are} confirmed weakly, because most of the probability is left without {them}"
-        return f"{which} {are} confirmed"
+            return f"deleting {them} lowers the probability no more than deleting {others}"
+        if self.n_deleted < self.n_leading:
+            return f"at most half of all {self.noun}s are deleted, and the model does not need these"
+        return f"the model does not depend on {them} alone"
 
     @property
     def _deleted(self) -> str:
@@ -158,8 +177,3 @@ def fraction_left(check: DrawableCheck) -> float:
     left = check.without_leading / check.probability
     is_small = abs(check.without_leading - check.probability) < _SMALLEST and left > MUCH
     return 1.0 if is_small else left
-
-
-def confirms(check: DrawableCheck) -> bool:
-    """Whether the probability is lower without the leading words than without others, at random or the least."""
-    return check.without_leading < min(check.without_random, check.without_least)

@@ -157,11 +157,9 @@ def verdicts(attributions: Sequence[DrawableBits]) -> str:
     counts = Counter(map(verdict, attributions))
     if (n_judged := len(attributions) - counts[""]) < 2:
         return ""
-    falls, little, not_confirmed = (counts[said] for said in VERDICTS)
     lost = sum(map(lost_prediction, attributions))
     unexplained = lost + sum(map(_is_unexplained, attributions))
-    said = [(falls, "confirmed in"), (little, "weakly confirmed in"), (not_confirmed, "not confirmed in")]
-    of_texts = ", ".join(f"{text} {count}" for count, text in said if count)
+    of_texts = ", ".join(f"{said} in {counts[said]}" for said in VERDICTS if counts[said])
     sentences = [f"Check of {n_judged} texts: the leading words are {of_texts}."]
     if counts[""]:
         sentences.append(f"Of {counts['']} more the check says nothing of the order.")

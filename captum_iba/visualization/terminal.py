@@ -40,8 +40,8 @@ def terminal_text(attribution: DrawableBits) -> Group:
 
         >>> from rich.console import Console
         >>> Console(no_color=True, width=40).print(terminal_text(result))  # doctest: +ELLIPSIS, +NORMALIZE_WHITESPACE
-        positive 0.750
-        [CLS] a film
+        positive 75.0%
+         [CLS] a film
         ...
     """
     # Not at the top: figures do without rich.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from captum_iba.visualization.check_sentences import MOST, MUCH, SAME, VERDICTS, CheckSentences, confirms, fraction_left
+from captum_iba.visualization.check_sentences import MOST, MUCH, SAME, VERDICTS, CheckSentences
 from captum_iba.visualization.drawable import DrawableBits
 from captum_iba.visualization.mask_sentences import LARGE_DROP, is_improbable, is_lowered
 from captum_iba.visualization.pieces import format_probability, visible
@@ -63,19 +63,8 @@ def _check_sentences(attribution: DrawableBits) -> CheckSentences:
 
 
 def verdict(attribution: DrawableBits) -> str:
-    """One of :data:`VERDICTS`; empty where a check says nothing of the order.
-
-    That is where there is none, where no word leads or all are deleted, and for a class of little probability.
-    """
-    check = attribution.check
-    if check is None or is_improbable(attribution) or not ranked_words(attribution)[0]:
-        return ""
-    if check.n_words == len(_deletable(attribution)):
-        return ""
-    left = fraction_left(check)
-    if not confirms(check) or left > SAME:
-        return VERDICTS[2]
-    return VERDICTS[1] if left > MOST else VERDICTS[0]
+    """What a check says of the leading words, one of ``VERDICTS``; empty where it says nothing or there is none."""
+    return "" if attribution.check is None else _check_sentences(attribution).verdict
 
 
 def only_together(attribution: DrawableBits) -> bool:

@@ -261,7 +261,7 @@ def test_the_check_begins_with_what_the_leading_words_change(film_explainer):
     said = checked(result, n, 0.9, 0.8, 0.7, 0.9)
     assert "deleting them lowers the probability no more than deleting the 2 words with the fewest bits." in said
     said = checked(result, n, 0.9, 0.8, 0.9, 0.9)
-    assert "are confirmed weakly, because most of the probability is left without them." in said
+    assert "are weakly confirmed, because most of the probability is left without them." in said
     first = film_explainer.explain("Dull, bad, awful, boring, dreadful, terrible film.", target="negative", beta=0.1)
     (_, second, third, *_) = ranked_words(first)[0]
     said = checked(first, 5, 0.9, 0.1, 0.95, 0.8)
@@ -323,7 +323,7 @@ def test_a_class_that_is_not_predicted_is_improbable_below_5_percent(film_explai
     check = DeletionCheck(n, 0.011, 0.007, 0.011, 0.011, 10)
     predicted = replace(result, check=check, target_probability=0.011)
     other = replace(predicted, target=1, target_label="positive")
-    assert verdict(predicted) == "falls" and verdict(other) == ""
+    assert verdict(predicted) == "confirmed" and verdict(other) == ""
     assert "the probability of positive falls from 1.1% to 0.7%. With all words, too, it is small" in str(other)
     assert "little probability" not in str(predicted)
 
@@ -339,7 +339,8 @@ def test_a_change_of_less_than_half_a_point_is_none_unless_a_quarter_is_lost(fil
         check = DeletionCheck(n, probability, without, probability + 0.1, probability, 10)
         one = replace(result, check=check)
         assert f"the probability of negative {said} from" in str(one)
-        assert one.verdict == {"hardly changes,": "not confirmed"}.get(said, said.strip(","))
+        verdicts = {"hardly changes,": "not confirmed", "falls a little,": "weakly confirmed", "falls": "confirmed"}
+        assert one.verdict == verdicts[said]
 
 
 def test_another_word_that_matters_most_alone_is_named(film_explainer):
@@ -446,7 +447,7 @@ def test_a_page_of_several_texts_says_what_their_checks_confirm(film_explainer):
     n = [len(ranked_words(result)[0]) for result in results]
     checks = [DeletionCheck(n[i], 0.9, leading, 0.91, 0.89, 10) for i, leading in enumerate((0.2, 0.8, 0.895))]
     results = [replace(result, check=check) for result, check in zip(results, checks, strict=True)]
-    assert [verdict(result) for result in results] == ["falls", "falls a little", "not confirmed"]
+    assert [verdict(result) for result in results] == ["confirmed", "weakly confirmed", "not confirmed"]
     page = token_page(results)
     assert "Check of 3 texts: the leading words are confirmed in 1, weakly confirmed in 1, not confirmed in 1." in page
     assert [f'data-head="without leading words" data-value="{value}"' in page for value in (0, 1, 2)] == [True] * 3
@@ -455,7 +456,9 @@ def test_a_page_of_several_texts_says_what_their_checks_confirm(film_explainer):
     # Where no leading word lowers it alone, the table says that they do so together.
     assert "only together" not in page
     alone = replace(checks[0], without_each=(0.9,) * n[0])
-    assert n[0] > 1 and "falls, only together</span>" in token_page([replace(results[0], check=alone), *results[1:]])
+    assert n[0] > 1 and "confirmed, only together</span>" in token_page(
+        [replace(results[0], check=alone), *results[1:]]
+    )
     ruled_out = DeletionCheck(n[0], 0.001, 0.0005, 0.001, 0.001, 10)
     page = token_page([*results, replace(results[0], check=ruled_out, target_probability=0.001)])
     assert "Of 1 more the check says nothing of the order." in page and ">–</td>" in page
