@@ -17,6 +17,7 @@ from captum_iba._ranking import estimated_effects, importance_of, leading_of, or
 from captum_iba.attr.optimizer import AT_FLOOR
 from captum_iba.text.json_result import JsonResult
 from captum_iba.visualization.check_sentences import CheckSentences
+from captum_iba.visualization.mask_sentences import is_lost, is_unexplained, of_mask, unexplained
 from captum_iba.visualization.pieces import COVERED, format_number, format_probability
 from captum_iba.visualization.pieces import visible as with_symbols
 from captum_iba.visualization.sentences import NO_EFFECT
@@ -29,35 +30,37 @@ TOLERANCE = 0.05
 
 SPEAKS_AGAINST, DEPENDS = "speaks against it", "depends on the other parts"
 
-_LONGEST_NAME = 24
+_LONGEST_NAME, _NAMED = 24, 3
+_RISES = 0.03  # of a probability: without the parts with the fewest bits
 # Nats that a part which only the check removed needs for a line, where the others on the list have less.
 _NOTICEABLE = 0.1
 # Of the probability without parts at random: what is lower is clearly lower.
 _CLEARLY = 0.85
 
 
-def label_of(alone: float, after: float) -> str:
+def label_of(alone: float, after: float | None = None) -> str:
     """What the removal of a part says of it: it speaks against the response, depends on the other parts, or neither.
 
-    It speaks against the response if the mean of both decreases is negative, as it is shown with two digits, and
-    neither is above :data:`TOLERANCE`. It depends on the other parts if one removal lowers the log-probability by more
-    than that, and the other raises it by more.
+    It speaks against the response if its removal raises the log-probability by more than :data:`TOLERANCE`, on average
+    where it was removed both ways, and neither removal lowers it by more than that. It depends on the other parts if
+    one removal lowers it by more than that, and the other raises it by more.
 
     Args:
         alone (float): Decrease in the log-probability, or the log-odds, without the part alone.
-        after (float): The same without the part, after the other measured parts.
+        after (float, optional): The same without the part, after the other measured parts. Default: None, not measured.
 
     Returns:
         str: :data:`SPEAKS_AGAINST`, :data:`DEPENDS`, or "".
 
     Examples::
 
-        >>> label_of(-1.11, 0.02), label_of(-1.11, 0.38), label_of(-0.02, 3.93)
-        ('speaks against it', 'depends on the other parts', '')
+        >>> label_of(-1.11, 0.02), label_of(-1.11, 0.38), label_of(-0.02, -0.1), label_of(-0.3)
+        ('speaks against it', 'depends on the other parts', '', 'speaks against it')
     """
-    if max(alone, after) > TOLERANCE:
-        return DEPENDS if min(alone, after) < -TOLERANCE else ""
-    return SPEAKS_AGAINST if (alone + after) / 2 < -NO_EFFECT else ""
+    both = (alone,) if after is None else (alone, after)
+    if max(both) > TOLERANCE:
+        return DEPENDS if min(both) < -TOLERANCE else ""
+    return SPEAKS_AGAINST if sum(both) / len(both) < -TOLERANCE else ""
 
 
 @dataclass(frozen=True)
@@ -96,12 +99,8 @@ class PromptPart:
 
     @property
     def label(self) -> str:
-        """What both removals say of it (``label_of``); empty where it was not removed both ways."""
-        return (
-            ""
-            if self.effect_alone is None or (after := self.effect_after) is None
-            else label_of(self.effect_alone, after)
-        )
+        """What its removals say of it (``label_of``); empty where it was not removed."""
+        return "" if self.effect_alone is None else label_of(self.effect_alone, self.effect_after)
 
     @property
     def speaks_against(self) -> bool:
@@ -343,7 +342,7 @@ class GenerationAttribution(JsonResult):
             f"{printable(self.model)}: {_visible(self.explained)}" if self.model else _visible(self.explained),
             *([f"rather than: {_visible(self.contrast)}"] if self.contrast is not None else []),
             *([_CUT_OFF] if self.cut_off else []),
-            f"probability {'of the choice' if of_choice else 'per token'} {format_probability(self.probability)}",
+            f"{self.measured.removeprefix('the ')} {format_probability(self.probability)}",
             *filter(None, [self.answer]),
         ]
         if not self.leading:
@@ -358,13 +357,8 @@ class GenerationAttribution(JsonResult):
         lines += filter(None, [self.unlisted([part for part, _ in listed])])
         if width:
             lines.append(_legend(of_choice))
-        lines += self.notes
-        lines.append(
-            f"with these bits alone {format_probability(self.masked_probability)}, "
-            f"without any {format_probability(self.closed_probability)} · {format_number(self.total_bits)} bits in "
-            f"{len(self.parts)} part{'s' * (len(self.parts) != 1)} ({self.granularity})"
-        )
-        return "\n".join(lines)
+        in_parts = f"{len(self.parts)} part{'s' * (len(self.parts) != 1)} ({self.granularity})"
+        return "\n".join([*lines, *self.notes, f"{format_number(self.total_bits)} bits in {in_parts}"])
 
     @property
     def sentences(self) -> list[str]:
@@ -378,15 +372,44 @@ class GenerationAttribution(JsonResult):
 
     @property
     def notes(self) -> list[str]:
-        """What is said of the check beside the answer: whether it confirms the leading parts."""
+        """What is said beside the answer: whether the check confirms the leading parts, and what the mask keeps."""
         comparison = "" if self.check is None else self._check_sentences.comparison
-        return list(filter(None, [comparison, self.missed_sentence()]))
+        return list(filter(None, [comparison, self._least_sentence(), self._mask_sentence()]))
 
-    def missed_sentence(self) -> str:
-        """That the bits miss evidence, where the check finds it in the parts with the fewest bits; else empty."""
-        if self.check is None or self.check.without_least >= _CLEARLY * self.check.without_random:
+    def _least_sentence(self) -> str:
+        """What the parts with the fewest bits say, where the check finds that they matter; else empty."""
+        check = self.check
+        if check is None or check.n_parts == len(self.parts):
             return ""
-        return "The parts with the fewest bits matter more than others: the bits miss some of the evidence."
+        if check.without_least < _CLEARLY * check.without_random:
+            return "The parts with the fewest bits matter more than others: the bits miss some of the evidence."
+        if check.without_least < max(check.probability, check.without_random) + _RISES:
+            return ""
+        deleted = {*self._order[: check.n_parts].tolist()}
+        by_bits = [i for i in np.lexsort((-self.bits, -self.shares)).tolist() if i not in deleted]
+        names = [f'"{_visible(self.parts[i].text)}"' for i in by_bits[-check.n_parts :]][::-1]
+        named = f"{', '.join(names[:_NAMED])}{', …' if len(names) > _NAMED else ''}"
+        part, they = ("parts", "they") if len(names) > 1 else ("part", "it")
+        return (
+            f"Without the {part} with the fewest bits ({named}) {self.measured} rises to "
+            f"{format_probability(check.without_least)}: {they} may speak against the response."
+        )
+
+    def _mask_sentence(self) -> str:
+        """What the model gives through the mask, and that the bits do not explain it where that is so."""
+        probability, masked, closed = self.probability, self.masked_probability, self.closed_probability
+        through = of_mask(self.measured, probability, masked, closed, "prompt")
+        if is_lost(probability, masked, closed):
+            return f"The mask closes too much: {through}, and bits may be too few. A smaller beta helps."
+        if not is_unexplained(probability, closed):
+            return f"{through[0].upper()}{through[1:]}."
+        follows = "the bits rank the parts, but do not explain the response"
+        return unexplained(self.measured, "this prompt", probability, closed, follows, "Without any bits of the parts")
+
+    @property
+    def measured(self) -> str:
+        """What the probabilities are of: "the probability per token", or of the choice with ``contrast``."""
+        return f"the probability {'per token' if self.contrast is None else 'of the choice'}"
 
     @property
     def _check_sentences(self) -> CheckSentences:
@@ -397,7 +420,7 @@ class GenerationAttribution(JsonResult):
             self.check.n_parts,
             len(self.leading),
             len(self.parts),
-            "the probability" if self.contrast is not None else "the probability per token",
+            self.measured,
             "part",
             deleted if max(map(len, deleted)) <= _LONGEST_NAME else (),
         )

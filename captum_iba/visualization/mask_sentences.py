@@ -23,6 +23,7 @@ RULED_OUT = 0.01
 """Probability below which a class is next to nothing, and there is little to explain."""
 _IMPROBABLE = 0.05  # the same of a class that is not predicted
 _NEAR_FLOOR = 2  # floors above the floor
+_PARTS_OF = {"text": "words", "prompt": "parts"}
 _PARTS = 4  # ten floors that are more than a quarter of an open token are no small number of bits
 
 
@@ -85,22 +86,40 @@ def is_little(probability: float, is_predicted: bool) -> bool:
 
 def through_the_mask(attribution: DrawableBits) -> str:
     """What the model gives through the final mask, and through a closed one; empty where that is not known."""
-    probability, masked = attribution.target_probability, attribution.masked_probability
-    closed = attribution.closed_probability
+    masked, closed = attribution.masked_probability, attribution.closed_probability
     if masked is None:
         return ""
-    through = f"{THESE_ALONE} {attribution.measured} is {format_probability(masked)}"
     if closed is None:
-        return through
+        return f"{THESE_ALONE} {attribution.measured} is {format_probability(masked)}"
+    return of_mask(attribution.measured, attribution.target_probability, masked, closed)
+
+
+def of_mask(measured: str, probability: float, masked: float, closed: float, what: str = "text") -> str:
+    """What the model gives through a mask, and through a closed one, and whether the bits keep what the input adds.
+
+    Args:
+        measured (str): "the probability of positive".
+        probability, masked, closed (float): With the input, through the mask, and through a closed one.
+        what (str): The input. Default: "text".
+
+    Returns:
+        str: A clause that begins with :data:`THESE_ALONE`.
+
+    Examples::
+
+        >>> of_mask("the probability", 0.9, 0.8, 0.1)
+        'with these bits alone the probability is 80.0%, and without any 10.0%'
+    """
+    through = f"{THESE_ALONE} {measured} is {format_probability(masked)}"
     through += f", and without any {format_probability(closed)}"
     if masked > max(probability, closed) + LARGE_DROP:
         return f"{through}: what the mask removed lowers it"
-    if lost_prediction(attribution) or not keeps_little(probability, masked, closed):
+    if is_lost(probability, masked, closed) or not keeps_little(probability, masked, closed):
         return through
     kept = "little" if masked > closed + _KEPT else "nothing"
     return (
-        f"{through}: the bits keep {kept} of what the text adds, so they rank its words, but do not explain the "
-        "probability"
+        f"{through}: the bits keep {kept} of what the {what} adds, so they rank its {_PARTS_OF[what]}, but do not "
+        "explain the probability"
     )
 
 
@@ -199,7 +218,14 @@ def is_lowered(attribution: DrawableBits) -> bool:
     return closed is not None and lowers_it(attribution.target_probability, closed)
 
 
-def unexplained(measured: str, what: str, probability: float, closed: float, follows: str) -> str:
+def unexplained(
+    measured: str,
+    what: str,
+    probability: float,
+    closed: float,
+    follows: str,
+    alone: str = "With average activations alone",
+) -> str:
     """A sentence where average activations alone give the target (nearly) as much as the input.
 
     Args:
@@ -207,8 +233,9 @@ def unexplained(measured: str, what: str, probability: float, closed: float, fol
         what (str): "this text" or "this image".
         probability, closed (float): With the input, and through a closed mask.
         follows (str): What follows from it, where the input does not lower the probability.
+        alone (str): What the model has then.
     """
-    alone = f"With average activations alone {measured} is {format_probability(closed)}"
+    alone = f"{alone} {measured} is {format_probability(closed)}"
     given = format_probability(probability)
     if lowers_it(probability, closed):
         return f"{alone}, more than with {what} ({given}): {what} lowers it."
