@@ -41,11 +41,23 @@ def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
         raise ValueError(f"{name} is {value!r}, expected one of {', '.join(choices)}")
 
 
+def kind_of(value: Any) -> str:
+    """The type of a value in an error message, with its article.
+
+    Examples::
+
+        >>> kind_of(3), kind_of("3"), kind_of(None)
+        ('an int', 'a str', 'None')
+    """
+    name = type(value).__name__
+    return "None" if value is None else f"an {name}" if name[0].lower() in "aeiou" else f"a {name}"
+
+
 def as_tensors(inputs: Any) -> tuple[Tensor, ...]:
     """Inputs of a model, a tensor or a tuple of them, as a tuple."""
     tensors = inputs if isinstance(inputs, tuple) else (inputs,)
     if not tensors or not all(isinstance(tensor, Tensor) for tensor in tensors):
-        raise TypeError(f"inputs is a {type(inputs).__name__}, expected a tensor or a tuple of tensors")
+        raise TypeError(f"inputs is {kind_of(inputs)}, expected a tensor or a tuple of tensors")
     return tensors
 
 

@@ -95,10 +95,10 @@ def test_rows_of_a_table_have_their_ids(language_model):
     [
         ([{"text": "a"}], [], "has no column 'prompt' or 'messages'; name it by --prompt-column: 'text'"),
         ([{"prompt": "a"}], ["--prompt-column", "q"], "--prompt-column: prompts.jsonl has no column 'q'"),
-        ([{"prompt": 7}], [], "line 1 has a int, expected a text, or a list of chat messages"),
+        ([{"prompt": 7}], [], "line 1 has an int, expected a text, or a list of chat messages"),
         ([{"prompt": "the film"}, {"prompt": " "}], [], "the prompt of line 2 is empty; leave the row out"),
         ([{"prompt": "a", "response": "b"}], ["--response", "c"], "--response: the responses are in the file already"),
-        ([{"messages": [{"role": "user", "content": 7}]}], [], "the content of message 0 is a int, expected a string"),
+        ([{"messages": [{"role": "user", "content": 7}]}], [], "the content of message 0 is an int, expected a string"),
     ],
 )
 def test_tables_of_prompts_that_cannot_be_read(language_model, rows, arguments, says):

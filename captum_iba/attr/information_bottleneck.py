@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from captum_iba._checks import check_integer, per_layer
+from captum_iba._checks import check_integer, kind_of, per_layer
 from captum_iba._compat import LayerAttribution, ModuleOrModuleList, NoiseTunnel, TargetType, log_usage, progress
 from captum_iba._warnings import warn_user
 from captum_iba.attr._model.hooks import hook_points
@@ -284,13 +284,13 @@ def _one_per_layer(
         return [None] * n_layers
     if not isinstance(statistics, (FeatureStatistics, list, tuple)):
         raise TypeError(
-            f"statistics is a {type(statistics).__name__}, expected FeatureStatistics or a list, one per layer; "
+            f"statistics is {kind_of(statistics)}, expected FeatureStatistics or a list, one per layer; "
             "FeatureStatistics.load(path) reads a file"
         )
     listed = [statistics] if isinstance(statistics, FeatureStatistics) else statistics
     entries = per_layer("statistics", listed, n_layers)
     if wrong := [entry for entry in entries if not isinstance(entry, (FeatureStatistics, type(None)))]:
-        raise TypeError(f"statistics holds a {type(wrong[0]).__name__}, expected FeatureStatistics per layer")
+        raise TypeError(f"statistics holds {kind_of(wrong[0])}, expected FeatureStatistics per layer")
     return entries
 
 
@@ -299,7 +299,7 @@ def _usable_mask(name: str, mask: Tensor | None, rows: int) -> Tensor | None:
     if mask is None:
         return None
     if not isinstance(mask, Tensor):
-        raise TypeError(f"{name} is a {type(mask).__name__}, expected a tensor")
+        raise TypeError(f"{name} is {kind_of(mask)}, expected a tensor")
     if mask.ndim and mask.shape[0] not in (1, rows):
         raise ValueError(
             f"{name} has the shape {tuple(mask.shape)}, expected one that broadcasts, aligned on the left, to the "

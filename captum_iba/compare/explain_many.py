@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from captum_iba._checks import check_integer
+from captum_iba._checks import check_integer, kind_of
 from captum_iba._compat import progress
 from captum_iba._files import write_text
 from captum_iba._warnings import warn_user
@@ -346,7 +346,7 @@ def _as_json(value: Any) -> Any:
     if isinstance(value, (np.generic, Path)):
         return str(value)
     raise TypeError(
-        f"keep is given, and a setting has a {type(value).__name__}, which does not tell results of another one apart; "
+        f"keep is given, and a setting has {kind_of(value)}, which does not tell results of another one apart; "
         "expected numbers, strings, and lists and dictionaries of them"
     )
 

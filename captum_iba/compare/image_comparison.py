@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from captum_iba._checks import kind_of
 from captum_iba._compat import progress
 from captum_iba.attr._model.guard import ModuleGuard
 from captum_iba.compare.kept_rows import KeptRows, RowTable, chosen_methods, counted_passes, finite_or_none
@@ -133,7 +134,7 @@ def compare_images(
         [(0, 'ig', 16), (0, 'random', 16), (1, 'ig', 16), (1, 'random', 16)]
     """
     if not isinstance(model, nn.Module):
-        raise TypeError(f"model is a {type(model).__name__}, expected a torch.nn.Module")
+        raise TypeError(f"model is {kind_of(model)}, expected a torch.nn.Module")
     functions = chosen_methods(methods, {name: method.function for name, method in IMAGE_METHODS.items()})
     check_images("images", images)
     if regions is None:

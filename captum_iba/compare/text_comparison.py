@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from captum_iba._checks import check_integer
+from captum_iba._checks import check_integer, kind_of
 from captum_iba._compat import progress
 from captum_iba.attr._model.guard import ModuleGuard
 from captum_iba.compare.kept_rows import KeptRows, RowTable, chosen_methods, counted_passes, finite_or_none
@@ -126,7 +126,7 @@ def compare_texts(
         [(0, 'iba', 4), (0, 'random', 4), (1, 'iba', 4), (1, 'random', 4)]
     """
     if not isinstance(explainer, TextExplainer):
-        raise TypeError(f"explainer is a {type(explainer).__name__}, expected a TextExplainer")
+        raise TypeError(f"explainer is {kind_of(explainer)}, expected a TextExplainer")
     if isinstance(texts, str):
         raise TypeError("texts is one string, expected a sequence of strings")
     names = [methods] if isinstance(methods, str) else list(methods)

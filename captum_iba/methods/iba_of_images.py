@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from captum_iba._checks import kind_of
 from captum_iba.methods.image_methods import ImageTask
 from captum_iba.vision import ImageExplainer
 
@@ -26,7 +27,7 @@ def iba_of_images(task: ImageTask, explainer: ImageExplainer | None = None, **se
     """
     if explainer is None:
         if not isinstance(task.model, nn.Module):
-            raise ValueError(f"model is a {type(task.model).__name__}, expected a torch.nn.Module for a bottleneck")
+            raise ValueError(f"model is {kind_of(task.model)}, expected a torch.nn.Module for a bottleneck")
         explainer = ImageExplainer(task.model)
     results = explainer.explain(
         task.images,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 import torch
 from torch import Tensor
 
-from captum_iba._checks import as_tensors, check_choice, check_integer
+from captum_iba._checks import as_tensors, check_choice, check_integer, kind_of
 from captum_iba._warnings import warn_user
 from captum_iba.metrics.perturbations import BaselineValue, Delete, MaskOut, Perturbation
 from captum_iba.metrics.removal import (
@@ -372,7 +372,7 @@ class PerturbedRows:
                 output = self.forward_func(*self.forward_args(part))
                 guard.restore_state()  # no pass depends on those before it
                 if not isinstance(output, Tensor):
-                    raise TypeError(f"forward_func returns a {type(output).__name__}, expected a tensor of logits")
+                    raise TypeError(f"forward_func returns {kind_of(output)}, expected a tensor of logits")
                 if output.ndim != 2 or len(output) != len(part) or output.shape[1] < 2:
                     shape = tuple(output.shape)
                     raise ValueError(f"forward_func returns the shape {shape}, expected ({len(part)}, C) with C > 1")

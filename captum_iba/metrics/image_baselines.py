@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import conv2d, pad
 
-from captum_iba._checks import check_integer, check_number
+from captum_iba._checks import check_integer, check_number, kind_of
 
 
 def tiles(
@@ -123,7 +123,7 @@ def blurred(images: Tensor, sigma: float | None = None) -> Tensor:
 def check_images(name: str, images: Tensor) -> None:
     """ValueError unless these are images (B, C, H, W), at least one, of floating-point numbers."""
     if not isinstance(images, Tensor):
-        raise TypeError(f"{name} is a {type(images).__name__}, expected a tensor (B, C, H, W)")
+        raise TypeError(f"{name} is {kind_of(images)}, expected a tensor (B, C, H, W)")
     if images.ndim != 4 or not images.is_floating_point() or 0 in images.shape:
         raise ValueError(
             f"{name} has the shape {tuple(images.shape)} and the type {images.dtype}, expected floating-point images "

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from captum_iba._checks import check_integer
+from captum_iba._checks import check_integer, kind_of
 from captum_iba._warnings import warn_user
 from captum_iba.attr.settings import PRESETS, BottleneckSettings, SettingsOverrides, resolve_settings
 
@@ -40,9 +40,7 @@ def check_texts(texts: Any, pairs: Any = None, labels: Sequence[str] = ()) -> tu
                 raise ValueError(f"{name} {blank_text(text)}, expected some text")
         return first, [None] * len(first)
     if isinstance(texts, str) != isinstance(pairs, str):
-        raise TypeError(
-            f"pairs is a {type(pairs).__name__}, expected a string for one text, and a list of strings for a list"
-        )
+        raise TypeError(f"pairs is {kind_of(pairs)}, expected a string for one text, and a list of strings for a list")
     second = _strings(pairs, "pairs")
     if len(second) != len(first):
         raise ValueError(f"pairs has {len(second)} entries, expected one for each of the {len(first)} texts")
@@ -91,7 +89,7 @@ def _strings(values: Any, name: str) -> list[str]:
     # A table gives the names of its columns, and a set has no order.
     no_list = isinstance(values, (bytes, Mapping, set, frozenset)) or hasattr(values, "columns")
     if no_list or not hasattr(values, "__iter__"):
-        raise TypeError(f"{name} is a {type(values).__name__}, expected a string or a list of strings")
+        raise TypeError(f"{name} is {kind_of(values)}, expected a string or a list of strings")
     # Of a column of NumPy, too, results have plain strings.
     every = [values] if isinstance(values, str) else values
     strings = [str(value) if isinstance(value, str) else value for value in every]
@@ -100,7 +98,7 @@ def _strings(values: Any, name: str) -> list[str]:
     for i, value in enumerate(strings):
         if not isinstance(value, str):
             hint = "; the second texts of pairs go into pairs" if isinstance(value, (tuple, list)) else ""
-            raise TypeError(f"{name}[{i}] is a {type(value).__name__}, expected a string{hint}")
+            raise TypeError(f"{name}[{i}] is {kind_of(value)}, expected a string{hint}")
         if (broken := broken_text(value)) is not None:
             raise ValueError(f"{name}[{i}] {broken}")
     return strings

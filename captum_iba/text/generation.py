@@ -18,7 +18,7 @@ from captum.attr import LLMAttributionResult, TextTemplateInput, TextTokenInput
 from torch import Tensor
 from torch.nn import functional as F
 
-from captum_iba._checks import check_flag, check_integer
+from captum_iba._checks import check_flag, check_integer, kind_of
 from captum_iba._compat import progress
 from captum_iba.attr._model.guard import ModuleGuard
 from captum_iba.attr.objective import NATS_PER_BIT, Information, MaskLayout
@@ -334,7 +334,7 @@ class LLMInformationBottleneckAttribution:
         elif isinstance(target, (Tensor, list, tuple)):
             response = token_ids(name, target)
         else:
-            raise TypeError(f"{name} is a {type(target).__name__}, expected a string, token ids or None")
+            raise TypeError(f"{name} is {kind_of(target)}, expected a string, token ids or None")
         if not response:
             raise ValueError(f"{name} is {target!r}, without any token, expected a response to explain")
         size = self.model.get_input_embeddings().weight.shape[0]

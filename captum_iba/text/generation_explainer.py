@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from captum_iba._checks import check_flag, check_integer
+from captum_iba._checks import check_flag, check_integer, kind_of
 from captum_iba._warnings import warn_user
 from captum_iba.attr.optimizer import unneeded_bits
 from captum_iba.attr.settings import BottleneckSettings
@@ -366,13 +366,13 @@ class GenerationExplainer:
             isinstance(prompt, (list, tuple)) and all(isinstance(message, Mapping) for message in prompt)
         ):
             several = ", one per call (explain_prompts takes several)" if isinstance(prompt, (list, tuple)) else ""
-            raise TypeError(f"prompt is a {type(prompt).__name__}, expected a string or chat messages{several}")
+            raise TypeError(f"prompt is {kind_of(prompt)}, expected a string or chat messages{several}")
         if isinstance(prompt, (list, tuple)) and not prompt:
             raise ValueError(f"prompt is {prompt!r}, without any message, expected a string or chat messages")
         if isinstance(prompt, str) and not prompt.strip():
             raise ValueError(f"prompt is {prompt!r}, without any word, expected a prompt")
         if not isinstance(response, (str, list, tuple, type(None))):
-            raise TypeError(f"response is a {type(response).__name__}, expected a string, token ids or None")
+            raise TypeError(f"response is {kind_of(response)}, expected a string, token ids or None")
         read = self.attribution.read(prompt, granularity, gen_args)
         if response is not None:
             self.attribution.response_ids(read, response, gen_args, "response")

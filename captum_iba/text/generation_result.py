@@ -476,9 +476,9 @@ def _legend(of_choice: bool) -> str:
     of = "log-odds of the choice" if of_choice else "log-probability per token"
     divides = "the odds" if of_choice else "the probability per token, a geometric mean,"
     return (
-        f"nats: decrease in the {of} without the part, the mean of its removal alone and after the other measured "
-        f"parts; alone: only that was measured. 1 nat divides {divides} by 2.7. The list is sorted by nats, the "
-        "negative ones last. %: share of the bits above the floor"
+        f"nats: mean of two decreases in the {of}, without the part alone and without it after the other measured "
+        f"parts; alone: only the first was measured. 1 nat divides {divides} by 2.7. %: share of the bits above the "
+        "floor"
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from captum_iba._checks import kind_of
 from captum_iba.attr._model.guard import ONE_AT_A_TIME
 
 # Tokenizers without a limit of their own have a very large integer.
@@ -166,7 +167,7 @@ def refusal(model: Any, output: Any, expected: tuple[int, int], error: Exception
     if error is not None:
         problem = f"it fails on a short text ({type(error).__name__}: {str(error)[:200]})"
     elif isinstance(output, (tuple, list)) and not hasattr(output, "_fields"):
-        problem = f"got a {type(output).__name__}; for a classifier, set model.config.return_dict = True"
+        problem = f"got {kind_of(output)}; for a classifier, set model.config.return_dict = True"
     else:
         problem = f"got {tuple(logits.shape) if isinstance(logits, Tensor) else 'none'}"
     message = f"model: {name} is not a sequence classifier: expected logits of shape {expected}, {problem}."

@@ -12,7 +12,7 @@ from typing import Any
 from captum.attr import TextTemplateInput, TextTokenInput
 from torch import Tensor
 
-from captum_iba._checks import check_choice
+from captum_iba._checks import check_choice, kind_of
 
 GRANULARITIES = ("token", "word", "sentence", "paragraph")
 """The parts that a prompt can be divided into."""
@@ -76,7 +76,7 @@ def read_prompt(inp: Any, tokenizer: Any, granularity: str | Sequence[tuple[int,
             raise ValueError("granularity has spans, and the prompt is a list of messages; expected spans of a string")
         for number, message in enumerate(inp):
             if not isinstance(content := message.get("content"), str):
-                raise TypeError(f"the content of message {number} is a {type(content).__name__}, expected a string")
+                raise TypeError(f"the content of message {number} is {kind_of(content)}, expected a string")
             if not isinstance(role := message.get("role"), str):
                 raise TypeError(f"the role of message {number} is {role!r}, expected a string such as 'user'")
         if all(message["role"] == "system" for message in inp):
@@ -87,9 +87,7 @@ def read_prompt(inp: Any, tokenizer: Any, granularity: str | Sequence[tuple[int,
         prompt = _divide(_Tokens.of(tokenizer, text), _contents(tokenizer, text, inp), granularity, tokenizer)
         prompt = replace(prompt, before_response=_space_before_response(tokenizer, text, inp))
     else:
-        raise TypeError(
-            f"inp is a {type(inp).__name__}, expected TextTokenInput, TextTemplateInput, a string or chat messages"
-        )
+        raise TypeError(f"inp is {kind_of(inp)}, expected TextTokenInput, TextTemplateInput, a string or chat messages")
     if not any(part >= 0 for part in prompt.parts):
         raise ValueError("the prompt has no token to attribute to, expected one that is not skipped or of a template")
     return prompt

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from captum_iba._checks import kind_of
 from captum_iba.attr.objective import apply_bottleneck
 from captum_iba.text.model_properties import attention_implementation
 from captum_iba.text.prompt import Prompt
@@ -257,7 +258,7 @@ def check_language_model(model: Any, tokenizer: Any) -> None:
     if not isinstance(model, torch.nn.Module) or not hasattr(model, "get_output_embeddings"):
         hint = "; GenerationExplainer.from_pretrained loads both by name" if isinstance(model, str) else ""
         raise TypeError(
-            f"model is a {type(model).__name__}, and tokenizer a {type(tokenizer).__name__}, expected a language model "
+            f"model is {kind_of(model)}, and tokenizer {kind_of(tokenizer)}, expected a language model "
             f"of transformers, and its tokenizer{hint}"
         )
 

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from captum_iba._checks import kind_of
 from captum_iba.attr.optimizer import AT_FLOOR
 from captum_iba.text.encoding import join_words, scores_per_word
 from captum_iba.text.json_result import JsonResult, json_number, json_safe
@@ -390,7 +391,7 @@ class TextAttribution(JsonResult):
         """
         if not isinstance(content, Mapping):
             several = "; from_dict reads each entry of a list" if isinstance(content, list) else ""
-            raise ValueError(f"content is a {type(content).__name__}, expected a dictionary of to_dict{several}")
+            raise ValueError(f"content is {kind_of(content)}, expected a dictionary of to_dict{several}")
         if "format" not in content:
             raise ValueError("content is a dictionary without the key 'format', expected one of to_dict")
         if (found := content["format"]) != _FORMAT:

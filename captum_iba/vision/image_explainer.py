@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from captum_iba._checks import check_flag, check_integer
+from captum_iba._checks import check_flag, check_integer, kind_of
 from captum_iba._warnings import warn_user
 from captum_iba.attr.feature_statistics import FeatureStatistics
 from captum_iba.attr.settings import BottleneckSettings, SettingsOverrides, with_smaller_betas
@@ -431,7 +431,7 @@ class ImageExplainer:
         fingerprint = None
         for number, statistics in enumerate(several):
             if not isinstance(statistics, FeatureStatistics):
-                raise TypeError(f"statistics has a {type(statistics).__name__}, expected FeatureStatistics")
+                raise TypeError(f"statistics has {kind_of(statistics)}, expected FeatureStatistics")
             if statistics.model is not None:
                 fingerprint = fingerprint or self.classifier.fingerprint()
                 layer_statistics.check_model([statistics], fingerprint, self.classifier.name)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from captum_iba._checks import kind_of
 from captum_iba._warnings import warn_user
 from captum_iba.attr._model.guard import ModuleGuard
 from captum_iba.attr.losses import are_probabilities
@@ -43,9 +44,9 @@ class ImageClassifier:
         labels: Sequence[str] | Mapping[int, str] | None = None,
     ) -> None:
         if not isinstance(model, nn.Module):
-            raise TypeError(f"model is a {type(model).__name__}, expected a torch.nn.Module of (B, 3, H, W) to logits")
+            raise TypeError(f"model is {kind_of(model)}, expected a torch.nn.Module of (B, 3, H, W) to logits")
         if transform is not None and not callable(transform):
-            raise TypeError(f"transform is a {type(transform).__name__}, expected a function of a PIL image, or None")
+            raise TypeError(f"transform is {kind_of(transform)}, expected a function of a PIL image, or None")
         self.model, self.transform = model, transform
         given = getattr(getattr(model, "config", None), "id2label", None) if labels is None else labels
         pairs = given.items() if isinstance(given, Mapping) else enumerate(given or ())

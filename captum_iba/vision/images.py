@@ -13,6 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from captum_iba._checks import kind_of
 from captum_iba._warnings import warn_user
 
 Pixels = npt.NDArray[np.uint8]
@@ -56,9 +57,7 @@ def read_image(image: Any, name: str = "images") -> Pixels:
     elif isinstance(image, (str, os.PathLike)):
         image = _from_file(os.fspath(image), name)
     if not isinstance(image, pillow.Image):
-        raise TypeError(
-            f"{name} is a {type(image).__name__}, expected a tensor, an array, a PIL image or the path of a file"
-        )
+        raise TypeError(f"{name} is {kind_of(image)}, expected a tensor, an array, a PIL image or the path of a file")
     if image.mode not in _MODES:
         raise ValueError(f"{name} is an image of mode {image.mode!r}, expected one of 8 bits per channel")
     if not all(image.size):
@@ -94,7 +93,7 @@ def as_batch(images: Any, transform: Transform | None) -> tuple[list[Tensor], bo
     one = is_one(images)
     if not one and not isinstance(images, (Tensor, np.ndarray, Sequence)):
         raise TypeError(
-            f"images is a {type(images).__name__}, expected a tensor, an array, a PIL image, a path, or several of them"
+            f"images is {kind_of(images)}, expected a tensor, an array, a PIL image, a path, or several of them"
         )
     several = [images] if one else list(images)
     if not several:
@@ -116,7 +115,7 @@ def _as_input(image: Any, name: str, transform: Transform | None) -> Tensor:
         return _check_input(image.detach(), name)
     if transform is None:
         raise ValueError(
-            f"{name} is a {type(image).__name__}, and transform is None; expected a transform that makes the model's "
+            f"{name} is {kind_of(image)}, and transform is None; expected a transform that makes the model's "
             "input of it (torchvision's weights.transforms(), an image processor of transformers), or a tensor that is "
             "that input"
         )
@@ -148,7 +147,7 @@ def transformed(pixels: Pixels, transform: Any, name: str) -> Tensor:
         values = made[transform.model_input_names[0]]
         return values[0] if isinstance(values, Tensor) else torch.as_tensor(np.asarray(values))[0]
     if not isinstance(made, Tensor):
-        raise TypeError(f"transform gives a {type(made).__name__}, expected a tensor (3, H, W)")
+        raise TypeError(f"transform gives {kind_of(made)}, expected a tensor (3, H, W)")
     return made
 
 

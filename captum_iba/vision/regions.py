@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from captum_iba._checks import check_integer
+from captum_iba._checks import check_integer, kind_of
 from captum_iba.vision.image_model import ImageClassifier
 from captum_iba.vision.images import Pixels
 
@@ -100,7 +100,7 @@ def check_regions(feature_mask: Any, n_images: int, size: tuple[int, int]) -> li
     """
     if not isinstance(feature_mask, (Tensor, np.ndarray)):
         raise TypeError(
-            f"feature_mask is a {type(feature_mask).__name__}, expected integers in a tensor or array (H, W) or "
+            f"feature_mask is {kind_of(feature_mask)}, expected integers in a tensor or array (H, W) or "
             "(B, H, W), or 'superpixels'"
         )
     mask = feature_mask.detach().cpu().numpy() if isinstance(feature_mask, Tensor) else feature_mask

@@ -218,7 +218,7 @@ def test_bad_input(attribution, wordpiece, bert):
         ((PROMPT, {}), TypeError, "target is a dict, expected a string, token ids or None"),
         ((long, RESPONSE), ValueError, r"have 7\d tokens, expected at most 64"),
         (("", RESPONSE), ValueError, "the prompt has no token to attribute to"),
-        ((7, RESPONSE), TypeError, "inp is a int, expected TextTokenInput"),
+        ((7, RESPONSE), TypeError, "inp is an int, expected TextTokenInput"),
     ]
     for arguments, kind, message in cases:
         with pytest.raises(kind, match=message):

@@ -162,7 +162,7 @@ def test_bad_input(explainer, wordpiece, bert):
         ({"granularity": [("a", 2)]}, TypeError, "expected \\(start, end\\) of each span"),
         ({"contrast": ""}, ValueError, "contrast is '', without any token"),
         ({"contrast": "good", "per_token": True}, ValueError, "per_token is True, and contrast is given"),
-        ({"response": 3}, TypeError, "response is a int, expected a string, token ids or None"),
+        ({"response": 3}, TypeError, "response is an int, expected a string, token ids or None"),
         ({"response": " "}, ValueError, "response is ' ', without any token"),
         ({"response": [5, 1.5]}, TypeError, "response has 1.5 among its token ids, expected integers"),
         ({"response": [True]}, TypeError, "response has True among its token ids"),

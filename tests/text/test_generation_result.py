@@ -212,9 +212,9 @@ def test_the_effects_of_a_contrast_are_of_the_log_odds(llama, wordpiece):
     leading = (-explained.scores).argsort()[:n_deleted].tolist()
     found = torch.tensor(log_odds(leading)).sigmoid()
     assert explained.check.without_leading == pytest.approx(float(found), abs=1e-4)
-    assert "nats: decrease in the log-odds of the choice" in str(explained)
+    assert "nats: mean of two decreases in the log-odds of the choice" in str(explained)
     page = generation_page(explained)
-    assert "decrease in the log-odds of the choice" in page and "log-probability" not in page
+    assert "decreases in the log-odds of the choice" in page and "log-probability" not in page
     assert f"of the choice, rather than “<bdi>{names[1]}</bdi>”, 100.0%" in page
 
 

@@ -131,7 +131,7 @@ def test_many_prompts_are_explained_in_batches_and_kept(llama, wordpiece, tmp_pa
         ((["the film"], "good"), ValueError, "responses is a string, expected one for each of the 1 prompts"),
         ((["the film", "a plot"], ["good"]), ValueError, "responses is of length 1, expected one for each of the 2"),
         ((["the film", ""], None), ValueError, r"prompts\[1\]: prompt is '', without any word"),
-        ((["the film", 3], ["a", "b"]), TypeError, r"prompts\[1\]: prompt is a int"),
+        ((["the film", 3], ["a", "b"]), TypeError, r"prompts\[1\]: prompt is an int"),
     ],
 )
 def test_wrong_batches(llama, wordpiece, arguments, error, says):

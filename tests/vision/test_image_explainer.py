@@ -227,7 +227,7 @@ def test_bad_images(explainer, images):
 def test_bad_models(images):
     with pytest.raises(TypeError, match="model is a function, expected a torch.nn.Module"):
         ImageExplainer(lambda x: x)
-    with pytest.raises(TypeError, match="transform is a int"):
+    with pytest.raises(TypeError, match="transform is an int"):
         ImageExplainer(nn.Identity(), transform=3)
     with pytest.raises(ValueError, match=r"gives \(3, 3, 32, 32\) for inputs .* expected logits"):
         ImageExplainer(nn.Identity()).explain(images)

@@ -110,7 +110,7 @@ def test_damaged_files(tmp_path):
         (np.zeros((0, 4), dtype=np.uint8), ValueError, r"shape \(0, 4\)"),
         (Image.new("I;16", (4, 4)), ValueError, "mode 'I;16', expected one of 8 bits"),
         (Image.new("F", (4, 4)), ValueError, "mode 'F'"),
-        (3, TypeError, "images is a int"),
+        (3, TypeError, "images is an int"),
     ],
 )
 def test_images_that_are_none(image, error, message):

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import Module
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-from captum_iba._checks import check_integer, per_layer
+from captum_iba._checks import check_integer, kind_of, per_layer
 from captum_iba.attr._model.guard import ModuleGuard, on_this_thread
 from captum_iba.attr._model.nested import copy_tensor, map_tensors, split_activation, tensors_in
 from captum_iba.attr.feature_dim import Origin, dim_from_memory
@@ -36,7 +36,7 @@ class HookPoint:
         name = f"layer {type(self.layer).__name__}"
         if n_calls == 0 and isinstance(self.layer, torch.jit.ScriptModule):
             raise ValueError(
-                f"layer is a {type(self.layer).__name__} of TorchScript that did not run by itself in this forward "
+                f"layer is {kind_of(self.layer)} of TorchScript that did not run by itself in this forward "
                 "pass: scripted code calls its parts without their hooks; expected a layer of the model before "
                 "torch.jit.script or torch.jit.trace, and that model in forward_func"
             )

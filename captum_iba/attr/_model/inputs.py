@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from captum_iba._checks import as_tensors
+from captum_iba._checks import as_tensors, kind_of
 from captum_iba._compat import TargetType, _format_additional_forward_args
 from captum_iba._warnings import warn_user
 from captum_iba.attr._model.nested import copy_tensor, map_tensors, tensors_in, tile
@@ -154,6 +154,6 @@ def _refuse_caches(arguments: Any) -> None:
         _refuse_caches(list(arguments.values()))
     elif hasattr(arguments, "get_seq_length"):
         raise ValueError(
-            f"additional_forward_args holds a {type(arguments).__name__}, which every pass would write into; expected "
+            f"additional_forward_args holds {kind_of(arguments)}, which every pass would write into; expected "
             "a forward_func that makes the cache itself, for as many rows as it is given"
         )
