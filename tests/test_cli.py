@@ -204,24 +204,26 @@ def test_labels_and_ids_of_a_table_are_kept():
     done = run("explain", *QUICK, "--file", "r.csv", "--json", "out.json", "--html", "out.html")
     assert [entry["label"] for entry in json.loads(Path("out.json").read_text("utf-8"))] == ["1", "POSITIVE"]
     page = Path("out.html").read_text("utf-8")
-    assert page.count(", not predicted</mark>") == 1 and page.count('data-head="gold label" data-value="positive"') == 2
+    assert (
+        page.count(" (not predicted)</mark>") == 1 and page.count('data-head="gold label" data-value="positive"') == 2
+    )
     # Labels that count from 1 are no numbers of classes, so that all stay as they are.
     Path("r.csv").write_text(f'text,label\n"{GOOD}",2\n"{DULL}",1\n', encoding="utf-8")
     done = run("explain", *QUICK, "--file", "r.csv", "--html", "out.html")
     page = Path("out.html").read_text("utf-8")
-    assert ", not predicted</mark>" not in page and 'data-head="gold label" data-value="2"' in page
+    assert " (not predicted)</mark>" not in page and 'data-head="gold label" data-value="2"' in page
     assert "labels are shown as they are, and not compared with the predicted classes: line 2 has" in done.stderr
     Path("r.csv").write_text(f'text,label\n"{GOOD}",1.0\n"{DULL}",-1\n"{DULL}",0\n', encoding="utf-8")
     done = run("explain", *QUICK, "--file", "r.csv", "--html", "out.html")
     page = Path("out.html").read_text("utf-8")
-    assert ", not predicted</mark>" not in page and 'data-head="gold label" data-value="positive"' in page
+    assert " (not predicted)</mark>" not in page and 'data-head="gold label" data-value="positive"' in page
     # A parquet file names its own numbers, which need not be the model's.
     labels = Features({"text": Value("string"), "label": ClassLabel(names=["positive", "negative"])})
     Dataset.from_dict({"text": [GOOD, DULL], "label": [0, 1]}, features=labels).to_parquet("r.parquet")
     done = run("explain", *QUICK, "--file", "r.parquet", "--html", "out.html")
     page = Path("out.html").read_text("utf-8")
     assert re.findall('data-head="gold label" data-value="(.*?)"', page) == ["positive", "negative"], done.stderr
-    assert ", not predicted</mark>" not in page
+    assert " (not predicted)</mark>" not in page
     done = run("explain", *QUICK, "--html", "out.html", "--json", "out.json", GOOD, DULL)
     assert "gold label" not in Path("out.html").read_text("utf-8")
     assert "label" not in json.loads(Path("out.json").read_text("utf-8"))[0]
@@ -365,7 +367,7 @@ def test_columns_that_are_not_read_are_told():
     assert said in run("explain", "--file", "films.csv", *QUICK).stderr
     assert "not read" not in run("explain", "--file", "films.csv", "--label-column", "verdict", *QUICK).stderr
     Path("films.csv").write_text("review,sentiment\nA dull film.,positive\n", encoding="utf-8")
-    assert "label positive, not predicted" in run("explain", "--file", "films.csv", *QUICK).stdout
+    assert "label positive (not predicted)" in run("explain", "--file", "films.csv", *QUICK).stdout
 
 
 def test_other_methods_look_at_the_layer_that_is_asked_for():

@@ -291,10 +291,10 @@ class KeptWork:
 
     def _say(self) -> None:
         if self.total == 1:
-            note(f"the {self._what.removesuffix('s')} is not {self._done} yet", self._quiet)
+            note(f"the {self._what.removesuffix('s')} is being {self._done}", self._quiet)
         else:
             said = f"{self._finished:,} of {self.total:,} {self._what} are {self._done}"
-            note(said if self._finished else f"none of {self.total:,} {self._what} is {self._done} yet", self._quiet)
+            note(said if self._finished else f"0 of {self.total:,} {self._what} {self._done}", self._quiet)
 
 
 def print_error(message: str) -> None:

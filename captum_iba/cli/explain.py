@@ -409,7 +409,7 @@ def _deliver(
 ) -> None:
     from captum_iba._files import write_text
     from captum_iba.visualization import save_token_page
-    from captum_iba.visualization.sentences import verdicts
+    from captum_iba.visualization.sentences import is_missed, missed_labels, verdicts
     from captum_iba.visualization.terminal import printable
 
     known = labels if gold is not None and gold.are_classes else None
@@ -438,13 +438,13 @@ def _deliver(
                 typer.echo()
             if read.ids is not None or names is not None:
                 label = None if names is None else names[number]
-                wrong = ", not predicted" if label in (known or ()) and label != result.predicted_label else ""
+                wrong = " (not predicted)" if is_missed(result, label, known) else ""
                 named = [None if read.ids is None else read.ids[number], None if label is None else f"label {label}"]
                 typer.echo(printable(", ".join(str(part) for part in named if part is not None) + wrong))
             print_result(result)
             for item in scores[number] if scores else []:
                 typer.echo(str(item))
-    if said := verdicts(results):
+    for said in filter(None, (verdicts(results), missed_labels(results, names, known))):
         note(said, quiet)
     for path in written:
         note(f"wrote {path}", quiet)

@@ -9,7 +9,6 @@ from typing import Any
 
 import typer
 
-from captum_iba._checks import kind_of
 from captum_iba.cli.text_files import read_text
 
 # Chat messages in JSON or as Python spells them, in a cell of CSV.
@@ -70,7 +69,7 @@ def read_prompt_table(
         if not isinstance(prompt, (str, list)) or not isinstance(response, (str, type(None))):
             value = response if isinstance(prompt, (str, list)) else prompt
             raise ValueError(
-                f"{source}: {row_name(table, number)} has {kind_of(value)}, expected a text, or a list of chat "
+                f"{source}: {row_name(table, number)} has a value of type {type(value).__name__}, expected a text, or a list of chat "
                 "messages."
             )
         if not (prompt.strip() if isinstance(prompt, str) else prompt):

@@ -31,7 +31,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure, SubFigure
 
-_FORMAT = "captum-iba image/1"
+_FORMAT = "captum-iba image/2"
+_LEAST = 5e-4  # of a probability: a smaller decrease is shown as 0.0%
+_WIDEST = len("mean of three removals")
 _NEAR_FLOOR, _CLOSED = 3.0, 20.0  # of the bits of a cell that is not needed; with fewer steps the mask has not closed
 _MOST, _NAMED = 0.85, 3
 OWN_STATISTICS = "this image only"
@@ -73,9 +75,10 @@ class ImageAttribution(JsonResult):
         regions (array): Number of the region of each pixel, (H, W).
         measured (tuple of int): Numbers of the regions that were removed, in the order that this gives
             (:func:`captum_iba.vision.order_by_removal`).
-        effects (tuple of float): Decreases in the probability by which they were ordered: of the first two when they
-            are removed one after the other, of the others the mean of three
+        effects (tuple of float): Decreases in the probability by which they were ordered: of the first ``n_in_turn``
+            when they are removed one after the other, of the others the mean of three
             (:func:`captum_iba.vision.order_by_removal`).
+        n_in_turn (int): How many of the first were removed one after the other, at most two.
         effects_alone (tuple of float): Decreases in the probability when each of them alone is removed.
         target (int), target_label (str), target_probability (float): The class that was explained.
         predicted (int), predicted_label (str), predicted_probability (float): The most probable class.
@@ -115,6 +118,7 @@ class ImageAttribution(JsonResult):
     check: ImageCheck | None = None
     provenance: Mapping[str, str] = field(default_factory=dict)
     effects_alone: tuple[float, ...] = ()
+    n_in_turn: int = 0
 
     @cached_property
     def bits(self) -> npt.NDArray[np.float64]:
@@ -183,8 +187,16 @@ class ImageAttribution(JsonResult):
         return None if alone is None else self.target_probability - alone
 
     def decrease_of(self, region: int) -> float | None:
-        """The decrease in the probability that a region is ranked by; None where there is none."""
-        return self._levels[region]
+        """The measured decrease in the probability that a region is ranked by (:attr:`effects`); None without one."""
+        ranked = self._levels[region] is not None
+        return self.effects[self.measured.index(region)] if ranked else None
+
+    def kind_of_decrease(self, region: int) -> str:
+        """How :meth:`decrease_of` was measured: "alone", "after the first", or "mean of three removals"."""
+        if self._levels[region] is None:
+            return ""
+        number = self.measured.index(region)
+        return ("alone", "after the first")[number] if number < self.n_in_turn else "mean of three removals"
 
     @property
     def leading(self) -> list[int]:
@@ -244,14 +256,15 @@ class ImageAttribution(JsonResult):
             lines.append("no region has bits above the floor")
         for number in leading:
             decrease, without = self.decrease_of(number), self.probability_without(number)
-            first = "" if decrease is None else f"decrease {decrease:6.1%}  "
+            kind = f"{self.kind_of_decrease(number):{_WIDEST}}"
+            first = "" if decrease is None else f"decrease {decrease:6.1%} {kind}  "
             alone = "" if without is None else f"without it {without:6.1%}  "
             lines.append(f"{first}{alone}{self.region_shares[number]:6.1%} of the bits  {self._place_of(number)}")
         if leading and self.decrease_of(leading[0]) is not None:
             lines.append(
-                "decrease: of the first two when they are removed one after the other, else the mean of three removals "
-                "with and without other regions, at least that of the next one; without it: probability when it alone "
-                "is removed"
+                "decrease: in the probability, when the region is removed alone, after the first one, or in three ways "
+                "with and without other regions; without it: probability when it alone is removed; a removed region "
+                "gets the mean color of the image"
             )
         lines += filter(None, [self.remark(), self.check_sentence()])
         lines.append(self.setting())
@@ -376,7 +389,10 @@ class ImageAttribution(JsonResult):
         named = [f"{self._place_of(i)} (to {self.check.without_each[i]:.1%})" for i in found[:_NAMED]]
         more = f" and {len(found) - len(named)} more" if len(found) > len(named) else ""
         lower, do = ("lower", "they do") if len(found) > 1 else ("lowers", "it does")
-        than = "more than some that lead" if leading else "by more than 0.1"
+        than = "by more than 0.1"
+        if leading:
+            of_all = drops[found[0]] > max(drops[i] for i in leading)
+            than = f"more than {'any that leads' if of_all and len(found) == 1 else 'some that lead'}"
         return (
             f"Removed alone, {'; '.join(named)}{more} {lower} the probability {than}, and {do} not lead: the map does "
             "not show all the evidence."
@@ -469,7 +485,7 @@ class ImageAttribution(JsonResult):
         Where the removal of no region lowers the probability, the effects say nothing.
         """
         levels: list[float | None] = [None] * self.n_regions
-        if max(self.effects, default=0.0) > 0:
+        if max(self.effects, default=0.0) >= _LEAST:
             at_least = np.maximum.accumulate(np.array(self.effects)[::-1])[::-1].tolist()
             for region, level in zip(self.measured, at_least, strict=True):
                 levels[region] = level

@@ -21,7 +21,13 @@ def settled_by_removal(removal: RegionRemoval, result: ImageAttribution, count: 
     if len(leaders) < 2:
         return result
     settled = order_by_removal(removal, leaders, result.n_regions)
-    return replace(result, measured=settled.order, effects=settled.effects, effects_alone=settled.alone)
+    return replace(
+        result,
+        measured=settled.order,
+        effects=settled.effects,
+        effects_alone=settled.alone,
+        n_in_turn=settled.n_in_turn,
+    )
 
 
 def check_of_regions(removal: RegionRemoval, result: ImageAttribution, seed: int) -> ImageCheck:

@@ -175,11 +175,14 @@ class RemovalOrder:
         order (tuple of int): Numbers of the regions, the most important one first.
         effects (tuple of float): Decrease in the probability by which each of them was ordered, in this order.
         alone (tuple of float): Decrease in the probability when each of them alone is removed, in this order.
+        n_in_turn (int): How many of the first were removed one after the other, at most two; the effects of the others
+            are means of three decreases.
     """
 
     order: tuple[int, ...]
     effects: tuple[float, ...]
     alone: tuple[float, ...]
+    n_in_turn: int = 0
 
 
 def order_by_removal(probability: Callable[[Tensor], Tensor], regions: Sequence[int], n_regions: int) -> RemovalOrder:
@@ -189,7 +192,8 @@ def order_by_removal(probability: Callable[[Tensor], Tensor], regions: Sequence[
     First comes the region whose removal lowers the probability most, then the one whose removal after it does. The
     others follow by the mean of three decreases: without the region; of the image of these N regions alone without
     it; and without it after all others of the N. The first says what the decision misses, the second what it needs
-    where little else is left, the third what others stood in for. Regions without a decrease are the last.
+    where little else is left, the third what others stood in for. Regions without a decrease are the last, and where no
+    removal after another lowers the probability, all go by the mean.
 
     Args:
         probability (Callable): Function of the kept regions, (rows, R) booleans, that returns (rows,), as
@@ -226,18 +230,21 @@ def order_by_removal(probability: Callable[[Tensor], Tensor], regions: Sequence[
     needed = {i: of_alone - value for i, value in zip(leaders, next(columns, []), strict=True)}
     last = {i: value - of_others for i, value in zip(leaders, next(columns, []), strict=True)}
     effects = {i: (removed[i] + needed[i] + last[i]) / 3 for i in leaders}
-    chosen = sorted(leaders, key=lambda i: -removed[i])[:1]
+    chosen = [i for i in sorted(leaders, key=lambda i: -removed[i])[:1] if removed[i] > 0]
     effects.update({i: removed[i] for i in chosen})
     rest = [i for i in leaders if i not in chosen]
     if chosen and rest:
         first = _without(whole, chosen[0])
         after = probability(torch.stack([_without(first, i) for i in rest])).cpu().double().tolist()
         second, left = min(zip(rest, after, strict=True), key=lambda pair: pair[1])
-        effects[second] = of_whole - removed[chosen[0]] - left
-        chosen.append(second)
+        decrease = of_whole - removed[chosen[0]] - left
+        if decrease > 0:
+            effects[second] = decrease
+            chosen.append(second)
     order = [*chosen, *sorted((i for i in rest if i not in chosen), key=lambda i: -effects[i])]
     order.sort(key=lambda i: effects[i] <= 0)  # stable: those without a decrease become the last
-    return RemovalOrder(tuple(order), tuple(effects[i] for i in order), tuple(removed[i] for i in order))
+    of_each = (tuple(effects[i] for i in order), tuple(removed[i] for i in order))
+    return RemovalOrder(tuple(order), *of_each, n_in_turn=len(chosen))
 
 
 def _without(kept: Tensor, region: int) -> Tensor:

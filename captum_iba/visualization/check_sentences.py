@@ -64,9 +64,9 @@ class CheckSentences:
         """The probability without the leading words, and what the model predicts then."""
         probability, without = self.check.probability, self.check.without_leading
         little = "" if self.is_opposed else ": there is little to explain"
-        if self.is_improbable and probability < RULED_OUT:  # what changes there are no digits show
-            nothing = f"next to nothing ({format_probability(probability)})"
-            return f"With all {self.noun}s, too, {self.measured} is {nothing}{little}."
+        if self._is_ruled_out:  # what changes there are no digits show
+            measured = f"{self.measured[0].upper()}{self.measured[1:]}"
+            return f"{measured} is next to nothing ({format_probability(probability)}){little}."
         numbers = f"from {format_probability(probability)} to {format_probability(without)}"
         left = fraction_left(self.check)
         falls = "falls" if left <= MOST else "falls a little,"
@@ -75,13 +75,13 @@ class CheckSentences:
         if self.then:
             sentence += f", and the model {self.then}"
         if self.is_improbable:
-            sentence += f". With all {self.noun}s, too, it is small{little}"
+            sentence += f". It is small with all {self.noun}s{little}"
         return f"{sentence}."
 
     @property
     def comparison(self) -> str:
         """Whether the check confirms the leading words, and the probability without others; empty without others."""
-        if self.n_deleted == self.n_words or (self.is_improbable and self.check.probability < RULED_OUT):
+        if self.n_deleted == self.n_words or self._is_ruled_out:
             return ""
         why = f", because {self._why}" if self._why else ""
         said = f"{self._which} {self.verdict}{why}" if self.verdict else ""
@@ -92,6 +92,15 @@ class CheckSentences:
         if self.check.n_random > 1 or format_probability(self.check.without_random) != least:  # else they are the same
             others += f", without the {self._several('{}s with the fewest bits')} {least}"
         return f"Check: {said}. W{others}." if said else f"Check: w{others}."
+
+    @property
+    def is_of_none(self) -> bool:
+        """Whether no word leads, so that the deletion of those with the most bits is no answer."""
+        return not self.n_leading and not self._is_ruled_out
+
+    @property
+    def _is_ruled_out(self) -> bool:
+        return self.is_improbable and self.check.probability < RULED_OUT
 
     @property
     def verdict(self) -> str:

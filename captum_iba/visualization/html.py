@@ -26,7 +26,14 @@ from captum_iba.visualization.pieces import (
     notes_of_beta,
     visible,
 )
-from captum_iba.visualization.sentences import findings, notes, preset_note, verdicts
+from captum_iba.visualization.sentences import (
+    findings,
+    is_missed,
+    missed_labels,
+    notes,
+    preset_note,
+    verdicts,
+)
 from captum_iba.visualization.word_sentences import answer, only_together, verdict
 from captum_iba.visualization.words import counted, ranked_words
 
@@ -200,7 +207,7 @@ def token_page(
             "map": token_parts(item),
             "rows": scores,
             "gold": None if gold is None else str(gold),
-            "is_wrong": gold in (labels or ()) and gold != item.predicted_label,
+            "is_wrong": is_missed(item, gold, labels),
             "id": "" if name is None else str(name),
             "beta": beta,
             "verdict": verdict(item),
@@ -223,6 +230,7 @@ def token_page(
         models=list(dict.fromkeys(item.model for item in attributions if item.model)),
         has_gold=gold_labels is not None,
         verdicts=verdicts(attributions),
+        missed_labels=missed_labels(attributions, gold_labels, labels),
         possible_verdicts=VERDICTS,
         has_check=any(item.check is not None for item in attributions),
         sorting=sorting() if len(texts) > 1 and methods is None else None,

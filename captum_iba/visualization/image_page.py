@@ -24,6 +24,7 @@ class _Region:
     place: str
     share: float
     decrease: float | None
+    kind: str
     without: float | None
     width: float
 
@@ -77,10 +78,7 @@ def _drawn(attribution: DrawableImage) -> dict[str, Any]:
     height, width = attribution.regions.shape
     scale = max(1, -(-_SMALLEST // max(height, width)))
     leading = list(attribution.leading)
-    decreases = [attribution.decrease_of(number) for number in leading]
-    weights = [max(decrease or 0.0, 0.0) for decrease in decreases]
-    if not any(weights):
-        weights = [float(attribution.region_shares[number]) for number in leading]
+    weights = [float(attribution.importance[number]) for number in leading]
     largest = max(weights, default=0.0) or 1.0
     return {
         "item": attribution,
@@ -93,11 +91,12 @@ def _drawn(attribution: DrawableImage) -> dict[str, Any]:
             _Region(
                 _place(attribution, number),
                 float(attribution.region_shares[number]),
-                decrease,
+                attribution.decrease_of(number),
+                attribution.kind_of_decrease(number),
                 attribution.probability_without(number),
                 weight / largest,
             )
-            for number, decrease, weight in zip(leading, decreases, weights, strict=True)
+            for number, weight in zip(leading, weights, strict=True)
         ],
     }
 

@@ -113,7 +113,7 @@ def of_mask(measured: str, probability: float, masked: float, closed: float, wha
     through = f"{THESE_ALONE} {measured} is {format_probability(masked)}"
     through += f", and without any {format_probability(closed)}"
     if masked > max(probability, closed) + LARGE_DROP:
-        return f"{through}: what the mask removed lowers it"
+        return f"{through}: what the mask removed speaks against it"
     if is_lost(probability, masked, closed) or not keeps_little(probability, masked, closed):
         return through
     kept = "little" if masked > closed + _KEPT else "nothing"
@@ -191,7 +191,9 @@ def _unexplained(attribution: DrawableBits, closed: float, few: bool) -> str:
         return sentence
     how = "further" if lowers_it(attribution.target_probability, closed) else "all the same"
     # Single words that raise it have a sentence of their own.
-    deleted = "the leading words" if check.without_leading < _DECREASED * check.probability else "some words"
+    deleted = "some words"
+    if check.without_leading < _DECREASED * check.probability:
+        deleted = "the leading words" if check.n_words > 1 else "the leading word"
     raises = check.without_least > check.probability + LARGE_DROP
     other = ", deleting those with the fewest bits raises it" if raises else ""
     return f"{sentence} Deleting {deleted} lowers it {how}{other}: see the check."
@@ -224,7 +226,7 @@ def unexplained(
     probability: float,
     closed: float,
     follows: str,
-    alone: str = "With average activations alone",
+    alone: str = "With average activations alone, which depend on the statistics,",
 ) -> str:
     """A sentence where average activations alone give the target (nearly) as much as the input.
 

@@ -162,11 +162,28 @@ def verdicts(attributions: Sequence[DrawableBits]) -> str:
     of_texts = ", ".join(f"{said} in {counts[said]}" for said in VERDICTS if counts[said])
     sentences = [f"Check of {n_judged} texts: the leading words are {of_texts}."]
     if counts[""]:
-        sentences.append(f"Of {counts['']} more the check says nothing of the order.")
+        texts = f"{counts['']} more text{'s' * (counts[''] > 1)}"
+        sentences.append(f"It cannot judge {texts}: no word leads, or the class has little probability.")
     if unexplained:
         of_these = f", in {lost} of these because the mask closed too much" if lost else ""
         sentences.append(f"In {unexplained} the bits do not explain the probability{of_these}.")
     return " ".join(sentences)
+
+
+def is_missed(attribution: DrawableBits, gold: str | None, labels: Sequence[str] | None) -> bool:
+    """Whether a gold label is one of the model's classes, ``labels``, and not the predicted one."""
+    return gold in (labels or ()) and gold != attribution.predicted_label
+
+
+def missed_labels(
+    attributions: Sequence[DrawableBits], golds: Sequence[str | None] | None, labels: Sequence[str] | None
+) -> str:
+    """Of how many texts the gold label is not predicted; empty for one text, and where no label is a class."""
+    known = [pair for pair in zip(attributions, golds or (), strict=False) if pair[1] in (labels or ())]
+    if len(known) < 2:
+        return ""
+    n_missed = sum(is_missed(item, gold, labels) for item, gold in known)
+    return f"The gold label is not predicted for {n_missed} of {len(known)} texts."
 
 
 def percentage_note(attribution: DrawableBits) -> str:

@@ -11,6 +11,7 @@ from captum_iba.visualization.pieces import format_probability, visible
 from captum_iba.visualization.words import (
     ALL_DELETED_ALONE,
     RankedWord,
+    counted,
     has_neutral_statistics,
     least_words,
     place_in_texts,
@@ -19,20 +20,21 @@ from captum_iba.visualization.words import (
     word_places,
 )
 
-_MOST_OPPONENTS, _MOST_OPPOSING, _NAMED, _NOTICEABLE = 5, 3, 5, 0.03
+_MOST_OPPOSING, _NAMED, _NOTICEABLE = 3, 5, 0.03
 _SMALL = 0.05  # of a probability: a smaller decrease is no evidence that bits miss
 
 
 def answer(attribution: DrawableBits) -> str:
-    """The answer that a check gives: what the model predicts without the leading words; empty without a check.
+    """The answer that a check gives: what the model predicts without the leading words.
 
-    Of a class that is not predicted it is which words speak against it, where some do.
+    Of a class that is not predicted it is which words speak against it, where some do. Empty without a check, and where
+    no word leads, unless the class is next to ruled out.
     """
     if attribution.check is None:
         return ""
     is_predicted = attribution.target_label == attribution.predicted_label
-    against = "" if is_predicted else _against(attribution)
-    return against or _check_sentences(attribution).answer
+    said, against = _check_sentences(attribution), "" if is_predicted else _against(attribution)
+    return against or ("" if said.is_of_none else said.answer)
 
 
 def check_notes(attribution: DrawableBits) -> list[str]:
@@ -40,7 +42,9 @@ def check_notes(attribution: DrawableBits) -> list[str]:
     if attribution.check is None:
         return []
     said, against = _check_sentences(attribution), _against(attribution)
-    first = [said.answer, said.comparison] if answer(attribution) == against else [said.comparison, against]
+    first = [said.comparison, against]
+    if said.is_of_none or answer(attribution) == against:
+        first = [said.answer, said.comparison, "" if answer(attribution) == against else against]
     further = (_alone, hidden_evidence, _without_least, _not_tried)
     return [sentence for sentence in (*first, *(say(attribution) for say in further)) if sentence]
 
@@ -82,7 +86,10 @@ def _alone(attribution: DrawableBits) -> str:
     if len(leading) < 2:  # of one the check has said it
         return ""
     falls = check.without_leading < SAME * check.probability
-    if sum(map(len, _without_effect_alone(attribution))) == len(leading):
+    raising, idle = _without_effect_alone(attribution)
+    if len(raising) + len(idle) == len(leading):
+        if not idle and all(row in opposing(attribution) for row in raising):
+            return ""  # they have a sentence of their own
         number = f"{'first ' * (len(leading) < len(every))}{len(leading)} leading words"
         # More may lead than the check deletes, and more may be deleted than were tried alone.
         several = f"{'all' if check.n_words > len(leading) else 'the first'} {check.n_words} together"
@@ -103,7 +110,7 @@ def _alone(attribution: DrawableBits) -> str:
         sentence += (
             " Statistics of texts like yours (estimate_statistics, --statistics-from) can give another order."
             if has_neutral_statistics(attribution)
-            else " With repeats (repeats=5, --repeats 5) you see whether their order depends on the statistics."
+            else " With repeats (repeats=5, --repeats 5) you see whether the order depends on the statistics."
         )
     return sentence
 
@@ -194,25 +201,23 @@ def _without_least(attribution: DrawableBits) -> str:
     said = opposing(attribution) if effect == "rises" else len(numbers) == 1 and hidden_evidence(attribution)
     if not effect or said:  # of single words it has been said
         return ""
-    least = [attribution.words[i].word for i in numbers]
-    named = ", ".join(f'"{visible(word)}"' for word in least[::-1][:_MOST_OPPONENTS])
-    more = ", …" if len(least) > _MOST_OPPONENTS else ""
-    words_with_fewest = f"the word{'s' * (len(least) > 1)} with the fewest bits ({named}{more})"
+    rows = dict(zip(ranking(attribution), [row for of in ranked_words(attribution) for row in of], strict=True))
+    named = named_words([rows[i] for i in numbers[::-1]])
+    several, to = len(numbers) > 1, format_probability(check.without_least)
+    without = f"Without {named}, the word{'s' * several} with the fewest bits, the probability"
     if effect == "falls":
-        their = "their" if len(least) > 1 else "its"
-        return f"Without {words_with_fewest} it falls, too: the model needs more than {their} bits say."
-    rises_to = f"the probability rises to {format_probability(check.without_least)}"
-    together = "together they may speak" if len(least) > 1 else f'"{visible(least[0])}" may speak'
-    return f"Without {words_with_fewest} {rises_to}: {together} against {attribution.target_label}."
+        return f"{without} falls, too, to {to}: the model needs more than {'their' if several else 'its'} bits say."
+    they = "together they may speak" if several else "it may speak"
+    return f"{without} rises to {to}: {they} against {attribution.target_label}."
 
 
 def _not_tried(attribution: DrawableBits) -> str:
     """That words which do not lead were not deleted alone, of a text of many words."""
-    n_words, check = len(_deletable(attribution)), attribution.check
-    if n_words <= ALL_DELETED_ALONE:
+    if len(_deletable(attribution)) <= ALL_DELETED_ALONE:
         return ""
-    n_others = n_words - max(len(check.without_each), check.n_words)
-    return f"The text is long: its other {n_others:,} words and marks were not all deleted one by one."
+    others = [row for row in ranked_words(attribution)[1] if not row.alone]
+    are = "was" if counted(others, other=True).startswith("1 ") and len(others) == 1 else "were"
+    return f"The text is long: its {counted(others, other=True)} {are} not deleted one by one."
 
 
 def _deletable(attribution: DrawableBits) -> list[int]:

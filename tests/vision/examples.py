@@ -5,7 +5,7 @@ import numpy as np
 from captum_iba.vision import ImageAttribution, ImageCheck, LayerMap, tile_regions
 
 
-def image_attribution(size=8, measured=(3, 0), effects=(0.4, 0.1), check=True, label="dog"):
+def image_attribution(size=8, measured=(3, 0), effects=(0.4, 0.1), check=True, label="dog", n_in_turn=2):
     """2 x 2 tiles: tile 3 has half of the bits above the floor, tile 2 nothing."""
     generator = np.random.default_rng(0)
     return ImageAttribution(
@@ -15,6 +15,7 @@ def image_attribution(size=8, measured=(3, 0), effects=(0.4, 0.1), check=True, l
         measured=measured,
         effects=effects,
         effects_alone=tuple(effect / 2 for effect in effects),
+        n_in_turn=n_in_turn,
         target=1,
         target_label=label,
         target_probability=0.9,

@@ -38,9 +38,29 @@ def test_values_by_hand():
 
 
 def test_a_later_region_is_never_brighter():
-    result = image_attribution(measured=(0, 3), effects=(0.1, 0.4))
+    """In color; the numbers are those that were measured, whatever the order."""
+    result = image_attribution(measured=(0, 3), effects=(0.1, 0.4), n_in_turn=2)
     assert (-result.scores).argsort().tolist()[:2] == [0, 3]
     assert result.importance[0] == result.importance[3] == 1
+    assert (result.decrease_of(0), result.decrease_of(3), result.decrease_of(1)) == (0.1, 0.4, None)
+    assert [result.kind_of_decrease(region) for region in (0, 3, 1)] == ["alone", "after the first", ""]
+    for shown in (str(result), image_page([result])):
+        assert "10.0" in shown and "40.0" in shown and "after the first" in shown
+    none = image_attribution(measured=(0, 3), effects=(1e-5, 1e-6))  # of an image of one color
+    assert none.decrease_of(0) is None and none.leading[0] == 3
+
+
+def test_a_second_region_that_raises_the_probability_is_not_removed_in_turn():
+    """Its row said "after the first", and had the mean of three; it rose by 13 points."""
+
+    def probability(kept):
+        kept = kept.double()
+        return 0.5 * kept[:, 0] + 0.3 * torch.maximum(kept[:, 0], 1 - kept[:, 1]) + 0.1 * kept[:, 0] * kept[:, 1]
+
+    found = order_by_removal(probability, [0, 1], n_regions=3)
+    assert found.order[0] == 0 and found.n_in_turn == 1
+    raising = order_by_removal(lambda kept: 1 - kept.double().mean(1), [0, 1], n_regions=3)
+    assert raising.n_in_turn == 0 and max(raising.effects) < 0
 
 
 def test_regions_whose_removal_does_not_lower_the_probability():
@@ -60,7 +80,10 @@ def test_as_text():
         "photo.png · dog 90.0% · cnn\n"
         "Without the first of the 2 leading regions the probability of dog falls from 90.0% to 30.0%."
     )
-    assert "decrease  40.0%  without it  70.0%   41.4% of the bits  rows 4 to 7, columns 4 to 7" in text
+    assert (
+        "decrease  40.0% alone                   without it  70.0%   41.4% of the bits  rows 4 to 7, columns 4 to 7"
+        in text
+    )
     assert "Check: the first of the 2 leading regions is confirmed. Without another region at random the" in text
     assert "layer3 · default, statistics of a dataset of 1,000 positions" in text
     assert "dog 0.900" in repr(image_attribution())
@@ -189,7 +212,7 @@ def test_the_order_by_removal_by_hand():
     assert found.order[0] == 0
     assert found.order[1] == 3  # the second is the one that lowers it most after the first
     assert found.order[-1] == 4
-    assert found.effects[:2] == pytest.approx((0.5, 0.1))
+    assert found.effects[:2] == pytest.approx((0.5, 0.1)) and found.n_in_turn == 2
     assert found.effects[-1] == pytest.approx(-0.05)
     assert dict(zip(found.order, found.alone, strict=True)) == pytest.approx({0: 0.5, 3: 0.1, 1: 0, 2: 0, 4: -0.05})
     assert sum(rows) == 4 * 5 + 2
@@ -271,7 +294,4 @@ def test_regions_with_the_fewest_bits_that_matter_are_told():
         assert (told in one.check_sentence()) is said
     ruled_out = replace(result.check, probability=1e-9, without_leading=1e-12)
     said = replace(result, target_probability=1e-9, check=ruled_out).answer()
-    assert (
-        said == "With all regions, too, the probability of dog is next to nothing (less than 0.0001%): there is little "
-        "to explain."
-    )
+    assert said == "The probability of dog is next to nothing (less than 0.0001%): there is little to explain."

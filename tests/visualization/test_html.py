@@ -276,7 +276,7 @@ def test_gold_labels_stand_beside_the_class():
         assert "gold label: positive" in Page(token_page([one], methods=kind, gold_labels=["positive"])).text
     assert "<mark" not in page
     marked = token_page([one] * 3, gold_labels=["negative", "positive", "4"], labels=["negative", "positive"])
-    assert marked.count("<mark") == 1 and '<bdi class="whole">negative</bdi>, not predicted' in marked
+    assert marked.count("<mark") == 1 and '<bdi class="whole">negative</bdi> (not predicted)' in marked
     for name in ("gold_labels", "ids"):
         with pytest.raises(ValueError, match=f"{name} has 1 entries, expected one for each of 2 texts"):
             token_page([one, one], **{name: ["positive"]})
