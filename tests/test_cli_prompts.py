@@ -37,7 +37,7 @@ def test_explain_response(language_model):
     contrast = run(*language_model, "the film", "--response", "a film", "--contrast", "a plot", "--json", "-")
     assert json.loads(contrast.stdout)["contrast"] == "a plot"
     contrast = run(*language_model, "the film", "--response", "a film", "--contrast", "a plot")
-    assert "decrease in the log-odds of the choice" in contrast.stdout and "after the others" in contrast.stdout
+    assert "decreases in the log-odds of the choice" in contrast.stdout and "after the others" in contrast.stdout
 
 
 def test_explain_responses_of_a_table(language_model, monkeypatch):
@@ -95,7 +95,7 @@ def test_rows_of_a_table_have_their_ids(language_model):
     [
         ([{"text": "a"}], [], "has no column 'prompt' or 'messages'; name it by --prompt-column: 'text'"),
         ([{"prompt": "a"}], ["--prompt-column", "q"], "--prompt-column: prompts.jsonl has no column 'q'"),
-        ([{"prompt": 7}], [], "line 1 has an int, expected a text, or a list of chat messages"),
+        ([{"prompt": 7}], [], "line 1 has a value of type int, expected a text, or a list of chat messages"),
         ([{"prompt": "the film"}, {"prompt": " "}], [], "the prompt of line 2 is empty; leave the row out"),
         ([{"prompt": "a", "response": "b"}], ["--response", "c"], "--response: the responses are in the file already"),
         ([{"messages": [{"role": "user", "content": 7}]}], [], "the content of message 0 is an int, expected a string"),

@@ -69,8 +69,8 @@ def read_prompt_table(
         if not isinstance(prompt, (str, list)) or not isinstance(response, (str, type(None))):
             value = response if isinstance(prompt, (str, list)) else prompt
             raise ValueError(
-                f"{source}: {row_name(table, number)} has a value of type {type(value).__name__}, expected a text, or a list of chat "
-                "messages."
+                f"{source}: {row_name(table, number)} has a value of type {type(value).__name__}, "
+                "expected a text, or a list of chat messages."
             )
         if not (prompt.strip() if isinstance(prompt, str) else prompt):
             raise ValueError(f"{source}: the prompt of {row_name(table, number)} is empty; leave the row out.")

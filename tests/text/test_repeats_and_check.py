@@ -404,7 +404,7 @@ def test_a_class_that_average_activations_give_as_well_is_said_to_be_unexplained
     result = attribution("a b c", bits=[30.0, 20.0, 5.0], **kept)
     for closed, said in ((0.78, "more than"), (0.76, "no less than"), (0.72, "nearly as much as"), (0.6, None)):
         one = replace(result, closed_probability=closed)
-        text = f"average activations alone, which depend on the statistics, the probability of positive is {closed:.1%}, {said} with this text (75.0%)"
+        text = f"on the statistics, the probability of positive is {closed:.1%}, {said} with this text (75.0%)"
         assert (text in str(one)) == (text in token_page([one])) == (said is not None)
         assert any("With average activations alone" in sentence for sentence in one.sentences) == (said is not None)
         assert ("In 2 the bits do not explain the probability." in token_page([one, one])) == (said is not None)

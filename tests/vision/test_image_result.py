@@ -265,7 +265,7 @@ def test_a_check_names_the_region_that_matters_most_alone_and_does_not_lead():
     assert "does not lead" not in str(replace(result, check=check))
     each[other] = 0.3
     said = replace(result, check=replace(check, without_each=tuple(each)))
-    named = "(to 30.0%) lowers the probability more than some that lead, and it does not lead: the map does not"
+    named = "(to 30.0%) lowers the probability more than any that leads, and it does not lead: the map does not"
     assert named in str(said) and named in image_page([said])
     assert said.probability_without(other) == 0.3 and said.decrease_of(other) is None
     assert ImageAttribution.from_dict(json.loads(said.to_json())).check == said.check
