@@ -255,6 +255,8 @@ def explain(
             )
         if any(result.explained for result in results):  # of all entities there are others than texts
             rows = [0 if result.explained is None else result.explained.text_number for result in results]
+            for number in sorted({*range(len(first_texts))} - {*rows}):
+                note(f"text {number + 1} is not explained: the model predicts no entity in it", quiet)
             read, gold = read.of_rows(rows), None if gold is None else gold.of_rows(rows)
         with work.every_minute():
             asked_of_methods = asked if not head.has_classes else {"target": [result.target for result in results]}

@@ -179,7 +179,13 @@ def load_image_explainer(
     if weights is not None or (not os.path.isdir(model) and "/" not in model and find_spec("torchvision") is not None):
         return ImageExplainer.from_torchvision(model, weights, **options)
     with named_model(model):
-        return ImageExplainer.from_pretrained(model, **options)
+        try:
+            return ImageExplainer.from_pretrained(model, **options)
+        except OSError as error:
+            if os.path.isdir(model) or "/" in model:
+                raise
+            first = str(error).strip().splitlines()[0]
+            raise OSError(f"{first} (a model of torchvision needs pip install torchvision)") from error
 
 
 def _deliver(

@@ -104,6 +104,9 @@ def counting_from_one() -> Iterator[None]:
     try:
         yield
     except ValueError as error:
+        if listed := re.search(r"one of ([\d, ]+) \(from 0\)$", str(error)):
+            numbers = ", ".join(str(int(number) + 1) for number in listed[1].split(","))
+            raise ValueError(f"{str(error)[: listed.start()]}one of {numbers} (from 1)") from error
         found = re.match(r"(word|entity) is (\d+), expected (?:0 to (\d+)|none, there is no such)", str(error))
         if found is None:
             raise

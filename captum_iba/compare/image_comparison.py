@@ -134,7 +134,7 @@ def compare_images(
         [(0, 'ig', 16), (0, 'random', 16), (1, 'ig', 16), (1, 'random', 16)]
     """
     if not isinstance(model, nn.Module):
-        raise TypeError(f"model is {kind_of(model)}, expected a torch.nn.Module")
+        raise TypeError(f"model is {kind_of(model)}, expected a torch.nn.Module; an ImageExplainer has one, .model")
     functions = chosen_methods(methods, {name: method.function for name, method in IMAGE_METHODS.items()})
     check_images("images", images)
     if regions is None:

@@ -197,6 +197,5 @@ def _vocabulary_number(classifier: Classifier, word: Any, size: int) -> int:
         if len(pieces) == 1 and pieces[0] != tokenizer.unk_token_id:
             return int(pieces[0])
     said = " ".join(tokenizer.convert_ids_to_tokens(pieces))
-    raise ValueError(
-        f"target is {word!r}, which is {len(pieces)} tokens ({said}), expected a word that is one known token"
-    )
+    n_tokens = f"{len(pieces)} token{'s' * (len(pieces) != 1)}"
+    raise ValueError(f"target is {word!r}, which is {n_tokens} ({said}), expected a word that is one known token")

@@ -122,7 +122,10 @@ class ImageBottleneck:
         if self.smooth_where_possible:
             return 0.0
         what = "which has tokens" if grid.is_tokens else f"which has {grid.height} x {grid.width} cells"
-        raise ValueError(f"smoothing is {smoothing:g}, expected 0 for layer {name!r}, {what}; set smoothing=0.0")
+        raise ValueError(
+            f"smoothing is {smoothing:g}, expected 0 for layer {name!r}, {what}; set smoothing=0.0, or take the preset "
+            "default or coiba"
+        )
 
     def _layer_maps(
         self, number: int, bits: Any, trace: BottleneckTrace, settings: BottleneckSettings

@@ -64,7 +64,7 @@ class CheckSentences:
         """The probability without the leading words, and what the model predicts then."""
         probability, without = self.check.probability, self.check.without_leading
         little = "" if self.is_opposed else ": there is little to explain"
-        if self._is_ruled_out:  # what changes there are no digits show
+        if self.is_ruled_out:  # what changes there are no digits show
             measured = f"{self.measured[0].upper()}{self.measured[1:]}"
             return f"{measured} is next to nothing ({format_probability(probability)}){little}."
         numbers = f"from {format_probability(probability)} to {format_probability(without)}"
@@ -81,7 +81,7 @@ class CheckSentences:
     @property
     def comparison(self) -> str:
         """Whether the check confirms the leading words, and the probability without others; empty without others."""
-        if self.n_deleted == self.n_words or self._is_ruled_out:
+        if self.n_deleted == self.n_words or self.is_ruled_out:
             return ""
         why = f", because {self._why}" if self._why else ""
         said = f"{self._which} {self.verdict}{why}" if self.verdict else ""
@@ -96,10 +96,11 @@ class CheckSentences:
     @property
     def is_of_none(self) -> bool:
         """Whether no word leads, so that the deletion of those with the most bits is no answer."""
-        return not self.n_leading and not self._is_ruled_out
+        return not self.n_leading and not self.is_ruled_out
 
     @property
-    def _is_ruled_out(self) -> bool:
+    def is_ruled_out(self) -> bool:
+        """Whether the probability is next to nothing with all words, too."""
         return self.is_improbable and self.check.probability < RULED_OUT
 
     @property
@@ -135,14 +136,14 @@ class CheckSentences:
         if self.verdict == VERDICTS[0]:
             return ""
         if self.verdict == VERDICTS[1]:
-            return f"most of the probability is left without {them}"
+            return f"most of {quantity(self.measured)} is left without {them}"
         if left >= 1 / SAME:
-            return f"the probability rises without {them}"
+            return f"{quantity(self.measured)} rises without {them}"
         if not self._is_least:
             others = self._at_random
             if self.check.without_leading < self.check.without_random:
                 others = f"the {self._several('{}s with the fewest bits')}"
-            return f"deleting {them} lowers the probability no more than deleting {others}"
+            return f"deleting {them} lowers {quantity(self.measured)} no more than deleting {others}"
         if self.n_deleted < self.n_leading:
             return f"at most half of all {self.noun}s are deleted, and the model does not need these"
         return f"the model does not depend on {them} alone"
@@ -177,6 +178,17 @@ class CheckSentences:
         if self.n_deleted > 1:
             return f"{self.n_deleted} {words.format(self.noun)}"
         return words.replace("{}s", self.noun)
+
+
+def quantity(measured: str) -> str:
+    """What is measured, without what it is of: "the probability", or "the closeness" of a regression.
+
+    Examples::
+
+        >>> quantity("the probability of positive"), quantity("the closeness to 3.2")
+        ('the probability', 'the closeness')
+    """
+    return " ".join(measured.split()[:2])
 
 
 def fraction_left(check: DrawableCheck) -> float:

@@ -95,9 +95,10 @@ def _unknown(attribution: DrawableBits) -> str:
     if not numbers:
         return ""
     token = next(token.token for token in attribution.tokens if token.unknown)
-    words = ", ".join(f'"{visible(attribution.words[i].word)}"' for i in numbers[:_NAMED])
-    more = f" and {len(numbers) - _NAMED} more" if len(numbers) > _NAMED else ""
-    are = "is" if len(numbers) == 1 else "are"
+    spelled = list(dict.fromkeys(visible(attribution.words[i].word) for i in numbers))
+    words = ", ".join(f'"{word}"' for word in spelled[:_NAMED])
+    more = f" and {len(spelled) - _NAMED} more" if len(spelled) > _NAMED else ""
+    are = "is" if len(spelled) == 1 else "are"
     return f"{words}{more} {are} unknown to the tokenizer: the model reads {token}, as for any other unknown word."
 
 

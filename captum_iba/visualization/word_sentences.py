@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from captum_iba.visualization.check_sentences import MOST, MUCH, SAME, VERDICTS, CheckSentences
+from captum_iba.visualization.check_sentences import MOST, MUCH, SAME, VERDICTS, CheckSentences, quantity
 from captum_iba.visualization.drawable import DrawableBits
 from captum_iba.visualization.mask_sentences import LARGE_DROP, is_improbable, is_lowered
 from captum_iba.visualization.pieces import format_probability, visible
@@ -46,6 +46,8 @@ def check_notes(attribution: DrawableBits) -> list[str]:
     if said.is_of_none or answer(attribution) == against:
         first = [said.answer, said.comparison, "" if answer(attribution) == against else against]
     further = (_alone, hidden_evidence, _without_least, _not_tried)
+    if said.is_ruled_out:
+        return [against] if against and against != answer(attribution) else []
     return [sentence for sentence in (*first, *(say(attribution) for say in further)) if sentence]
 
 
@@ -94,10 +96,12 @@ def _alone(attribution: DrawableBits) -> str:
         # More may lead than the check deletes, and more may be deleted than were tried alone.
         several = f"{'all' if check.n_words > len(leading) else 'the first'} {check.n_words} together"
         together = f"; {'together they' if len(leading) == check.n_words else several} lower it" if falls else ""
-        return f"Deleted alone, none of the {number} lowers the probability by more than 1% of its value{together}."
+        lowers = f"lowers {quantity(attribution.measured)} by more than 1% of its value"
+        return f"Deleted alone, none of the {number} {lowers}{together}."
     strongest = min(leading, key=lambda row: row.without)
     if falls and strongest.without <= MUCH * check.without_leading:
-        most = f" more than {'all' if check.n_words >= len(every) else 'the first'} {check.n_words} together"
+        together = f"{'all' if check.n_words >= len(every) else 'the first'} {check.n_words} together"
+        most = f" more than {together if check.n_words > 1 else 'the first'}"
     elif has_other_order(attribution):
         most = " most"
     elif not falls and strongest.without <= MUCH * check.probability:
@@ -105,7 +109,8 @@ def _alone(attribution: DrawableBits) -> str:
     else:
         return ""
     to = format_probability(strongest.without)
-    sentence = f"Deleted alone, {named_words([strongest])} lowers the probability{most}, to {to}."
+    lowers = f"lowers {quantity(attribution.measured)}{most}, to {to}"
+    sentence = f"Deleted alone, {named_words([strongest])} {lowers}."
     if strongest.without <= MOST * leading[0].without and not len(attribution.repeated_shares):
         sentence += (
             " Statistics of texts like yours (estimate_statistics, --statistics-from) can give another order."
@@ -171,8 +176,8 @@ def hidden_evidence(attribution: DrawableBits) -> str:
     hidden = sorted(hidden, key=lambda row: row.without)
     has, lower = ("has", "lowers") if len(hidden) == 1 else ("have", "lower")
     return (
-        f"{named_words(hidden, 'to')} {has} fewer bits, and {lower} the probability by more than a quarter of its "
-        "value when deleted alone: the bits do not show all the evidence."
+        f"{named_words(hidden, 'to')} {has} fewer bits, and {lower} {quantity(attribution.measured)} by more than a "
+        "quarter of its value when deleted alone: the bits do not show all the evidence."
     )
 
 
@@ -201,10 +206,11 @@ def _without_least(attribution: DrawableBits) -> str:
     said = opposing(attribution) if effect == "rises" else len(numbers) == 1 and hidden_evidence(attribution)
     if not effect or said:  # of single words it has been said
         return ""
-    rows = dict(zip(ranking(attribution), [row for of in ranked_words(attribution) for row in of], strict=True))
-    named = named_words([rows[i] for i in numbers[::-1]])
+    rows = {row.place: row for of in ranked_words(attribution) for row in of}
+    places = word_places(attribution)
+    named = named_words([rows[places[i]] for i in numbers[::-1]])
     several, to = len(numbers) > 1, format_probability(check.without_least)
-    without = f"Without {named}, the word{'s' * several} with the fewest bits, the probability"
+    without = f"Without {named}, the word{'s' * several} with the fewest bits, {quantity(attribution.measured)}"
     if effect == "falls":
         return f"{without} falls, too, to {to}: the model needs more than {'their' if several else 'its'} bits say."
     they = "together they may speak" if several else "it may speak"

@@ -123,6 +123,11 @@ def ranked_words(attribution: DrawableBits) -> tuple[list[RankedWord], list[Rank
     about = attribution.explained  # is never deleted
     measure = "closeness" if about is not None and about.kind == "value" else "probability"
     n_tokens = Counter(token.word for token in attribution.tokens)
+    with_bits = {token.word for token in attribution.tokens if token.bits}
+    is_open = [
+        about is not None and i not in with_bits and about.holds(*place_in_texts(word))
+        for i, word in enumerate(attribution.words)
+    ]
     rows = []
     for i, word in enumerate(attribution.words):
         rows.append(
@@ -147,6 +152,8 @@ def ranked_words(attribution: DrawableBits) -> tuple[list[RankedWord], list[Rank
         needs_none, check = needs_hardly_anything(attribution), attribution.check
         count = 0 if needs_none else count if check is None else min(count, check.n_words)
         rows = [row._replace(in_percent=False) for row in rows]
+    # What is explained, and stays open, is no word of the list.
+    rows = [row for row, i in zip(rows, order, strict=True) if not is_open[i]]
     return rows[:count], rows[count:]
 
 
