@@ -54,7 +54,7 @@ def label_of(alone: float, after: float | None = None) -> str:
 
     Examples::
 
-        >>> label_of(-1.11, 0.02), label_of(-1.11, 0.38), label_of(-0.02, -0.1), label_of(-0.3)
+        >>> label_of(-1.11, 0.02), label_of(-1.11, 0.38), label_of(0.01, -0.03), label_of(-0.3)
         ('speaks against it', 'depends on the other parts', '', 'speaks against it')
     """
     both = (alone,) if after is None else (alone, after)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure, SubFigure
 
 _FORMAT = "captum-iba image/2"
-_LEAST = 5e-4  # of a probability: a smaller decrease is shown as 0.0%
+_LEAST = 1e-5  # of a probability: a smaller decrease is rounding
 _WIDEST = len("mean of three removals")
 _NEAR_FLOOR, _CLOSED = 3.0, 20.0  # of the bits of a cell that is not needed; with fewer steps the mask has not closed
 _MOST, _NAMED = 0.85, 3

@@ -46,7 +46,7 @@ def test_a_later_region_is_never_brighter():
     assert [result.kind_of_decrease(region) for region in (0, 3, 1)] == ["alone", "after the first", ""]
     for shown in (str(result), image_page([result])):
         assert "10.0" in shown and "40.0" in shown and "after the first" in shown
-    none = image_attribution(measured=(0, 3), effects=(1e-5, 1e-6))  # of an image of one color
+    none = image_attribution(measured=(0, 3), effects=(1e-6, 1e-7))  # of an image of one color
     assert none.decrease_of(0) is None and none.leading[0] == 3
 
 
