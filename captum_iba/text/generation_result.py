@@ -94,8 +94,13 @@ class PromptPart:
 
     @property
     def known_effect(self) -> float | None:
-        """``effect``, or ``effect_alone`` where only that was measured."""
-        return self.effect_alone if self.effect is None else self.effect
+        """``effect``; ``effect_alone`` where only that was measured, or where it is negative by more than 0.05 nats.
+
+        A part without which the response is more probable is not one that it needs, whatever the part does in a
+        prompt without the others.
+        """
+        is_alone = self.effect is None or (self.effect_alone is not None and self.effect_alone < -TOLERANCE)
+        return self.effect_alone if is_alone else self.effect
 
     @property
     def label(self) -> str:
@@ -109,10 +114,11 @@ class PromptPart:
 
     @property
     def shown_effect(self) -> str:
-        """The number that lists show: ``"1.33 nats"``, or ``"alone 1.72"`` where only that was measured, or ``""``."""
-        if self.effect is not None:
-            return f"{_two_digits(self.effect):.2f} nats"
-        return "" if self.effect_alone is None else f"alone {_two_digits(self.effect_alone):.2f}"
+        """The number that lists show (:attr:`known_effect`): ``"1.33 nats"``, ``"alone 1.72"``, or ``""``."""
+        known = self.known_effect
+        if known is None:
+            return ""
+        return f"{_two_digits(known):.2f} nats" if known == self.effect else f"alone {_two_digits(known):.2f}"
 
     @property
     def both_effects(self) -> str:
@@ -250,7 +256,8 @@ class GenerationAttribution(JsonResult):
         (``part.effect_alone``). Of the others it is estimated from their shares; NaN without any measured one. Sums
         predict what the removal of several parts does.
         """
-        return estimated_effects(self.shares, self._effects)
+        means = [part.effect_alone if part.effect is None else part.effect for part in self.parts]
+        return estimated_effects(self.shares, means)
 
     @property
     def ranked(self) -> list[tuple[PromptPart, float]]:
@@ -477,7 +484,7 @@ def _legend(of_choice: bool) -> str:
     divides = "the odds" if of_choice else "the probability per token, a geometric mean,"
     return (
         f"nats: mean of two decreases in the {of}, without the part alone and without it after the other measured "
-        f"parts; alone: only the first was measured. 1 nat divides {divides} by 2.7. %: share of the bits above the "
+        f"parts; alone: only the first counts. 1 nat divides {divides} by 2.7. %: share of the bits above the "
         "floor"
     )
 
