@@ -167,10 +167,6 @@ class RegionRemoval:
         return torch.cat(parts)
 
 
-_LEAST_IN_TURN = 0.01
-"""Decrease of a second region after the first: where less is left to lose, its order would be chance."""
-
-
 @dataclass(frozen=True)
 class RemovalOrder:
     """The order of some regions by their removal.
@@ -193,11 +189,10 @@ def order_by_removal(probability: Callable[[Tensor], Tensor], regions: Sequence[
     """
     Settle the order of some regions, N of them, by what the model says without them.
 
-    First comes the region whose removal lowers the probability most, then the one whose removal after it does, if by
-    0.01 or more. The others follow by the mean of three decreases: without the region; of the image of these N regions
-    alone without it; and without it after all others of the N. The first says what the decision misses, the second
-    what it needs where little else is left, the third what others stood in for. Regions without a
-    decrease are the last.
+    First comes the region whose removal lowers the probability most, then the one whose removal after it does. The
+    others follow by the mean of three decreases: without the region; of the image of these N regions alone without
+    it; and without it after all others of the N. The first says what the decision misses, the second what it needs
+    where little else is left, the third what others stood in for. Regions without a decrease are the last.
 
     Args:
         probability (Callable): Function of the kept regions, (rows, R) booleans, that returns (rows,), as
@@ -242,7 +237,7 @@ def order_by_removal(probability: Callable[[Tensor], Tensor], regions: Sequence[
         after = probability(torch.stack([_without(first, i) for i in rest])).cpu().double().tolist()
         second, left = min(zip(rest, after, strict=True), key=lambda pair: pair[1])
         decrease = of_whole - removed[chosen[0]] - left
-        if decrease >= _LEAST_IN_TURN:
+        if decrease > 0:
             effects[second] = decrease
             chosen.append(second)
     order = [*chosen, *sorted((i for i in rest if i not in chosen), key=lambda i: -effects[i])]
