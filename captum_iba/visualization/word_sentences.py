@@ -41,14 +41,11 @@ def check_notes(attribution: DrawableBits) -> list[str]:
     """Sentences on the check of a text beside its answer; empty without a check."""
     if attribution.check is None:
         return []
-    said, against = _check_sentences(attribution), _against(attribution)
-    first = [said.comparison, against]
-    if said.is_of_none or answer(attribution) == against:
-        first = [said.answer, said.comparison, "" if answer(attribution) == against else against]
-    further = (_alone, hidden_evidence, _without_least, _not_tried)
-    if said.is_ruled_out:
-        return [against] if against and against != answer(attribution) else []
-    return [sentence for sentence in (*first, *(say(attribution) for say in further)) if sentence]
+    said, above = _check_sentences(attribution), answer(attribution)
+    sentences = [said.answer, said.comparison, _against(attribution)]
+    if not said.is_ruled_out:
+        sentences += [say(attribution) for say in (_alone, hidden_evidence, _without_least, _not_tried)]
+    return [sentence for sentence in sentences if sentence not in ("", above)]
 
 
 def _check_sentences(attribution: DrawableBits) -> CheckSentences:
