@@ -117,11 +117,16 @@ def explain(
         typer.Option(
             help="Layer of the mask: a block from 1, or a module's name; 1,2,3 or 1..3 for several with one mask; all "
             "for the default.",
-            show_default="all blocks; of the published presets the one at 3/4 of the depth",
+            show_default="all blocks, of other heads the embeddings; of the published presets the block at 3/4 of the "
+            "depth",
         ),
     ] = None,
     target: Annotated[
-        str | None, typer.Option(help="Class to explain: label or number.", show_default="the predicted one")
+        str | None,
+        typer.Option(
+            help="Class to explain: label or number; of question answering the answer.",
+            show_default="the predicted one",
+        ),
     ] = None,
     word: WordOption = None,
     entity: EntityOption = None,
@@ -256,7 +261,7 @@ def explain(
         if any(result.explained for result in results):  # of all entities there are others than texts
             rows = [0 if result.explained is None else result.explained.text_number for result in results]
             for number in sorted({*range(len(first_texts))} - {*rows}):
-                note(f"text {number + 1} is not explained: the model predicts no entity in it", quiet)
+                note(f"text {number + 1} is not explained: the model predicts no entity in it", False)
             read, gold = read.of_rows(rows), None if gold is None else gold.of_rows(rows)
         with work.every_minute():
             asked_of_methods = asked if not head.has_classes else {"target": [result.target for result in results]}

@@ -35,6 +35,7 @@ from captum_iba.text.prompt_deletion import (
     check_by_removal,
     remove_each_alone,
     rerank_by_removal,
+    with_contrast,
 )
 from captum_iba.text.prompt_model import LanguageModel, decoder_arguments, is_cut_off
 from captum_iba.text.statistics import model_fingerprint, tokenizer_fingerprint
@@ -312,7 +313,7 @@ class GenerationExplainer:
             if check:  # of the order that the removal of each alone gives, which is the one that is listed
                 result = remove_each_alone(removal, result)
                 result = replace(result, check=check_by_removal(removal, result))
-            results.append(result)
+            results.append(with_contrast(removal, result))
         return results
 
     def _attribution(

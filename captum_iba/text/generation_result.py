@@ -16,26 +16,21 @@ from captum_iba._files import write_text
 from captum_iba._ranking import estimated_effects, importance_of, leading_of, order_of, shares_above
 from captum_iba.attr.optimizer import AT_FLOOR
 from captum_iba.text.json_result import JsonResult
-from captum_iba.visualization.check_sentences import CheckSentences
-from captum_iba.visualization.mask_sentences import is_lost, is_unexplained, of_mask, unexplained
 from captum_iba.visualization.pieces import COVERED, format_number, format_probability
 from captum_iba.visualization.pieces import visible as with_symbols
+from captum_iba.visualization.prompt_sentences import answer, legend, prompt_notes
 from captum_iba.visualization.sentences import NO_EFFECT
 from captum_iba.visualization.terminal import printable
 
 _CUT_OFF = "The response was cut off: it reached the largest number of new tokens."
-_FORMAT = "captum-iba generation/2"  # of 1, effects with a contrast were of the log-probability of the choice
+_FORMAT = "captum-iba generation/3"  # of 1, effects with a contrast were of the log-probability of the choice
 TOLERANCE = 0.05
 """Nats by which the removal of a part may change the log-probability, or the log-odds, and count as no change."""
 
 SPEAKS_AGAINST, DEPENDS = "speaks against it", "depends on the other parts"
 
-_LONGEST_NAME, _NAMED = 24, 3
-_RISES = 0.03  # of a probability: without the parts with the fewest bits
 # Nats that a part which only the check removed needs for a line, where the others on the list have less.
 _NOTICEABLE = 0.1
-# Of the probability without parts at random: what is lower is clearly lower.
-_CLEARLY = 0.85
 
 
 def label_of(alone: float, after: float | None = None) -> str:
@@ -94,13 +89,15 @@ class PromptPart:
 
     @property
     def known_effect(self) -> float | None:
-        """``effect``; ``effect_alone`` where only that was measured, or where it is negative by more than 0.05 nats.
+        """``effect``; ``effect_alone`` where only that was measured, or where it is above 0.05 nats with another sign.
 
         A part without which the response is more probable is not one that it needs, whatever the part does in a
         prompt without the others.
         """
-        is_alone = self.effect is None or (self.effect_alone is not None and self.effect_alone < -TOLERANCE)
-        return self.effect_alone if is_alone else self.effect
+        alone = self.effect_alone
+        if self.effect is None or (alone is not None and abs(alone) > TOLERANCE and alone * self.effect < 0):
+            return alone
+        return self.effect
 
     @property
     def label(self) -> str:
@@ -189,6 +186,8 @@ class GenerationAttribution(JsonResult):
         masked_probability (float), closed_probability (float): The same through the final mask, and through a closed
             one, which leaves next to nothing of the parts.
         contrast (str or None): The response that it is compared with.
+        contrast_tokens (int), contrast_probability (float): Number of its tokens, and its probability, the geometric
+            mean per token; 0 without ``contrast``.
         settings (dict): Settings of the bottleneck.
         check (PromptCheck or None): The probability without the leading parts; None where there are none.
         cut_off (bool): Whether the response was generated, and ended because it reached ``max_new_tokens``.
@@ -206,6 +205,8 @@ class GenerationAttribution(JsonResult):
     masked_probability: float
     closed_probability: float
     contrast: str | None = None
+    contrast_tokens: int = 0
+    contrast_probability: float = 0.0
     settings: Mapping[str, Any] = field(default_factory=dict)
     check: PromptCheck | None = None
     cut_off: bool = False
@@ -363,7 +364,7 @@ class GenerationAttribution(JsonResult):
             lines.append(f"{effect}{bits}  {label}{_visible(part.text)}{self.place_of(part)}{both}")
         lines += filter(None, [self.unlisted([part for part, _ in listed])])
         if width:
-            lines.append(_legend(of_choice))
+            lines.append(legend(of_choice))
         in_parts = f"{len(self.parts)} part{'s' * (len(self.parts) != 1)} ({self.granularity})"
         return "\n".join([*lines, *self.notes, f"{format_number(self.total_bits)} bits in {in_parts}"])
 
@@ -375,62 +376,17 @@ class GenerationAttribution(JsonResult):
     @property
     def answer(self) -> str:
         """The probability without the leading parts, in words; empty without a check."""
-        return "" if self.check is None else self._check_sentences.answer
+        return answer(self)
 
     @property
     def notes(self) -> list[str]:
         """What is said beside the answer: whether the check confirms the leading parts, and what the mask keeps."""
-        comparison = "" if self.check is None else self._check_sentences.comparison
-        return list(filter(None, [comparison, self._least_sentence(), self._mask_sentence()]))
-
-    def _least_sentence(self) -> str:
-        """What the parts with the fewest bits say, where the check finds that they matter; else empty."""
-        check = self.check
-        if check is None or check.n_parts == len(self.parts):
-            return ""
-        if check.without_least < _CLEARLY * check.without_random:
-            return "The parts with the fewest bits matter more than others: the bits miss some of the evidence."
-        if check.without_least < max(check.probability, check.without_random) + _RISES:
-            return ""
-        deleted = {*self._order[: check.n_parts].tolist()}
-        by_bits = [i for i in np.lexsort((-self.bits, -self.shares)).tolist() if i not in deleted]
-        names = [f'"{_visible(self.parts[i].text)}"' for i in by_bits[-check.n_parts :]][::-1]
-        named = f"{', '.join(names[:_NAMED])}{', …' if len(names) > _NAMED else ''}"
-        part, they = ("parts", "they") if len(names) > 1 else ("part", "it")
-        return (
-            f"Without the {part} with the fewest bits ({named}) {self.measured} rises to "
-            f"{format_probability(check.without_least)}: {they} may speak against the response."
-        )
-
-    def _mask_sentence(self) -> str:
-        """What the model gives through the mask, and that the bits do not explain it where that is so."""
-        probability, masked, closed = self.probability, self.masked_probability, self.closed_probability
-        through = of_mask(self.measured, probability, masked, closed, "prompt")
-        if is_lost(probability, masked, closed):
-            return f"The mask closes too much: {through}, and bits may be too few. A smaller beta helps."
-        if not is_unexplained(probability, closed):
-            return f"{through[0].upper()}{through[1:]}."
-        follows = "the bits rank the parts, but do not explain the response"
-        return unexplained(self.measured, "this prompt", probability, closed, follows, "Without any bits of the parts")
+        return prompt_notes(self)
 
     @property
     def measured(self) -> str:
         """What the probabilities are of: "the probability per token", or of the choice with ``contrast``."""
         return f"the probability {'per token' if self.contrast is None else 'of the choice'}"
-
-    @property
-    def _check_sentences(self) -> CheckSentences:
-        assert self.check is not None
-        deleted = [_visible(self.parts[i].text) for i in self._order[: self.check.n_parts]]
-        return CheckSentences(
-            self.check,
-            self.check.n_parts,
-            len(self.leading),
-            len(self.parts),
-            self.measured,
-            "part",
-            deleted if max(map(len, deleted)) <= _LONGEST_NAME else (),
-        )
 
     def to_dict(self) -> dict[str, Any]:
         """The result as plain Python for JSON, with the share and rank of each part, and the sentences."""
@@ -476,17 +432,6 @@ class GenerationAttribution(JsonResult):
         from captum_iba.visualization.generation_page import generation_map
 
         return generation_map(self)
-
-
-def _legend(of_choice: bool) -> str:
-    """What the numbers of a list are."""
-    of = "log-odds of the choice" if of_choice else "log-probability per token"
-    divides = "the odds" if of_choice else "the probability per token, a geometric mean,"
-    return (
-        f"nats: mean of two decreases in the {of}, without the part alone and without it after the other measured "
-        f"parts; alone: only the first counts. 1 nat divides {divides} by 2.7. %: share of the bits above the "
-        "floor"
-    )
 
 
 def _two_digits(value: float) -> float:

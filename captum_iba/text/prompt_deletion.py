@@ -201,6 +201,15 @@ def remove_each_alone(removal: Removal, result: GenerationAttribution) -> Genera
     return replace(result, parts=tuple(parts))
 
 
+def with_contrast(removal: Removal, result: GenerationAttribution) -> GenerationAttribution:
+    """The result with the number of tokens and the probability of the other response, if it explains a choice."""
+    if not isinstance(removal, ChoiceRemoval):
+        return result
+    chance = removal.contrast(torch.ones(1, len(result.parts), dtype=torch.bool)).double().exp()
+    n_tokens = int((removal.contrast.weights > 0).sum())
+    return replace(result, contrast_tokens=n_tokens, contrast_probability=float(chance))
+
+
 def check_by_removal(removal: Removal, result: GenerationAttribution) -> PromptCheck | None:
     """Probabilities without the leading parts, the least, and others at random; None where none is for the response."""
     if not result.leading and any(part.known_effect is not None for part in result.parts):

@@ -24,7 +24,7 @@ from captum_iba.text.layers import Block
 from captum_iba.vision.grids import ImageLayer, find_image_layers, token_embeddings
 from captum_iba.vision.image_bottleneck import ImageBottleneck
 from captum_iba.vision.image_model import ImageClassifier, load_image_classifier, load_torchvision_classifier
-from captum_iba.vision.image_result import OWN_STATISTICS, ImageAttribution
+from captum_iba.vision.image_result import ImageAttribution
 from captum_iba.vision.image_settings import (
     MASK_LOST_PREDICTION,
     N_MEASURED,
@@ -36,6 +36,7 @@ from captum_iba.vision.image_settings import (
 from captum_iba.vision.images import Transform, as_batch, drawn, is_one
 from captum_iba.vision.region_check import check_of_regions, settled_by_removal
 from captum_iba.vision.regions import RegionRemoval, check_regions, superpixels, tile_regions
+from captum_iba.visualization.image_sentences import OWN_STATISTICS
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

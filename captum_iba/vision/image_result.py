@@ -22,8 +22,8 @@ from captum_iba.vision.grids import resize_map
 from captum_iba.vision.images import Pixels, pixels_of_png, png_bytes
 from captum_iba.vision.layer_map import LayerMap
 from captum_iba.vision.regions import Regions, sum_per_region
-from captum_iba.visualization.check_sentences import CheckSentences
-from captum_iba.visualization.mask_sentences import LARGE_DROP, is_little, is_lost, is_unexplained, unexplained
+from captum_iba.visualization.image_sentences import check_notes, check_sentences, remark
+from captum_iba.visualization.mask_sentences import LARGE_DROP, is_little, is_lost
 from captum_iba.visualization.pieces import COVERED, format_number, format_probability
 from captum_iba.visualization.terminal import printable
 
@@ -35,9 +35,6 @@ _FORMAT = "captum-iba image/2"
 _LEAST = 1e-5  # of a probability: a smaller decrease is rounding
 _WIDEST = len("mean of three removals")
 _NEAR_FLOOR, _CLOSED = 3.0, 20.0  # of the bits of a cell that is not needed; with fewer steps the mask has not closed
-_MOST, _NAMED = 0.85, 3
-OWN_STATISTICS = "this image only"
-"""Origin of the statistics where none are given."""
 
 
 @dataclass(frozen=True)
@@ -257,14 +254,14 @@ class ImageAttribution(JsonResult):
         for number in leading:
             decrease, without = self.decrease_of(number), self.probability_without(number)
             kind = f"{self.kind_of_decrease(number):{_WIDEST}}"
-            first = "" if decrease is None else f"decrease {decrease:6.1%} {kind}  "
+            first = "" if decrease is None else f"decrease {100 * decrease:5.1f} points {kind}  "
             alone = "" if without is None else f"without it {without:6.1%}  "
-            lines.append(f"{first}{alone}{self.region_shares[number]:6.1%} of the bits  {self._place_of(number)}")
+            lines.append(f"{first}{alone}{self.region_shares[number]:6.1%} of the bits  {self.place_of(number)}")
         if leading and self.decrease_of(leading[0]) is not None:
             lines.append(
-                "decrease: in the probability, when the region is removed alone, after the first one, or in three ways "
-                "with and without other regions; without it: probability when it alone is removed; a removed region "
-                "gets the mean color of the image"
+                "decrease: in the probability, when the region is removed alone, in addition to the first one, or in "
+                "three ways with and without other regions; without it: probability when it alone is removed. A "
+                "removed region gets the mean color of the image"
             )
         lines += filter(None, [self.remark(), self.check_sentence()])
         lines.append(self.setting())
@@ -285,6 +282,7 @@ class ImageAttribution(JsonResult):
             f"{printable(layers)} · {self.preset}, statistics of {self.statistics} · "
             f"{format_number(self.total_bits)} bits; with these bits alone "
             f"{format_probability(self.masked_probability)}, without any {format_probability(self.closed_probability)}"
+            f"{f' (means of {len(names)} layers by themselves)' if len(names) > 1 else ''}"
         )
 
     @property
@@ -312,93 +310,23 @@ class ImageAttribution(JsonResult):
 
     def remark(self) -> str:
         """A sentence where the mask lost the prediction or needs no cell, or the bits explain nothing; else empty."""
-        target, masked = printable(self.target_label), f"{self.masked_probability:.1%}"
-        if self.needs_no_cell:
-            return (
-                f"No cell stands out: with hardly any of their information {target} keeps {masked}. The map says "
-                "nothing; look at the check, or name an earlier layer."
-            )
-        if not self.lost_prediction:
-            probability, closed = self.target_probability, self.closed_probability
-            if not is_unexplained(probability, closed):
-                return ""
-            follows = "the bits rank its regions, but do not explain it"
-            if self.statistics == OWN_STATISTICS:
-                return (
-                    f"With the average activations of this image itself the probability of {target} is {closed:.1%} "
-                    f"({probability:.1%} with the image): statistics of other images (estimate_statistics, "
-                    "--statistics-from) show what the image adds."
-                )
-            return unexplained(f"the probability of {target}", "this image", probability, closed, follows)
-        return (
-            f"The mask closes too much: with these bits alone the probability of {target} is {masked}, and without "
-            f"any {self.closed_probability:.1%}; bits may miss what decides. Look at the check, or lower beta."
-        )
-
-    def check_sentence(self) -> str:
-        """Whether the check by removal confirms the leading regions, in words; empty without one."""
-        if self.check is None:
-            return ""
-        said = self._check_sentences.comparison
-        return " ".join(filter(None, [said, self._hidden_sentence(), self._least_sentence()]))
+        return remark(self)
 
     def answer(self) -> str:
         """The probability without the leading regions, in words; empty without a check."""
-        return "" if self.check is None else self._check_sentences.answer
+        return "" if self.check is None else check_sentences(self, self.check).answer
+
+    def check_sentence(self) -> str:
+        """Whether the check by removal confirms the leading regions, in words; empty without one."""
+        return "" if self.check is None else " ".join(check_notes(self, self.check))
 
     @property
-    def _check_sentences(self) -> CheckSentences:
-        assert self.check is not None
-        return CheckSentences(
-            self.check,
-            self.check.n_regions,
-            len(self.leading),
-            self.n_regions,
-            f"the probability of {printable(self.target_label)}",
-            "region",
-            is_improbable=self._is_improbable,
-        )
-
-    @property
-    def _is_improbable(self) -> bool:
+    def is_improbable(self) -> bool:
+        """Whether the target has so little probability that there is little to explain."""
         return is_little(self.target_probability, self.target == self.predicted)
 
-    def _least_sentence(self) -> str:
-        """That the regions with the fewest bits matter, too."""
-        assert self.check is not None
-        falls = self.check.without_least <= _MOST * self.check.probability
-        if not falls or self._is_improbable:
-            return ""
-        several = self.check.n_regions > 1
-        return (
-            f"Without the region{'s' * several} with the fewest bits the probability falls, too: the model needs more "
-            f"than {'their' if several else 'its'} bits say."
-        )
-
-    def _hidden_sentence(self) -> str:
-        """Regions that do not lead, and whose removal alone lowers the probability by more than that of one that leads;
-        empty without such."""
-        assert self.check is not None
-        drops = [self.check.probability - without for without in self.check.without_each]
-        leading = self.leading
-        least = max(LARGE_DROP, min((drops[i] for i in leading), default=0.0)) if drops else 0.0
-        others = sorted((i for i in range(len(drops)) if i not in leading), key=lambda i: -drops[i])
-        found = [i for i in others if drops[i] > least]
-        if not found:
-            return ""
-        named = [f"{self._place_of(i)} (to {self.check.without_each[i]:.1%})" for i in found[:_NAMED]]
-        more = f" and {len(found) - len(named)} more" if len(found) > len(named) else ""
-        lower, do = ("lower", "they do") if len(found) > 1 else ("lowers", "it does")
-        than = "by more than 0.1"
-        if leading:
-            of_all = drops[found[0]] > max(drops[i] for i in leading)
-            than = f"more than {'any that leads' if of_all and len(found) == 1 else 'some that lead'}"
-        return (
-            f"Removed alone, {'; '.join(named)}{more} {lower} the probability {than}, and {do} not lead: the map does "
-            "not show all the evidence."
-        )
-
-    def _place_of(self, region: int) -> str:
+    def place_of(self, region: int) -> str:
+        """Where a region is, in pixels from 0: "rows 8 to 15, columns 0 to 7"."""
         rows, columns = (np.flatnonzero((self.regions == region).any(axis)) for axis in (1, 0))
         return f"rows {rows[0]} to {rows[-1]}, columns {columns[0]} to {columns[-1]}"
 

@@ -85,7 +85,9 @@ class CheckSentences:
             return ""
         why = f", because {self._why}" if self._why else ""
         said = f"{self._which} {self.verdict}{why}" if self.verdict else ""
-        others = f"ithout {self._at_random} {self.measured} is {format_probability(self.check.without_random)}"
+        others = (
+            f"ithout {self._at_random}{self._among} {self.measured} is {format_probability(self.check.without_random)}"
+        )
         if self.check.n_random > 1:
             others += f" (mean of {self.check.n_random})"
         least = format_probability(self.check.without_least)
@@ -165,6 +167,13 @@ class CheckSentences:
             first = f"first {self.n_deleted}" if self.n_deleted > 1 else "first"
             return f"the {first} of the {self.n_leading} leading {self.noun}s"
         return f"the {self._several('leading {}s')}"
+
+    @property
+    def _among(self) -> str:
+        """That words which lead are not all deleted, and are among the others."""
+        if self.n_deleted >= self.n_leading:
+            return ""
+        return f" ({self.noun}s that lead among them)"
 
     @property
     def _at_random(self) -> str:

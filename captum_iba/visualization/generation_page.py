@@ -219,7 +219,7 @@ def _pieces(
         if part.start > place:
             pieces.append(_Piece(attribution.prompt[place : part.start]))
         start = max(part.start, place)  # no character is drawn twice, though it may have several tokens
-        against = with_effect and part.speaks_against
+        against = with_effect and part.speaks_against and any(part is other for other, _ in attribution.listed)
         said = (part.shown_effect, part.label) if with_effect else ()
         label = ", ".join(filter(None, (f"{share:.1%}", f"{format_number(of_part)} bits", *said)))
         color = color_class(scale.level(depth) or 0, False)

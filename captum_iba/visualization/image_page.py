@@ -78,7 +78,9 @@ def _drawn(attribution: DrawableImage) -> dict[str, Any]:
     height, width = attribution.regions.shape
     scale = max(1, -(-_SMALLEST // max(height, width)))
     leading = list(attribution.leading)
-    weights = [float(attribution.importance[number]) for number in leading]
+    weights = [max(attribution.decrease_of(number) or 0.0, 0.0) for number in leading]
+    if not any(weights):
+        weights = [float(attribution.region_shares[number]) for number in leading]
     largest = max(weights, default=0.0) or 1.0
     return {
         "item": attribution,

@@ -18,6 +18,7 @@ LARGE_DROP = 0.1
 # Of a probability, and of it relative to the whole, by which a text adds next to nothing to a closed mask.
 _SMALL_DROP, _MOST = 0.05, 0.8
 _NOTICEABLE, _KEPT = 0.01, 0.005
+_MUCH = 0.75
 _DECREASED = 0.85  # of a probability: what a check finds is no small change
 RULED_OUT = 0.01
 """Probability below which a class is next to nothing, and there is little to explain."""
@@ -174,7 +175,9 @@ def _unexplained(attribution: DrawableBits, closed: float, few: bool) -> str:
     check, what = attribution.check, "this text"
     least = math.inf
     if check is not None:
-        tried = (check.without_leading, check.without_random, check.without_least, *check.without_each)
+        # Of single words those that a sentence of the check names.
+        single = [value for value in check.without_each if value <= _MUCH * check.probability - _SMALL_DROP]
+        tried = (check.without_leading, check.without_random, check.without_least, *single)
         least = min(tried) / check.probability if check.probability > 0 else math.inf
     follows = "the bits rank its words, but do not explain it"
     if attribution.layer_index:

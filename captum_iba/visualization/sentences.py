@@ -158,16 +158,20 @@ def verdicts(attributions: Sequence[DrawableBits]) -> str:
     counts = Counter(map(verdict, attributions))
     if (n_judged := len(attributions) - counts[""]) < 2:
         return ""
-    lost = sum(map(lost_prediction, attributions))
-    unexplained = lost + sum(map(_is_unexplained, attributions))
+    lost, unexplained = sum(map(lost_prediction, attributions)), sum(map(_is_unexplained, attributions))
     of_texts = ", ".join(f"{said} in {counts[said]}" for said in VERDICTS if counts[said])
-    sentences = [f"Check of {n_judged} texts: the leading words are {of_texts}."]
+    what = "texts" if all(item.explained is None for item in attributions) else "explanations"
+    sentences = [f"Check of {n_judged} {what}: the leading words are {of_texts}."]
     if counts[""]:
         texts = f"{counts['']} more text{'s' * (counts[''] > 1)}"
         sentences.append(f"It cannot judge {texts}: no word leads, or the class has little probability.")
     if unexplained:
-        of_these = f", in {lost} of these because the mask closed too much" if lost else ""
-        sentences.append(f"In {unexplained} the bits do not explain the probability{of_these}.")
+        sentences.append(
+            f"In {unexplained} the bits rank the words, but do not explain the probability: average activations alone "
+            "give the class about as much, or the bits keep little of what the text adds."
+        )
+    if lost:
+        sentences.append(f"In {lost} the mask closed too much, and the percentages are not to be relied on.")
     return " ".join(sentences)
 
 

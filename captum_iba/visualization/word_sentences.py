@@ -107,7 +107,7 @@ def _alone(attribution: DrawableBits) -> str:
         return ""
     to = format_probability(strongest.without)
     lowers = f"lowers {quantity(attribution.measured)}{most}, to {to}"
-    sentence = f"Deleted alone, {named_words([strongest])} {lowers}."
+    sentence = f"Of the leading words, {named_words([strongest])} {lowers} when deleted alone."
     if strongest.without <= MOST * leading[0].without and not len(attribution.repeated_shares):
         sentence += (
             " Statistics of texts like yours (estimate_statistics, --statistics-from) can give another order."
@@ -219,7 +219,7 @@ def _not_tried(attribution: DrawableBits) -> str:
     if len(_deletable(attribution)) <= ALL_DELETED_ALONE:
         return ""
     others = [row for row in ranked_words(attribution)[1] if not row.alone]
-    are = "was" if counted(others, other=True).startswith("1 ") and len(others) == 1 else "were"
+    are = "was" if len(others) == 1 else "were"
     return f"The text is long: its {counted(others, other=True)} {are} not deleted one by one."
 
 

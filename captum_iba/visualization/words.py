@@ -59,10 +59,12 @@ class RankedWord(NamedTuple):
 
 
 def counted(rows: Sequence[RankedWord], other: bool = False) -> str:
-    """Number of the words that are no punctuation, in words: "3 other words and punctuation"."""
+    """Number of the words, and of punctuation marks: "3 other words and 2 punctuation marks"."""
     n_words = sum(not row.is_punctuation for row in rows)
+    n_marks = len(rows) - n_words
     words = f"{n_words} {'other ' * other}word{'s' * (n_words != 1)}" if n_words else ""
-    return " and ".join(filter(None, [words, "punctuation" if n_words < len(rows) else ""]))
+    marks = f"{n_marks} {'other ' * (other and not n_words)}punctuation mark{'s' * (n_marks != 1)}" if n_marks else ""
+    return " and ".join(filter(None, [words, marks]))
 
 
 def has_neutral_statistics(attribution: DrawableBits) -> bool:

@@ -496,7 +496,9 @@ def test_bits_at_the_floor_are_no_share(explainer):
 
 
 def test_there_is_no_check_where_all_parts_speak_against_the_response(explainer):
-    parts = [replace(part, effect=-0.5) for part in explainer.explain(PROMPT, RESPONSE, **QUICK).parts]
+    parts = [
+        replace(part, effect=-0.5, effect_alone=-0.5) for part in explainer.explain(PROMPT, RESPONSE, **QUICK).parts
+    ]
     against = replace(explainer.explain(PROMPT, RESPONSE, **QUICK), parts=tuple(parts))
     assert not against.leading and "no part speaks for it" in str(against)
     assert check_by_removal(explainer.removal(PROMPT, RESPONSE), against) is None

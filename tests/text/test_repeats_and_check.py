@@ -276,8 +276,8 @@ def test_the_place_of_a_word_does_not_count_punctuation(film_explainer):
     assert "before word 1" in {word.place for words in ranked_words(result) for word in words}
     assert [word.word for word in result.words].index("boring") == 5
     rest = [word.word for word in ranked_words(result)[1] if word.word.isalnum() or word.word == "$"]
-    assert f"in {len(rest)} other words and punctuation" in str(result)
-    assert f"{len(rest)} other words and punctuation</summary>" in token_page([result])
+    said = f"{len(rest)} other words and {len(ranked_words(result)[1]) - len(rest)} punctuation marks"
+    assert f"in {said}" in str(result) and f"{said}</summary>" in token_page([result])
 
 
 def test_a_text_of_punctuation_alone_has_places(film_explainer):
@@ -352,7 +352,9 @@ def test_another_word_that_matters_most_alone_is_named(film_explainer):
         assert "the probability rises to 97.0%: together they may speak against negative" in said
         of_any = str(replace(result, check=DeletionCheck(n, 0.9, 0.1, 0.97, 0.96, 10, alone)))
         assert "speak against" not in of_any  # any words raise it
-        assert (f'Deleted alone, "{second}" (' in said and "lowers the probability most, to 20.0%" in said) == named
+        assert (
+            f'Of the leading words, "{second}" (' in said and "lowers the probability most, to 20.0%" in said
+        ) == named
         assert ("--repeats 5" in said) == named
     said = str(replace(result, check=DeletionCheck(n, 0.9, 0.1, 0.92, 0.8, 10, (0.2, *[0.91] * (n - 1)))))
     assert "eleted alone" not in said and "speak against" not in said
@@ -407,7 +409,9 @@ def test_a_class_that_average_activations_give_as_well_is_said_to_be_unexplained
         text = f"on the statistics, the probability of positive is {closed:.1%}, {said} with this text (75.0%)"
         assert (text in str(one)) == (text in token_page([one])) == (said is not None)
         assert any("With average activations alone" in sentence for sentence in one.sentences) == (said is not None)
-        assert ("In 2 the bits do not explain the probability." in token_page([one, one])) == (said is not None)
+        assert (
+            "In 2 the bits rank the words, but do not explain the probability: average" in token_page([one, one])
+        ) == (said is not None)
     unlikely = replace(result, target_probability=0.02, closed_probability=0.001)
     assert "With average activations alone" not in str(unlikely)
 

@@ -1,0 +1,120 @@
+"""What is said of an explained image: on its mask, and on the check by removal."""
+
+# ruff: noqa: D102 - the properties of the protocol are documented where they are implemented
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from captum_iba.visualization.check_sentences import MOST, CheckSentences
+from captum_iba.visualization.mask_sentences import LARGE_DROP, is_unexplained, lowers_it, unexplained
+from captum_iba.visualization.pieces import format_probability
+from captum_iba.visualization.terminal import printable
+
+OWN_STATISTICS = "this image only"
+"""Statistics of the image itself, where there are no others."""
+_NAMED, _NEARLY = 3, 0.8
+
+
+class ExplainedImage(Protocol):
+    """What the sentences are about: a :class:`captum_iba.vision.ImageAttribution`."""
+
+    @property
+    def target_label(self) -> str: ...
+    @property
+    def target_probability(self) -> float: ...
+    @property
+    def masked_probability(self) -> float: ...
+    @property
+    def closed_probability(self) -> float: ...
+    @property
+    def is_improbable(self) -> bool: ...
+    @property
+    def needs_no_cell(self) -> bool: ...
+    @property
+    def lost_prediction(self) -> bool: ...
+    @property
+    def statistics(self) -> str: ...
+    @property
+    def leading(self) -> Sequence[int]: ...
+    @property
+    def n_regions(self) -> int: ...
+    def place_of(self, region: int) -> str: ...
+
+
+def remark(image: ExplainedImage) -> str:
+    """A sentence where the mask lost the prediction or needs no cell, or the bits explain nothing; else empty."""
+    probability, closed = image.target_probability, image.closed_probability
+    target, masked = printable(image.target_label), format_probability(image.masked_probability)
+    if image.is_improbable and not lowers_it(probability, closed):
+        return ""  # the check says that there is little to explain
+    if image.needs_no_cell and not image.is_improbable:
+        return (
+            f"No cell stands out: with hardly any of their information {target} keeps {masked}. The map says nothing; "
+            "look at the check, or name an earlier layer."
+        )
+    if image.lost_prediction:
+        return (
+            f"The mask closes too much: with these bits alone the probability of {target} is {masked}, and without any "
+            f"{format_probability(closed)}; bits may miss what decides. Look at the check, or lower beta."
+        )
+    if not is_unexplained(probability, closed):
+        return ""
+    if image.statistics == OWN_STATISTICS:
+        return (
+            f"With the average activations of this image itself the probability of {target} is "
+            f"{format_probability(closed)} ({format_probability(probability)} with the image): statistics of other "
+            "images (estimate_statistics, --statistics-from) show what the image adds."
+        )
+    follows = "the bits rank its regions, but do not explain it"
+    return unexplained(f"the probability of {target}", "this image", probability, closed, follows)
+
+
+def check_sentences(image: ExplainedImage, check: Any) -> CheckSentences:
+    """The check by removal in words."""
+    return CheckSentences(
+        check,
+        check.n_regions,
+        len(image.leading),
+        image.n_regions,
+        f"the probability of {printable(image.target_label)}",
+        "region",
+        is_improbable=image.is_improbable,
+    )
+
+
+def check_notes(image: ExplainedImage, check: Any) -> list[str]:
+    """Sentences on the check beside its answer."""
+    said = [check_sentences(image, check).comparison]
+    if not image.is_improbable:
+        said += [_hidden(image, check), _least(check)]
+    return list(filter(None, said))
+
+
+def _least(check: Any) -> str:
+    """That the regions with the fewest bits matter, too."""
+    if check.without_least > MOST * check.probability:
+        return ""
+    several = check.n_regions > 1
+    return (
+        f"Without the region{'s' * several} with the fewest bits the probability falls, too: the model needs more than "
+        f"{'their' if several else 'its'} bits say."
+    )
+
+
+def _hidden(image: ExplainedImage, check: Any) -> str:
+    """Regions that do not lead, and whose removal alone lowers the probability by more than 0.1, and at least nearly as
+    much as that of one that leads; empty without such."""
+    drops = [check.probability - without for without in check.without_each]
+    if not drops:
+        return ""
+    leading = image.leading
+    least = max(LARGE_DROP, _NEARLY * min((drops[i] for i in leading), default=0.0))
+    found = sorted((i for i in range(len(drops)) if i not in leading and drops[i] > least), key=lambda i: -drops[i])
+    if not found:
+        return ""
+    named = [f"{image.place_of(i)} (to {format_probability(check.without_each[i])})" for i in found[:_NAMED]]
+    more = f" and {len(found) - len(named)} more" if len(found) > len(named) else ""
+    these, lower = ("These regions do", "lower") if len(found) > 1 else ("This region does", "lowers")
+    return f"{these} not lead, but {lower} the probability, too, when removed alone: {'; '.join(named)}{more}."

@@ -1,0 +1,144 @@
+"""What is said of an explained response: of the check by removal, the mask, and the choice between two responses."""
+
+# ruff: noqa: D102 - the properties of the protocol are documented where they are implemented
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from captum_iba.visualization.check_sentences import CheckSentences
+from captum_iba.visualization.mask_sentences import is_lost, is_unexplained, of_mask, unexplained
+from captum_iba.visualization.pieces import format_probability
+from captum_iba.visualization.pieces import visible as with_symbols
+from captum_iba.visualization.terminal import printable
+
+_LONGEST_NAME, _NAMED = 40, 3
+_RISES = 0.03  # of a probability: without the parts with the fewest bits
+_CLEARLY = 0.85  # of the probability without parts at random: what is lower is clearly lower
+
+
+class ExplainedResponse(Protocol):
+    """What the sentences are about: a :class:`captum_iba.text.GenerationAttribution`."""
+
+    @property
+    def parts(self) -> Sequence[Any]: ...
+    @property
+    def tokens(self) -> Sequence[Any]: ...
+    @property
+    def leading(self) -> Sequence[Any]: ...
+    @property
+    def bits(self) -> npt.NDArray[np.float64]: ...
+    @property
+    def shares(self) -> npt.NDArray[np.float64]: ...
+    @property
+    def scores(self) -> npt.NDArray[np.float64]: ...
+    @property
+    def measured(self) -> str: ...
+    @property
+    def probability(self) -> float: ...
+    @property
+    def masked_probability(self) -> float: ...
+    @property
+    def closed_probability(self) -> float: ...
+    @property
+    def explained(self) -> str: ...
+    @property
+    def contrast(self) -> str | None: ...
+    @property
+    def contrast_tokens(self) -> int: ...
+    @property
+    def contrast_probability(self) -> float: ...
+    @property
+    def check(self) -> Any: ...
+
+
+def answer(response: ExplainedResponse) -> str:
+    """The answer of the check: the probability without the leading parts; empty without a check."""
+    return "" if response.check is None else _check_sentences(response).answer
+
+
+def prompt_notes(response: ExplainedResponse) -> list[str]:
+    """Sentences beside the answer: on the choice, the check and the mask."""
+    comparison = "" if response.check is None else _check_sentences(response).comparison
+    return list(filter(None, [_of_wholes(response), comparison, _least(response), _of_mask(response)]))
+
+
+def legend(of_choice: bool) -> str:
+    """What the numbers of a list are."""
+    of = "log-odds of the choice" if of_choice else "log-probability per token"
+    divides = "the odds" if of_choice else "the probability per token, a geometric mean,"
+    return (
+        f"nats: mean of two decreases in the {of}, without the part alone and without it after the other measured "
+        f"parts; alone: only the first counts. 1 nat divides {divides} by 2.7. %: share of the bits above the floor"
+    )
+
+
+def _check_sentences(response: ExplainedResponse) -> CheckSentences:
+    count = response.check.n_parts
+    return CheckSentences(
+        response.check,
+        count,
+        len(response.leading),
+        len(response.parts),
+        response.measured,
+        "part",
+        [_name(response.parts[i]) for i in (-response.scores).argsort()[:count]],
+    )
+
+
+def _of_wholes(response: ExplainedResponse) -> str:
+    """The choice between both responses as wholes, where they have different numbers of tokens; else empty."""
+    chances = [token.probability for token in response.tokens if token.explained]
+    if response.contrast is None or len(chances) == response.contrast_tokens:
+        return ""
+    of_contrast = response.contrast_tokens * math.log(max(response.contrast_probability, 1e-300))
+    difference = math.fsum(math.log(max(chance, 1e-300)) for chance in chances) - of_contrast
+    choice = 1 / (1 + math.exp(-difference)) if difference > -700 else 0.0
+    tokens = f"{len(chances)} token{'s' * (len(chances) != 1)} and {response.contrast_tokens}"
+    return (
+        f"The responses have {tokens}: {response.measured} compares their means per token. As a whole the explained "
+        f"one has {format_probability(choice)} of the probability of both."
+    )
+
+
+def _least(response: ExplainedResponse) -> str:
+    """What the parts with the fewest bits say, where the check finds that they matter; else empty."""
+    check = response.check
+    if check is None or check.n_parts < len(response.leading) or check.n_parts == len(response.parts):
+        return ""
+    if check.without_least < _CLEARLY * check.without_random:
+        return "The parts with the fewest bits matter more than others: the bits miss some of the evidence."
+    deleted = {*(-response.scores).argsort()[: check.n_parts].tolist()}
+    by_bits = [i for i in np.lexsort((-response.bits, -response.shares)).tolist() if i not in deleted]
+    least = [response.parts[i] for i in by_bits[-check.n_parts :]][::-1]
+    against = [f'"{_name(part)}"' for part in least if part.speaks_against or part.known_effect is None]
+    if check.without_least < max(check.probability, check.without_random) + _RISES or not against:
+        return ""
+    named = f"{', '.join(against[:_NAMED])}{', …' if len(against) > _NAMED else ''}"
+    return (
+        f"Without the part{'s' * (len(least) > 1)} with the fewest bits {response.measured} rises to "
+        f"{format_probability(check.without_least)}: {named} may speak against the response."
+    )
+
+
+def _of_mask(response: ExplainedResponse) -> str:
+    """What the model gives through the mask, and that the bits do not explain it where that is so."""
+    probability, masked, closed = response.probability, response.masked_probability, response.closed_probability
+    through = of_mask(response.measured, probability, masked, closed, "prompt")
+    if is_lost(probability, masked, closed):
+        return f"The mask closes too much: {through}, and bits may be too few. A smaller beta helps."
+    if not is_unexplained(probability, closed):
+        return f"{through[0].upper()}{through[1:]}."
+    follows = "the bits rank the parts, but do not explain the response"
+    return unexplained(response.measured, "this prompt", probability, closed, follows, "Without any bits of the parts")
+
+
+def _name(part: Any) -> str:
+    """A part in a sentence: its text, or the beginning of it."""
+    text = printable(with_symbols(part.text).strip())
+    return text if len(text) <= _LONGEST_NAME else f"{text[:_LONGEST_NAME].rstrip()}…"
