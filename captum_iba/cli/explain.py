@@ -394,7 +394,7 @@ def _gold_labels(read: FileOfTexts, labels: Sequence[str], quiet: bool) -> Label
         reason = gold.problem.removeprefix("data: ").rstrip(".")
         note(f"{what} are shown as they are, and not compared with the predicted classes: {reason}", quiet)
     no_gold = "; none has a name known for gold labels (--label-column)" if gold is None else ""
-    unread = f"{no_gold}; not read: {', '.join(read.unread)}" if read.unread else ""
+    unread = f"{no_gold}; not read: {', '.join(read.unread)} (--pair-column reads second texts)" if read.unread else ""
     note(f"columns: {read.columns}{unread}", quiet or not read.columns)
     return gold
 

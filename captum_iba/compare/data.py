@@ -149,12 +149,8 @@ def find_columns(
                 f"label_column (--label-column); the columns are {listed}."
             )
         text, second = spelled[first[0]], None if first[1] is None else spelled[first[1]]
-    else:
-        names_of_pairs = (spelled.get(name) for known, name in _TEXTS if known == text.strip().casefold() and name)
-        second = next(filter(None, names_of_pairs), None)
-    # Beside a first text of another name, too, these are second ones.
-    others = (spelled[name] for name in _SECOND if spelled.get(name, text) != text)
-    pair = pair or second or next(others, None)
+        # Beside a first text of another name, too, these are second ones.
+        pair = pair or second or next((spelled[name] for name in _SECOND if name in spelled), None)
     return Columns(text, pair, label or next((spelled[name] for name in _LABELS if name in spelled), None))
 
 
