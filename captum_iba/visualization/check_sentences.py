@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from captum_iba.visualization.drawable import DrawableCheck
 from captum_iba.visualization.mask_sentences import RULED_OUT
-from captum_iba.visualization.pieces import format_probability
+from captum_iba.visualization.pieces import capitalized, format_probability
 
 # Of the probability that is left: a smaller change is no finding of a check, and a smaller decrease a weak one.
 SAME, MOST, MUCH = 0.99, 0.85, 0.75
@@ -65,8 +65,7 @@ class CheckSentences:
         probability, without = self.check.probability, self.check.without_leading
         little = "" if self.is_opposed else ": there is little to explain"
         if self.is_ruled_out:  # what changes there are no digits show
-            measured = f"{self.measured[0].upper()}{self.measured[1:]}"
-            return f"{measured} is next to nothing ({format_probability(probability)}){little}."
+            return f"{capitalized(self.measured)} is next to nothing ({format_probability(probability)}){little}."
         numbers = f"from {format_probability(probability)} to {format_probability(without)}"
         left = fraction_left(self.check)
         falls = "falls" if left <= MOST else "falls a little,"
@@ -85,15 +84,13 @@ class CheckSentences:
             return ""
         why = f", because {self._why}" if self._why else ""
         said = f"{self._which} {self.verdict}{why}" if self.verdict else ""
-        others = (
-            f"ithout {self._at_random}{self._among} {self.measured} is {format_probability(self.check.without_random)}"
-        )
+        random, least = map(format_probability, (self.check.without_random, self.check.without_least))
+        others = f"without {self._at_random}{self._among} {self.measured} is {random}"
         if self.check.n_random > 1:
             others += f" (mean of {self.check.n_random})"
-        least = format_probability(self.check.without_least)
-        if self.check.n_random > 1 or format_probability(self.check.without_random) != least:  # else they are the same
+        if self.check.n_random > 1 or random != least:  # else they are the same
             others += f", without the {self._several('{}s with the fewest bits')} {least}"
-        return f"Check: {said}. W{others}." if said else f"Check: w{others}."
+        return f"Check: {said}. {capitalized(others)}." if said else f"Check: {others}."
 
     @property
     def is_of_none(self) -> bool:
@@ -156,10 +153,10 @@ class CheckSentences:
         if self.names:
             quoted = [f'"{name}"' for name in self.names[:_NAMED]]
             if more := len(self.names) - len(quoted):
-                kind = f"leading {self.noun}{'s' * (more > 1)}"
-                if not self.n_leading:
-                    kind = f"{self.noun}{'s' * (more > 1)} with the most bits"
-                quoted.append(f"{more} other {kind}" if self.n_leading else f"the {more} next {kind}")
+                words = f"{self.noun}{'s' * (more > 1)}"
+                others = f"{more} other" if more > 1 else "another"
+                following = f"the {more} next" if more > 1 else "the next"
+                quoted.append(f"{others} leading {words}" if self.n_leading else f"{following} {words} by bits")
             return quoted[0] if len(quoted) == 1 else f"{', '.join(quoted[:-1])} and {quoted[-1]}"
         if not self.n_leading:
             return f"the {self._several('{}s with the most bits')}"

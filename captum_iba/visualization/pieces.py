@@ -199,6 +199,11 @@ def format_number(value: float, style: str = "bits") -> str:
     return f"{sign}{size / unit:.2g}{letter}" if size < 99 * unit else f"{sign}{size / unit:.0f}{letter}"
 
 
+def capitalized(text: str) -> str:
+    """A text as the beginning of a sentence; unlike :meth:`str.capitalize` it leaves the other letters as they are."""
+    return f"{text[:1].upper()}{text[1:]}"
+
+
 def visible(word: str) -> str:
     """A word; one of white space only, which would be drawn as nothing, is spelled by symbols."""
     return word if word.strip() else "".join({"\n": "↵", "\t": "⇥"}.get(character, "␣") for character in word)

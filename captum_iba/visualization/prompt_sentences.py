@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from captum_iba.visualization.check_sentences import CheckSentences
 from captum_iba.visualization.mask_sentences import is_lost, is_unexplained, of_mask, unexplained
-from captum_iba.visualization.pieces import format_probability
+from captum_iba.visualization.pieces import capitalized, format_probability
 from captum_iba.visualization.pieces import visible as with_symbols
 from captum_iba.visualization.terminal import printable
 
@@ -133,7 +133,7 @@ def _of_mask(response: ExplainedResponse) -> str:
     if is_lost(probability, masked, closed):
         return f"The mask closes too much: {through}, and bits may be too few. A smaller beta helps."
     if not is_unexplained(probability, closed):
-        return f"{through[0].upper()}{through[1:]}."
+        return f"{capitalized(through)}."
     follows = "the bits rank the parts, but do not explain the response"
     return unexplained(response.measured, "this prompt", probability, closed, follows, "Without any bits of the parts")
 

@@ -19,7 +19,7 @@ from captum_iba.visualization.mask_sentences import (
     remark,
     through_the_mask,
 )
-from captum_iba.visualization.pieces import NEUTRAL_TEXTS, format_number, visible
+from captum_iba.visualization.pieces import NEUTRAL_TEXTS, capitalized, format_number, visible
 from captum_iba.visualization.word_sentences import (
     check_notes,
     has_other_order,
@@ -73,7 +73,7 @@ def notes(attribution: DrawableBits) -> list[str]:
         )
     through = through_the_mask(attribution)
     if through and THESE_ALONE not in remark(attribution):
-        sentences.append(f"{through[0].upper()}{through[1:]}.")
+        sentences.append(f"{capitalized(through)}.")
     return sentences
 
 

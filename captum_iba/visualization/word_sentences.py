@@ -107,7 +107,8 @@ def _alone(attribution: DrawableBits) -> str:
         return ""
     to = format_probability(strongest.without)
     lowers = f"lowers {quantity(attribution.measured)}{most}, to {to}"
-    sentence = f"Of the leading words, {named_words([strongest])} {lowers} when deleted alone."
+    of = f"first {len(leading)} leading" if len(leading) < len(every) else "leading"
+    sentence = f"Of the {of} words, {named_words([strongest])} {lowers} when deleted alone."
     if strongest.without <= MOST * leading[0].without and not len(attribution.repeated_shares):
         sentence += (
             " Statistics of texts like yours (estimate_statistics, --statistics-from) can give another order."
