@@ -28,6 +28,7 @@ from captum_iba.cli.common import print_error
 from captum_iba.cli.compare import COMPARE_EXAMPLES, compare, report
 from captum_iba.cli.compare_images import COMPARE_IMAGES_EXAMPLES, compare_images
 from captum_iba.cli.compare_responses import COMPARE_RESPONSES_EXAMPLES, compare_responses
+from captum_iba.cli.compare_texts import COMPARE_TEXTS_EXAMPLES, compare_texts
 from captum_iba.cli.demo import demo
 from captum_iba.cli.explain import EXPLAIN_EXAMPLES, explain
 from captum_iba.cli.explain_image import EXPLAIN_IMAGE_EXAMPLES, explain_image
@@ -45,6 +46,7 @@ add_command(epilog=COMPARE_RESPONSES_EXAMPLES, short_help="Compare methods on a 
     compare_responses
 )
 add_command(epilog=COMPARE_IMAGES_EXAMPLES, short_help="Compare methods on images.")(compare_images)
+add_command(epilog=COMPARE_TEXTS_EXAMPLES, short_help="Compare methods on a model of any head.")(compare_texts)
 add_command(short_help="Draw a comparison's report again.")(report)
 add_command(short_help="Explain film reviews with the embedded model.")(demo)
 

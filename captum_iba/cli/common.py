@@ -274,7 +274,7 @@ class KeptWork:
 
     def interrupted(self) -> str:
         """What Ctrl-C shows."""
-        if self.total < 2:
+        if self.total < 2 and not self._finished:
             return "interrupted"
         if self._keep is None:
             return "interrupted; nothing is kept without --keep"
@@ -286,15 +286,19 @@ class KeptWork:
             )
         if not self._finished:
             return f"interrupted; none of the {self._what} was finished, and nothing is kept in {self._keep}"
-        finished = f"{self._finished:,} of {self.total:,} {self._what}"
-        return f"interrupted; {finished} are kept in {self._keep}, and the same command goes on"
+        return f"interrupted; {self._count} are kept in {self._keep}, and the same command goes on"
 
     def _say(self) -> None:
         if self.total == 1:
             note(f"the {self._what.removesuffix('s')} is being {self._done}", self._quiet)
         else:
-            said = f"{self._finished:,} of {self.total:,} {self._what} are {self._done}"
-            note(said if self._finished else f"0 of {self.total:,} {self._what} {self._done}", self._quiet)
+            note(f"{self._count} {self._done}", self._quiet)
+
+    @property
+    def _count(self) -> str:
+        """How much is finished, of how much where that is known."""
+        of_all = f" of {self.total:,}" if self.total else ""
+        return f"{self._finished:,}{of_all} {self._what}"
 
 
 def print_error(message: str) -> None:
