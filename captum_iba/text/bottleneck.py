@@ -38,10 +38,11 @@ def lost_predictions(lost: Sequence[TextAttribution]) -> str:
     first, more = lost[0], f", and {len(lost) - 1} more" if len(lost) > 1 else ""
     text = first.text if len(first.text) <= _QUOTED else f"{first.text[:_QUOTED]}…"
     masked, whole = map(format_probability, (first.masked_probability or 0.0, first.target_probability))
+    beta = first.settings.get("beta")
+    lower = "Lower beta, or estimate" if beta is None or beta > 1 else "Estimate"  # the default has tried 1
     return (
         f"{MASK_LOST_PREDICTION}with the information that is left, {first.measured} is {masked}, and {whole} with the "
-        f"whole text, {text!r}{more} (result.masked_probability). Lower beta, or estimate statistics from texts like "
-        "yours"
+        f"whole text, {text!r}{more} (result.masked_probability). {lower} statistics from texts like yours"
     )
 
 

@@ -18,7 +18,7 @@ from captum_iba.visualization.pieces import visible as with_symbols
 from captum_iba.visualization.terminal import printable
 
 _LONGEST_NAME, _NAMED = 60, 3
-_RISES = 0.03  # of a probability: without the parts with the fewest bits
+_RISES = 0.1  # of a probability: without the parts with the fewest bits
 _CLEARLY = 0.85  # of the probability without parts at random: what is lower is clearly lower
 
 

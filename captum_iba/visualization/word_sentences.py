@@ -20,7 +20,7 @@ from captum_iba.visualization.words import (
     word_places,
 )
 
-_MOST_OPPOSING, _NAMED, _NOTICEABLE = 3, 5, 0.03
+_MOST_OPPOSING, _NAMED = 3, 5
 _SMALL = 0.05  # of a probability: a smaller decrease is no evidence that bits miss
 
 
@@ -154,7 +154,8 @@ def _against(attribution: DrawableBits) -> str:
     if len(every) == 1:
         (row,) = rows
         rises = f"{attribution.measured} rises to {format_probability(row.without)}"
-        return f'Without "{row.word}" ({row.place}) alone {rises}: "{row.word}" may speak against {label}.'
+        together = " It leads, too: with other words it may speak for it." if row.place in leading else ""
+        return f'Without "{row.word}" ({row.place}) alone {rises}: "{row.word}" may speak against {label}.{together}'
     named = [f'"{row.word}" ({row.place}, {format_probability(row.without)})' for row in rows]
     if more := len(every) - len(rows):
         named.append("another" if more == 1 else f"one of {more} others")
@@ -185,7 +186,7 @@ def least_effect(attribution: DrawableBits) -> str:
     if check is None:
         return ""
     # Deletion of any words can raise it.
-    rises = check.without_least >= max(check.probability, check.without_random) + _NOTICEABLE
+    rises = check.without_least >= max(check.probability, check.without_random) + LARGE_DROP
     falls = check.without_least <= MOST * check.probability and not is_improbable(attribution)
     deletable = _deletable(attribution)
     numbers = least_words(attribution, deletable, check.n_words)
@@ -216,12 +217,12 @@ def _without_least(attribution: DrawableBits) -> str:
 
 
 def _not_tried(attribution: DrawableBits) -> str:
-    """That words which do not lead were not deleted alone, of a text of many words."""
+    """How many words were not deleted alone, of a text of many words."""
     if len(_deletable(attribution)) <= ALL_DELETED_ALONE:
         return ""
-    others = [row for row in ranked_words(attribution)[1] if not row.alone]
+    others = [row for of in ranked_words(attribution) for row in of if not row.alone]
     are = "was" if len(others) == 1 else "were"
-    return f"The text is long: its {counted(others, other=True)} {are} not deleted one by one."
+    return f"The text is long: {counted(others)} {are} not deleted one by one."
 
 
 def _deletable(attribution: DrawableBits) -> list[int]:

@@ -348,9 +348,9 @@ def test_another_word_that_matters_most_alone_is_named(film_explainer):
     n = len(ranked_words(result)[0])
     second = ranked_words(result)[0][1].word
     for alone, named in (((0.8, 0.2, *[0.9] * n)[:n], True), ((0.2, 0.8, *[0.9] * n)[:n], False)):
-        said = str(replace(result, check=DeletionCheck(n, 0.9, 0.1, 0.97, 0.8, 10, alone)))
+        said = str(replace(result, check=DeletionCheck(n, 0.85, 0.1, 0.97, 0.8, 10, alone)))
         assert "the probability rises to 97.0%: together they may speak against negative" in said
-        of_any = str(replace(result, check=DeletionCheck(n, 0.9, 0.1, 0.97, 0.96, 10, alone)))
+        of_any = str(replace(result, check=DeletionCheck(n, 0.85, 0.1, 0.97, 0.96, 10, alone)))
         assert "speak against" not in of_any  # any words raise it
         assert (
             f'Of the leading words, "{second}" (' in said and "lowers the probability most, to 20.0%" in said
