@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -151,8 +152,9 @@ class CheckSentences:
     def _deleted(self) -> str:
         """The deleted words by name, or by their number."""
         if self.names:
-            quoted = [f'"{name}"' for name in self.names[:_NAMED]]
-            if more := len(self.names) - len(quoted):
+            counts = list(Counter(self.names).items())[:_NAMED]
+            quoted = [f'"{name}"' if count == 1 else f'"{name}" ({count} times)' for name, count in counts]
+            if more := len(self.names) - sum(count for _, count in counts):
                 words = f"{self.noun}{'s' * (more > 1)}"
                 others = f"{more} other" if more > 1 else "another"
                 following = f"the {more} next" if more > 1 else "the next"

@@ -129,6 +129,12 @@ def test_a_word_that_lowers_it_more_than_all_together_is_named():
     assert '"b" (word 2) lowers the probability more than the first 2 together, to 14.3% when' in str(one)
 
 
+def test_a_word_that_is_deleted_several_times_is_named_once():
+    result = attribution("a b a c d", bits=[50.0, 2.0, 40.0, 30.0, 2.0], unneeded_bits=1.0, open_bits=200.0)
+    one = replace(result, check=DeletionCheck(3, 0.9, 0.1, 0.9, 0.9, 10))
+    assert 'Without "a" (2 times) and "c" the probability of positive falls from 90.0% to 10.0%' in str(one)
+
+
 def test_bits_near_the_floor_say_little():
     kept = {"target_probability": 0.95, "masked_probability": 0.94, "closed_probability": 0.6}
     for bits, said in (([2.0, 1.5], True), ([6.0, 1.5], False)):
