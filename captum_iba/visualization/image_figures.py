@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -12,13 +11,14 @@ import numpy.typing as npt
 
 from captum_iba.visualization.color import LEVELS, palette
 from captum_iba.visualization.figures import axes_on
+from captum_iba.visualization.image_sentences import ExplainedImage
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure, SubFigure
 
 
-class DrawableImage(Protocol):
+class DrawableImage(ExplainedImage, Protocol):
     """What figures and pages draw of a :class:`captum_iba.vision.ImageAttribution`."""
 
     @property
@@ -30,13 +30,7 @@ class DrawableImage(Protocol):
     @property
     def region_shares(self) -> npt.NDArray[np.float64]: ...
     @property
-    def leading(self) -> Sequence[int]: ...
-    @property
     def name(self) -> str: ...
-    @property
-    def target_label(self) -> str: ...
-    @property
-    def target_probability(self) -> float: ...
     @property
     def provenance(self) -> Any: ...
     def decrease_of(self, region: int) -> float | None: ...
