@@ -133,7 +133,7 @@ def test_progress_and_interruption_are_told(tmp_path, monkeypatch):
     command = ["explain", "--file", str(tmp_path / "texts.txt"), "--steps", "2", "--batch-size", "1", "--no-check"]
     monkeypatch.setattr(common, "every_minute", lambda say: every_minute(say, 0.01))
     done = CliRunner().invoke(cli.app, command)
-    assert done.exit_code == 0 and " of 3 texts are explained" in done.stderr, done.output
+    assert done.exit_code == 0 and " of 3 texts explained" in done.stderr, done.output
     real, calls = TextExplainer.explain, []
 
     def interrupted(self, *args, **settings):
