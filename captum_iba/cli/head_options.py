@@ -101,19 +101,12 @@ def _of_each(name: str, given: Sequence[Any], count: int) -> list[Any]:
 @contextmanager
 def counting_from_one() -> Iterator[None]:
     """Errors about numbers of words and entities count from 1, as the options do."""
+    from captum_iba.text.arguments import NumberError
+
     try:
         yield
-    except ValueError as error:
-        if listed := re.search(r"one of ([\d, ]+) \(from 0\)$", str(error)):
-            numbers = ", ".join(str(int(number) + 1) for number in listed[1].split(","))
-            raise ValueError(f"{str(error)[: listed.start()]}one of {numbers} (from 1)") from error
-        found = re.match(r"(word|entity) is (\d+), expected (?:0 to (\d+)|none, there is no such)", str(error))
-        if found is None:
-            raise
-        name, number, last = found.groups()
-        expected = "none, there is no such" if last is None else f"1 to {int(last) + 1}"
-        rest = str(error)[found.end() :]
-        raise ValueError(f"{name} is {int(number) + 1}, expected {expected}{rest}") from error
+    except NumberError as error:
+        raise ValueError(error.counted_from(1)) from error
 
 
 def _number_or_text(name: str, given: str, texts: Sequence[str]) -> int | str:

@@ -24,7 +24,13 @@ from captum_iba._warnings import warn_user
 from captum_iba.attr.feature_statistics import FeatureStatistics
 from captum_iba.attr.settings import PRESETS, preset_values
 from captum_iba.compare.parallel import Executor
-from captum_iba.text.arguments import batches_by_length, check_texts, resolve_text_settings, targets_per_text
+from captum_iba.text.arguments import (
+    NumberError,
+    batches_by_length,
+    check_texts,
+    resolve_text_settings,
+    targets_per_text,
+)
 from captum_iba.text.bottleneck import MASK_LOST_PREDICTION, lost_predictions
 from captum_iba.text.explainer import TextExplainer
 from captum_iba.text.generation import GENERATION
@@ -76,7 +82,9 @@ class _Explaining:
         except (TypeError, ValueError) as error:
             if of_all_entities and NO_ENTITY in str(error):
                 return []
-            raise type(error)(_numbered(str(error), first)) from error
+            pieces = error.args if isinstance(error, NumberError) else (str(error),)
+            numbered = (_numbered(piece, first) if isinstance(piece, str) else piece for piece in pieces)
+            raise type(error)(*numbered) from error
         for warning in caught:
             warn_user(_numbered(str(warning.message), first), warning.category)
         return [

@@ -116,6 +116,26 @@ def broken_text(text: str) -> str | None:
     return None
 
 
+class NumberError(ValueError):
+    """An error that names numbers of words or entities, which count from 0.
+
+    Its arguments are the pieces of the message, of which the integers are these numbers.
+
+    Examples::
+
+        >>> error = NumberError("word is ", 9, ", expected ", 0, " to ", 4)
+        >>> str(error), error.counted_from(1)
+        ('word is 9, expected 0 to 4', 'word is 10, expected 1 to 5')
+    """
+
+    def __str__(self) -> str:
+        return self.counted_from(0)
+
+    def counted_from(self, first: int) -> str:
+        """The message with numbers that count from ``first``."""
+        return "".join(str(part + first) if isinstance(part, int) else part for part in self.args)
+
+
 def find_target(target: Any, labels: Sequence[str]) -> int:
     """The number of a class, from 0, by its number or by its label in any case; the error lists the classes."""
     classes = ", ".join(f"{i} ({label})" for i, label in enumerate(labels))

@@ -16,7 +16,7 @@ from captum_iba._checks import check_flag
 from captum_iba._warnings import warn_user
 from captum_iba.attr._model.guard import ONE_AT_A_TIME
 from captum_iba.text.answers import TargetedText, find_answer, find_mask, mask_position, refuse_truncated
-from captum_iba.text.arguments import find_target
+from captum_iba.text.arguments import NumberError, find_target
 from captum_iba.text.classifier import Classifier
 from captum_iba.text.encoding import EncodedText
 from captum_iba.text.heads import TARGET_ROW, AnswerHead, ChoiceHead, Head, MaskHead, ValueHead, with_row
@@ -242,10 +242,7 @@ def word_positions(text: EncodedText, word: Any, i: int) -> tuple[int, ...]:
         numbers = [number for number, one in enumerate(spelled) if one == word]
         numbers = numbers or [number for number, one in enumerate(spelled) if one.casefold() == word.casefold()]
         if len(numbers) > 1:
-            raise ValueError(
-                f"word is {word!r}, which texts[{i}] has {len(numbers)} times; expected the number of the word, one of "
-                f"{', '.join(map(str, numbers))} (from 0)"
-            )
+            raise _ambiguous("word", word, numbers, i)
         if not numbers:
             refuse_truncated("word", word, text, i)
             listed = ", ".join(spelled[:_LISTED]) + (", ..." if len(spelled) > _LISTED else "")
@@ -269,9 +266,16 @@ def _number(name: str, value: Any, count: int, i: int, text: EncodedText) -> int
         raise TypeError(f"{name} is {value!r}, expected its number{text_or}")
     if not 0 <= int(value) < count:
         lost = f"; {text.tokens_truncated} tokens were truncated" if text.tokens_truncated else ""
-        expected = f"0 to {count - 1}" if count else "none, there is no such"
-        raise ValueError(f"{name} is {value}, expected {expected}, for texts[{i}]{lost}")
+        expected = (0, " to ", count - 1) if count else ("none, there is no such",)
+        raise NumberError(f"{name} is ", int(value), ", expected ", *expected, f", for texts[{i}]{lost}")
     return int(value)
+
+
+def _ambiguous(name: str, wanted: str, numbers: Sequence[int], i: int) -> NumberError:
+    """The error of a word or entity that a text has several times."""
+    listed = [part for number in numbers for part in (", ", number)][1:]
+    times = f"{name} is {wanted!r}, which texts[{i}] has {len(numbers)} times"
+    return NumberError(f"{times}; expected the number of the {name}, one of ", *listed, " (from ", 0, ")")
 
 
 def predicted_entities(text: EncodedText, values: Tensor, labels: Sequence[str]) -> list[list[int]]:
@@ -348,10 +352,7 @@ def _chosen_entities(text: EncodedText, entities: list[list[int]], wanted: Any, 
     if isinstance(wanted, str):
         numbers = [number for number, one in enumerate(spelled) if one.casefold() == wanted.strip().casefold()]
         if len(numbers) > 1:
-            raise ValueError(
-                f"entity is {wanted!r}, which texts[{i}] has {len(numbers)} times; expected the number of the entity, "
-                f"one of {', '.join(map(str, numbers))} (from 0)"
-            )
+            raise _ambiguous("entity", wanted, numbers, i)
         if not numbers:
             refuse_truncated("entity", wanted, text, i)
             raise ValueError(f"entity is {wanted!r}, which the model does not predict in texts[{i}]: {there}")

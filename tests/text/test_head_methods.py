@@ -1,7 +1,9 @@
 """Other heads by other methods: values by hand, what is explained stays, comparisons, errors, and the command line."""
 
 import json
+import pickle
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +13,15 @@ from typer.testing import CliRunner
 
 from captum_iba import cli
 from captum_iba.compare import compare_texts
+from captum_iba.compare.explain_many import explain_texts
+from captum_iba.compare.parallel import LocalExecutor
 from captum_iba.compare.score_many import score_texts
 from captum_iba.methods import attribute, attribution_task, register_method
 from captum_iba.methods.registry import METHODS
 from captum_iba.text import TextExplainer
+from captum_iba.text.arguments import NumberError
 from captum_iba.visualization import token_page
+from captum_iba.visualization.words import ranked_words
 
 from .conftest import LABELS, built
 
@@ -257,6 +263,57 @@ def test_the_command_counts_words_from_one(entities, tmp_path):
         assert done.exit_code and says in " ".join(done.stderr.split()), done.stderr
     page = token_page([entities.explain(TEXT, word="film", n_steps=1)])
     assert "itself stays open, and has no bits." in page
+
+
+def test_numbers_of_words_that_are_there_twice_count_as_the_option_does(entities, tmp_path):
+    """ "One of 0, 3 (from 0)" was said of --word, which counts from 1: 3 explained another word."""
+    text = "film was good film"
+    with pytest.raises(NumberError, match=r"one of 0, 3 \(from 0\)$") as caught:
+        entities.explain(text, word="film", n_steps=1)
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)  # an error may come from a worker
+    # Of many texts, those before it are counted.
+    with pytest.raises(NumberError, match=r"which texts\[2\] has 2 times; .* one of 0, 3 \(from 0\)$"):
+        explain_texts(LocalExecutor(), entities, ["good film", "film was", text], word="film", batch_size=1, n_steps=1)
+    entities.model.save_pretrained(tmp_path)
+    entities.classifier.tokenizer.save_pretrained(tmp_path)
+    done = CliRunner().invoke(cli.app, ["explain", text, "--model", str(tmp_path), "--word", "film"])
+    assert done.exit_code == 1 and "expected the number of the word, one of 1, 4 (from 1)" in done.stderr
+
+
+def test_texts_without_an_entity_are_told(entities, monkeypatch, tmp_path):
+    """They vanished from JSON and page, also with --quiet."""
+    monkeypatch.setattr(
+        "captum_iba.text.head_targets.predicted_entities",
+        lambda text, values, labels: [[1]] if "dull" in text.text else [],
+    )
+    entities.model.save_pretrained(tmp_path / "model")
+    entities.classifier.tokenizer.save_pretrained(tmp_path / "model")
+    command = ["explain", "good film", TEXTS[1], "--model", str(tmp_path / "model"), "--json", "-", "--quiet"]
+    done = CliRunner().invoke(cli.app, [*command, "--steps", "1"])
+    assert done.exit_code == 0 and "text 1 is not explained: the model predicts no entity in it" in done.stderr
+    (entry,) = json.loads(done.stdout)
+    assert entry["text"] == TEXTS[1] and entry["explained"]["text_number"] == 1
+
+
+def test_what_is_explained_is_no_other_word_and_a_table_names_it(entities):
+    """ "5 other words" were those of a text of five, of which one was the target."""
+    one, other = (entities.explain(TEXT, word=word, n_steps=1, check=True) for word in ("film", "good"))
+    rows = [row for of in ranked_words(one) for row in of]
+    assert len(rows) == len(one.words) - 1 and "film" not in {row.word for row in rows}
+    page = token_page([one, other])
+    assert one.question != other.question and one.question in page and other.question in page
+
+
+def test_a_regression_has_a_closeness(wordpiece):
+    """ "1.36 100.0%" stood above its text, and sentences spoke of a probability."""
+    values = TextExplainer(built("BertForSequenceClassification", num_labels=1), wordpiece)
+    result = values.explain(TEXT, check=True, n_steps=1)
+    check = replace(result.check, probability=1.0, without_leading=0.9, without_least=0.5, without_random=0.5)
+    for without_each in ((0.9,) * 6, (0.2, *[1.0] * 5)):
+        said = " ".join(replace(result, check=replace(check, without_each=without_each)).sentences)
+        assert "closeness" in said and "probability" not in said
+    decision = token_page([result]).partition('<p class="decision">')[2].partition("</p>")[0]
+    assert result.target_label in decision and "%" not in decision
 
 
 def test_rows_of_another_tolerance_are_not_used(wordpiece, tmp_path):
