@@ -38,7 +38,7 @@ from captum_iba.cli.common import (
     quiet_workers,
     require_extra,
 )
-from captum_iba.cli.text_files import has_columns
+from captum_iba.cli.text_files import LabelColumnOption, PairColumnOption, TextColumnOption, has_columns
 
 if TYPE_CHECKING:
     from captum_iba.compare import Comparison, ComparisonConfig, FinishedChunk, Summary
@@ -127,24 +127,9 @@ def compare(
     target: Annotated[
         Target | None, typer.Option(help="Class to explain.", show_default="gold, if there are labels")
     ] = None,
-    text_column: Annotated[
-        str | None,
-        typer.Option(help="Column with the texts.", show_default="text, sentence, review, content or the like"),
-    ] = None,
-    pair_column: Annotated[
-        str | None,
-        typer.Option(
-            help="Column with the second texts.",
-            show_default="hypothesis, sentence2, question2, text_pair or the like",
-        ),
-    ] = None,
-    label_column: Annotated[
-        str | None,
-        typer.Option(
-            help="Column with the gold labels.",
-            show_default="label, class, target, sentiment, category or the like",
-        ),
-    ] = None,
+    text_column: TextColumnOption = None,
+    pair_column: PairColumnOption = None,
+    label_column: LabelColumnOption = None,
     subset: Annotated[
         str | None, typer.Option(help="Subset of a dataset on the hub that has several.", show_default=False)
     ] = None,

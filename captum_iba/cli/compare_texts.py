@@ -24,7 +24,7 @@ from captum_iba.cli.common import (
     plain_errors,
 )
 from captum_iba.cli.statistics_of_texts import find_statistics
-from captum_iba.cli.text_files import read_columns
+from captum_iba.cli.text_files import PairColumnOption, TextColumnOption, read_columns
 
 COMPARE_TEXTS_EXAMPLES = """\b
 Examples:
@@ -44,20 +44,8 @@ def compare_texts(
         str,
         typer.Option(help="Methods with commas between them. A folder with other methods gets those that it lacks."),
     ] = "iba,ig,lime,leave_one_out,random",
-    text_column: Annotated[
-        str | None,
-        typer.Option(
-            help="Column with the texts, of a table; of question answering that with the questions.",
-            show_default="text, sentence, review, content or the like",
-        ),
-    ] = None,
-    pair_column: Annotated[
-        str | None,
-        typer.Option(
-            help="Column with the second texts, of a table; of question answering that with the contexts.",
-            show_default="hypothesis, sentence2, question2, text_pair or the like",
-        ),
-    ] = None,
+    text_column: TextColumnOption = None,
+    pair_column: PairColumnOption = None,
     target: Annotated[
         str | None,
         typer.Option(help="Class or answer to explain, for every text.", show_default="the predicted one"),
@@ -77,7 +65,8 @@ def compare_texts(
 ) -> None:
     """Compare methods on a model of any head: what a prediction loses without the words that each ranks first.
 
-    Of token classification every predicted entity is a target. If it is stopped, the same command goes on. For datasets
+    Of token classification every predicted entity is a target; of question answering the texts are the questions, and
+    the second texts the contexts. If it is stopped, the same command goes on. For datasets
     with labels, layers and reports: captum-iba compare.
     """
     work = KeptWork("rows", out, quiet, "measured")

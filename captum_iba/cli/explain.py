@@ -50,7 +50,15 @@ from captum_iba.cli.head_options import (
 )
 from captum_iba.cli.methods_option import check_methods, scores_by_methods
 from captum_iba.cli.statistics_of_texts import find_statistics
-from captum_iba.cli.text_files import FileOfTexts, has_columns, naming_arguments, read_columns
+from captum_iba.cli.text_files import (
+    FileOfTexts,
+    LabelColumnOption,
+    PairColumnOption,
+    TextColumnOption,
+    has_columns,
+    naming_arguments,
+    read_columns,
+)
 
 if TYPE_CHECKING:
     from captum_iba.compare.data import LabelNames
@@ -92,26 +100,9 @@ def explain(
             show_default=False,
         ),
     ] = None,
-    text_column: Annotated[
-        str | None,
-        typer.Option(
-            help="Column with the texts, of a table.", show_default="text, sentence, review, content or the like"
-        ),
-    ] = None,
-    pair_column: Annotated[
-        str | None,
-        typer.Option(
-            help="Column with the second texts, of a table.",
-            show_default="hypothesis, sentence2, question2, text_pair or the like",
-        ),
-    ] = None,
-    label_column: Annotated[
-        str | None,
-        typer.Option(
-            help="Column with the gold labels, of a table.",
-            show_default="label, class, target, sentiment, category or the like",
-        ),
-    ] = None,
+    text_column: TextColumnOption = None,
+    pair_column: PairColumnOption = None,
+    label_column: LabelColumnOption = None,
     layer: Annotated[
         str | None,
         typer.Option(
@@ -394,7 +385,8 @@ def _gold_labels(read: FileOfTexts, labels: Sequence[str], quiet: bool) -> Label
         reason = gold.problem.removeprefix("data: ").rstrip(".")
         note(f"{what} are shown as they are, and not compared with the predicted classes: {reason}", quiet)
     no_gold = "; none has a name known for gold labels (--label-column)" if gold is None else ""
-    unread = f"{no_gold}; not read: {', '.join(read.unread)} (--pair-column reads second texts)" if read.unread else ""
+    how = " (--pair-column reads second texts)" if read.second is None else ""
+    unread = f"{no_gold}; not read: {', '.join(read.unread)}{how}" if read.unread else ""
     note(f"columns: {read.columns}{unread}", quiet or not read.columns)
     return gold
 

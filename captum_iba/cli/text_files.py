@@ -8,12 +8,33 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
 
 from captum_iba.cli.common import note
 
 if TYPE_CHECKING:
     from captum_iba.compare.data import LabelNames
+
+TextColumnOption = Annotated[
+    str | None,
+    typer.Option(help="Column with the texts, of a table.", show_default="text, sentence, review, content or the like"),
+]
+PairColumnOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Column with the second texts, of a table.",
+        show_default="hypothesis, sentence2, question2, text_pair or the like",
+    ),
+]
+LabelColumnOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Column with the gold labels, of a table.",
+        show_default="label, class, target, sentiment, category or the like",
+    ),
+]
 
 _TABLE = re.compile(r"\.(jsonl?|ndjson|[ct]sv|parquet)(\.(gz|bz2|xz))?$", re.IGNORECASE)
 
