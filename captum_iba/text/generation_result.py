@@ -23,7 +23,7 @@ from captum_iba.visualization.sentences import NO_EFFECT
 from captum_iba.visualization.terminal import printable
 
 _CUT_OFF = "The response was cut off: it reached the largest number of new tokens."
-_FORMAT = "captum-iba generation/3"  # of 1, effects with a contrast were of the log-probability of the choice
+_FORMAT = "captum-iba generation/3"  # 2 had no numbers of the contrast
 TOLERANCE = 0.05
 """Nats by which the removal of a part may change the log-probability, or the log-odds, and count as no change."""
 

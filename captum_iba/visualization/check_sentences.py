@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from captum_iba.visualization.drawable import DrawableCheck
-from captum_iba.visualization.mask_sentences import RULED_OUT
+from captum_iba.visualization.mask_sentences import MOST, MUCH, RULED_OUT
 from captum_iba.visualization.pieces import capitalized, format_probability
 
-# Of the probability that is left: a smaller change is no finding of a check, and a smaller decrease a weak one.
-SAME, MOST, MUCH = 0.99, 0.85, 0.75
+SAME = 0.99  # of a probability, what is left: a smaller change is no finding of a check
 _SMALLEST = 0.005  # of a probability: a smaller change is none, unless a quarter of it is lost
 _NAMED = 3
 
@@ -94,7 +93,7 @@ class CheckSentences:
         return f"Check: {said}. {capitalized(others)}." if said else f"Check: {others}."
 
     @property
-    def is_of_none(self) -> bool:
+    def none_leads(self) -> bool:
         """Whether no word leads, so that the deletion of those with the most bits is no answer."""
         return not self.n_leading and not self.is_ruled_out
 

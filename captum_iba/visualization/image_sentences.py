@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from captum_iba.visualization.check_sentences import MOST, CheckSentences
-from captum_iba.visualization.mask_sentences import LARGE_DROP, is_unexplained, lowers_it, unexplained
+from captum_iba.visualization.check_sentences import CheckSentences
+from captum_iba.visualization.mask_sentences import LARGE_DROP, MOST, is_unexplained, lowers_it, unexplained
 from captum_iba.visualization.pieces import format_probability
 from captum_iba.visualization.terminal import printable
 

@@ -18,8 +18,9 @@ LARGE_DROP = 0.1
 # Of a probability, and of it relative to the whole, by which a text adds next to nothing to a closed mask.
 _SMALL_DROP, _MOST = 0.05, 0.8
 _NOTICEABLE, _KEPT = 0.01, 0.005
-_MUCH = 0.75
-_DECREASED = 0.85  # of a probability: what a check finds is no small change
+MOST, MUCH = 0.85, 0.75
+"""Of a probability, what is left: less than the first is no small change, less than the second much is lost."""
+_SMALL = 0.05  # of a probability: a smaller decrease is no evidence that bits miss
 RULED_OUT = 0.01
 """Probability below which a class is next to nothing, and there is little to explain."""
 _IMPROBABLE = 0.05  # the same of a class that is not predicted
@@ -45,7 +46,7 @@ def needs_hardly_anything(attribution: Drawable) -> bool:
 def _has_few_bits(attribution: DrawableBits) -> bool:
     """Whether no word or token is far above the floor, and no check has found that the first words matter."""
     check = attribution.check
-    matter = check is not None and check.without_leading < _DECREASED * check.probability
+    matter = check is not None and check.without_leading < MOST * check.probability
     return has_hardly_any_bits(attribution) and not matter
 
 
@@ -83,6 +84,11 @@ def is_improbable(attribution: DrawableBits) -> bool:
 def is_little(probability: float, is_predicted: bool) -> bool:
     """Whether a class has so little probability that there is little to explain; a predicted one below 1%."""
     return probability < (RULED_OUT if is_predicted else _IMPROBABLE)
+
+
+def is_much_lower(probability: float, without: float) -> bool:
+    """Whether a word matters when it is deleted alone: more than a quarter of the probability is lost, and 0.05."""
+    return without <= min(MUCH * probability, probability - _SMALL)
 
 
 def through_the_mask(attribution: DrawableBits) -> str:
@@ -176,7 +182,7 @@ def _unexplained(attribution: DrawableBits, closed: float, few: bool) -> str:
     least = math.inf
     if check is not None:
         # Of single words those that a sentence of the check names.
-        single = [value for value in check.without_each if value <= _MUCH * check.probability - _SMALL_DROP]
+        single = [value for value in check.without_each if is_much_lower(check.probability, value)]
         tried = (check.without_leading, check.without_random, check.without_least, *single)
         least = min(tried) / check.probability if check.probability > 0 else math.inf
     follows = "the bits rank its words, but do not explain it"
@@ -187,15 +193,15 @@ def _unexplained(attribution: DrawableBits, closed: float, few: bool) -> str:
         )
     elif few:
         follows = f"the model needs hardly anything of {what}"
-        if least < _DECREASED:
+        if least < MOST:
             follows = "no word has many bits, and they do not explain it"
     sentence = unexplained(attribution.measured, what, attribution.target_probability, closed, follows)
-    if least >= _DECREASED:
+    if least >= MOST:
         return sentence
     how = "further" if lowers_it(attribution.target_probability, closed) else "all the same"
     # Single words that raise it have a sentence of their own.
     deleted = "some words"
-    if check.without_leading < _DECREASED * check.probability:
+    if check.without_leading < MOST * check.probability:
         deleted = "the leading words" if check.n_words > 1 else "the leading word"
     raises = check.without_least > check.probability + LARGE_DROP
     other = ", deleting those with the fewest bits raises it" if raises else ""

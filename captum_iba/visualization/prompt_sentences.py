@@ -12,14 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from captum_iba.visualization.check_sentences import CheckSentences
-from captum_iba.visualization.mask_sentences import is_lost, is_unexplained, of_mask, unexplained
+from captum_iba.visualization.mask_sentences import LARGE_DROP, MOST, is_lost, is_unexplained, of_mask, unexplained
 from captum_iba.visualization.pieces import capitalized, format_probability
 from captum_iba.visualization.pieces import visible as with_symbols
 from captum_iba.visualization.terminal import printable
 
 _LONGEST_NAME, _NAMED = 60, 3
-_RISES = 0.1  # of a probability: without the parts with the fewest bits
-_CLEARLY = 0.85  # of the probability without parts at random: what is lower is clearly lower
 
 
 class ExplainedResponse(Protocol):
@@ -99,7 +97,7 @@ def _of_wholes(response: ExplainedResponse) -> str:
     of_contrast = response.contrast_tokens * math.log(max(response.contrast_probability, 1e-300))
     difference = math.fsum(math.log(max(chance, 1e-300)) for chance in chances) - of_contrast
     choice = 1 / (1 + math.exp(-difference)) if difference > -700 else 0.0
-    tokens = f"{len(chances)} token{'s' * (len(chances) != 1)} and {response.contrast_tokens}"
+    tokens = f"{len(chances)} and {response.contrast_tokens} tokens"
     return (
         f"The responses have {tokens}: {response.measured} compares their means per token. As a whole the explained "
         f"one has {format_probability(choice)} of the probability of both."
@@ -111,13 +109,13 @@ def _least(response: ExplainedResponse) -> str:
     check = response.check
     if check is None or check.n_parts < len(response.leading) or check.n_parts == len(response.parts):
         return ""
-    if check.without_least < _CLEARLY * check.without_random:
+    if check.without_least < MOST * check.without_random:
         return "The parts with the fewest bits matter more than others: the bits miss some of the evidence."
     deleted = {*(-response.scores).argsort()[: check.n_parts].tolist()}
     by_bits = [i for i in np.lexsort((-response.bits, -response.shares)).tolist() if i not in deleted]
     least = [response.parts[i] for i in by_bits[-check.n_parts :]][::-1]
     against = [f'"{_name(part)}"' for part in least if part.speaks_against or part.known_effect is None]
-    if check.without_least < max(check.probability, check.without_random) + _RISES or not against:
+    if check.without_least < max(check.probability, check.without_random) + LARGE_DROP or not against:
         return ""
     named = f"{', '.join(against[:_NAMED])}{', …' if len(against) > _NAMED else ''}"
     return (

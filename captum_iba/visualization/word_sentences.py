@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from captum_iba.visualization.check_sentences import MOST, MUCH, SAME, VERDICTS, CheckSentences, quantity
+from captum_iba.visualization.check_sentences import SAME, VERDICTS, CheckSentences, quantity
 from captum_iba.visualization.drawable import DrawableBits
-from captum_iba.visualization.mask_sentences import LARGE_DROP, is_improbable, is_lowered
+from captum_iba.visualization.mask_sentences import (
+    LARGE_DROP,
+    MOST,
+    MUCH,
+    is_improbable,
+    is_lowered,
+    is_much_lower,
+)
 from captum_iba.visualization.pieces import format_probability, visible
 from captum_iba.visualization.words import (
     ALL_DELETED_ALONE,
@@ -21,7 +28,6 @@ from captum_iba.visualization.words import (
 )
 
 _MOST_OPPOSING, _NAMED = 3, 5
-_SMALL = 0.05  # of a probability: a smaller decrease is no evidence that bits miss
 
 
 def answer(attribution: DrawableBits) -> str:
@@ -34,7 +40,7 @@ def answer(attribution: DrawableBits) -> str:
         return ""
     is_predicted = attribution.target_label == attribution.predicted_label
     said, against = _check_sentences(attribution), "" if is_predicted else _against(attribution)
-    return against or ("" if said.is_of_none else said.answer)
+    return against or ("" if said.none_leads else said.answer)
 
 
 def check_notes(attribution: DrawableBits) -> list[str]:
@@ -168,8 +174,8 @@ def hidden_evidence(attribution: DrawableBits) -> str:
     leading, others = ranked_words(attribution)
     # The check has said what happens without those that it deletes first.
     tried = [row for row in (*leading, *others) if row.alone][attribution.check.n_words :]
-    most = min(MUCH * attribution.check.probability, attribution.check.probability - _SMALL)
-    hidden = [row for row in tried if row in others and row.without <= most]
+    probability = attribution.check.probability
+    hidden = [row for row in tried if row in others and is_much_lower(probability, row.without)]
     if not hidden or is_improbable(attribution):
         return ""
     hidden = sorted(hidden, key=lambda row: row.without)

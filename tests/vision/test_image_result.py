@@ -89,6 +89,22 @@ def test_as_text():
     assert "dog 0.900" in repr(image_attribution())
 
 
+def test_a_class_that_is_ruled_out_keeps_nothing():
+    """ "truck keeps 9.5%" stood under a probability of 0.002%: average activations give that."""
+    result = image_attribution()
+    near_floor = tuple(
+        replace(layer, bits=np.ones((2, 2)), open_bits=100.0, masked_probability=0.095, closed_probability=0.086)
+        for layer in result.layers
+    )
+    for probability, said in ((0.9, True), (2e-5, False)):
+        one = replace(result, target_probability=probability, layers=near_floor)
+        assert ("No cell stands out" in one.remark() or "The mask closes" in one.remark()) is said
+    nearly = [0.9] * result.n_regions
+    nearly[result.leading[0]], nearly[result.leading[1]], nearly[2] = 0.3, 0.35, 0.4
+    check = replace(result.check, without_each=tuple(nearly))  # nearly as much as one that leads
+    assert f"when removed alone: {result.place_of(2)} (to 40.0%)." in replace(result, check=check).check_sentence()
+
+
 def test_json(tmp_path):
     result = image_attribution()
     again = ImageAttribution.load(result.save(tmp_path / "result.json"))
