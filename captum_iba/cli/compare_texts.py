@@ -81,16 +81,15 @@ def compare_texts(
             import torch
 
             from captum_iba.compare import compare_texts as compared
+            from captum_iba.compare.kept_rows import chosen_methods
             from captum_iba.methods import find_method
             from captum_iba.text import TextExplainer
             from captum_iba.text.arguments import check_device
 
-            for name in names:
-                try:
-                    find_method(name)
-                except ValueError as error:
-                    raise typer.BadParameter(f"--methods: {error}") from error
+            chosen_methods(names, {name: find_method(name).function for name in names})
             texts, pairs, *_ = read_columns(file, text_column, pair_column)
+            if not texts:
+                raise typer.BadParameter(f"--file: no text in {file}.")
             check_device(device, "--device")
             note(f"loading {model}", quiet)
             with named_model(model):

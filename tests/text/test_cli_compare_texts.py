@@ -59,15 +59,21 @@ def test_every_entity_and_every_answer_is_a_target(wordpiece):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--methods", "shap"], "--methods: "),
+        (["--methods", "shap"], "shap"),
+        (["--methods", ","], "--methods is empty, expected at least one"),
+        (["--methods", "random,random"], "--methods is random, random, expected each once"),
+        (["--file", "empty.txt"], "--file: no text in empty.txt"),
         (["--file", "none.txt"], "--file: none.txt does not exist"),
         (["--text-column", "text"], "has no columns"),
         (["--model", "nowhere"], "nowhere"),
     ],
 )
 def test_bad_usage(wordpiece, arguments, said):
-    done = run(*saved("BertForSequenceClassification", wordpiece, num_labels=1), *arguments)
+    command = saved("BertForSequenceClassification", wordpiece, num_labels=1)
+    Path("empty.txt").touch()
+    done = run(*command, *arguments)
     assert done.exit_code and said in done.stderr and "Traceback" not in done.stderr
+    assert "statistics" not in done.stderr  # before the model is loaded
 
 
 def test_choices_are_for_python(wordpiece):
