@@ -95,6 +95,14 @@ def test_settings_arrive():
     assert (item["settings"]["beta"], item["settings"]["seed"], item["layer_index"]) == (0.5, 3, 9)
 
 
+def test_a_mask_that_removed_too_much_is_told_once():
+    """A note beside the sentence of a single text said the same in other words."""
+    texts = ("A dull film.", "Nothing in it works, and nothing is funny.")
+    one, two = (run("explain", "--beta", "30", *texts[:count], "--device", "cpu") for count in (1, 2))
+    assert "The mask removed too much: with these bits alone" in one.stdout and "note" not in one.stderr
+    assert "note: the mask removed too much of a text, 'A dull film.', and 1 more." in two.stderr
+
+
 def test_statistics_are_estimated_once_and_found_again(tmp_path):
     Path("reviews.txt").write_text(f"{GOOD}\n{DULL}\n", encoding="utf-8")
     first, second = (run("explain", *QUICK, "--statistics-from", "reviews.txt", GOOD) for _ in range(2))

@@ -105,4 +105,4 @@ def _root(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
-    """How many bits of each word a text classifier needs, by information bottlenecks."""
+    """Attribution by information bottlenecks: which words, parts or regions a model needs, in bits."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import partial
@@ -74,7 +76,7 @@ Examples:
 
 
 class BottleneckPreset(str, Enum):
-    """Settings that belong together."""
+    """Named settings."""
 
     default = "default"
     paper = "paper"
@@ -82,7 +84,7 @@ class BottleneckPreset(str, Enum):
 
 
 class Granularity(str, Enum):
-    """What shares one value of the mask."""
+    """Unit with one mask value."""
 
     token = "token"
     word = "word"
@@ -92,7 +94,9 @@ class Granularity(str, Enum):
 def explain(
     texts: Annotated[list[str] | None, typer.Argument(metavar="[TEXT]...", help="Texts to explain.")] = None,
     model: ModelOption = None,
-    pair: Annotated[list[str] | None, typer.Option(help="Second text of a pair; once for each text.")] = None,
+    pair: Annotated[
+        list[str] | None, typer.Option(help="Second text of a pair. Repeat the option for each text.")
+    ] = None,
     file: Annotated[
         str | None,
         typer.Option(
@@ -124,9 +128,9 @@ def explain(
     question: QuestionOption = None,
     mask: MaskOption = None,
     choice: ChoiceOption = None,
-    preset: Annotated[BottleneckPreset, typer.Option(help="Settings that belong together.")] = BottleneckPreset.default,
+    preset: Annotated[BottleneckPreset, typer.Option(help="Named settings.")] = BottleneckPreset.default,
     granularity: Annotated[
-        Granularity | None, typer.Option(help="What shares one value of the mask.", show_default="the preset's")
+        Granularity | None, typer.Option(help="Unit with one mask value.", show_default="the preset's")
     ] = None,
     beta: Annotated[
         float | None, typer.Option(min=0, help="Weight of the information.", show_default="the preset's")
@@ -153,7 +157,7 @@ def explain(
     check: Annotated[
         bool,
         typer.Option(
-            help="Delete the words with the most bits, with the fewest, and others at random: the probabilities."
+            help="Delete the leading words, those with the fewest bits and random ones, and show the probabilities."
         ),
     ] = True,
     methods: Annotated[
@@ -187,7 +191,7 @@ def explain(
     workers: WorkersOption = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Explain texts: the words in color, and how many bits the classifier needs of each."""
+    """Explain decisions on texts: which words the model needs, and how many bits of each."""
 
     work = KeptWork("texts", keep, quiet)
     with plain_errors(quiet, work.interrupted):
@@ -209,6 +213,7 @@ def explain(
                 raise typer.BadParameter(f"--pair: {expected}.")
             from captum_iba.compare.explain_many import explain_texts
             from captum_iba.text.arguments import check_device, check_texts
+            from captum_iba.text.bottleneck import MASK_LOST_PREDICTION
 
             with naming_arguments(texts, quiet):
                 check_texts(first_texts, pair or second_texts)
@@ -232,6 +237,8 @@ def explain(
             run = partial(explain_texts, where, explainer, device=device, keep=keep)
             attribute = partial(run, on_batch=work.progressed, on_kept=work.found)
         work.total = len(first_texts)
+        if len(first_texts) == 1:  # what is printed says it
+            warnings.filterwarnings("ignore", re.escape(MASK_LOST_PREDICTION))
         with quiet_workers(where), work.every_minute(), counting_from_one():
             results = attribute(
                 first_texts,

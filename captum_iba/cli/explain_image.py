@@ -39,7 +39,7 @@ Examples:
 
 
 class ImagePreset(str, Enum):
-    """Settings that belong together."""
+    """Named settings."""
 
     default = "default"
     per_sample = "per_sample"
@@ -68,7 +68,7 @@ def explain_image(
             help="Names of modules, with commas between; their maps are averaged.", show_default="the preset's"
         ),
     ] = None,
-    preset: Annotated[ImagePreset, typer.Option(help="Settings that belong together.")] = ImagePreset.default,
+    preset: Annotated[ImagePreset, typer.Option(help="Named settings.")] = ImagePreset.default,
     beta: Annotated[
         float | None, typer.Option(min=0, help="Weight of the information.", show_default="the preset's")
     ] = None,
@@ -79,11 +79,16 @@ def explain_image(
     rerank: Annotated[
         int | None,
         typer.Option(
-            min=0, help="Number of leading regions whose order is settled by removal.", show_default="the preset's"
+            min=0, help="Number of leading regions that are removed to settle their order.", show_default="the preset's"
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the noise.")] = 0,
-    check: Annotated[bool, typer.Option(help="Remove the leading regions, the least, and others at random.")] = True,
+    check: Annotated[
+        bool,
+        typer.Option(
+            help="Remove the leading regions, those with the fewest bits and random ones, and show the probabilities."
+        ),
+    ] = True,
     statistics: Annotated[
         Path | None, typer.Option(help="Statistics of the layers: a file, or a folder with one file per layer.")
     ] = None,

@@ -101,9 +101,15 @@ def explain_response(
         bool, typer.Option("--per-token", help="Explain each token of the response by itself, too.")
     ] = False,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Largest number of tokens to generate.")] = 25,
-    rerank: Annotated[int, typer.Option(min=0, help="Number of leading parts whose order is settled by removal.")] = 8,
+    rerank: Annotated[
+        int, typer.Option(min=0, help="Number of leading parts that are removed to settle their order.")
+    ] = 8,
     check: Annotated[
-        bool, typer.Option(help="Delete the leading parts, the least, and others at random; of up to 40 each alone.")
+        bool,
+        typer.Option(
+            help="Delete the leading parts, those with the fewest bits and random ones, and show the probabilities. Of "
+            "up to 40 parts also delete each alone."
+        ),
     ] = True,
     beta: Annotated[float | None, typer.Option(min=0, help="Weight of the information.", show_default="0.1")] = None,
     steps: Annotated[int | None, typer.Option(min=0, help="Number of optimizer steps.", show_default="10")] = None,

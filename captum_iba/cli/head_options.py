@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 WordOption = Annotated[
     list[str] | None,
-    typer.Option(help="Token classification: word to explain, by its text or number from 1; once, or for each text."),
+    typer.Option(
+        help="Token classification: word to explain, by its text or its number from 1. Give one for all texts, or one "
+        "per text."
+    ),
 ]
 EntityOption = Annotated[
     list[str] | None,
@@ -25,13 +28,15 @@ EntityOption = Annotated[
 ]
 QuestionOption = Annotated[
     list[str] | None,
-    typer.Option(help="Question answering: the question, with the context as TEXT; once, or for each text."),
+    typer.Option(
+        help="Question answering: the question, with the context as TEXT. Give one for all texts, or one per text."
+    ),
 ]
 MaskOption = Annotated[
     str | None,
     typer.Option(help="Masked language model: word for the mask token.", show_default="the predicted one"),
 ]
-ChoiceOption = Annotated[list[str] | None, typer.Option(help="Multiple choice: one of the choices; for each once.")]
+ChoiceOption = Annotated[list[str] | None, typer.Option(help="Multiple choice: a choice. Repeat the option for each.")]
 
 
 @dataclass

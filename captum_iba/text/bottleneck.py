@@ -30,7 +30,7 @@ NEUTRAL_STATISTICS = (
 )
 
 
-MASK_LOST_PREDICTION = "the mask removed too much of a text, and bits may be too few: "
+MASK_LOST_PREDICTION = "the mask removed too much of a text"
 
 
 def lost_predictions(lost: Sequence[TextAttribution]) -> str:
@@ -41,8 +41,9 @@ def lost_predictions(lost: Sequence[TextAttribution]) -> str:
     beta = first.settings.get("beta")
     lower = "Lower beta, or estimate" if beta is None or beta > 1 else "Estimate"  # the default has tried 1
     return (
-        f"{MASK_LOST_PREDICTION}with the information that is left, {first.measured} is {masked}, and {whole} with the "
-        f"whole text, {text!r}{more} (result.masked_probability). {lower} statistics from texts like yours"
+        f"{MASK_LOST_PREDICTION}, {text!r}{more}. With the information that is left {first.measured} is {masked}, with "
+        f"the whole text {whole} (result.masked_probability). The bits may be too few. {lower} statistics from texts "
+        "like yours"
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from captum_iba.visualization.drawable import DrawableCheck
 from captum_iba.visualization.mask_sentences import MOST, MUCH, RULED_OUT
-from captum_iba.visualization.pieces import capitalized, format_probability
+from captum_iba.visualization.pieces import capitalized, enumerated, format_probability, quantity
 
 SAME = 0.99  # of a probability, what is left: a smaller change is no finding of a check
 _SMALLEST = 0.005  # of a probability: a smaller change is none, unless a quarter of it is lost
@@ -85,12 +85,12 @@ class CheckSentences:
         why = f", because {self._why}" if self._why else ""
         said = f"{self._which} {self.verdict}{why}" if self.verdict else ""
         random, least = map(format_probability, (self.check.without_random, self.check.without_least))
-        others = f"without {self._at_random}{self._among} {self.measured} is {random}"
+        others = f"Without {self._at_random}{self._among} {self.measured} is {random}"
         if self.check.n_random > 1:
             others += f" (mean of {self.check.n_random})"
         if self.check.n_random > 1 or random != least:  # else they are the same
-            others += f", without the {self._several('{}s with the fewest bits')} {least}"
-        return f"Check: {said}. {capitalized(others)}." if said else f"Check: {others}."
+            others += f". Without the {self._several('{}s with the fewest bits')} it is {least}"
+        return f"Check: {said}. {others}." if said else f"Check: {others[:1].lower()}{others[1:]}."
 
     @property
     def none_leads(self) -> bool:
@@ -158,7 +158,7 @@ class CheckSentences:
                 others = f"{more} other" if more > 1 else "another"
                 following = f"the {more} next" if more > 1 else "the next"
                 quoted.append(f"{others} leading {words}" if self.n_leading else f"{following} {words} by bits")
-            return quoted[0] if len(quoted) == 1 else f"{', '.join(quoted[:-1])} and {quoted[-1]}"
+            return enumerated(quoted)
         if not self.n_leading:
             return f"the {self._several('{}s with the most bits')}"
         if self.n_deleted < self.n_leading:
@@ -185,17 +185,6 @@ class CheckSentences:
         if self.n_deleted > 1:
             return f"{self.n_deleted} {words.format(self.noun)}"
         return words.replace("{}s", self.noun)
-
-
-def quantity(measured: str) -> str:
-    """What is measured, without what it is of: "the probability", or "the closeness" of a regression.
-
-    Examples::
-
-        >>> quantity("the probability of positive"), quantity("the closeness to 3.2")
-        ('the probability', 'the closeness')
-    """
-    return " ".join(measured.split()[:2])
 
 
 def fraction_left(check: DrawableCheck) -> float:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 _NOTES = {
-    "prediction_lost": "mask closed too much",
+    "prediction_lost": "mask removed too much",
     "hidden_evidence": "hidden evidence",
     "other_order": "other order alone",
     "unexplained": "unexplained",

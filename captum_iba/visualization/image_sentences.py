@@ -51,23 +51,24 @@ def remark(image: ExplainedImage) -> str:
         return ""  # the check says that there is little to explain
     if image.needs_no_cell and not image.is_improbable:
         return (
-            f"No cell stands out: with hardly any of their information {target} keeps {masked}. The map says nothing; "
-            "look at the check, or name an earlier layer."
+            f"No cell stands out: with hardly any of the information {target} keeps {masked}. The map says nothing. "
+            "Look at the check, or choose an earlier layer."
         )
     if image.lost_prediction:
         return (
-            f"The mask closes too much: with these bits alone the probability of {target} is {masked}, and without any "
-            f"{format_probability(closed)}; bits may miss what decides. Look at the check, or lower beta."
+            f"The mask removed too much: with these bits alone the probability of {target} is {masked}, and without "
+            f"any bits {format_probability(closed)}. The bits may miss what decides. Look at the check, or use a "
+            "smaller beta."
         )
     if not is_unexplained(probability, closed):
         return ""
     if image.statistics == OWN_STATISTICS:
         return (
             f"With the average activations of this image itself the probability of {target} is "
-            f"{format_probability(closed)} ({format_probability(probability)} with the image): statistics of other "
+            f"{format_probability(closed)} ({format_probability(probability)} with the image). Statistics of other "
             "images (estimate_statistics, --statistics-from) show what the image adds."
         )
-    follows = "the bits rank its regions, but do not explain it"
+    follows = "The bits rank its regions, but they do not explain the probability"
     return unexplained(f"the probability of {target}", "this image", probability, closed, follows)
 
 
@@ -98,8 +99,8 @@ def _least(check: Any) -> str:
         return ""
     several = check.n_regions > 1
     return (
-        f"Without the region{'s' * several} with the fewest bits the probability falls, too: the model needs more than "
-        f"{'their' if several else 'its'} bits say."
+        f"Without the region{'s' * several} with the fewest bits the probability also falls. The model needs more of "
+        f"{'them than their' if several else 'it than its'} bits say."
     )
 
 
@@ -117,4 +118,4 @@ def _hidden(image: ExplainedImage, check: Any) -> str:
     named = [f"{image.place_of(i)} (to {format_probability(check.without_each[i])})" for i in found[:_NAMED]]
     more = f" and {len(found) - len(named)} more" if len(found) > len(named) else ""
     these, lower = ("These regions do", "lower") if len(found) > 1 else ("This region does", "lowers")
-    return f"{these} not lead, but {lower} the probability, too, when removed alone: {'; '.join(named)}{more}."
+    return f"{these} not lead, but {lower} the probability when removed alone: {'; '.join(named)}{more}."

@@ -5,7 +5,16 @@ from __future__ import annotations
 import math
 
 from captum_iba.visualization.drawable import Drawable, DrawableBits, is_scores
-from captum_iba.visualization.pieces import FLOORS, format_number, format_probability, largest, parts, scale_of
+from captum_iba.visualization.pieces import (
+    FLOORS,
+    capitalized,
+    format_number,
+    format_probability,
+    largest,
+    parts,
+    quantity,
+    scale_of,
+)
 
 THESE_ALONE = "with these bits alone"
 """Begins what the model gives through the final mask."""
@@ -115,17 +124,17 @@ def of_mask(measured: str, probability: float, masked: float, closed: float, wha
     Examples::
 
         >>> of_mask("the probability", 0.9, 0.8, 0.1)
-        'with these bits alone the probability is 80.0%, and without any 10.0%'
+        'with these bits alone the probability is 80.0%, and without any bits 10.0%'
     """
     through = f"{THESE_ALONE} {measured} is {format_probability(masked)}"
-    through += f", and without any {format_probability(closed)}"
+    through += f", and without any bits {format_probability(closed)}"
     if masked > max(probability, closed) + LARGE_DROP:
-        return f"{through}: what the mask removed speaks against it"
+        return f"{through}. What the mask removed speaks against it"
     if is_lost(probability, masked, closed) or not keeps_little(probability, masked, closed):
         return through
     kept = "little" if masked > closed + _KEPT else "nothing"
     return (
-        f"{through}: the bits keep {kept} of what the {what} adds, so they rank its {_PARTS_OF[what]}, but do not "
+        f"{through}. The bits keep {kept} of what the {what} adds: they rank its {_PARTS_OF[what]}, but they do not "
         "explain the probability"
     )
 
@@ -143,17 +152,17 @@ def remark(attribution: DrawableBits) -> str:
     is_least = beta is not None and beta <= 1  # the default has tried no smaller one
     if lost_prediction(attribution):
         advice = (
-            f"Even beta {beta:g} keeps too little, so do not rely on the percentages; statistics from texts like this "
-            "may help."
+            f"Even beta {beta:g} keeps too little. Do not rely on the percentages. Statistics from texts like this may "
+            "help."
             if is_least
-            else "A smaller beta, or statistics from texts like this, help."
+            else "The bits may be too few. Use a smaller beta, or statistics from texts like this."
         )
-        return f"The mask closes too much: {through}, and bits may be too few. {advice}"
+        return f"The mask removed too much: {through}. {advice}"
     if 0 < attribution.open_bits < _PARTS * attribution.unneeded_bits:
         kept = f"{format_number(attribution.unneeded_bits)} of {format_number(attribution.open_bits)} bits"
         return (
-            f"The mask has hardly closed: where only the information counts, a token keeps {kept}, so percentages say "
-            "little. More steps, or a larger beta, help."
+            f"The optimization is not finished: a token that is not needed still keeps {kept}, so the percentages say "
+            "little. Use more steps or a larger beta."
         )
     few = _has_few_bits(attribution)
     if masked is None:
@@ -164,7 +173,7 @@ def remark(attribution: DrawableBits) -> str:
         return "" if attribution.check is not None else f"The model gives {attribution.target_label} next to nothing."
     if few and (masked < probability - LARGE_DROP or masked < _HALF <= probability):
         advice = "" if is_least else " A smaller beta keeps more of them."
-        return f"Hardly any bits above the floor pass the mask: {through}.{advice}"
+        return f"The mask keeps hardly any bits above the floor: {through}.{advice}"
     if few and closed is None:
         return HARDLY_ANYTHING
     if is_unexplained(probability, closed, few):
@@ -172,7 +181,7 @@ def remark(attribution: DrawableBits) -> str:
         return _unexplained(attribution, closed, few)
     if few and largest(tuple(parts(attribution))) < _NEAR_FLOOR * attribution.unneeded_bits:
         floor = format_number(attribution.unneeded_bits)
-        return f"No word has clearly more bits than the floor, {floor} bits per token: the percentages say little."
+        return f"No word has clearly more bits than the floor ({floor} bits per token), so the percentages say little."
     return ""
 
 
@@ -185,27 +194,29 @@ def _unexplained(attribution: DrawableBits, closed: float, few: bool) -> str:
         single = [value for value in check.without_each if is_much_lower(check.probability, value)]
         tried = (check.without_leading, check.without_random, check.without_least, *single)
         least = min(tried) / check.probability if check.probability > 0 else math.inf
-    follows = "the bits rank its words, but do not explain it"
+    follows = "The bits rank its words, but they do not explain the probability"
     if attribution.layer_index:
         follows = (
-            "at this layer special tokens, which have no bottleneck, have read the other words already, and the mask "
-            "cannot tell which words are needed"
+            "At this layer the special tokens, which have no bottleneck, have already read the other words, so the "
+            "mask cannot tell which words are needed"
         )
     elif few:
-        follows = f"the model needs hardly anything of {what}"
+        follows = f"The model needs hardly anything of {what}"
         if least < MOST:
-            follows = "no word has many bits, and they do not explain it"
+            follows = "No word has many bits, and the bits do not explain the probability"
     sentence = unexplained(attribution.measured, what, attribution.target_probability, closed, follows)
     if least >= MOST:
         return sentence
-    how = "further" if lowers_it(attribution.target_probability, closed) else "all the same"
+    lowers = f"nevertheless lowers {quantity(attribution.measured)}"
+    if lowers_it(attribution.target_probability, closed):
+        lowers = f"lowers {quantity(attribution.measured)} further"
     # Single words that raise it have a sentence of their own.
     deleted = "some words"
     if check.without_leading < MOST * check.probability:
         deleted = "the leading words" if check.n_words > 1 else "the leading word"
     raises = check.without_least > check.probability + LARGE_DROP
-    other = ", deleting those with the fewest bits raises it" if raises else ""
-    return f"{sentence} Deleting {deleted} lowers it {how}{other}: see the check."
+    other = ", and deleting those with the fewest bits raises it" if raises else ""
+    return f"{sentence} Deleting {deleted} {lowers}{other} (see the check)."
 
 
 def is_unexplained(probability: float, closed: float | None, few: bool = False) -> bool:
@@ -235,7 +246,7 @@ def unexplained(
     probability: float,
     closed: float,
     follows: str,
-    alone: str = "With average activations alone, which depend on the statistics,",
+    alone: str = "",
 ) -> str:
     """A sentence where average activations alone give the target (nearly) as much as the input.
 
@@ -244,16 +255,17 @@ def unexplained(
         what (str): "this text" or "this image".
         probability, closed (float): With the input, and through a closed mask.
         follows (str): What follows from it, where the input does not lower the probability.
-        alone (str): What the model has then.
+        alone (str): What the model has then. Default: average activations in place of the input.
     """
+    alone = alone or f"With average activations (from the statistics) in place of {what}"
     alone = f"{alone} {measured} is {format_probability(closed)}"
     given = format_probability(probability)
     if lowers_it(probability, closed):
-        return f"{alone}, more than with {what} ({given}): {what} lowers it."
+        return f"{alone}, more than with {what} ({given}). {capitalized(what)} lowers it."
     as_much = "nearly as much as" if closed >= probability - _SMALL_DROP else "not much less than"
     if closed >= probability:
         as_much = "more than" if closed > probability + _NOTICEABLE else "no less than"
-    return f"{alone}, {as_much} with {what} ({given}): {follows}."
+    return f"{alone}, {as_much} with {what} ({given}). {follows}."
 
 
 def has_hardly_any_bits(attribution: Drawable) -> bool:

@@ -199,6 +199,29 @@ def format_number(value: float, style: str = "bits") -> str:
     return f"{sign}{size / unit:.2g}{letter}" if size < 99 * unit else f"{sign}{size / unit:.0f}{letter}"
 
 
+def quantity(measured: str) -> str:
+    """What is measured, without what it is of: "the probability", or "the closeness" of a regression.
+
+    Examples::
+
+        >>> quantity("the probability of positive"), quantity("the closeness to 3.2")
+        ('the probability', 'the closeness')
+    """
+    return " ".join(measured.split()[:2])
+
+
+def enumerated(names: Sequence[str], more: int = 0) -> str:
+    """Names as they stand in a sentence: "a", "a and b", "a, b and c", and with ``more`` "a, b and 2 more".
+
+    Examples::
+
+        >>> enumerated(["dull", "boring"]), enumerated(["dull"], more=2)
+        ('dull and boring', 'dull and 2 more')
+    """
+    names = [*names, f"{more} more"] if more else list(names)
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
 def capitalized(text: str) -> str:
     """A text as the beginning of a sentence; unlike :meth:`str.capitalize` it leaves the other letters as they are."""
     return f"{text[:1].upper()}{text[1:]}"

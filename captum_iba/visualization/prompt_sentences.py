@@ -71,8 +71,9 @@ def legend(of_choice: bool) -> str:
     of = "log-odds of the choice" if of_choice else "log-probability per token"
     divides = "the odds" if of_choice else "the probability per token, a geometric mean,"
     return (
-        f"nats: mean of two decreases in the {of}, without the part alone and without it after the other measured "
-        f"parts; alone: only the first counts. 1 nat divides {divides} by 2.7. %: share of the bits above the floor"
+        f"nats: decrease in the {of} without the part, mean of two removals: the part alone, and the part after the "
+        f"other measured parts. alone: only the first removal. 1 nat divides {divides} by 2.7. %: share of the bits "
+        "above the floor"
     )
 
 
@@ -99,8 +100,8 @@ def _of_wholes(response: ExplainedResponse) -> str:
     choice = 1 / (1 + math.exp(-difference)) if difference > -700 else 0.0
     tokens = f"{len(chances)} and {response.contrast_tokens} tokens"
     return (
-        f"The responses have {tokens}: {response.measured} compares their means per token. As a whole the explained "
-        f"one has {format_probability(choice)} of the probability of both."
+        f"The responses have {tokens}, and {response.measured} compares their means per token. As a whole the "
+        f"explained response has {format_probability(choice)} of the probability of both."
     )
 
 
@@ -110,7 +111,7 @@ def _least(response: ExplainedResponse) -> str:
     if check is None or check.n_parts < len(response.leading) or check.n_parts == len(response.parts):
         return ""
     if check.without_least < MOST * check.without_random:
-        return "The parts with the fewest bits matter more than others: the bits miss some of the evidence."
+        return "The parts with the fewest bits matter more than others. The bits do not show all the evidence."
     deleted = {*(-response.scores).argsort()[: check.n_parts].tolist()}
     by_bits = [i for i in np.lexsort((-response.bits, -response.shares)).tolist() if i not in deleted]
     least = [response.parts[i] for i in by_bits[-check.n_parts :]][::-1]
@@ -120,7 +121,7 @@ def _least(response: ExplainedResponse) -> str:
     named = f"{', '.join(against[:_NAMED])}{', …' if len(against) > _NAMED else ''}"
     return (
         f"Without the part{'s' * (len(least) > 1)} with the fewest bits {response.measured} rises to "
-        f"{format_probability(check.without_least)}: {named} may speak against the response."
+        f"{format_probability(check.without_least)}. {named} may speak against the response."
     )
 
 
@@ -129,10 +130,10 @@ def _of_mask(response: ExplainedResponse) -> str:
     probability, masked, closed = response.probability, response.masked_probability, response.closed_probability
     through = of_mask(response.measured, probability, masked, closed, "prompt")
     if is_lost(probability, masked, closed):
-        return f"The mask closes too much: {through}, and bits may be too few. A smaller beta helps."
+        return f"The mask removed too much: {through}. The bits may be too few. Use a smaller beta."
     if not is_unexplained(probability, closed):
         return f"{capitalized(through)}."
-    follows = "the bits rank the parts, but do not explain the response"
+    follows = "The bits rank the parts, but they do not explain the response"
     return unexplained(response.measured, "this prompt", probability, closed, follows, "Without any bits of the parts")
 
 

@@ -56,8 +56,8 @@ def notes(attribution: DrawableBits) -> list[str]:
         if has_neutral_statistics(attribution):
             leads = f"{_leader(attribution)} ({tied})" if tied else _leader(attribution)
             sentences.append(
-                f"{leads}. No ± is shown: the statistics are those of {NEUTRAL_TEXTS}, and with statistics of texts "
-                "like yours the percentages, and the word that leads, can change by more than between repeats."
+                f"{leads}. No ± is shown, because the statistics are those of {NEUTRAL_TEXTS}. With statistics of "
+                "texts like yours the percentages and the leading word can change by more than between repeats."
             )
         else:
             legend = "; ".join(filter(None, ["±: standard deviation over them", tied]))
@@ -65,10 +65,10 @@ def notes(attribution: DrawableBits) -> list[str]:
     elif close := _close(attribution):
         of = "texts like yours" if has_neutral_statistics(attribution) else "other texts"
         named = named_words(close) if len(close) <= _NAMED else f"The first {len(close)} words of the list"
-        sentences.append(f"{named} are close: with statistics of {of} another of them may lead.")
+        sentences.append(f"{named} have nearly equal bits. With statistics of {of} another of them may lead.")
     elif _is_uncertain(attribution):
         sentences.append(
-            f"The text is long, and the statistics are those of {NEUTRAL_TEXTS}: with statistics of texts like yours "
+            f"The text is long, and the statistics are those of {NEUTRAL_TEXTS}. With statistics of texts like yours "
             "(estimate_statistics, --statistics-from) another word may lead."
         )
     through = through_the_mask(attribution)
@@ -99,7 +99,7 @@ def _unknown(attribution: DrawableBits) -> str:
     words = ", ".join(f'"{word}"' for word in spelled[:_NAMED])
     more = f" and {len(spelled) - _NAMED} more" if len(spelled) > _NAMED else ""
     are = "is" if len(spelled) == 1 else "are"
-    return f"{words}{more} {are} unknown to the tokenizer: the model reads {token}, as for any other unknown word."
+    return f"{words}{more} {are} unknown to the tokenizer. The model reads {token}, as for every unknown word."
 
 
 def findings(attribution: DrawableBits) -> list[str]:
@@ -167,11 +167,11 @@ def verdicts(attributions: Sequence[DrawableBits]) -> str:
         sentences.append(f"It cannot judge {texts}: no word leads, or the class has little probability.")
     if unexplained:
         sentences.append(
-            f"In {unexplained} the bits rank the words, but do not explain the probability: average activations alone "
-            "give the class about as much, or the bits keep little of what the text adds."
+            f"In {unexplained} the bits rank the words, but they do not explain the probability: average activations "
+            "in place of the text give the class about as much, or the bits keep little of what the text adds."
         )
     if lost:
-        sentences.append(f"In {lost} the mask closed too much, and the percentages are not to be relied on.")
+        sentences.append(f"In {lost} the mask removed too much. Do not rely on the percentages there.")
     return " ".join(sentences)
 
 
@@ -197,20 +197,19 @@ def percentage_note(attribution: DrawableBits) -> str:
         floor = format_number(attribution.unneeded_bits)
         if not attribution.words:
             return ""
-        return f"Bits are those above the floor, {floor} per token; no word has many, so there are no percentages."
+        return f"Bits do not count the floor of {floor} per token. No word has many bits, so there are no percentages."
     if not attribution.unneeded_bits:
         of_words = any(token.special and token.bits for token in attribution.tokens)
-        return "Percentages: of the bits of all words, without special tokens." if of_words else ""
+        return "Percentages are of the bits of all words, without special tokens." if of_words else ""
     floor = format_number(attribution.unneeded_bits)
-    return f"Percentages count only the bits above the floor, {floor} per token: what a token keeps that is not needed."
+    return f"Percentages do not count the floor: the {floor} bits that a token keeps even if it is not needed."
 
 
 def preset_note(attribution: DrawableBits) -> str:
     """The preset; of the default with a smaller ``beta`` also why, and that its bits stand for themselves."""
     lowered = attribution.preset.startswith("default, beta")
     return attribution.preset + (
-        " (with a larger beta the mask keeps too little of the probability; bits with another beta are not comparable)"
-        * lowered
+        " (a larger beta removed too much; do not compare with the bits of another beta)" * lowered
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from captum_iba.visualization.check_sentences import SAME, VERDICTS, CheckSentences, quantity
+from captum_iba.visualization.check_sentences import SAME, VERDICTS, CheckSentences
 from captum_iba.visualization.drawable import DrawableBits
 from captum_iba.visualization.mask_sentences import (
     LARGE_DROP,
@@ -14,7 +14,7 @@ from captum_iba.visualization.mask_sentences import (
     is_lowered,
     is_much_lower,
 )
-from captum_iba.visualization.pieces import format_probability, visible
+from captum_iba.visualization.pieces import enumerated, format_probability, quantity, visible
 from captum_iba.visualization.words import (
     ALL_DELETED_ALONE,
     RankedWord,
@@ -97,10 +97,10 @@ def _alone(attribution: DrawableBits) -> str:
             return ""  # they have a sentence of their own
         number = f"{'first ' * (len(leading) < len(every))}{len(leading)} leading words"
         # More may lead than the check deletes, and more may be deleted than were tried alone.
-        several = f"{'all' if check.n_words > len(leading) else 'the first'} {check.n_words} together"
-        together = f"; {'together they' if len(leading) == check.n_words else several} lower it" if falls else ""
+        several = f"{'All' if check.n_words > len(leading) else 'The first'} {check.n_words} together"
+        together = f" {'Together they' if len(leading) == check.n_words else several} lower it." if falls else ""
         lowers = f"lowers {quantity(attribution.measured)} by more than 1% of its value"
-        return f"Deleted alone, none of the {number} {lowers}{together}."
+        return f"None of the {number} {lowers} when it is deleted alone.{together}"
     strongest = min(leading, key=lambda row: row.without)
     if falls and strongest.without <= MUCH * check.without_leading:
         together = f"{'all' if check.n_words >= len(every) else 'the first'} {check.n_words} together"
@@ -114,12 +114,12 @@ def _alone(attribution: DrawableBits) -> str:
     to = format_probability(strongest.without)
     lowers = f"lowers {quantity(attribution.measured)}{most}, to {to}"
     of = f"first {len(leading)} leading" if len(leading) < len(every) else "leading"
-    sentence = f"Of the {of} words, {named_words([strongest])} {lowers} when deleted alone."
+    sentence = f"Of the {of} words, {named_words([strongest])} {lowers} when it is deleted alone."
     if strongest.without <= MOST * leading[0].without and not len(attribution.repeated_shares):
         sentence += (
             " Statistics of texts like yours (estimate_statistics, --statistics-from) can give another order."
             if has_neutral_statistics(attribution)
-            else " With repeats (repeats=5, --repeats 5) you see whether the order depends on the statistics."
+            else " Repeats (repeats=5, --repeats 5) show whether the order depends on the statistics."
         )
     return sentence
 
@@ -160,13 +160,11 @@ def _against(attribution: DrawableBits) -> str:
     if len(every) == 1:
         (row,) = rows
         rises = f"{attribution.measured} rises to {format_probability(row.without)}"
-        together = " It leads, too: with other words it may speak for it." if row.place in leading else ""
-        return f'Without "{row.word}" ({row.place}) alone {rises}: "{row.word}" may speak against {label}.{together}'
-    named = [f'"{row.word}" ({row.place}, {format_probability(row.without)})' for row in rows]
-    if more := len(every) - len(rows):
-        named.append("another" if more == 1 else f"one of {more} others")
-    without = f"{', '.join(named[:-1])} or {named[-1]}"
-    return f"Without {without} alone {attribution.measured} rises: each may speak against {label}."
+        together = f" It also leads: with other words it may speak for {label}." if row.place in leading else ""
+        return f"{named_words(rows)} may speak against {label}: without it alone {rises}.{together}"
+    named = enumerated([named_words([row], "to") for row in rows], len(every) - len(rows))
+    rises = f"{attribution.measured} rises when one of them is deleted alone"
+    return f"{named} may speak against {label}: {rises}."
 
 
 def hidden_evidence(attribution: DrawableBits) -> str:
@@ -179,10 +177,10 @@ def hidden_evidence(attribution: DrawableBits) -> str:
     if not hidden or is_improbable(attribution):
         return ""
     hidden = sorted(hidden, key=lambda row: row.without)
-    has, lower = ("has", "lowers") if len(hidden) == 1 else ("have", "lower")
+    these = "This word has fewer bits, but" if len(hidden) == 1 else "These words have fewer bits, but each"
     return (
-        f"{named_words(hidden, 'to')} {has} fewer bits, and {lower} {quantity(attribution.measured)} by more than a "
-        "quarter of its value when deleted alone: the bits do not show all the evidence."
+        f"The bits do not show all the evidence. {these} lowers {quantity(attribution.measured)} by more than a "
+        f"quarter of its value when it is deleted alone: {named_words(hidden, 'to')}."
     )
 
 
@@ -208,8 +206,8 @@ def _without_least(attribution: DrawableBits) -> str:
     """What it means if the words with the fewest bits raise the probability, or lower it, when they are deleted."""
     check, effect = attribution.check, least_effect(attribution)
     numbers = least_words(attribution, _deletable(attribution), check.n_words)
-    said = opposing(attribution) if effect == "rises" else len(numbers) == 1 and hidden_evidence(attribution)
-    if not effect or said:  # of single words it has been said
+    if not effect or (opposing(attribution) if effect == "rises" else hidden_evidence(attribution)):
+        # It has been said of single words.
         return ""
     rows = {row.place: row for of in ranked_words(attribution) for row in of}
     places = word_places(attribution)
@@ -217,9 +215,10 @@ def _without_least(attribution: DrawableBits) -> str:
     several, to = len(numbers) > 1, format_probability(check.without_least)
     without = f"Without {named}, the word{'s' * several} with the fewest bits, {quantity(attribution.measured)}"
     if effect == "falls":
-        return f"{without} falls, too, to {to}: the model needs more than {'their' if several else 'its'} bits say."
-    they = "together they may speak" if several else "it may speak"
-    return f"{without} rises to {to}: {they} against {attribution.target_label}."
+        of = "them than their" if several else "it than its"
+        return f"{without} also falls, to {to}. The model needs more of {of} bits say."
+    they = "Together they may speak" if several else "It may speak"
+    return f"{without} rises to {to}. {they} against {attribution.target_label}."
 
 
 def _not_tried(attribution: DrawableBits) -> str:
@@ -228,7 +227,7 @@ def _not_tried(attribution: DrawableBits) -> str:
         return ""
     others = [row for of in ranked_words(attribution) for row in of if not row.alone]
     are = "was" if len(others) == 1 else "were"
-    return f"The text is long: {counted(others)} {are} not deleted one by one."
+    return f"The text is long, so {counted(others)} {are} not deleted one by one."
 
 
 def _deletable(attribution: DrawableBits) -> list[int]:
@@ -239,8 +238,8 @@ def _deletable(attribution: DrawableBits) -> list[int]:
 
 def named_words(rows: Sequence[RankedWord], to: str = "") -> str:
     """Words with their places, and with the probability without each alone after ``to``."""
-    words = ", ".join(
+    words = [
         f'"{row.word}" ({row.place}{f", {to} {format_probability(row.without)}" if to else ""})'
         for row in rows[:_NAMED]
-    )
-    return words if len(rows) <= _NAMED else f"{words} and {len(rows) - _NAMED} more"
+    ]
+    return enumerated(words, max(len(rows) - _NAMED, 0))

@@ -226,7 +226,7 @@ def test_the_effects_of_a_contrast_are_of_the_log_odds(llama, wordpiece):
     leading = (-explained.scores).argsort()[:n_deleted].tolist()
     found = torch.tensor(log_odds(leading)).sigmoid()
     assert explained.check.without_leading == pytest.approx(float(found), abs=1e-4)
-    assert "nats: mean of two decreases in the log-odds of the choice" in str(explained)
+    assert "nats: decrease in the log-odds of the choice without the part, mean of two removals" in str(explained)
     page = generation_page(explained)
     assert "decreases in the log-odds of the choice" in page and "log-probability" not in page
     assert f"of the choice, rather than “<bdi>{names[1]}</bdi>”, 100.0%" in page
@@ -236,7 +236,7 @@ def test_evidence_that_the_bits_miss_is_told(explainer):
     result = explainer.explain(PROMPT, RESPONSE, check=True, **QUICK)
     for least, random, is_told in ((0.182, 0.277, True), (0.26, 0.277, False), (0.3, 0.277, False), (0.0, 0.0, False)):
         one = replace(result, check=replace(result.check, without_least=least, without_random=random))
-        said = "The parts with the fewest bits matter more than others: the bits miss some of the evidence."
+        said = "The parts with the fewest bits matter more than others. The bits do not show all the evidence."
         assert (one.sentences[-2] == said) == is_told == (said in generation_page(one)) == (said in str(one))
     (through_the_mask,) = replace(result, check=None).sentences
     assert through_the_mask.startswith("With these bits alone the probability per token is ")
@@ -269,8 +269,8 @@ def test_a_choice_between_responses_of_different_lengths_is_told_as_wholes(expla
     assert (len(result.tokens), result.contrast_tokens) == n_tokens and n_tokens[0] > n_tokens[1]
     totals = [float(removal(whole)) * n for removal, n in zip(removals, n_tokens, strict=True)]
     choice = 1 / (1 + math.exp(totals[1] - totals[0]))
-    said = f"As a whole the explained one has {format_probability(choice)} of the probability of both."
-    assert said in result.sentences[0] and f"have {n_tokens[0]} and {n_tokens[1]} tokens:" in result.sentences[0]
+    said = f"As a whole the explained response has {format_probability(choice)} of the probability of both."
+    assert said in result.sentences[0] and f"have {n_tokens[0]} and {n_tokens[1]} tokens," in result.sentences[0]
     assert said in str(result) and said in generation_page(result)
     same = explainer.explain(PROMPT, "bad", contrast="good", **QUICK)
     assert "As a whole" not in str(same)
@@ -286,13 +286,13 @@ def test_a_choice_between_responses_of_different_lengths_is_told_as_wholes(expla
             0.029,
             "Without any bits of the parts the probability per token is 2.9%, no less than with",
         ),
-        (0.5, 0.2, 0.1, "The mask closes too much: with these bits alone the probability per token is 20.0%"),
-        (0.5, 0.45, 0.1, "With these bits alone the probability per token is 45.0%, and without any 10.0%."),
+        (0.5, 0.2, 0.1, "The mask removed too much: with these bits alone the probability per token is 20.0%"),
+        (0.5, 0.45, 0.1, "With these bits alone the probability per token is 45.0%, and without any bits 10.0%."),
         (
             0.5,
             0.42,
             0.4,
-            "the bits keep little of what the prompt adds, so they rank its parts, but do not explain the",
+            "The bits keep little of what the prompt adds: they rank its parts, but they do not explain the",
         ),
     ],
 )

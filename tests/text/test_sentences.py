@@ -31,18 +31,18 @@ FEW = {"unneeded_bits": 1.0, "open_bits": 200.0, "layer_index": None}
         ({"target_probability": 0.94, "masked_probability": 0.885, "closed_probability": 0.435}, None, False),
         (
             {"target_probability": 0.94, "masked_probability": 0.94, "closed_probability": 0.93},
-            "is 93.0%, nearly as much as with this text (94.0%): the model needs hardly anything of this text.",
+            "is 93.0%, nearly as much as with this text (94.0%). The model needs hardly anything of this text.",
             True,
         ),
         (
             {"target_probability": 0.99, "masked_probability": 0.97, "closed_probability": 0.85},
-            "is 85.0%, not much less than with this text (99.0%): the model needs hardly anything of this text.",
+            "is 85.0%, not much less than with this text (99.0%). The model needs hardly anything of this text.",
             True,
         ),
         # Of a class that the text speaks against.
         (
             {"target_probability": 0.22, "masked_probability": 0.5, "closed_probability": 0.77, "predicted_label": "x"},
-            "is 77.0%, more than with this text (22.0%): this text lowers it.",
+            "is 77.0%, more than with this text (22.0%). This text lowers it.",
             True,
         ),
         # Of a class that is next to ruled out there is nothing to explain.
@@ -53,7 +53,7 @@ FEW = {"unneeded_bits": 1.0, "open_bits": 200.0, "layer_index": None}
         ),
         (
             {"target_probability": 0.3, "masked_probability": 0.77, "closed_probability": 0.31},
-            "is 77.0%, and without any 31.0%: what the mask removed speaks against it.",
+            "is 77.0%, and without any bits 31.0%. What the mask removed speaks against it.",
             True,
         ),
     ],
@@ -64,7 +64,7 @@ def test_what_is_said_where_no_word_has_many_bits(changes, said, hardly):
     assert bool(ranked_words(result)[0]) is not hardly
     # So few bits have no percentages.
     assert result.to_dict()["words"][0]["share"] is None
-    assert "Bits are those above the floor, 1.00 per token; no word has many, so there are no percentages." in str(
+    assert "Bits do not count the floor of 1.00 per token. No word has many bits, so there are no percentages." in str(
         result
     )
     assert "2.00 bits" in str(result) and "3.00 bits" not in str(result)
@@ -76,18 +76,20 @@ def test_what_is_said_where_no_word_has_many_bits(changes, said, hardly):
 def test_a_check_that_finds_more_than_the_bits_is_pointed_to():
     close = {"target_probability": 0.95, "masked_probability": 0.95, "closed_probability": 0.94}
     result = attribution("a b c d", bits=[2.0, 3.0, 2.0, 2.0], **FEW, **close)
-    points = re.compile("it. Deleting (the leading words?|some words) lowers it all the same: see the check.")
+    points = re.compile(
+        r"\. Deleting (the leading words?|some words) nevertheless lowers the probability \(see the check\)\."
+    )
     for without, said in (((0.94, 0.94, 0.94), False), ((0.94, 0.94, 0.5), True), ((0.2, 0.94, 0.94), True)):
         check = DeletionCheck(1, 0.95, *without, 10, (without[0], 0.94, 0.94, 0.94))
         one = replace(result, check=check)
         assert bool(points.search(str(one))) is said
-        assert ("the model needs hardly anything of this text" in str(one)) is (without == (0.94, 0.94, 0.94))
+        assert ("The model needs hardly anything of this text" in str(one)) is (without == (0.94, 0.94, 0.94))
         # Where the first word matters, it leads.
         assert needs_hardly_anything(one) is (without[0] == 0.94)
     # What the check has deleted first is not said to be hidden.
     check = DeletionCheck(1, 0.95, 0.2, 0.94, 0.94, 10, (0.2, 0.94, 0.94, 0.1))
     said = str(replace(result, check=check))
-    assert '"d" (word 4, to 10.0%) has fewer bits' in said and '"b" (word 2, to' not in said
+    assert 'when it is deleted alone: "d" (word 4, to 10.0%).' in said and '"b" (word 2, to' not in said
 
 
 def test_at_a_deep_layer_special_tokens_have_read_the_text(film_explainer):
@@ -97,7 +99,7 @@ def test_at_a_deep_layer_special_tokens_have_read_the_text(film_explainer):
     explainer.estimate_statistics(["A dull film.", "A wonderful film.", "A boring, awful plot."])
     result = explainer.explain("A dull, boring film.")
     assert result.closed_probability == pytest.approx(result.target_probability, abs=1e-4)
-    said = "have read the other words already, and the mask cannot tell which words are needed."
+    said = "have already read the other words, so the mask cannot tell which words are needed."
     assert said in str(result) and said not in str(film_explainer.explain("A dull, boring film."))
 
 
@@ -139,7 +141,7 @@ def test_bits_near_the_floor_say_little():
     kept = {"target_probability": 0.95, "masked_probability": 0.94, "closed_probability": 0.6}
     for bits, said in (([2.0, 1.5], True), ([6.0, 1.5], False)):
         result = attribution("a b", bits=bits, **FEW, **kept)
-        assert ("No word has clearly more bits than the floor, 1.00 bits per token" in str(result)) is said
+        assert ("No word has clearly more bits than the floor (1.00 bits per token)" in str(result)) is said
 
 
 def test_the_summary_counts_what_the_texts_say():
@@ -153,7 +155,7 @@ def test_the_summary_counts_what_the_texts_say():
 def test_unknown_words_are_named(film_explainer):
     result = film_explainer.explain("A dull 电 film 影")
     assert [result.words[token.word].word for token in result.tokens if token.unknown] == ["电", "影"]
-    said = '"电", "影" are unknown to the tokenizer: the model reads [UNK], as for any other unknown word.'
+    said = '"电", "影" are unknown to the tokenizer. The model reads [UNK], as for every unknown word.'
     assert said in str(result) and said in result.sentences
     assert TextAttribution.from_dict(result.to_dict()) == result
     assert "unknown" not in str(film_explainer.explain("A dull film"))
@@ -206,15 +208,15 @@ def test_a_word_that_speaks_against_the_class_is_named():
     for alone, said in (
         (
             (0.09, 0.04, 0.05, 0.938),
-            'Without "not" (word 4) alone the probability of positive rises to 93.8%: "not" may speak against',
+            '"not" (word 4) may speak against positive: without it alone the probability of positive rises to 93.8%',
         ),
         (
             (0.09, 0.5, 0.05, 0.938),
-            'Without "not" (word 4, 93.8%) or "gets" (word 2, 50.0%) alone the probability of positive',
+            '"not" (word 4, to 93.8%) and "gets" (word 2, to 50.0%) may speak against positive: the probability',
         ),
         (
             (0.2, 0.5, 0.3, 0.9),
-            '"not" (word 4, 90.0%), "gets" (word 2, 50.0%), "it" (word 3, 30.0%) or another alone',
+            '"not" (word 4, to 90.0%), "gets" (word 2, to 50.0%), "it" (word 3, to 30.0%) and 1 more may speak',
         ),
         (
             (0.05, 0.05, 0.03, 0.06),
@@ -228,8 +230,8 @@ def test_a_word_that_speaks_against_the_class_is_named():
     likely = attribution("it gets it not", bits=[90.0, 8.0, 2.0, 2.0], **few, target_probability=0.6)
     one = replace(likely, check=DeletionCheck(1, 0.6, 0.2, 0.6, 0.7, 10, (0.2, 0.75, 0.6, 0.9), "negative"))
     assert (
-        'Without "not" (word 4, 90.0%) or "gets" (word 2, 75.0%) alone the probability of positive rises: each'
-        in str(one)
+        '"not" (word 4, to 90.0%) and "gets" (word 2, to 75.0%) may speak against positive: the probability of '
+        "positive rises when one of them is deleted alone." in str(one)
     )
     assert "to 20.0%, and the model predicts negative." in str(one)
 
@@ -245,19 +247,20 @@ def test_deleting_words_is_not_said_to_lower_what_it_raises():
     result = attribution("a b c d", bits=[60.0, 3.0, 2.0, 2.0], **FEW, **lowered)
     for alone, said in (((0.1, 0.2, 0.2, 0.2), True), ((0.1, 0.2, 0.2, 0.9), False)):
         one = replace(result, check=DeletionCheck(1, 0.22, 0.1, 0.2, 0.2, 10, alone))
-        assert "Deleting the leading word lowers it further: see the check." in str(one)
-        assert ('"d" may speak against positive' in str(one)) is not said
+        assert "Deleting the leading word lowers the probability further (see the check)." in str(one)
+        assert ('"d" (word 4) may speak against positive' in str(one)) is not said
     # Of the words with the fewest bits it is said where these, and not some single word, raise it.
     one = replace(result, check=DeletionCheck(1, 0.22, 0.1, 0.9, 0.2, 10, (0.1, 0.2, 0.2, 0.9)))
     fewest = (
-        "Deleting the leading word lowers it further, deleting those with the fewest bits raises it: see the check."
+        "Deleting the leading word lowers the probability further, and deleting those with the fewest bits raises it "
+        "(see the check)."
     )
     assert fewest in str(one) and "opposing_words" in findings(one)
     few = replace(result, check=DeletionCheck(1, 0.22, 0.2, 0.2, 0.1, 10, (0.2, 0.2, 0.1, 0.2)))
-    assert "Deleting some words lowers it further: see the check." in str(few)
+    assert "Deleting some words lowers the probability further (see the check)." in str(few)
     # From one half to below is no "no less than".
     crossed = {"target_probability": 0.484, "masked_probability": 0.5, "closed_probability": 0.581}
-    assert "more than with this text (48.4%): this text lowers it." in str(
+    assert "more than with this text (48.4%). This text lowers it." in str(
         attribution("a b", bits=[2.0, 3.0], **FEW, **crossed)
     )
 
@@ -277,7 +280,7 @@ def test_one_meaning_of_leading_beside_a_check(film_explainer):
     long = film_explainer.explain("A dull film about a man and a plot. " * 6, check=True)
     said = str(long)
     n_others = sum(not row.is_punctuation for of in ranked_words(long) for row in of if not row.alone)
-    assert f"The text is long: {n_others} words and 6 punctuation marks were not deleted one by one." in said
+    assert f"The text is long, so {n_others} words and 6 punctuation marks were not deleted one by one." in said
     short = film_explainer.explain("A dull film about a man.", check=True)
     assert "deleted one by one" not in str(short) and short.check.decision in short.sentences[0]
 
@@ -304,7 +307,9 @@ def test_a_mask_that_keeps_little_does_not_explain_the_probability():
     few = {"unneeded_bits": 1.0, "open_bits": 200.0, "target_probability": 0.846}
     for masked, closed, said in ((0.782, 0.776, True), (0.84, 0.776, False), (0.755, 0.743, True), (0.8, 0.83, False)):
         one = attribution("a b", bits=[30.0, 2.0], **few, masked_probability=masked, closed_probability=closed)
-        told = "the bits keep little of what the text adds, so they rank its words, but do not explain the probability."
+        told = (
+            "The bits keep little of what the text adds: they rank its words, but they do not explain the probability."
+        )
         assert (told in str(one)) is said and (told in token_page([one])) is said
         assert ("unexplained" in findings(one)) is (said or closed == 0.83)
 
@@ -314,7 +319,7 @@ def test_a_text_that_lowers_an_improbable_class_is_said_to():
     few = {"unneeded_bits": 1.0, "open_bits": 200.0, "target_probability": 0.04, "predicted_label": "neutral"}
     check = DeletionCheck(1, 0.04, 0.037, 0.04, 0.05, 10)
     one = attribution("a b", bits=[30.0, 2.0], **few, masked_probability=0.795, closed_probability=0.824, check=check)
-    assert "is 82.4%, more than with this text (4.0%): this text lowers it." in str(one)
+    assert "is 82.4%, more than with this text (4.0%). This text lowers it." in str(one)
     assert "there is little to explain" not in str(one)
     assert "from 4.0% to 3.7%. It is small with all words." in str(one)
     low = replace(one, masked_probability=0.05, closed_probability=0.05)
@@ -348,8 +353,8 @@ def test_a_summary_and_a_table_tell_of_a_mask_that_closed_too_much():
     sure = attribution("a b", bits=[30.0, 2.0], **few, masked_probability=0.85, closed_probability=0.2, check=check)
     lost = replace(sure, masked_probability=0.3)
     page = token_page([sure, lost])
-    assert "In 1 the mask closed too much, and the percentages are not to be relied on." in page
-    assert page.count("<mark>mask closed too much</mark>") == 1
+    assert "In 1 the mask removed too much. Do not rely on the percentages there." in page
+    assert page.count("<mark>mask removed too much</mark>") == 1
     assert "the leading words are confirmed in 2." in page
 
 

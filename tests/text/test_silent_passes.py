@@ -147,7 +147,7 @@ FEW = {"bits": [2.0, 3.0], "unneeded_bits": 1.0, "open_bits": 100.0}
 def test_a_mask_that_has_lost_the_prediction_does_not_say_that_hardly_anything_is_needed():
     result = attribution("a b", **FEW)
     lost = dataclasses.replace(result, target_probability=0.9, masked_probability=0.2)
-    assert lost_prediction(lost) and "The mask closes too much" in str(lost)
+    assert lost_prediction(lost) and "The mask removed too much" in str(lost)
     assert HARDLY_ANYTHING[:-1] not in str(lost) + token_map(lost)
     kept = dataclasses.replace(result, target_probability=0.9, masked_probability=0.85)
     assert HARDLY_ANYTHING in str(kept) and "With these bits alone the probability of positive is 85.0%." in str(kept)
@@ -162,14 +162,14 @@ def test_a_mask_that_has_lost_the_prediction_does_not_say_that_hardly_anything_i
     with_closed = {"target_probability": 0.954, "masked_probability": 0.561}
     assert not lost_prediction(dataclasses.replace(result, **with_closed, closed_probability=0.2))
     lost_to_closed = dataclasses.replace(result, **with_closed, closed_probability=0.557)
-    assert lost_prediction(lost_to_closed) and "is 56.1%, and without any 55.7%" in str(lost_to_closed)
+    assert lost_prediction(lost_to_closed) and "is 56.1%, and without any bits 55.7%" in str(lost_to_closed)
     # Advice is not given again where it was followed.
     least = dataclasses.replace(lost, settings={"beta": 1.0})
     assert "Even beta 1 keeps too little" in str(least) and "A smaller beta" not in str(least)
     assert "A smaller beta, or statistics from texts like this, help." in str(lost)
     # With many bits, too.
     many = dataclasses.replace(lost, unneeded_bits=0.01)
-    assert lost_prediction(many) and "The mask closes too much" in str(many)
+    assert lost_prediction(many) and "The mask removed too much" in str(many)
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,7 @@ def test_a_class_that_is_ruled_out_keeps_nothing():
     )
     for probability, said in ((0.9, True), (2e-5, False)):
         one = replace(result, target_probability=probability, layers=near_floor)
-        assert ("No cell stands out" in one.remark() or "The mask closes" in one.remark()) is said
+        assert ("No cell stands out" in one.remark() or "The mask removed" in one.remark()) is said
     nearly = [0.9] * result.n_regions
     nearly[result.leading[0]], nearly[result.leading[1]], nearly[2] = 0.3, 0.35, 0.4
     check = replace(result.check, without_each=tuple(nearly))  # nearly as much as one that leads
@@ -250,12 +250,12 @@ def test_needed_among_the_leaders_alone():
 
 def test_a_mask_that_has_lost_the_prediction_is_said():
     result = image_attribution()
-    said = "The mask closes too much: with these bits alone the probability of dog is 10.0%"
+    said = "The mask removed too much: with these bits alone the probability of dog is 10.0%"
     layers = tuple(replace(layer, masked_probability=0.1) for layer in result.layers)
     lost = replace(result, layers=layers)
     assert said in str(lost) and said in image_page([lost])
     kept = replace(result, layers=tuple(replace(layer, masked_probability=0.8) for layer in result.layers))
-    assert kept.remark() == "" and "closes too much" not in str(kept) + image_page([kept])
+    assert kept.remark() == "" and "removed too much" not in str(kept) + image_page([kept])
 
 
 def test_a_class_that_loses_probability_without_any_cell_is_not_said_to_be_kept():
@@ -268,7 +268,7 @@ def test_a_class_that_loses_probability_without_any_cell_is_not_said_to_be_kept(
         ]
         one = replace(result, layers=tuple(layers))
         assert one.needs_no_cell == kept and one.lost_prediction == (not kept)
-        assert ("No cell stands out" in str(one)) == kept and ("The mask closes too much" in str(one)) == (not kept)
+        assert ("No cell stands out" in str(one)) == kept and ("The mask removed too much" in str(one)) == (not kept)
 
 
 def test_a_check_names_the_region_that_matters_most_alone_and_does_not_lead():
@@ -281,7 +281,7 @@ def test_a_check_names_the_region_that_matters_most_alone_and_does_not_lead():
     assert "not lead, but" not in str(replace(result, check=check))
     each[other] = 0.3
     said = replace(result, check=replace(check, without_each=tuple(each)))
-    named = f"not lead, but lowers the probability, too, when removed alone: {said.place_of(other)} (to 30.0%)."
+    named = f"not lead, but lowers the probability when removed alone: {said.place_of(other)} (to 30.0%)."
     assert named in str(said) and named in image_page([said])
     assert said.probability_without(other) == 0.3 and said.decrease_of(other) is None
     assert ImageAttribution.from_dict(json.loads(said.to_json())).check == said.check
@@ -295,7 +295,7 @@ def test_the_image_itself_is_no_average(tmp_path):
     result = replace(image_attribution(check=False), target_probability=0.5, layers=image_attribution().layers)
     closed = tuple(replace(layer, closed_probability=0.66, masked_probability=0.6) for layer in result.layers)
     for statistics, said in (
-        ("a dataset of 1,000 positions", "is 66.0%, more than with this image (50.0%): this image lowers it."),
+        ("a dataset of 1,000 positions", "is 66.0%, more than with this image (50.0%). This image lowers it."),
         ("this image only", "With the average activations of this image itself the probability of dog is 66.0% (50.0%"),
     ):
         one = replace(result, layers=closed, statistics=statistics)
@@ -306,7 +306,7 @@ def test_regions_with_the_fewest_bits_that_matter_are_told():
     result = image_attribution()
     for least, said in ((0.3, True), (0.88, False)):
         one = replace(result, check=replace(result.check, without_least=least))
-        told = "Without the region with the fewest bits the probability falls, too: the model needs more than its"
+        told = "Without the region with the fewest bits the probability also falls. The model needs more of it than its"
         assert (told in one.check_sentence()) is said
     ruled_out = replace(result.check, probability=1e-9, without_leading=1e-12)
     said = replace(result, target_probability=1e-9, check=ruled_out).answer()
