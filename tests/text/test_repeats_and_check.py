@@ -235,7 +235,7 @@ def test_a_result_with_repeats_and_check_is_read_back(film_explainer, tmp_path):
 def test_repeats_on_neutral_texts_show_no_spread(film_explainer):
     result = film_explainer.explain("A dull plot.", repeats=2)
     neutral = dataclasses.replace(result, statistics="neutral texts of 2,000 positions")
-    says = "No ± is shown: the statistics are those of neutral texts"
+    says = "No ± is shown, because the statistics are those of neutral texts"
     for one, expected in ((result, False), (neutral, True), (dataclasses.replace(neutral, repeats=()), False)):
         for shown in (str(one), token_map(one), token_page([one])):
             assert (says in shown) == expected and ("leads in" in shown) == bool(one.repeats)
@@ -362,8 +362,8 @@ def test_another_word_that_matters_most_alone_is_named(film_explainer):
     assert "eleted alone" not in said
     said = str(replace(result, check=DeletionCheck(n, 0.9, 0.1, 0.92, 0.8, 10, (0.9,) * n)))
     assert (
-        f"Deleted alone, none of the {n} leading words lowers the probability by more than 1% of its value; together "
-        "they lower it." in said
+        f"None of the {n} leading words lowers the probability by more than 1% of its value when it is deleted alone. "
+        "Together they lower it." in said
     )
     # Of three words that lead, the check may delete two, at most half of all: "all 2" were said to be these.
     many = film_explainer.explain("Boring, awful, dreadful film.", target="negative", beta=0.1)
@@ -371,13 +371,13 @@ def test_another_word_that_matters_most_alone_is_named(film_explainer):
     assert n_many > 2
     fewer = str(replace(many, check=DeletionCheck(2, 0.9, 0.1, 0.9, 0.9, 10, (0.9,) * n_many)))
     assert (
-        f"none of the {n_many} leading words lowers the probability by more than 1% of its value; the first 2 together "
-        "lower it."
+        f"None of the {n_many} leading words lowers the probability by more than 1% of its value when it is deleted "
+        "alone. The first 2 together lower it."
         in fewer
         and f"Check: the first 2 of the {n_many} leading words are confirmed." in fewer
     )
     said = str(replace(result, check=DeletionCheck(n, 0.6, 0.9, 0.62, 0.6, 10, (0.75,) * n)))
-    assert "lowers the probability by more than 1% of its value." in said and "together" not in said
+    assert "by more than 1% of its value when it is deleted alone." in said and "ogether" not in said
 
 
 def test_words_with_few_bits_that_matter_when_deleted_alone_are_named():
@@ -387,7 +387,7 @@ def test_words_with_few_bits_that_matter_when_deleted_alone_are_named():
     )
     alone = (0.1, 0.5, 0.14, 0.66, 0.7)  # boring, Sadly, cannot, and, I
     said = str(replace(result, check=DeletionCheck(1, 0.67, 0.1, 0.7, 0.6, 10, alone)))
-    assert '"cannot" (word 5, to 14.0%), "Sadly" (word 1, to 50.0%) have fewer bits, and lower the probability' in said
+    assert 'when it is deleted alone: "cannot" (word 5, to 14.0%) and "Sadly" (word 1, to 50.0%).' in said
     said = str(replace(result, check=DeletionCheck(1, 0.67, 0.1, 0.7, 0.6, 10, (0.1, 0.66, 0.66, 0.66, 0.7))))
     assert "fewer bits" not in said
     # Of a small probability a quarter is no evidence.
@@ -406,14 +406,14 @@ def test_a_class_that_average_activations_give_as_well_is_said_to_be_unexplained
     result = attribution("a b c", bits=[30.0, 20.0, 5.0], **kept)
     for closed, said in ((0.78, "more than"), (0.76, "no less than"), (0.72, "nearly as much as"), (0.6, None)):
         one = replace(result, closed_probability=closed)
-        text = f"on the statistics, the probability of positive is {closed:.1%}, {said} with this text (75.0%)"
+        text = f"in place of this text the probability of positive is {closed:.1%}, {said} with this text (75.0%)"
         assert (text in str(one)) == (text in token_page([one])) == (said is not None)
-        assert any("With average activations alone" in sentence for sentence in one.sentences) == (said is not None)
+        assert any("With average activations (from" in sentence for sentence in one.sentences) == (said is not None)
         assert (
-            "In 2 the bits rank the words, but do not explain the probability: average" in token_page([one, one])
+            "In 2 the bits rank the words, but they do not explain the probability: average" in token_page([one, one])
         ) == (said is not None)
     unlikely = replace(result, target_probability=0.02, closed_probability=0.001)
-    assert "With average activations alone" not in str(unlikely)
+    assert "With average activations (from" not in str(unlikely)
 
 
 def test_a_check_deletes_punctuation_last(film_explainer):
@@ -434,7 +434,9 @@ def test_a_check_deletes_punctuation_last(film_explainer):
 def test_words_that_are_nearly_tied_are_named():
     close = attribution("a b c", bits=[30.0, 27.0, 5.0], unneeded_bits=1.0, open_bits=200.0)  # 29, 26 and 4 above it
     assert nearly_tied(close) == [0, 1]
-    said = '"a" (word 1), "b" (word 2) are close: with statistics of other texts another of them may lead.'
+    said = (
+        '"a" (word 1) and "b" (word 2) have nearly equal bits. With statistics of other texts another of them may lead.'
+    )
     assert said in str(close) and html.escape(said, quote=False) in token_map(close).replace("&#34;", '"')
     assert "are close" not in str(attribution("a b c", bits=[30.0, 24.0, 5.0], unneeded_bits=1.0, open_bits=200.0))
     # Repeats say in how many a word leads.

@@ -155,7 +155,7 @@ def test_a_mask_that_has_lost_the_prediction_does_not_say_that_hardly_anything_i
     assert "     – " in str(kept) and "100.0%" not in str(kept) and "<b>–</b>" in token_map(kept)
     partly = dataclasses.replace(result, target_probability=0.9, masked_probability=0.6)
     assert HARDLY_ANYTHING[:-1] not in str(partly)
-    assert "Hardly any bits above the floor pass the mask: with these bits alone" in str(partly)
+    assert "The mask keeps hardly any bits above the floor: with these bits alone" in str(partly)
     assert "A smaller beta keeps more of them." in str(partly)
     # A decision that falls below one half is lost, and so are bits that add next to nothing to a closed mask.
     assert lost_prediction(dataclasses.replace(result, target_probability=0.957, masked_probability=0.479))
@@ -166,7 +166,7 @@ def test_a_mask_that_has_lost_the_prediction_does_not_say_that_hardly_anything_i
     # Advice is not given again where it was followed.
     least = dataclasses.replace(lost, settings={"beta": 1.0})
     assert "Even beta 1 keeps too little" in str(least) and "A smaller beta" not in str(least)
-    assert "A smaller beta, or statistics from texts like this, help." in str(lost)
+    assert "Use a smaller beta, or statistics from texts like this." in str(lost)
     # With many bits, too.
     many = dataclasses.replace(lost, unneeded_bits=0.01)
     assert lost_prediction(many) and "The mask removed too much" in str(many)
@@ -204,7 +204,7 @@ def test_a_closed_mask_leaves_the_mean_of_the_statistics():
     with torch.no_grad(), explainer.model.bert.embeddings.register_forward_hook(closed):
         expected = explainer.model(**inputs).logits.softmax(-1)[0, result.target]
     assert result.closed_probability == pytest.approx(float(expected), abs=1e-5)
-    assert f"and without any {expected:.1%}" in str(result)
+    assert f"and without any bits {expected:.1%}" in str(result)
     assert TextAttribution.from_dict(result.to_dict()) == result
 
 

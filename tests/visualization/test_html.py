@@ -163,12 +163,12 @@ def test_words_without_a_number_or_with_a_spread_are_no_zeros():
 def test_percentages_are_explained():
     one = attribution("floor some most", bits=[2.0, 27.0, 52.0], unneeded_bits=2.0)
     assert " 66.7%      52.00 bits" in str(one)
-    assert "Percentages count only the bits above the floor, 2.00 per token: what a token keeps" in str(one)
+    assert "Percentages do not count the floor: the 2.00 bits that a token keeps" in str(one)
     assert "Percentages" not in str(attribution("a film"))  # of the total
     released = attribution("a film")
     tokens = (dataclasses.replace(released.tokens[0], bits=9.0), *released.tokens[1:])
     shown_beside = str(dataclasses.replace(released, tokens=tokens))
-    assert "Percentages: of the bits of all words, without special tokens." in shown_beside
+    assert "Percentages are of the bits of all words, without special tokens." in shown_beside
     seen = " ".join(Page(token_page([one])).text.split())
     assert "count only the bits above the floor. The percentages of all words of a text sum to 100%; " in seen
     assert "per cent" not in seen
@@ -182,7 +182,7 @@ def test_percent_signs_follow_the_number():
         assert "%" in Page(page).text and not re.search(r"\s%", Page(page).text)
         said = " ".join(Page(page).text.split())
         assert "falls from 75.0% to 10.0%." in said
-        assert "Without another word at random the probability of positive is 40.0% (mean of 10), without the" in said
+        assert "Without another word at random the probability of positive is 40.0% (mean of 10). Without the" in said
 
 
 def test_the_decision_comes_first():
