@@ -85,12 +85,12 @@ class CheckSentences:
         why = f", because {self._why}" if self._why else ""
         said = f"{self._which} {self.verdict}{why}" if self.verdict else ""
         random, least = map(format_probability, (self.check.without_random, self.check.without_least))
-        others = f"Without {self._at_random}{self._among} {self.measured} is {random}"
+        others = f"without {self._at_random}{self._among} {self.measured} is {random}"
         if self.check.n_random > 1:
             others += f" (mean of {self.check.n_random})"
         if self.check.n_random > 1 or random != least:  # else they are the same
             others += f". Without the {self._several('{}s with the fewest bits')} it is {least}"
-        return f"Check: {said}. {others}." if said else f"Check: {others[:1].lower()}{others[1:]}."
+        return f"Check: {said}. {capitalized(others)}." if said else f"Check: {others}."
 
     @property
     def none_leads(self) -> bool:

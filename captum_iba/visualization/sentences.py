@@ -19,7 +19,7 @@ from captum_iba.visualization.mask_sentences import (
     remark,
     through_the_mask,
 )
-from captum_iba.visualization.pieces import NEUTRAL_TEXTS, capitalized, format_number, visible
+from captum_iba.visualization.pieces import NEUTRAL_TEXTS, capitalized, enumerated, format_number, visible
 from captum_iba.visualization.word_sentences import (
     check_notes,
     has_other_order,
@@ -65,7 +65,7 @@ def notes(attribution: DrawableBits) -> list[str]:
     elif close := _close(attribution):
         of = "texts like yours" if has_neutral_statistics(attribution) else "other texts"
         named = named_words(close) if len(close) <= _NAMED else f"The first {len(close)} words of the list"
-        sentences.append(f"{named} have nearly equal bits. With statistics of {of} another of them may lead.")
+        sentences.append(f"{named} are close in bits. With statistics of {of} another of them may lead.")
     elif _is_uncertain(attribution):
         sentences.append(
             f"The text is long, and the statistics are those of {NEUTRAL_TEXTS}. With statistics of texts like yours "
@@ -96,10 +96,9 @@ def _unknown(attribution: DrawableBits) -> str:
         return ""
     token = next(token.token for token in attribution.tokens if token.unknown)
     spelled = list(dict.fromkeys(visible(attribution.words[i].word) for i in numbers))
-    words = ", ".join(f'"{word}"' for word in spelled[:_NAMED])
-    more = f" and {len(spelled) - _NAMED} more" if len(spelled) > _NAMED else ""
+    words = enumerated([f'"{word}"' for word in spelled[:_NAMED]], max(len(spelled) - _NAMED, 0))
     are = "is" if len(spelled) == 1 else "are"
-    return f"{words}{more} {are} unknown to the tokenizer. The model reads {token}, as for every unknown word."
+    return f"{words} {are} unknown to the tokenizer. The model reads {token}, as for every unknown word."
 
 
 def findings(attribution: DrawableBits) -> list[str]:

@@ -434,9 +434,7 @@ def test_a_check_deletes_punctuation_last(film_explainer):
 def test_words_that_are_nearly_tied_are_named():
     close = attribution("a b c", bits=[30.0, 27.0, 5.0], unneeded_bits=1.0, open_bits=200.0)  # 29, 26 and 4 above it
     assert nearly_tied(close) == [0, 1]
-    said = (
-        '"a" (word 1) and "b" (word 2) have nearly equal bits. With statistics of other texts another of them may lead.'
-    )
+    said = '"a" (word 1) and "b" (word 2) are close in bits. With statistics of other texts another of them may lead.'
     assert said in str(close) and html.escape(said, quote=False) in token_map(close).replace("&#34;", '"')
     assert "are close" not in str(attribution("a b c", bits=[30.0, 24.0, 5.0], unneeded_bits=1.0, open_bits=200.0))
     # Repeats say in how many a word leads.

@@ -155,7 +155,7 @@ def test_the_summary_counts_what_the_texts_say():
 def test_unknown_words_are_named(film_explainer):
     result = film_explainer.explain("A dull 电 film 影")
     assert [result.words[token.word].word for token in result.tokens if token.unknown] == ["电", "影"]
-    said = '"电", "影" are unknown to the tokenizer. The model reads [UNK], as for every unknown word.'
+    said = '"电" and "影" are unknown to the tokenizer. The model reads [UNK], as for every unknown word.'
     assert said in str(result) and said in result.sentences
     assert TextAttribution.from_dict(result.to_dict()) == result
     assert "unknown" not in str(film_explainer.explain("A dull film"))
@@ -231,7 +231,7 @@ def test_a_word_that_speaks_against_the_class_is_named():
     one = replace(likely, check=DeletionCheck(1, 0.6, 0.2, 0.6, 0.7, 10, (0.2, 0.75, 0.6, 0.9), "negative"))
     assert (
         '"not" (word 4, to 90.0%) and "gets" (word 2, to 75.0%) may speak against positive: the probability of '
-        "positive rises when one of them is deleted alone." in str(one)
+        "positive rises when any one of them is deleted alone." in str(one)
     )
     assert "to 20.0%, and the model predicts negative." in str(one)
 
