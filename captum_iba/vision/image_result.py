@@ -281,7 +281,8 @@ class ImageAttribution(JsonResult):
         return (
             f"{printable(layers)} · {self.preset}, statistics of {self.statistics} · "
             f"{format_number(self.total_bits)} bits; with these bits alone "
-            f"{format_probability(self.masked_probability)}, without any {format_probability(self.closed_probability)}"
+            f"{format_probability(self.masked_probability)}, without any bits "
+            f"{format_probability(self.closed_probability)}"
             f"{f' (means of {len(names)} layers by themselves)' if len(names) > 1 else ''}"
         )
 
