@@ -27,7 +27,7 @@ from captum_iba.text.generation import (
 from captum_iba.text.generation_result import GenerationAttribution, PromptPart, ResponseToken
 from captum_iba.text.json_result import provenance
 from captum_iba.text.model_properties import model_name
-from captum_iba.text.prompt import Prompt, decode_response, encode_response, find_span
+from captum_iba.text.prompt import Prompt, decode_response, encode_response, find_span, warn_without_template
 from captum_iba.text.prompt_deletion import (
     ChoiceRemoval,
     PromptRemoval,
@@ -93,8 +93,7 @@ class GenerationExplainer:
             **options: Arguments of ``transformers``' ``from_pretrained``, such as ``device_map``.
 
         Raises:
-            ValueError: The checkpoint lacks weights of a language model, or has no tokenizer; or torch does not find
-                the device.
+            ValueError: The checkpoint lacks weights or has no tokenizer, or torch does not find the device.
             OSError: There is no such folder or name.
         """
         from captum_iba.text.classifier import load_model
@@ -271,6 +270,7 @@ class GenerationExplainer:
         check_flag("per_token", per_token)
         if contrast is not None and per_token:
             raise ValueError("per_token is True, and contrast is given; expected one of them")
+        warn_without_template(self.tokenizer, prompt, response)
         read = self.read(prompt, response, granularity, gen_args)
         ids = self.attribution.response_ids(read, response, gen_args, "response")
         cut_off = response is None and is_cut_off(self.model, read, len(ids), gen_args)

@@ -385,8 +385,10 @@ class GenerationAttribution(JsonResult):
 
     @property
     def measured(self) -> str:
-        """What the probabilities are of: "the probability per token", or of the choice with ``contrast``."""
-        return f"the probability {'per token' if self.contrast is None else 'of the choice'}"
+        """What the probabilities are of: "the probability per token", with ``contrast`` of the choice."""
+        n_explained = sum(token.explained for token in self.tokens)
+        is_single = self.contrast is not None and n_explained == self.contrast_tokens == 1
+        return f"the probability{' of the choice' * (self.contrast is not None)}{' per token' * (not is_single)}"
 
     def to_dict(self) -> dict[str, Any]:
         """The result as plain Python for JSON, with the share and rank of each part, and the sentences."""

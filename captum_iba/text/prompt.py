@@ -13,6 +13,7 @@ from captum.attr import TextTemplateInput, TextTokenInput
 from torch import Tensor
 
 from captum_iba._checks import check_choice, kind_of
+from captum_iba._warnings import warn_user
 
 GRANULARITIES = ("token", "word", "sentence", "paragraph")
 """The parts that a prompt can be divided into."""
@@ -416,3 +417,12 @@ def _with_values(marked: str, marks: Sequence[str], values: Sequence[str]) -> tu
         spans[i] = (len(text), len(text) + len(values[i]))
         text += values[i]
     return text, spans
+
+
+def warn_without_template(tokenizer: Any, prompt: Any, response: Any) -> None:
+    """Warn of a prompt that is a string where the tokenizer has a chat template, and a response is generated."""
+    if isinstance(prompt, str) and response is None and getattr(tokenizer, "chat_template", None):
+        warn_user(
+            "prompt is a string, which the model reads as it is; the tokenizer has a chat template, which a prompt of "
+            'messages goes through: [{"role": "user", "content": ...}]'
+        )

@@ -243,7 +243,7 @@ class TextAttribution(JsonResult):
     @property
     def sentences(self) -> list[str]:
         """What pages and terminals say: the answer of the check, and on the mask, repeats, near ties and the check."""
-        return [*filter(None, [answer(self), remark(self)]), *notes(self)]
+        return [*filter(None, [self.doubt, answer(self), remark(self)]), *notes(self)]
 
     @property
     def ranked(self) -> tuple[Word, ...]:
@@ -321,6 +321,7 @@ class TextAttribution(JsonResult):
             total = len(self.tokens) + self.tokens_truncated
             lines.append(f"Warning: {self.tokens_truncated:,} of {total:,} tokens were truncated and not read.")
         lines.append(self.headline())
+        lines += filter(None, [self.doubt])
         lines.append(" | ".join(printable(self._as_read(number)) for number in range(1 + (self.pair is not None))))
         leading, rest = ranked_words(self)
         if sentence := self.open_words:
@@ -336,9 +337,11 @@ class TextAttribution(JsonResult):
                 f"{share:>6}{spread} {word.shown_bits:10,.2f} bits  {bar:<{_BAR_WIDTH}}  "
                 f"{printable(word.word)} ({word.place}){tied}{f', {alone}' if (alone := word.alone) else ''}"
             )
-        if others := [*leading, *rest][len(shown) :]:
-            share = f"{math.fsum(word.share for word in others):.1%}" if others[0].in_percent else "–"
-            lines.append(f"{share:>6} in {counted(others, other=True)}")
+        not_shown = [[word for word in words if word not in shown] for words in (leading, rest)]
+        for words, which in zip(not_shown, ("leading", "other"), strict=True):
+            if words:
+                share = f"{math.fsum(word.share for word in words):.1%}" if words[0].in_percent else "–"
+                lines.append(f"{share:>6} in {counted(words, which)}")
         lines += filter(None, [percentage_note(self), *map(printable, notes(self))])
         lines.append(
             f"{self.layer_label} · {preset_note(self)}, statistics of {self.statistics} · {self.total_bits:,.2f} bits"

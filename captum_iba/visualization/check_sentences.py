@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,6 +37,7 @@ class CheckSentences:
             Default: False.
         then (str): What the model does without the leading words, "still predicts positive"; empty where that is not
             known. Default: "".
+        n_marks (int): How many of the words that are deleted for comparison are punctuation marks. Default: 0.
 
     Examples::
 
@@ -45,7 +47,7 @@ class CheckSentences:
         >>> said.answer
         'Without "dull" and "boring" the probability falls from 90.0% to 20.0%.'
         >>> said.comparison[:43]
-        'Check: the 2 leading words are confirmed. W'
+        'Check: the 2 leading words together are con'
     """
 
     check: DrawableCheck
@@ -58,6 +60,7 @@ class CheckSentences:
     is_improbable: bool = False
     is_opposed: bool = False
     then: str = ""
+    n_marks: int = 0
 
     @property
     def answer(self) -> str:
@@ -83,13 +86,13 @@ class CheckSentences:
         if self.n_deleted == self.n_words or self.is_ruled_out:
             return ""
         why = f", because {self._why}" if self._why else ""
-        said = f"{self._which} {self.verdict}{why}" if self.verdict else ""
+        said = f"{self._which} {self.verdict or 'neither confirmed nor refuted'}{why}" if self.verdict or why else ""
         random, least = map(format_probability, (self.check.without_random, self.check.without_least))
         others = f"without {self._at_random}{self._among} {self.measured} is {random}"
         if self.check.n_random > 1:
             others += f" (mean of {self.check.n_random})"
         if self.check.n_random > 1 or random != least:  # else they are the same
-            others += f". Without the {self._several('{}s with the fewest bits')} it is {least}"
+            others += f". Without the {self._with_fewest_bits} it is {least}"
         return f"Check: {said}. {capitalized(others)}." if said else f"Check: {others}."
 
     @property
@@ -106,9 +109,10 @@ class CheckSentences:
     def verdict(self) -> str:
         """One of :data:`VERDICTS`; empty where the check says nothing of the leading words.
 
-        That is where none leads or all words are deleted, and for a class of little probability.
+        That is where none leads or all words are deleted, for a class of little probability, and where the comparison
+        deletes words that lead, too.
         """
-        if not self.n_leading or self.is_improbable or self.n_deleted == self.n_words:
+        if not self.n_leading or self.is_improbable or self.n_deleted == self.n_words or self._is_undecided:
             return ""
         left = fraction_left(self.check)
         if left > SAME or not self._is_least:
@@ -121,18 +125,30 @@ class CheckSentences:
         return self.check.without_leading < min(self.check.without_random, self.check.without_least)
 
     @property
+    def _is_undecided(self) -> bool:
+        """Whether the probability falls, and no less without others, because some of these lead, too."""
+        if self.is_improbable or self.n_deleted >= self.n_leading or fraction_left(self.check) > SAME:
+            return False
+        n_not_leading = self.n_words - self.n_leading
+        of_others = self.check.without_least if n_not_leading >= self.n_deleted else math.inf
+        return not self._is_least and self.check.without_leading < of_others
+
+    @property
     def _which(self) -> str:
         one = self.n_deleted == 1
         which = f"the {self._several('leading {}s')}"
         if self.n_deleted < self.n_leading:
             which = f"the first {'' if one else f'{self.n_deleted} '}of the {self.n_leading} leading {self.noun}s"
-        return f"{which} {'is' if one else 'are'}"
+            which += " (the check deletes at most half of all)"
+        return f"{which} {'is' if one else 'together are'}"
 
     @property
     def _why(self) -> str:
-        """Why the leading words are not, or weakly, confirmed; empty where they are confirmed."""
+        """Why the leading words are not, or weakly, confirmed; empty where they are confirmed, or none leads."""
         them, left = "it" if self.n_deleted == 1 else "them", fraction_left(self.check)
-        if self.verdict == VERDICTS[0]:
+        if self._is_undecided:
+            return f"the {self.noun}s that are deleted for comparison lead, too"
+        if self.verdict in ("", VERDICTS[0]):
             return ""
         if self.verdict == VERDICTS[1]:
             return f"most of {quantity(self.measured)} is left without {them}"
@@ -141,7 +157,7 @@ class CheckSentences:
         if not self._is_least:
             others = self._at_random
             if self.check.without_leading < self.check.without_random:
-                others = f"the {self._several('{}s with the fewest bits')}"
+                others = f"the {self._with_fewest_bits}"
             return f"deleting {them} lowers {quantity(self.measured)} no more than deleting {others}"
         if self.n_deleted < self.n_leading:
             return f"at most half of all {self.noun}s are deleted, and the model does not need these"
@@ -175,10 +191,24 @@ class CheckSentences:
 
     @property
     def _at_random(self) -> str:
-        several = self.n_deleted > 1
+        several, others = self.n_deleted > 1, self._others("other ")
         if self.check.n_random == 1:  # there is no other set
-            return f"the {self._several('other {}s')}"
-        return f"{self.n_deleted} other {self.noun}s at random" if several else f"another {self.noun} at random"
+            return f"the {others}" if several else f"the other {'punctuation mark' if self.n_marks else self.noun}"
+        if not several:
+            return f"{'a punctuation mark' if self.n_marks else f'another {self.noun}'} at random"
+        return f"{others} at random"
+
+    @property
+    def _with_fewest_bits(self) -> str:
+        if self.n_marks:
+            return f"{self._others() if self.n_deleted > 1 else 'punctuation mark'} with the fewest bits"
+        return self._several("{}s with the fewest bits")
+
+    def _others(self, other: str = "") -> str:
+        """What is deleted for comparison: "3 other words and 1 punctuation mark"."""
+        counts = ((self.n_deleted - self.n_marks, self.noun), (self.n_marks, "punctuation mark"))
+        named = [(n, f"{noun}{'s' * (n > 1)}") for n, noun in counts if n]
+        return " and ".join(f"{n} {other * (i == 0)}{noun}" for i, (n, noun) in enumerate(named))
 
     def _several(self, words: str) -> str:
         """ "2 leading words", or "leading word" of a single one, of "leading {}s"."""

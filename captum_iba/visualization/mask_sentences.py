@@ -129,7 +129,8 @@ def of_mask(measured: str, probability: float, masked: float, closed: float, wha
     through = f"{THESE_ALONE} {measured} is {format_probability(masked)}"
     through += f", and without any bits {format_probability(closed)}"
     if masked > max(probability, closed) + LARGE_DROP:
-        return f"{through}. What the mask removed speaks against it"
+        whole, parts_of = format_probability(probability), _PARTS_OF[what]
+        return f"{through}. With the whole {what} it is {whole}: the mask hides {parts_of} that lower it"
     if is_lost(probability, masked, closed) or not keeps_little(probability, masked, closed):
         return through
     kept = "little" if masked > closed + _KEPT else "nothing"
@@ -152,12 +153,11 @@ def remark(attribution: DrawableBits) -> str:
     is_least = beta is not None and beta <= 1  # the default has tried no smaller one
     if lost_prediction(attribution):
         advice = (
-            f"Even beta {beta:g} keeps too little. Do not rely on the percentages. Statistics from texts like this may "
-            "help."
+            f"Even beta {beta:g} keeps too little. Statistics from texts like this one, about as long, may help."
             if is_least
-            else "The bits may be too few. Use a smaller beta, or statistics from texts like this."
+            else "Use a smaller beta, or statistics from texts like this one, about as long."
         )
-        return f"The mask removed too much: {through}. {advice}"
+        return f"The mask removed too much, so the bits are not shown as percentages: {through}. {advice}"
     if 0 < attribution.open_bits < _PARTS * attribution.unneeded_bits:
         kept = f"{format_number(attribution.unneeded_bits)} of {format_number(attribution.open_bits)} bits"
         return (
@@ -194,18 +194,23 @@ def _unexplained(attribution: DrawableBits, closed: float, few: bool) -> str:
         single = [value for value in check.without_each if is_much_lower(check.probability, value)]
         tried = (check.without_leading, check.without_random, check.without_least, *single)
         least = min(tried) / check.probability if check.probability > 0 else math.inf
+    # Its leading words keep the others from lowering the probability.
+    keep_it = check is not None and check.without_leading < min(MOST * check.probability, closed)
+    keep_it = keep_it and not attribution.layer_index and not lowers_it(attribution.target_probability, closed)
     follows = "The bits rank its words, but they do not explain the probability"
     if attribution.layer_index:
         follows = (
             "At this layer the special tokens, which have no bottleneck, have already read the other words, so the "
             "mask cannot tell which words are needed"
         )
+    elif keep_it:
+        follows = "This text adds little to that, but without its leading words the others lower it"
     elif few:
         follows = f"The model needs hardly anything of {what}"
         if least < MOST:
             follows = "No word has many bits, and the bits do not explain the probability"
     sentence = unexplained(attribution.measured, what, attribution.target_probability, closed, follows)
-    if least >= MOST:
+    if least >= MOST or keep_it:
         return sentence
     lowers = f"nevertheless lowers {quantity(attribution.measured)}"
     if lowers_it(attribution.target_probability, closed):
@@ -266,6 +271,11 @@ def unexplained(
     if closed >= probability:
         as_much = "more than" if closed > probability + _NOTICEABLE else "no less than"
     return f"{alone}, {as_much} with {what} ({given}). {follows}."
+
+
+def has_percentages(attribution: DrawableBits) -> bool:
+    """Whether bits are shown as percentages: not of next to nothing, and not where the mask removed too much."""
+    return not has_hardly_any_bits(attribution) and not lost_prediction(attribution)
 
 
 def has_hardly_any_bits(attribution: Drawable) -> bool:

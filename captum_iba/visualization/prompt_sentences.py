@@ -56,8 +56,23 @@ class ExplainedResponse(Protocol):
 
 
 def answer(response: ExplainedResponse) -> str:
-    """The answer of the check: the probability without the leading parts; empty without a check."""
-    return "" if response.check is None else _check_sentences(response).answer
+    """The answer of the check: the probability without the leading parts; empty without a check.
+
+    Of a choice between responses of as many tokens it has the probabilities of the wholes, too.
+    """
+    check = response.check
+    if check is None:
+        return ""
+    said, n_tokens = _check_sentences(response).answer, response.contrast_tokens
+    if n_tokens < 2 or n_tokens != len(_chances(response)):
+        return said
+    # With as many tokens the log-odds of the wholes are those per token, so many times.
+    whole, without = (_logistic(n_tokens * _log_odds(p)) for p in (check.probability, check.without_leading))
+    them = "it" if check.n_parts == 1 else "them"
+    return (
+        f"{said} As a whole, of {n_tokens} tokens, the explained response has {format_probability(whole)} of the "
+        f"probability of both, and without {them} {format_probability(without)}."
+    )
 
 
 def prompt_notes(response: ExplainedResponse) -> list[str]:
@@ -92,17 +107,29 @@ def _check_sentences(response: ExplainedResponse) -> CheckSentences:
 
 def _of_wholes(response: ExplainedResponse) -> str:
     """The choice between both responses as wholes, where they have different numbers of tokens; else empty."""
-    chances = [token.probability for token in response.tokens if token.explained]
+    chances = _chances(response)
     if response.contrast is None or len(chances) == response.contrast_tokens:
         return ""
     of_contrast = response.contrast_tokens * math.log(max(response.contrast_probability, 1e-300))
     difference = math.fsum(math.log(max(chance, 1e-300)) for chance in chances) - of_contrast
-    choice = 1 / (1 + math.exp(-difference)) if difference > -700 else 0.0
     tokens = f"{len(chances)} and {response.contrast_tokens} tokens"
     return (
         f"The responses have {tokens}, and {response.measured} compares their means per token. As a whole the "
-        f"explained response has {format_probability(choice)} of the probability of both."
+        f"explained response has {format_probability(_logistic(difference))} of the probability of both."
     )
+
+
+def _chances(response: ExplainedResponse) -> list[float]:
+    """Probabilities of the explained tokens."""
+    return [token.probability for token in response.tokens if token.explained]
+
+
+def _log_odds(probability: float) -> float:
+    return math.log(max(probability, 1e-300)) - math.log(max(1 - probability, 1e-16))
+
+
+def _logistic(log_odds: float) -> float:
+    return 1 / (1 + math.exp(-log_odds)) if log_odds > -700 else 0.0
 
 
 def _least(response: ExplainedResponse) -> str:

@@ -10,6 +10,7 @@ from captum_iba.visualization.drawable import DrawableBits
 from captum_iba.visualization.mask_sentences import (
     THESE_ALONE,
     has_hardly_any_bits,
+    has_percentages,
     is_improbable,
     is_lowered,
     is_unexplained,
@@ -44,11 +45,12 @@ NO_EFFECT = 0.005
 
 
 def notes(attribution: DrawableBits) -> list[str]:
-    """Sentences on doubts of the input, the check by deletion, repeats and the mask, as far as there are such.
+    """Sentences on unknown words, the check by deletion, repeats and the mask, as far as there are such.
 
-    What comes first, above the words, is not among them: :func:`~captum_iba.visualization.word_sentences.answer`.
+    What comes first, above the words, is not among them: the doubt of the input, and
+    :func:`~captum_iba.visualization.word_sentences.answer`.
     """
-    sentences = [sentence for sentence in (attribution.doubt, _unknown(attribution)) if sentence]
+    sentences = [unknown] if (unknown := _unknown(attribution)) else []
     sentences += check_notes(attribution)
     if len(attribution.repeated_shares) and attribution.words:
         some_tied = any(row.tied for row in ranked_words(attribution)[0])
@@ -163,14 +165,17 @@ def verdicts(attributions: Sequence[DrawableBits]) -> str:
     sentences = [f"Check of {n_judged} {what}: the leading words are {of_texts}."]
     if counts[""]:
         texts = f"{counts['']} more text{'s' * (counts[''] > 1)}"
-        sentences.append(f"It cannot judge {texts}: no word leads, or the class has little probability.")
+        sentences.append(
+            f"It cannot judge {texts}: no word leads, the class has little probability, or the words that are deleted "
+            "for comparison lead, too."
+        )
     if unexplained:
         sentences.append(
-            f"In {unexplained} the bits rank the words, but they do not explain the probability: average activations "
+            f"In {unexplained} the bits only rank the words, and do not explain the probability: average activations "
             "in place of the text give the class about as much, or the bits keep little of what the text adds."
         )
     if lost:
-        sentences.append(f"In {lost} the mask removed too much. Do not rely on the percentages there.")
+        sentences.append(f"In {lost} the mask removed too much, so their bits are not shown as percentages.")
     return " ".join(sentences)
 
 
@@ -192,10 +197,12 @@ def missed_labels(
 
 def percentage_note(attribution: DrawableBits) -> str:
     """What the percentages are of, in one line; empty where they are simply fractions of the total."""
-    if has_hardly_any_bits(attribution):
+    if not has_percentages(attribution):
         floor = format_number(attribution.unneeded_bits)
         if not attribution.words:
             return ""
+        if not has_hardly_any_bits(attribution):
+            return f"Bits do not count the floor of {floor} per token."
         return f"Bits do not count the floor of {floor} per token. No word has many bits, so there are no percentages."
     if not attribution.unneeded_bits:
         of_words = any(token.special and token.bits for token in attribution.tokens)

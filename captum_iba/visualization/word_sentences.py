@@ -20,6 +20,7 @@ from captum_iba.visualization.words import (
     RankedWord,
     counted,
     has_neutral_statistics,
+    is_punctuation,
     least_words,
     place_in_texts,
     ranked_words,
@@ -33,29 +34,39 @@ _MOST_OPPOSING, _NAMED = 3, 5
 def answer(attribution: DrawableBits) -> str:
     """The answer that a check gives: what the model predicts without the leading words.
 
-    Of a class that is not predicted it is which words speak against it, where some do. Empty without a check, and where
-    no word leads, unless the class is next to ruled out.
+    Words that do not lead follow where much more is lost without one of them alone, and for a class that is not
+    predicted those which speak against it. Empty without a check, and where there is none of these and no word leads.
     """
-    if attribution.check is None:
-        return ""
-    is_predicted = attribution.target_label == attribution.predicted_label
-    said, against = _check_sentences(attribution), "" if is_predicted else _against(attribution)
-    return against or ("" if said.none_leads else said.answer)
+    return " ".join(_answer(attribution))
+
+
+def _answer(attribution: DrawableBits) -> list[str]:
+    check = attribution.check
+    if check is None:
+        return []
+    said = _check_sentences(attribution)
+    sentences = [] if said.none_leads else [said.answer]
+    if any(row.without <= MUCH * check.without_leading for row in _hidden(attribution)):
+        sentences.append(hidden_evidence(attribution))
+    if attribution.target_label != attribution.predicted_label:
+        sentences.append(_against(attribution))
+    return list(filter(None, sentences))
 
 
 def check_notes(attribution: DrawableBits) -> list[str]:
     """Sentences on the check of a text beside its answer; empty without a check."""
     if attribution.check is None:
         return []
-    said, above = _check_sentences(attribution), answer(attribution)
+    said, above = _check_sentences(attribution), _answer(attribution)
     sentences = [said.answer, said.comparison, _against(attribution)]
     if not said.is_ruled_out:
         sentences += [say(attribution) for say in (_alone, hidden_evidence, _without_least, _not_tried)]
-    return [sentence for sentence in sentences if sentence not in ("", above)]
+    return [sentence for sentence in sentences if sentence and sentence not in above]
 
 
 def _check_sentences(attribution: DrawableBits) -> CheckSentences:
     check, deletable = attribution.check, _deletable(attribution)
+    others = deletable[check.n_words :]
     decision = check.decision if attribution.target_label == attribution.predicted_label else ""
     predicts = "still predicts" if decision == attribution.predicted_label else "predicts"
     return CheckSentences(
@@ -68,6 +79,7 @@ def _check_sentences(attribution: DrawableBits) -> CheckSentences:
         is_improbable=is_improbable(attribution),
         is_opposed=bool(opposing(attribution)) or is_lowered(attribution),
         then=f"{predicts} {decision}" if decision else "",
+        n_marks=max(0, check.n_words - sum(not is_punctuation(attribution.words[i].word) for i in others)),
     )
 
 
@@ -169,19 +181,26 @@ def _against(attribution: DrawableBits) -> str:
 
 def hidden_evidence(attribution: DrawableBits) -> str:
     """Words that do not lead, and without which alone much of the probability is lost; of short texts all are tried."""
-    leading, others = ranked_words(attribution)
-    # The check has said what happens without those that it deletes first.
-    tried = [row for row in (*leading, *others) if row.alone][attribution.check.n_words :]
-    probability = attribution.check.probability
-    hidden = [row for row in tried if row in others and is_much_lower(probability, row.without)]
-    if not hidden or is_improbable(attribution):
+    hidden = _hidden(attribution)
+    if not hidden:
         return ""
-    hidden = sorted(hidden, key=lambda row: row.without)
     these = "This word has fewer bits, but" if len(hidden) == 1 else "These words have fewer bits, but each"
     return (
         f"The bits do not show all the evidence. {these} lowers {quantity(attribution.measured)} by more than a "
         f"quarter of its value when it is deleted alone: {named_words(hidden, 'to')}."
     )
+
+
+def _hidden(attribution: DrawableBits) -> list[RankedWord]:
+    """The words of :func:`hidden_evidence`, that without which most is lost first."""
+    if is_improbable(attribution):
+        return []
+    leading, others = ranked_words(attribution)
+    # The check has said what happens without those that it deletes first.
+    tried = [row for row in (*leading, *others) if row.alone][attribution.check.n_words :]
+    probability = attribution.check.probability
+    hidden = [row for row in tried if row in others and is_much_lower(probability, row.without)]
+    return sorted(hidden, key=lambda row: row.without)
 
 
 def least_effect(attribution: DrawableBits) -> str:

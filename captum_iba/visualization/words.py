@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from captum_iba.visualization.drawable import DrawableBits
-from captum_iba.visualization.mask_sentences import has_hardly_any_bits, needs_hardly_anything
+from captum_iba.visualization.mask_sentences import has_hardly_any_bits, has_percentages, needs_hardly_anything
 from captum_iba.visualization.pieces import COVERED, NEUTRAL_TEXTS, format_probability, has_characters, visible
 
 ALL_DELETED_ALONE = 40
@@ -26,8 +26,8 @@ class RankedWord(NamedTuple):
     ``spread`` is the standard deviation of the fraction over repeats, NaN without and where it is not shown
     (:func:`has_neutral_statistics`); ``tied``, whether repeats differ in the order of this word and the one before or
     after it; ``without``, the probability (or closeness, as ``measure`` says) without this word alone, NaN if that was
-    not checked; ``in_percent``, whether its fraction is shown: not of next to nothing, where ``above``, the bits above
-    the floor, are.
+    not checked; ``in_percent``, whether its fraction is shown: not of next to nothing, and not where the mask removed
+    too much; ``above``, the bits above the floor, are shown there.
     """
 
     word: str
@@ -58,12 +58,12 @@ class RankedWord(NamedTuple):
         return math.isfinite(self.bits) and self.share < _SHOWN_AS_ZERO and not self.spread >= _SHOWN_AS_ZERO
 
 
-def counted(rows: Sequence[RankedWord], other: bool = False) -> str:
-    """Number of the words, and of punctuation marks: "3 other words and 2 punctuation marks"."""
+def counted(rows: Sequence[RankedWord], which: str = "") -> str:
+    """Number of the words, and of punctuation marks: "3 other words and 2 punctuation marks" with which="other"."""
     n_words = sum(not row.is_punctuation for row in rows)
-    n_marks = len(rows) - n_words
-    words = f"{n_words} {'other ' * other}word{'s' * (n_words != 1)}" if n_words else ""
-    marks = f"{n_marks} {'other ' * (other and not n_words)}punctuation mark{'s' * (n_marks != 1)}" if n_marks else ""
+    n_marks, which = len(rows) - n_words, f"{which} " if which else ""
+    words = f"{n_words} {which}word{'s' * (n_words != 1)}" if n_words else ""
+    marks = f"{n_marks} {'' if n_words else which}punctuation mark{'s' * (n_marks != 1)}" if n_marks else ""
     return " and ".join(filter(None, [words, marks]))
 
 
@@ -150,10 +150,11 @@ def ranked_words(attribution: DrawableBits) -> tuple[list[RankedWord], list[Rank
     same_order = [bool((repeated[:, i] > repeated[:, j]).all()) for i, j in pairwise(order)]
     rows = [rows[i]._replace(tied=not all(same_order[max(0, rank - 1) : rank + 1])) for rank, i in enumerate(order)]
     count = n_covering(shares)
+    if not has_percentages(attribution):
+        rows = [row._replace(in_percent=False) for row in rows]
     if has_hardly_any_bits(attribution):
         needs_none, check = needs_hardly_anything(attribution), attribution.check
         count = 0 if needs_none else count if check is None else min(count, check.n_words)
-        rows = [row._replace(in_percent=False) for row in rows]
     # What is explained, and stays open, is no word of the list.
     rows = [row for row, i in zip(rows, order, strict=True) if not is_open[i]]
     return rows[:count], rows[count:]
@@ -185,11 +186,11 @@ def word_records(attribution: DrawableBits) -> list[dict[str, Any]]:
     """What a file has of each word, in the order of the text: beside its own numbers its place, share and rank.
 
     ``without`` is the probability without this word alone, None if that was not checked; a share is None where pages
-    show none, because no word has more than hardly any bits.
+    show none, because no word has more than hardly any bits, or the mask removed too much.
     """
     order, shares, places = ranking(attribution), attribution.word_shares, word_places(attribution)
     rank, without = {number: at for at, number in enumerate(order, 1)}, _without_each(attribution, order)
-    in_percent = not has_hardly_any_bits(attribution)
+    in_percent = has_percentages(attribution)
     return [
         {
             **dataclasses.asdict(word),

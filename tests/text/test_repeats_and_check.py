@@ -180,7 +180,8 @@ def test_the_check_runs_the_text_without_the_words(film_explainer):
         f"{check.probability:.1%} to {check.without_leading:.1%}, and the model predicts positive."
     )
     comparison = (
-        f"Check: the {n} leading words are confirmed. Without {n} other words at random the probability of negative is"
+        f"Check: the {n} leading words together are confirmed. Without {n} other words at random the probability of "
+        "negative is"
     )
     assert result.sentences[0] == answer and str(result).splitlines()[2] == answer
     for sentence in (answer, comparison):
@@ -251,7 +252,7 @@ def test_the_check_begins_with_what_the_leading_words_change(film_explainer):
     n = len(ranked_words(result)[0])
     said = checked(result, n, 0.9, 0.1, 0.95, 0.8)
     assert "the probability of negative falls from 90.0% to 10.0%." in said and "no more than" not in said
-    assert f"the {n} leading words are confirmed. Without" in said
+    assert f"the {n} leading words together are confirmed. Without" in said
     said = checked(result, n, 0.9, 0.895, 0.9, 0.9)
     assert "the probability of negative hardly changes, from 90.0% to 89.5%" in said
     assert "are not confirmed, because the model does not depend on them alone" in said
@@ -374,10 +375,11 @@ def test_another_word_that_matters_most_alone_is_named(film_explainer):
         f"None of the {n_many} leading words lowers the probability by more than 1% of its value when it is deleted "
         "alone. The first 2 together lower it."
         in fewer
-        and f"Check: the first 2 of the {n_many} leading words are confirmed." in fewer
+        and f"Check: the first 2 of the {n_many} leading words (the check deletes at most half of all) together are"
+        in fewer
     )
     said = str(replace(result, check=DeletionCheck(n, 0.6, 0.9, 0.62, 0.6, 10, (0.75,) * n)))
-    assert "by more than 1% of its value when it is deleted alone." in said and "ogether" not in said
+    assert "by more than 1% of its value when it is deleted alone." in said and "Together they" not in said
 
 
 def test_words_with_few_bits_that_matter_when_deleted_alone_are_named():
@@ -410,7 +412,7 @@ def test_a_class_that_average_activations_give_as_well_is_said_to_be_unexplained
         assert (text in str(one)) == (text in token_page([one])) == (said is not None)
         assert any("With average activations (from" in sentence for sentence in one.sentences) == (said is not None)
         assert (
-            "In 2 the bits rank the words, but they do not explain the probability: average" in token_page([one, one])
+            "In 2 the bits only rank the words, and do not explain the probability: average" in token_page([one, one])
         ) == (said is not None)
     unlikely = replace(result, target_probability=0.02, closed_probability=0.001)
     assert "With average activations (from" not in str(unlikely)
@@ -466,7 +468,10 @@ def test_a_page_of_several_texts_says_what_their_checks_confirm(film_explainer):
     ruled_out = DeletionCheck(n[0], 0.001, 0.0005, 0.001, 0.001, 10)
     page = token_page([*results, replace(results[0], check=ruled_out, target_probability=0.001)])
     assert (
-        "It cannot judge 1 more text: no word leads, or the class has little probability." in page and ">–</td>" in page
+        "It cannot judge 1 more text: no word leads, the class has little probability, or the words that are deleted "
+        "for comparison lead, too."
+        in page
+        and ">–</td>" in page
     )
 
 

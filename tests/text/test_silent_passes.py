@@ -166,7 +166,8 @@ def test_a_mask_that_has_lost_the_prediction_does_not_say_that_hardly_anything_i
     # Advice is not given again where it was followed.
     least = dataclasses.replace(lost, settings={"beta": 1.0})
     assert "Even beta 1 keeps too little" in str(least) and "A smaller beta" not in str(least)
-    assert "Use a smaller beta, or statistics from texts like this." in str(lost)
+    assert "Use a smaller beta, or statistics from texts like this one, about as long." in str(lost)
+    assert "     – " in str(lost) and "100.0%" not in str(lost)
     # With many bits, too.
     many = dataclasses.replace(lost, unneeded_bits=0.01)
     assert lost_prediction(many) and "The mask removed too much" in str(many)
