@@ -7,8 +7,9 @@ texts. Of every two results of a text three numbers are compared, and the table 
 the highest score is the same, the fraction of the three highest that both name, and Spearman's rank correlation of
 the words. A method without random numbers is 1 by construction, and runs once.
 
-Of the explanations of ``TextExplainer`` with the statistics of each draw the second table says in how many texts the
-leading word is nearly tied with others, as pages say, and how often the draws agree with that taken into account.
+Of the explanations of ``TextExplainer`` by bits alone (``rerank=0``), with the statistics of each draw, the last lines
+say in how many texts the leading word is nearly tied with others, as pages say, and how often the draws agree with that
+taken into account.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from scipy.stats import spearmanr
 from benchmarks.degradation import read_texts
 from benchmarks.page import RESULTS, keep, machine
 from captum_iba.demo import embedded_model_path
-from captum_iba.methods import attribute, find_method
+from captum_iba.methods import attribute
 from captum_iba.methods.task import FloatArray
 from captum_iba.text import TextAttribution, TextExplainer
 from captum_iba.visualization.words import nearly_tied
@@ -35,6 +36,7 @@ from captum_iba.visualization.words import nearly_tied
 SEEDS = DRAWS = 5
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "iba": ("iba", {}),
+    "iba_reranked": ("iba_reranked", {}),
     "iba, one noise sample per step": ("iba", {"n_samples": 1}),
     "ig": ("ig", {}),
     "lime, 100 samples": ("lime", {"n_samples": 100}),
@@ -83,19 +85,19 @@ def measure(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # few positions
             statistics.append(explainer.estimate_statistics(*of_draw))
-            explanations.append(explainer.explain(texts, pairs))
+            explanations.append(explainer.explain(texts, pairs, rerank=0))
     ties = near_ties(explanations)
     print("near ties", ties, flush=True)
     found: dict[str, list[list[float] | None]] = {}
     for title, (name, options) in METHODS.items():
 
         def words(seed: int, number: int, name: str = name, options: dict[str, Any] = options) -> list[FloatArray]:
-            used = {"statistics": statistics[number]} if find_method(name).name == "iba" else {}
+            used = {"statistics": statistics[number]} if name.startswith("iba") else {}
             scores = attribute(name, explainer.classifier, texts, pairs, seed=seed, **used, **options)
             return [item.words for item in scores]
 
         over_seeds = agreement([words(seed, 0) for seed in range(SEEDS)]) if title in RANDOM else [1.0, 1.0, 1.0]
-        over_draws = agreement([words(0, number) for number in range(len(draws))]) if name == "iba" else None
+        over_draws = agreement([words(0, number) for number in range(len(draws))]) if name.startswith("iba") else None
         found[title] = [over_seeds, over_draws]
         print(title, found[title], flush=True)
     return found, ties

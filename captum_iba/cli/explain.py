@@ -154,6 +154,9 @@ def explain(
             "unless the statistics are those of neutral texts.",
         ),
     ] = 1,
+    rerank: Annotated[
+        int, typer.Option(min=0, help="Number of words with the most bits whose order is settled by removal.")
+    ] = 8,
     check: Annotated[
         bool,
         typer.Option(
@@ -252,6 +255,7 @@ def explain(
                 complement=complement,
                 seed=seed,
                 repeats=repeats,
+                rerank=rerank,
                 check=check,
                 batch_size=batch_size,
                 show_progress=not quiet and sys.stderr.isatty(),

@@ -21,7 +21,7 @@ from captum_iba.methods.gradient_methods import (
     integrated_gradients,
     saliency,
 )
-from captum_iba.methods.iba import information_bottleneck
+from captum_iba.methods.iba import information_bottleneck, reranked_bottleneck
 from captum_iba.methods.iba_of_images import iba_of_images
 from captum_iba.methods.image_methods import attribute_images, register_image_method
 from captum_iba.methods.lime import lime, lime_as_released
@@ -59,6 +59,13 @@ _without_layer_or_seed = partial(register_method, uses_layer=False, uses_seed=Fa
 
 register_method(
     "iba", information_bottleneck, signed=False, description="Information bottleneck, at its best settings."
+)
+register_method(
+    "iba_reranked",
+    reranked_bottleneck,
+    signed=False,
+    word_level=True,
+    description="Information bottleneck, the words with the most bits in the order of their removal.",
 )
 register_method(
     "iba_paper", information_bottleneck, signed=False, description="IBA, the paper's equations.", preset="paper"

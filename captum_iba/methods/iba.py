@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from typing_extensions import Unpack
 
+from captum_iba._checks import check_integer
 from captum_iba._warnings import warn_user
 from captum_iba.attr.feature_statistics import FeatureStatistics
 from captum_iba.attr.settings import BottleneckSettings, SettingsOverrides
@@ -15,7 +16,10 @@ from captum_iba.methods.task import AttributionTask, FloatArray
 from captum_iba.text import statistics as layer_statistics
 from captum_iba.text.arguments import PUBLISHED_PRESETS, resolve_text_settings
 from captum_iba.text.bottleneck import NEUTRAL_STATISTICS, ClassifierBottleneck
+from captum_iba.text.deletion import order_by_removal
 from captum_iba.text.layers import check_layers, embedding_layer, find_blocks, find_layers, published_layer
+from captum_iba.text.result import TextAttribution
+from captum_iba.visualization.words import ranking
 
 
 def information_bottleneck(
@@ -35,9 +39,49 @@ def information_bottleneck(
             depth, 9 of 12.
         **overrides: Settings, as for :meth:`captum_iba.text.TextExplainer.explain`.
     """
+    return [np.asarray(result.bits) for result in _attributions(task, preset, layer, overrides)]
+
+
+def reranked_bottleneck(
+    task: AttributionTask,
+    preset: str | BottleneckSettings = "default",
+    layer: int | str | Sequence[int | str] | None = None,
+    rerank: int = 8,
+    **overrides: Unpack[SettingsOverrides],
+) -> list[FloatArray]:
+    """The rank of the word of every token, in the order of :meth:`captum_iba.text.TextExplainer.explain`.
+
+    The score of a word is the number of words that are ranked below it, plus one.
+
+    Args:
+        preset, layer, **overrides: As of method ``iba``.
+        rerank (int): Number of words with the most bits whose order is settled by removal. Default: 8.
+    """
+    check_integer("rerank", rerank, at_least=0)
+    results = _attributions(task, preset, layer, overrides)
+    with task.classifier.with_padding_token():
+        ordered = [
+            order_by_removal(task.classifier, encoded, result, rerank, task.batch_size)
+            for encoded, result in zip(task.encoded, results, strict=True)
+        ]
+    return [_ranks(result) for result in ordered]
+
+
+def _ranks(result: TextAttribution) -> FloatArray:
+    order = ranking(result)
+    scores = {word: float(len(order) - rank) for rank, word in enumerate(order)}
+    return np.array([0.0 if token.word is None else scores[token.word] for token in result.tokens])
+
+
+def _attributions(
+    task: AttributionTask,
+    preset: str | BottleneckSettings,
+    layer: int | str | Sequence[int | str] | None,
+    overrides: SettingsOverrides,
+) -> list[TextAttribution]:
     name, granularity, settings = resolve_text_settings(preset, overrides)
     bottleneck = _bottleneck(task, task.layer if layer is None else layer, name, settings)
-    results = bottleneck.explain(
+    return bottleneck.explain(
         task.encoded,
         task.targets,
         settings,
@@ -49,7 +93,6 @@ def information_bottleneck(
         on_text=task.on_text,
         explained=task.explained,
     )
-    return [np.asarray(result.bits) for result in results]
 
 
 def _bottleneck(

@@ -190,6 +190,7 @@ class ExplainOptions(SettingsOverrides, total=False):
     internal_batch_size: int | None
     return_trace: bool
     repeats: int
+    rerank: int
     check: bool
     show_progress: bool
 

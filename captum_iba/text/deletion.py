@@ -13,14 +13,17 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from captum_iba.metrics.prompt_removal import removal_effects
 from captum_iba.text.classifier import Classifier
 from captum_iba.text.encoding import EncodedText
-from captum_iba.text.heads import TARGET_ROW, with_row
+from captum_iba.text.heads import TARGET_ROW, ValueHead, with_row
 from captum_iba.text.result import DeletionCheck, TextAttribution
-from captum_iba.visualization.words import ALL_DELETED_ALONE, is_punctuation, n_covering, ranked_words, ranking
+from captum_iba.visualization.words import ALL_DELETED_ALONE, is_punctuation, ranked_words, ranking
+from captum_iba.visualization.words import n_leading as count_leading
 
 N_RANDOM = 10
 """Number of draws of random words in a check by deletion; where there are at most so many sets, each is taken once."""
+_LEAST = 1e-12  # probability, and distance from 1, that log-odds take
 # Leading words that are deleted one at a time, of longer texts than those of which all are.
 _N_ALONE = 8
 
@@ -86,6 +89,45 @@ def keep_positions(encoded: EncodedText, positions: Sequence[int]) -> EncodedTex
     )
 
 
+def order_by_removal(
+    classifier: Classifier, encoded: EncodedText, attribution: TextAttribution, count: int, batch_size: int
+) -> TextAttribution:
+    """The attribution with the effects of the ``count`` words with the most bits, or of all if there are not more.
+
+    Words at the floor of a longer text are not among them, and a single word has no order.
+    """
+    own = _is_own(encoded, attribution)
+    order = [i for i in ranking(attribution) if not own[i]]
+    words = [i for i in order[:count] if len(order) <= count or attribution.word_shares[i] > 0]
+    if len(words) < 2:
+        return attribution
+    column, is_value = _column(attribution), isinstance(classifier.head, ValueHead)
+
+    def log_odds(kept: Tensor) -> Tensor:
+        numbers = [set(np.flatnonzero(row).tolist()) for row in kept.numpy()]
+        found = probabilities_without(classifier, encoded, numbers, batch_size)[:, column]
+        return found if is_value else found.logit(eps=_LEAST)
+
+    measured = removal_effects(log_odds, words, len(own))
+    without = measured.whole - measured.alone
+    effects = dict(zip(words, measured.effects.tolist(), strict=True))
+    alone = dict(zip(words, (without if is_value else without.sigmoid()).tolist(), strict=True))
+    numbers = range(len(own))
+    return replace(attribution, effects=tuple(map(effects.get, numbers)), without=tuple(map(alone.get, numbers)))
+
+
+def _column(attribution: TextAttribution) -> int:
+    """The column of the probabilities that is explained."""
+    about = attribution.explained
+    return attribution.target if about is None else about.number if about.kind == "value" else 1
+
+
+def _is_own(encoded: EncodedText, attribution: TextAttribution) -> npt.NDArray[np.bool_]:
+    """Which words are what is explained, (W,): they are never deleted."""
+    about = attribution.explained
+    return np.array([about is not None and about.holds(*word[1:]) for word in encoded.word_spans], dtype=bool)
+
+
 def check_by_deletion(
     classifier: Classifier, encoded: EncodedText, attribution: TextAttribution, batch_size: int
 ) -> DeletionCheck | None:
@@ -96,19 +138,15 @@ def check_by_deletion(
     What is explained itself, a word or an answer, is never deleted: without it there is no target. None where nothing
     else is left.
     """
-    column, about = attribution.target, attribution.explained
+    column, own = _column(attribution), _is_own(encoded, attribution)
     leading, _ = ranked_words(attribution)
     seed = int(attribution.settings.get("seed", 0)) % 2**63
     order = np.array(ranking(attribution))
     # No word leads where hardly anything is needed: few are deleted then, which lead if they matter all the same.
-    n_leading = len(leading) or min(n_covering(attribution.word_shares), max(1, round(len(order) / 9)))
-    own = np.zeros(len(order), dtype=bool)
-    if about is not None:
-        column = about.number if about.kind == "value" else 1
-        own = np.array([about.holds(*word[1:]) for word in encoded.word_spans])
-        n_leading -= int(own[order[:n_leading]].sum())
-        if own.all():
-            return None
+    n_leading = len(leading) or min(count_leading(attribution, order.tolist()), max(1, round(len(order) / 9)))
+    n_leading -= int(own[order[:n_leading]].sum())
+    if own.all():
+        return None
     others = np.flatnonzero(~own)
     marks = np.array([is_punctuation(word.word) for word in attribution.words])[others]
     of_others = kept_in_check(np.searchsorted(others, order[~own[order]]), n_leading, seed, marks=marks)

@@ -29,7 +29,7 @@ from captum_iba.text.arguments import (
 )
 from captum_iba.text.bottleneck import NEUTRAL_STATISTICS, ClassifierBottleneck, lost_predictions
 from captum_iba.text.classifier import Classifier, load_classifier
-from captum_iba.text.deletion import check_by_deletion
+from captum_iba.text.deletion import check_by_deletion, order_by_removal
 from captum_iba.text.head_targets import check_asked, encode_targets, holding_scale
 from captum_iba.text.heads import ValueHead
 from captum_iba.text.layers import check_layers, embedding_layer, find_layers, published_layer
@@ -240,6 +240,7 @@ class TextExplainer:
         internal_batch_size: int | None = None,
         return_trace: bool = False,
         repeats: int = 1,
+        rerank: int = 8,
         check: bool = False,
         show_progress: bool = False,
         **overrides: Unpack[SettingsOverrides],
@@ -277,6 +278,9 @@ class TextExplainer:
                 on) and with the statistics of a bootstrap sample of the texts that they were estimated from. Their
                 spread measures the effect of this sampling and of the noise. Statistics of other texts can change the
                 result by more, above all in place of the neutral texts. Default: 1.
+            rerank (int): Number of words with the most bits whose order is settled by removal, in two forward passes
+                per word and two more; their bits stay as they are. Of a text with no more words all are. 0 for the
+                order of the bits alone. Default: 8.
             check (bool): Whether to delete the words with the most bits, with the fewest, and random words, and to keep
                 the probabilities in ``result.check``. Default: False.
             show_progress (bool): Whether to show a progress bar, over batches or the steps of a single one.
@@ -301,6 +305,7 @@ class TextExplainer:
         first, second = check_texts(texts, pairs, self.classifier.labels)
         check_integer("seed", seed, kind=Integral)
         check_integer("repeats", repeats, at_least=1)
+        check_integer("rerank", rerank, at_least=0)
         check_flag("check", check)
         name, granularity, settings = resolve_text_settings(preset, overrides)
         asked = {"word": word, "token": token, "entity": entity, "choices": choices, "tolerance": tolerance}
@@ -358,14 +363,14 @@ class TextExplainer:
         if isinstance(head := self.classifier.head, ValueHead) and head.scale is not None:
             scale = head.scale.tolist()
             results = [replace(one, settings={**one.settings, "tolerance": scale[one.target]}) for one in results]
-        if check:
-            with ModuleGuard(self.classifier.model), self.classifier.with_padding_token():
-                rows = max(batch_size, 2 * batch_size if internal_batch_size is None else internal_batch_size)
-                results = [
-                    replace(result, check=check_by_deletion(self.classifier, text, result, rows))
-                    for text, result in zip(encoded, results, strict=True)
-                ]
-        results = [replace(result, doubt=doubt) for result in results]
+        rows = max(batch_size, 2 * batch_size if internal_batch_size is None else internal_batch_size)
+        with ModuleGuard(self.classifier.model), self.classifier.with_padding_token():
+            for i, text in enumerate(encoded):
+                if rerank:
+                    results[i] = order_by_removal(self.classifier, text, results[i], rerank, rows)
+                if check:
+                    results[i] = replace(results[i], check=check_by_deletion(self.classifier, text, results[i], rows))
+        results = [replace(one, doubt=doubt, settings={**one.settings, "rerank": rerank}) for one in results]
         return results if several else results[0]
 
     def _bottleneck_of(self, preset: str | BottleneckSettings) -> ClassifierBottleneck:

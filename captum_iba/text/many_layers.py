@@ -87,6 +87,7 @@ def explain_layers(
     if isinstance(texts, str):
         raise TypeError("texts is a string, expected a sequence of texts")
     texts, explainers = list(texts), list(explainers)
+    options = {"rerank": 0, **options}  # what is drawn are bits
     initial: ExplainOptions = {**options, "n_steps": 0}
     before = [explainer.explain(texts, **initial) for explainer in explainers]
     name, _, settings = resolve_text_settings(options.get("preset", "default"), {})

@@ -24,7 +24,7 @@ from captum_iba.text.json_result import JsonResult, json_number, json_safe
 from captum_iba.text.target import TextTarget
 from captum_iba.visualization.mask_sentences import remark
 from captum_iba.visualization.pieces import format_probability, has_characters
-from captum_iba.visualization.sentences import findings, notes, percentage_note, preset_note
+from captum_iba.visualization.sentences import effect_note, findings, notes, percentage_note, preset_note
 from captum_iba.visualization.terminal import printable
 from captum_iba.visualization.word_sentences import answer, verdict
 from captum_iba.visualization.words import counted, ranked_words, ranking, word_records
@@ -158,6 +158,10 @@ class TextAttribution(JsonResult):
             repeat, and through a closed one; None in results of method ``iba`` and of earlier versions.
         explained (TextTarget or None): What is explained, of other heads than that of a sequence classifier.
         doubt (str): Why the number of texts may not be what the model was trained on; empty where that is not doubted.
+        effects (tuple of float or None): Decrease in the log-odds of the target without each word, in nats: the mean of
+            two removals, of the word alone and of the word after the other measured ones. None for words that were not
+            measured, empty with ``rerank=0``. Of a regression it is the decrease in the closeness.
+        without (tuple of float or None): Probability of the target without each measured word alone.
 
     Examples::
 
@@ -195,6 +199,8 @@ class TextAttribution(JsonResult):
     provenance: Mapping[str, str] = field(default_factory=dict)
     explained: TextTarget | None = None
     doubt: str = ""
+    effects: tuple[float | None, ...] = ()
+    without: tuple[float | None, ...] = ()
 
     @property
     def question(self) -> str:
@@ -247,7 +253,7 @@ class TextAttribution(JsonResult):
 
     @property
     def ranked(self) -> tuple[Word, ...]:
-        """The words in the order of pages and terminals: most bits above :attr:`unneeded_bits` first."""
+        """The words in the order of pages and terminals: the measured ones by :attr:`effects`, then by their bits."""
         return tuple(self.words[number] for number in ranking(self))
 
     @cached_property
@@ -329,20 +335,22 @@ class TextAttribution(JsonResult):
         lines += map(printable, filter(None, [answer(self), remark(self)]))
         shown = leading[:_PRINTED_WORDS] or [word for word in rest if not word.is_zero][:_PRINTED_WITHOUT_LEADING]
         widest = max((word.share for word in shown), default=0.0) if leading else 1.0
+        width = max((len(word.shown_effect) for word in shown), default=0)
         for word in shown:
+            effect = f"{word.shown_effect:>{width}} " if width else ""
             bar = "█" * round(_BAR_WIDTH * word.share / widest) if leading and word.in_percent else ""
             spread = "" if math.isnan(word.spread) or not word.in_percent else f" ± {word.spread:5.1%}"
             tied, share = " ≈" if word.tied else "", f"{word.share:.1%}" if word.in_percent else "–"
             lines.append(
-                f"{share:>6}{spread} {word.shown_bits:10,.2f} bits  {bar:<{_BAR_WIDTH}}  "
+                f"{effect}{share:>6}{spread} {word.shown_bits:10,.2f} bits  {bar:<{_BAR_WIDTH}}  "
                 f"{printable(word.word)} ({word.place}){tied}{f', {alone}' if (alone := word.alone) else ''}"
             )
         not_shown = [[word for word in words if word not in shown] for words in (leading, rest)]
         for words, which in zip(not_shown, ("leading", "other"), strict=True):
             if words:
                 share = f"{math.fsum(word.share for word in words):.1%}" if words[0].in_percent else "–"
-                lines.append(f"{share:>6} in {counted(words, which)}")
-        lines += filter(None, [percentage_note(self), *map(printable, notes(self))])
+                lines.append(f"{' ' * (width + 1 if width else 0)}{share:>6} in {counted(words, which)}")
+        lines += filter(None, [effect_note(self), percentage_note(self), *map(printable, notes(self))])
         lines.append(
             f"{self.layer_label} · {preset_note(self)}, statistics of {self.statistics} · {self.total_bits:,.2f} bits"
         )
@@ -404,13 +412,14 @@ class TextAttribution(JsonResult):
         try:
             # Not in files of earlier versions.
             newer = {"repeats", "check", "open_bits", "masked_probability", "closed_probability"}
-            newer |= {"provenance", "explained", "doubt"}
+            newer |= {"provenance", "explained", "doubt", "effects", "without"}
             values = {name: content[name] for name in known if name in content or name not in newer}
             values["tokens"] = tuple(Token(**{**t, "bits": json_number(t["bits"])}) for t in content["tokens"])
             for name in ("target_probability", "predicted_probability"):
                 values[name] = json_number(values[name])
             if values["trace"] is not None:
                 values["trace"] = TextTrace(**{k: tuple(map(json_number, v)) for k, v in values["trace"].items()})
+            values |= {name: tuple(content.get(name, ())) for name in ("effects", "without")}
             values["repeats"] = tuple(tuple(map(json_number, row)) for row in content.get("repeats", ()))
             if (check := content.get("check")) is not None:
                 values["check"] = DeletionCheck(**{**check, "without_each": tuple(check.get("without_each", ()))})

@@ -27,6 +27,7 @@ from captum_iba.visualization.pieces import (
     visible,
 )
 from captum_iba.visualization.sentences import (
+    effect_note,
     findings,
     is_missed,
     missed_labels,
@@ -82,7 +83,7 @@ def _environment(package: str) -> Environment:
         number=format_number, probability=format_probability, visible=visible, sortable=_sortable
     )
     environment.filters.update(color_class=color_class, counted=counted)
-    environment.globals.update(color_rules=color_rules, notes=notes, answer=answer)
+    environment.globals.update(color_rules=color_rules, notes=notes, answer=answer, effect_note=effect_note)
     return environment
 
 

@@ -53,9 +53,11 @@ def needs_hardly_anything(attribution: Drawable) -> bool:
 
 
 def _has_few_bits(attribution: DrawableBits) -> bool:
-    """Whether no word or token is far above the floor, and no check has found that the first words matter."""
+    """Whether no word or token is far above the floor, and no removal has found that words matter."""
     check = attribution.check
     matter = check is not None and check.without_leading < MOST * check.probability
+    alone = [without for without in attribution.without if without is not None]
+    matter = matter or min(alone, default=1.0) < MOST * attribution.target_probability
     return has_hardly_any_bits(attribution) and not matter
 
 

@@ -195,6 +195,22 @@ def missed_labels(
     return f"The gold label is not predicted for {n_missed} of {len(known)} texts."
 
 
+def effect_note(attribution: DrawableBits) -> str:
+    """What the numbers are that settle the order of the first words; empty where none was measured."""
+    n_measured = sum(effect is not None for effect in attribution.effects)
+    if not n_measured:
+        return ""
+    of = "log-odds of the class" if attribution.explained is None else "log-odds of the target"
+    in_nats = f"nats: decrease in the {of} without the word"
+    if attribution.explained is not None and attribution.explained.kind == "value":
+        in_nats = "The first number is the decrease in the closeness without the word"
+    which = "All words" if n_measured == len(attribution.words) else f"The {n_measured} words with the most bits"
+    return (
+        f"{in_nats}, the mean of two removals: of the word alone, and of the word after the other measured words. "
+        f"{which} are in this order."
+    )
+
+
 def percentage_note(attribution: DrawableBits) -> str:
     """What the percentages are of, in one line; empty where they are simply fractions of the total."""
     if not has_percentages(attribution):
@@ -222,6 +238,12 @@ def preset_note(attribution: DrawableBits) -> str:
 def _leader(attribution: DrawableBits) -> str:
     """In how many repeats the first word of the list leads, and in how many no word has bits above the floor."""
     first, repeated = ranking(attribution)[0], attribution.repeated_shares
+    if n_measured := sum(effect is not None for effect in attribution.effects):
+        among = sum(int((shares > shares[first]).sum()) < n_measured for shares in repeated)
+        return (
+            f'"{visible(attribution.words[first].word)}" is among the {n_measured} words with the most bits in {among} '
+            f"of {len(repeated)} repeats"
+        )
     without = sum(not shares.any() for shares in repeated)
     if not attribution.word_shares[first] > 0:
         return f"no word leads in {without} of {len(repeated)} repeats"

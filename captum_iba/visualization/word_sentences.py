@@ -127,7 +127,7 @@ def _alone(attribution: DrawableBits) -> str:
     lowers = f"lowers {quantity(attribution.measured)}{most}, to {to}"
     of = f"first {len(leading)} leading" if len(leading) < len(every) else "leading"
     sentence = f"Of the {of} words, {named_words([strongest])} {lowers} when it is deleted alone."
-    if strongest.without <= MOST * leading[0].without and not len(attribution.repeated_shares):
+    if strongest.without <= MOST * leading[0].without and not (len(attribution.repeated_shares) or attribution.effects):
         sentence += (
             " Statistics of texts like yours (estimate_statistics, --statistics-from) can give another order."
             if has_neutral_statistics(attribution)
@@ -184,10 +184,14 @@ def hidden_evidence(attribution: DrawableBits) -> str:
     hidden = _hidden(attribution)
     if not hidden:
         return ""
-    these = "This word has fewer bits, but" if len(hidden) == 1 else "These words have fewer bits, but each"
+    if len(hidden) == 1:
+        return (
+            f"A word that does not lead matters, too: {named_words(hidden)} lowers {quantity(attribution.measured)} to "
+            f"{format_probability(hidden[0].without)} when it is deleted alone."
+        )
     return (
-        f"The bits do not show all the evidence. {these} lowers {quantity(attribution.measured)} by more than a "
-        f"quarter of its value when it is deleted alone: {named_words(hidden, 'to')}."
+        f"Words that do not lead matter, too. Each lowers {quantity(attribution.measured)} by more than a quarter of "
+        f"its value when it is deleted alone: {named_words(hidden, 'to')}."
     )
 
 

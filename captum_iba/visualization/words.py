@@ -7,7 +7,7 @@ import math
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 from captum_iba.visualization.drawable import DrawableBits
@@ -17,12 +17,15 @@ from captum_iba.visualization.pieces import COVERED, NEUTRAL_TEXTS, format_proba
 ALL_DELETED_ALONE = 40
 """Number of words of a text up to which a check deletes every one alone."""
 _SHOWN_AS_ZERO = 0.0005
+_NO_CHANGE = 0.05  # nats
 _NEARLY_TIED, _WITH_NEUTRAL_STATISTICS = 0.8, 0.6
 
 
 class RankedWord(NamedTuple):
     """A word with its bits, its fraction of those above the floor, and where it stands in the text.
 
+    ``effect`` is the decrease in the log-odds without it, in nats, NaN where that was not measured (``rerank``);
+    ``whole``, the probability with all words;
     ``spread`` is the standard deviation of the fraction over repeats, NaN without and where it is not shown
     (:func:`has_neutral_statistics`); ``tied``, whether repeats differ in the order of this word and the one before or
     after it; ``without``, the probability (or closeness, as ``measure`` says) without this word alone, NaN if that was
@@ -41,11 +44,37 @@ class RankedWord(NamedTuple):
     measure: str = "probability"
     in_percent: bool = True
     above: float = 0.0
+    effect: float = math.nan
+    whole: float = math.nan
+
+    @property
+    def shown_effect(self) -> str:
+        """The decrease without it, "2.31 nats"; of a closeness without a unit; empty if that was not measured."""
+        if math.isnan(self.effect):
+            return ""
+        return f"{round(self.effect, 2) + 0.0:.2f}{' nats' if self.measure == 'probability' else ''}"
+
+    @property
+    def depends(self) -> bool:
+        """Whether it raises the log-odds with the other measured words, and lowers them without these, or reversely."""
+        if (
+            math.isnan(self.effect)
+            or self.measure != "probability"
+            or not 0 < self.without < 1
+            or not 0 < self.whole < 1
+        ):
+            return False
+        alone = math.log(self.whole / (1 - self.whole)) - math.log(self.without / (1 - self.without))
+        both = (alone, 2 * self.effect - alone)
+        return min(both) < -_NO_CHANGE and max(both) > _NO_CHANGE
 
     @property
     def alone(self) -> str:
         """The probability without this word alone, for readers; empty if that was not checked."""
-        return "" if math.isnan(self.without) else f"{self.measure} without it {format_probability(self.without)}"
+        if math.isnan(self.without):
+            return ""
+        depends = ", depends on the other words" if self.depends else ""
+        return f"{self.measure} without it {format_probability(self.without)}{depends}"
 
     @property
     def shown_bits(self) -> float:
@@ -113,7 +142,9 @@ def _places(words: Sequence[Any]) -> list[str]:
 
 
 def ranked_words(attribution: DrawableBits) -> tuple[list[RankedWord], list[RankedWord]]:
-    """The words that hold 80% of the bits above the floor, most first, and the others; NaN and infinity are last.
+    """The leading words, the first of :func:`ranking`, and the others.
+
+    They lead until they hold 80% of the sum of the positive effects; without effects, of the bits above the floor.
 
     Where the model needs hardly anything, no word is among the first; where there are hardly any bits, and a check
     finds that they matter, only those that it deletes.
@@ -123,6 +154,7 @@ def ranked_words(attribution: DrawableBits) -> tuple[list[RankedWord], list[Rank
         spread = [math.nan] * len(shares)
     places = word_places(attribution)
     about = attribution.explained  # is never deleted
+    effects = [math.nan if effect is None else effect for effect in attribution.effects]
     measure = "closeness" if about is not None and about.kind == "value" else "probability"
     n_tokens = Counter(token.word for token in attribution.tokens)
     with_bits = {token.word for token in attribution.tokens if token.bits}
@@ -142,14 +174,19 @@ def ranked_words(attribution: DrawableBits) -> tuple[list[RankedWord], list[Rank
                 is_punctuation=is_punctuation(word.word),
                 measure=measure,
                 above=max(0.0, word.bits - n_tokens[i] * attribution.unneeded_bits),
+                effect=effects[i] if effects else math.nan,
+                whole=attribution.target_probability,
             )
         )
     order = ranking(attribution)
     for i, without in _without_each(attribution, order).items():
         rows[i] = rows[i]._replace(without=without)
-    same_order = [bool((repeated[:, i] > repeated[:, j]).all()) for i, j in pairwise(order)]
+    # The order of words whose effect was measured does not depend on repeats.
+    same_order = [
+        rows[i].shown_effect != "" or bool((repeated[:, i] > repeated[:, j]).all()) for i, j in pairwise(order)
+    ]
     rows = [rows[i]._replace(tied=not all(same_order[max(0, rank - 1) : rank + 1])) for rank, i in enumerate(order)]
-    count = n_covering(shares)
+    count = n_leading(attribution, order)
     if not has_percentages(attribution):
         rows = [row._replace(in_percent=False) for row in rows]
     if has_hardly_any_bits(attribution):
@@ -160,23 +197,25 @@ def ranked_words(attribution: DrawableBits) -> tuple[list[RankedWord], list[Rank
     return rows[:count], rows[count:]
 
 
-def n_covering(shares: Any) -> int:
-    """How many words, those with the largest shares, hold 80% of the bits above the floor."""
-    count, covered = 0, 0.0
-    for share in sorted(map(float, shares), reverse=True):
-        if covered >= COVERED or not share > 0:
-            break
-        covered += share
-        count += 1
-    return count
+def n_leading(attribution: DrawableBits, order: Sequence[int]) -> int:
+    """How many words, the first in :func:`ranking`, hold 80% of the positive effects, or without these of the bits."""
+    measured = [effect for effect in attribution.effects if effect is not None]
+    held = sorted((effect for effect in measured if effect > 0), reverse=True)
+    if not measured:
+        held = [share for i in order if (share := float(attribution.word_shares[i])) > 0]
+    before = accumulate(held, initial=0.0)
+    return sum(already < COVERED * math.fsum(held) for already, _ in zip(before, held, strict=False))
 
 
 def nearly_tied(attribution: DrawableBits) -> list[int]:
     """Numbers of the words that may lead with statistics of other texts: the first one, and those within 20% of it.
 
+    None where their order was measured by removal.
     Of statistics of 300 other texts like these they hold the leading word in 90% of texts or more
     (``python -m benchmarks.stability``). With those of neutral texts, which change more, it is 40%.
     """
+    if any(effect is not None for effect in attribution.effects):
+        return []
     shares, order = attribution.word_shares, ranking(attribution)
     least = _WITH_NEUTRAL_STATISTICS if has_neutral_statistics(attribution) else _NEARLY_TIED
     return [i for i in order if shares[i] > 0 and shares[i] >= least * shares[order[0]]]
@@ -189,6 +228,7 @@ def word_records(attribution: DrawableBits) -> list[dict[str, Any]]:
     show none, because no word has more than hardly any bits, or the mask removed too much.
     """
     order, shares, places = ranking(attribution), attribution.word_shares, word_places(attribution)
+    effects = attribution.effects or (None,) * len(order)
     rank, without = {number: at for at, number in enumerate(order, 1)}, _without_each(attribution, order)
     in_percent = has_percentages(attribution)
     return [
@@ -197,6 +237,7 @@ def word_records(attribution: DrawableBits) -> list[dict[str, Any]]:
             "place": places[i],
             "share": float(shares[i]) if in_percent else None,
             "rank": rank[i],
+            "effect": effects[i],
             "without": without.get(i),
         }
         for i, word in enumerate(attribution.words)
@@ -204,10 +245,11 @@ def word_records(attribution: DrawableBits) -> list[dict[str, Any]]:
 
 
 def _without_each(attribution: DrawableBits, order: Sequence[int]) -> dict[int, float]:
-    """The probability without each word alone, by number, as far as a check has deleted it."""
+    """The probability without each word alone, by number, as far as it was measured, or a check has deleted it."""
     about, check = attribution.explained, attribution.check
     deleted = [i for i in order if about is None or not about.holds(*place_in_texts(attribution.words[i]))]
-    return dict(zip(deleted, () if check is None else check.without_each, strict=False))
+    measured = {i: without for i, without in enumerate(attribution.without) if without is not None}
+    return measured | dict(zip(deleted, () if check is None else check.without_each, strict=False))
 
 
 def least_words(attribution: DrawableBits, numbers: Sequence[int], count: int) -> list[int]:
@@ -222,8 +264,14 @@ def place_in_texts(word: Any) -> tuple[int, int, int]:
 
 
 def ranking(attribution: DrawableBits) -> list[int]:
-    """Numbers of the words, most bits above the floor first, then most bits; NaN and infinity are last."""
-    words, shares = attribution.words, attribution.word_shares
-    return sorted(
+    """Numbers of the words: first those whose effect was measured, the largest first, then the others by their bits.
+
+    These are in the order of the bits above the floor, then of all bits; NaN and infinity are last.
+    """
+    words, shares, effects = attribution.words, attribution.word_shares, attribution.effects
+    by_bits = sorted(
         range(len(words)), key=lambda i: (not math.isfinite(words[i].bits), -float(shares[i]), -words[i].bits)
     )
+    measured = {i: effect for i, effect in enumerate(effects) if effect is not None}
+    first = sorted((i for i in by_bits if i in measured), key=lambda i: -measured[i])
+    return [*first, *(i for i in by_bits if i not in measured)]

@@ -83,8 +83,8 @@ def test_as_text():
     row = next(line for line in text.splitlines() if "rows 4 to 7, columns 4 to 7" in line)
     assert " ".join(row.split()).startswith("decrease 40.0 points alone without it 70.0% 41.4% of the bits rows 4 to 7")
     assert (
-        "Check: the first of the 2 leading regions (the check deletes at most half of all) is confirmed. Without another "
-        "region at random (regions that" in text
+        "Check: the first of the 2 leading regions (the check deletes at most half of all) is confirmed. Without "
+        "another region at random (regions that" in text
     )
     assert "layer3 · default, statistics of a dataset of 1,000 positions" in text
     assert "dog 0.900" in repr(image_attribution())
