@@ -113,10 +113,11 @@ FEWER = {"iba": {"n_steps": 10, "n_samples": 4}} | {
 }
 ROWS = {
     "iba": (50, 40),
+    "iba_reranked": (42, 16),
     "iba_paper": (110, 100),
     "iba_as_released": (96, 90),
     "random": (0, 0),
-    "lime": (95, 0),
+    "lime": (93, 0),
     "ig": (52, 50),  # two give the difference of the output
     "gradient_x_activation": (1, 1),
     "gradient_shap": (50, 50),

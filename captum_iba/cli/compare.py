@@ -46,9 +46,9 @@ if TYPE_CHECKING:
 
 # Those of captum_iba.methods, whose import takes seconds; a test compares them.
 METHOD_NAMES = (
-    "iba, iba_paper, iba_as_released, random, lime, ig, gradient_x_activation, gradient_shap, saliency, captum_lime, "
-    "kernel_shap, leave_one_out, occlusion, conductance, grad_cam, attention_rollout, attn_lrp, ig_as_released, "
-    "lime_as_released"
+    "iba, iba_reranked, iba_paper, iba_as_released, random, lime, ig, gradient_x_activation, gradient_shap, saliency, "
+    "captum_lime, kernel_shap, leave_one_out, occlusion, conductance, grad_cam, attention_rollout, attn_lrp, "
+    "ig_as_released, lime_as_released"
 )
 
 COMPARE_EXAMPLES = """\b

@@ -64,7 +64,6 @@ register_method(
     "iba_reranked",
     reranked_bottleneck,
     signed=False,
-    word_level=True,
     description="Information bottleneck, the words with the most bits in the order of their removal.",
 )
 register_method(

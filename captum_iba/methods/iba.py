@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -49,9 +50,10 @@ def reranked_bottleneck(
     rerank: int = 8,
     **overrides: Unpack[SettingsOverrides],
 ) -> list[FloatArray]:
-    """The rank of the word of every token, in the order of :meth:`captum_iba.text.TextExplainer.explain`.
+    """Scores of every token in the order of :meth:`captum_iba.text.TextExplainer.explain`, and of its bits.
 
-    The score of a word is the number of words that are ranked below it, plus one.
+    First come the tokens of the words whose order is settled by removal, then the others by their bits. Only the order
+    of the scores has a meaning, of words (the sums over their tokens), too.
 
     Args:
         preset, layer, **overrides: As of method ``iba``.
@@ -64,13 +66,16 @@ def reranked_bottleneck(
             order_by_removal(task.classifier, encoded, result, rerank, task.batch_size)
             for encoded, result in zip(task.encoded, results, strict=True)
         ]
-    return [_ranks(result) for result in ordered]
+    return [_ordered_scores(result) for result in ordered]
 
 
-def _ranks(result: TextAttribution) -> FloatArray:
-    order = ranking(result)
-    scores = {word: float(len(order) - rank) for rank, word in enumerate(order)}
-    return np.array([0.0 if token.word is None else scores[token.word] for token in result.tokens])
+def _ordered_scores(result: TextAttribution) -> FloatArray:
+    """Fractions of the bits, and above them powers of a number that is larger than the tokens of any word."""
+    measured = [word for word in ranking(result) if result.effects and result.effects[word] is not None]
+    base = 1.0 + max(Counter(token.word for token in result.tokens).values(), default=0)
+    powers = {word: base ** (len(measured) - rank) for rank, word in enumerate(measured)}
+    total = max(result.total_bits, np.finfo(float).tiny)
+    return np.array([powers.get(token.word, token.bits / total) for token in result.tokens])
 
 
 def _attributions(

@@ -158,7 +158,7 @@ def method_names() -> list[str]:
     Examples::
 
         >>> method_names()[:2]
-        ['iba', 'iba_paper']
+        ['iba', 'iba_reranked']
     """
     return list(METHODS)
 

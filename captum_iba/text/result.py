@@ -338,7 +338,7 @@ class TextAttribution(JsonResult):
         width = max((len(word.shown_effect) for word in shown), default=0)
         for word in shown:
             effect = f"{word.shown_effect:>{width}} " if width else ""
-            bar = "█" * round(_BAR_WIDTH * word.share / widest) if leading and word.in_percent else ""
+            bar = "█" * round(_BAR_WIDTH * word.share / widest) if widest and leading and word.in_percent else ""
             spread = "" if math.isnan(word.spread) or not word.in_percent else f" ± {word.spread:5.1%}"
             tied, share = " ≈" if word.tied else "", f"{word.share:.1%}" if word.in_percent else "–"
             lines.append(

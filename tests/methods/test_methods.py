@@ -27,11 +27,20 @@ PAIRS = ["the plot", "good film, a good plot", "not"]
 # Words that are left out one by one differ from draw to draw; few draws are enough here.
 FEW = {
     **{name: {"n_samples": 40} for name in ("lime", "captum_lime", "kernel_shap", "gradient_shap")},
-    **{name: {"n_steps": 4} for name in ("ig", "conductance", "iba", "iba_paper", "iba_as_released")},
+    **{name: {"n_steps": 4} for name in ("ig", "conductance", "iba", "iba_reranked", "iba_paper", "iba_as_released")},
 }
 BUILT_IN = [
-    *("iba", "iba_paper", "iba_as_released", "random", "lime", "ig", "gradient_x_activation", "gradient_shap"),
-    *("saliency", "captum_lime", "kernel_shap", "leave_one_out", "occlusion", "conductance", "grad_cam"),
+    *("iba", "iba_reranked", "iba_paper", "iba_as_released", "random", "lime", "ig", "gradient_x_activation"),
+    *(
+        "gradient_shap",
+        "saliency",
+        "captum_lime",
+        "kernel_shap",
+        "leave_one_out",
+        "occlusion",
+        "conductance",
+        "grad_cam",
+    ),
     *("attention_rollout", "attn_lrp", "ig_as_released", "lime_as_released"),
 ]
 EACH = pytest.mark.parametrize("name", BUILT_IN)
@@ -310,7 +319,7 @@ def test_what_has_no_sign_is_not_read_by_magnitude(name):
 
 @pytest.mark.parametrize("name", ["shap", "", ":abs", "IG", "ig:Abs"])
 def test_an_unknown_method_lists_the_methods(classifier, name):
-    with pytest.raises(ValueError, match=r"method: there is no .* the methods are iba, iba_paper, .*, random, lime"):
+    with pytest.raises(ValueError, match=r"method: there is no .* the methods are iba, iba_reranked, .*, random, lime"):
         attribute(name, classifier, TEXTS)
 
 
