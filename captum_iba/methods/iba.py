@@ -73,7 +73,7 @@ def _ordered_scores(result: TextAttribution) -> FloatArray:
     """Fractions of the bits, and above them powers of a number that is larger than the tokens of any word."""
     measured = [word for word in ranking(result) if result.effects and result.effects[word] is not None]
     base = 1.0 + max(Counter(token.word for token in result.tokens).values(), default=0)
-    powers = {word: base ** (len(measured) - rank) for rank, word in enumerate(measured)}
+    powers: dict[int | None, float] = {word: base ** (len(measured) - rank) for rank, word in enumerate(measured)}
     total = max(result.total_bits, np.finfo(float).tiny)
     return np.array([powers.get(token.word, token.bits / total) for token in result.tokens])
 

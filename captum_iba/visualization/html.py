@@ -233,6 +233,7 @@ def token_page(
         verdicts=verdicts(attributions),
         missed_labels=missed_labels(attributions, gold_labels, labels),
         possible_verdicts=VERDICTS,
+        has_effects=any(item.effects for item in attributions),
         has_check=any(item.check is not None for item in attributions),
         sorting=sorting() if len(texts) > 1 and methods is None else None,
         **others,

@@ -1,0 +1,180 @@
+"""The order of the words with the most bits by removal: known values, naive code, other heads, errors."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from captum_iba.demo import embedded_model_path, embedded_statistics
+from captum_iba.methods import attribute
+from captum_iba.text import TextAttribution, TextExplainer
+from captum_iba.visualization import token_map, token_page
+from captum_iba.visualization.words import ranked_words
+
+from .conftest import built
+
+QUICK = {"n_steps": 2, "n_samples": 2}
+SHORT, LONG = "the film was not good", "the film was good . the plot was bad . not a good plot, a bad film"
+
+
+@pytest.fixture(scope="module")
+def explainer(bert, wordpiece):
+    explainer = TextExplainer(bert, wordpiece)
+    explainer.estimate_statistics([SHORT, LONG, "a bad, dull plot!", "not unbelievable"])
+    return explainer
+
+
+@pytest.fixture(scope="module")
+def film_explainer():
+    statistics = [embedded_statistics(layer) for layer in range(1, 13)]
+    return TextExplainer.from_pretrained(embedded_model_path(), statistics=statistics)
+
+
+def log_odds_of(explainer, result, words):
+    """Of the target for the text with some words only, by plain torch."""
+    ids, tokenizer = [], explainer.classifier.tokenizer
+    encoding = tokenizer(result.text)
+    for i, word in zip(encoding["input_ids"], [token.word for token in result.tokens], strict=True):
+        if word is None or word in words:
+            ids.append(i)
+    with torch.no_grad():
+        logits = explainer.model(input_ids=torch.tensor([ids])).logits.double()[0]
+    p = logits.softmax(-1)[result.target]
+    return float(p.log() - (1 - p).log())
+
+
+@pytest.mark.parametrize(("text", "rerank"), [(SHORT, 8), (LONG, 4), (LONG, 8)])
+def test_effects_are_the_mean_of_two_removals(explainer, text, rerank):
+    result = explainer.explain(text, rerank=rerank, **QUICK)
+    alone = explainer.explain(text, rerank=0, **QUICK)
+    assert np.array_equal(result.bits, alone.bits) and alone.effects == alone.without == ()
+    every = set(range(len(result.words)))
+    by_bits = [result.words.index(word) for word in alone.ranked]
+    measured = by_bits if len(by_bits) <= rerank else [i for i in by_bits[:rerank] if result.word_shares[i] > 0]
+    assert [i for i in every if result.effects[i] is not None] == sorted(measured) and len(measured) > 1
+    whole, others = log_odds_of(explainer, result, every), every - set(measured)
+    for i in measured:
+        without = log_odds_of(explainer, result, every - {i})
+        after = log_odds_of(explainer, result, others | {i}) - log_odds_of(explainer, result, others)
+        assert result.effects[i] == pytest.approx((whole - without + after) / 2, abs=1e-5)
+        assert result.without[i] == pytest.approx(1 / (1 + np.exp(-without)), abs=1e-6)
+    # The order is that of the effects, then that of the bits.
+    order = [result.words.index(word) for word in result.ranked]
+    assert order[: len(measured)] == sorted(measured, key=lambda i: -result.effects[i])
+    assert order[len(measured) :] == [i for i in by_bits if i not in measured]
+
+
+def test_leading_words_hold_most_of_the_positive_effects(explainer):
+    result = explainer.explain(SHORT, **QUICK)
+    given = dataclasses.replace(result, effects=(0.3, 2.0, -1.0, 1.6, 0.1), without=(0.4, 0.2, 0.7, 0.2, 0.5))
+    leading, rest = ranked_words(given)
+    assert [row.word for row in leading] == ["film", "not"]  # 3.6 of 4.0; 2.0 would be less than 80%
+    assert [row.word for row in rest] == ["the", "good", "was"]
+    none = dataclasses.replace(result, effects=(-0.3, -2.0, -1.0, 0.0, -0.1), without=(0.5,) * 5)
+    assert ranked_words(none)[0] == []
+
+
+def test_a_word_that_a_synonym_covers_leads(film_explainer):
+    """Deleted alone, neither of "dull" and "boring" changes anything; without the other one each decides."""
+    result = film_explainer.explain("A dull and boring film.", check=True)
+    leading = [row.word for row in ranked_words(result)[0]]
+    assert set(leading) == {"dull", "boring"} and min(result.without[1], result.without[3]) > 0.95
+    assert result.check.without_leading < 0.1 and result.verdict == "confirmed"
+
+
+def test_what_is_shown_of_effects(film_explainer):
+    result = film_explainer.explain("Not bad at all.", target="negative")
+    row = str(result).splitlines()[2]
+    first = result.ranked[0]
+    effect = result.effects[result.words.index(first)]
+    assert row.startswith(f"{effect:.2f} nats") and f"{first.word} (word " in row
+    said = "nats: decrease in the log-odds of the class without the word, the mean of two removals"
+    assert said in str(result) and "All words are in this order." in str(result)
+    for page in (token_map(result), token_page([result])):
+        assert f"<b>{effect:.2f} nats</b>" in page and said in page
+    without = film_explainer.explain("Not bad at all.", rerank=0)
+    for page in (str(without), token_map(without), token_page([without])):
+        assert " nats" not in page
+
+
+def test_a_word_that_depends_on_the_others_is_marked(film_explainer):
+    result = film_explainer.explain("Not bad at all.", rerank=0)
+    p, words = result.target_probability, range(len(result.words))
+    # Without the first word alone the log-odds fall by 2; after the others they rise by 1.
+    logit = np.log(p / (1 - p))
+    without = tuple(1 / (1 + np.exp(-(logit - (2.0 if i == 0 else 0.1)))) for i in words)
+    given = dataclasses.replace(result, effects=tuple(0.5 if i == 0 else 0.1 for i in words), without=without)
+    rows = [row for of in ranked_words(given) for row in of]
+    assert [row.word for row in rows if row.depends] == ["Not"]
+    assert str(given).count("depends on the other words") == 1
+
+
+def test_json_there_and_back(explainer, tmp_path):
+    result = explainer.explain(LONG, **QUICK)
+    assert TextAttribution.load(result.save(tmp_path / "result.json")) == result
+    words = json.loads((tmp_path / "result.json").read_text("utf-8"))["words"]
+    assert [word["effect"] for word in words] == pytest.approx(list(result.effects))
+    assert [word["without"] for word in words] == pytest.approx(list(result.without))
+    # Files of earlier versions have neither.
+    old = result.to_dict()
+    del old["effects"], old["without"]
+    assert TextAttribution.from_dict(old).effects == ()
+
+
+def test_one_by_one_as_in_a_batch(explainer):
+    texts = [LONG, SHORT, "a bad, dull plot!"]
+    alone = [explainer.explain(text, **QUICK) for text in texts]
+    for one, other in zip(explainer.explain(texts, **QUICK), alone, strict=True):
+        assert [a is None for a in one.effects] == [a is None for a in other.effects]
+        for a, b in zip(one.effects, other.effects, strict=True):
+            assert a is b is None or a == pytest.approx(b, abs=1e-4)
+
+
+def test_a_single_word_has_no_order(explainer):
+    result = explainer.explain("good", **QUICK)
+    assert result.effects == () and "nats" not in str(result)
+
+
+@pytest.mark.parametrize("rerank", [-1, 1.5, True, "8"])
+def test_a_wrong_number_of_words(explainer, rerank):
+    with pytest.raises(ValueError, match=r"rerank is .*, expected an integer of at least 0"):
+        explainer.explain(SHORT, rerank=rerank)
+
+
+def test_of_a_regression_it_is_the_closeness(wordpiece):
+    explainer = TextExplainer(built("BertForSequenceClassification", num_labels=1), wordpiece)
+    result = explainer.explain(SHORT, check=True, **QUICK)
+    assert "nats" not in str(result) and "The first number is the decrease in the closeness" in str(result)
+    first = ranked_words(result)[0][0] if ranked_words(result)[0] else None
+    for i, without in enumerate(result.without):
+        assert without is None or 0 <= without <= 1, i
+    assert first is None or "nats" not in first.shown_effect
+    assert result.check.probability == pytest.approx(result.target_probability, abs=1e-6)
+
+
+def test_what_is_explained_is_not_removed(entities):
+    result = entities.explain(LONG, word=1, check=True, **QUICK)
+    assert result.effects[1] is None and any(effect is not None for effect in result.effects)
+    assert result.words[1].word == "film"
+
+
+def test_the_method_has_the_order_of_explain(film_explainer):
+    texts = ["The plot is dull and the acting is unbelievably bad.", "A wonderful film."]
+    settings = {"beta": 3.0}
+    results = film_explainer.explain(texts, target=[0, 1], **settings)
+    statistics = film_explainer.statistics
+    scores = attribute(
+        "iba_reranked", film_explainer.classifier, texts, target=[0, 1], statistics=statistics, **settings
+    )
+    bits = attribute("iba", film_explainer.classifier, texts, target=[0, 1], statistics=statistics, **settings)
+    for result, ranked, plain in zip(results, scores, bits, strict=True):
+        measured = [i for i, effect in enumerate(result.effects) if effect is not None]
+        order = np.argsort(-ranked.words, kind="stable")[: len(measured)]
+        assert [result.words[i] for i in order] == list(result.ranked[: len(measured)])
+        others = [i for i, token in enumerate(result.tokens) if token.word is not None and token.word not in measured]
+        assert np.allclose(ranked.tokens[others], plain.tokens[others] / result.total_bits, rtol=1e-3)
+        # Tokens of measured words stand before all others.
+        of_measured = [i for i, token in enumerate(result.tokens) if token.word in measured]
+        assert min(ranked.tokens[of_measured]) > max([*ranked.tokens[others], 0.0])
