@@ -107,7 +107,7 @@ class Scores:
     explained: TextTarget | None = None
 
     def __str__(self) -> str:
-        leading = ", ".join(f"{printable(word)} {score}" for word, score in token_parts(self).leading)
+        leading = ", ".join(f"{printable(word)} {score}" for word, score in token_parts(self).largest)
         return f"{method_title(self.method)}: {leading}"
 
 

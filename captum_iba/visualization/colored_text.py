@@ -9,6 +9,7 @@ from captum_iba.visualization.color import Scale, color_class
 from captum_iba.visualization.drawable import Drawable, is_scores
 from captum_iba.visualization.mask_sentences import needs_hardly_anything, remark
 from captum_iba.visualization.pieces import Part, format_number, parts, scale_of
+from captum_iba.visualization.words import ranked_words
 
 _LEADING = 3
 
@@ -22,6 +23,7 @@ class TokenMap:
     is_bits: bool
     hardly_anything: bool = False
     remark: str = ""
+    leading: frozenset[int] = frozenset()
 
     def color(self, part: Part) -> str:
         """Class of the style sheet that colors a part."""
@@ -36,8 +38,12 @@ class TokenMap:
         """Number of a part with its unit; "n/a" where it is NaN or infinite."""
         return f"{format_number(part.value)} bits" if self.is_bits else format_number(part.value, "score")
 
+    def leads(self, part: Part) -> bool:
+        """Whether a part is a word that leads by its removal, which pages underline."""
+        return part.word in self.leading
+
     @property
-    def leading(self) -> list[tuple[str, str]]:
+    def largest(self) -> list[tuple[str, str]]:
         """The words with the largest numbers by magnitude, and these."""
         words = [part for part in self.parts if part.kind == "word" and math.isfinite(part.value) and part.value]
         ranked = sorted(words, key=lambda part: -abs(part.value))[:_LEADING]
@@ -59,4 +65,5 @@ def token_parts(attribution: Drawable, scale: Scale | None = None) -> TokenMap:
     drawn, scale = tuple(parts(attribution)), scale or scale_of(attribution)
     if is_scores(attribution):
         return TokenMap(drawn, scale, False)
-    return TokenMap(drawn, scale, True, needs_hardly_anything(attribution), remark(attribution))
+    leading = frozenset(row.number for row in ranked_words(attribution)[0] if row.shown_effect)
+    return TokenMap(drawn, scale, True, needs_hardly_anything(attribution), remark(attribution), leading)

@@ -61,13 +61,14 @@ def notes_of_beta(attributions: Sequence[DrawableBits]) -> list[str]:
 class Part(NamedTuple):
     """A word, a special token, the gap between words or the break between a text and its pair, with its number.
 
-    ``depth`` is what is colored: the bits above the floor, or the score itself.
+    ``depth`` is what is colored: the bits above the floor, or the score itself; ``word`` is the number of a word.
     """
 
     text: str
     kind: str
     value: float = 0.0
     depth: float = 0.0
+    word: int | None = None
 
     @property
     def has_value(self) -> bool:
@@ -135,7 +136,7 @@ def parts(attribution: Drawable, floor: float | None = None) -> Iterator[Part]:
         yield from gap(sequence, start)
         start = max(start, ends[sequence])  # no character is drawn twice
         ends[sequence] = max(end, ends[sequence])
-        yield part(text[start:end], "word", value, n_tokens[number])
+        yield part(text[start:end], "word", value, n_tokens[number])._replace(word=number)
     yield from cut(1 if ends[1] else 0)
 
 

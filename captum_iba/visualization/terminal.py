@@ -62,10 +62,11 @@ def terminal_text(attribution: DrawableBits) -> Group:
         elif level is None:
             line.append(printable(part.text), style="strike")
         elif level <= _FAINT or token_map.hardly_anything:
-            line.append(printable(part.text))
+            line.append(printable(part.text), style="underline" if token_map.leads(part) else "")
         else:
             background, ink = colors[level]
-            line.append(printable(part.text), style=f"{ink} on {background}")
+            underlined = "underline " * token_map.leads(part)
+            line.append(printable(part.text), style=f"{underlined}{ink} on {background}")
     # The text itself is drawn in color; a warning may stand above the decision.
     lines = str(attribution).split("\n")
     warning = [Text(lines.pop(0), style="bold yellow")] if attribution.tokens_truncated else []

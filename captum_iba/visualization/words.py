@@ -24,7 +24,8 @@ _NEARLY_TIED, _WITH_NEUTRAL_STATISTICS = 0.8, 0.6
 class RankedWord(NamedTuple):
     """A word with its bits, its fraction of those above the floor, and where it stands in the text.
 
-    ``effect`` is the decrease in the log-odds without it, in nats, NaN where that was not measured (``rerank``);
+    ``number`` is that of the word in the text; ``effect`` is the decrease in the log-odds without it, in nats, NaN where
+    that was not measured (``rerank``);
     ``whole``, the probability with all words;
     ``spread`` is the standard deviation of the fraction over repeats, NaN without and where it is not shown
     (:func:`has_neutral_statistics`); ``tied``, whether repeats differ in the order of this word and the one before or
@@ -44,6 +45,7 @@ class RankedWord(NamedTuple):
     measure: str = "probability"
     in_percent: bool = True
     above: float = 0.0
+    number: int = -1
     effect: float = math.nan
     whole: float = math.nan
 
@@ -174,6 +176,7 @@ def ranked_words(attribution: DrawableBits) -> tuple[list[RankedWord], list[Rank
                 is_punctuation=is_punctuation(word.word),
                 measure=measure,
                 above=max(0.0, word.bits - n_tokens[i] * attribution.unneeded_bits),
+                number=i,
                 effect=effects[i] if effects else math.nan,
                 whole=attribution.target_probability,
             )

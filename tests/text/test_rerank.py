@@ -1,16 +1,19 @@
 """The order of the words with the most bits by removal: known values, naive code, other heads, errors."""
 
 import dataclasses
+import io
 import json
+import re
 
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 
 from captum_iba.demo import embedded_model_path, embedded_statistics
 from captum_iba.methods import attribute
 from captum_iba.text import TextAttribution, TextExplainer
-from captum_iba.visualization import token_map, token_page
+from captum_iba.visualization import terminal_text, token_map, token_page
 from captum_iba.visualization.words import ranked_words
 
 from .conftest import built
@@ -178,3 +181,17 @@ def test_the_method_has_the_order_of_explain(film_explainer):
         # Tokens of measured words stand before all others.
         of_measured = [i for i, token in enumerate(result.tokens) if token.word in measured]
         assert min(ranked.tokens[of_measured]) > max([*ranked.tokens[others], 0.0])
+
+
+def test_leading_words_are_underlined(film_explainer):
+    text = "The photography is stunning, but the story is a boring mess."
+    result = film_explainer.explain(text)
+    leading = [row.word for row in ranked_words(result)[0]]
+    assert leading == ["boring", "mess"]
+    for page in (token_map(result), token_page([result])):
+        assert re.findall(r'class="w \w+ lead" title="(\w+):', page) == leading
+    console = Console(no_color=False, force_terminal=True, width=200, color_system="truecolor", file=io.StringIO())
+    console.print(terminal_text(result))
+    assert console.file.getvalue().count("\x1b[4") == 2
+    by_bits = film_explainer.explain(text, rerank=0)
+    assert ' lead"' not in token_page([by_bits])
