@@ -24,14 +24,13 @@ _NEARLY_TIED, _WITH_NEUTRAL_STATISTICS = 0.8, 0.6
 class RankedWord(NamedTuple):
     """A word with its bits, its fraction of those above the floor, and where it stands in the text.
 
-    ``number`` is that of the word in the text; ``effect`` is the decrease in the log-odds without it, in nats, NaN where
-    that was not measured (``rerank``);
-    ``whole``, the probability with all words;
-    ``spread`` is the standard deviation of the fraction over repeats, NaN without and where it is not shown
-    (:func:`has_neutral_statistics`); ``tied``, whether repeats differ in the order of this word and the one before or
-    after it; ``without``, the probability (or closeness, as ``measure`` says) without this word alone, NaN if that was
-    not checked; ``in_percent``, whether its fraction is shown: not of next to nothing, and not where the mask removed
-    too much; ``above``, the bits above the floor, are shown there.
+    ``number`` is that of the word in the text; ``effect`` is the decrease in the log-odds without it, in nats, NaN if
+    that was not measured (``rerank``); ``whole``, the probability with all words; ``spread`` is the standard deviation
+    of the fraction over repeats, NaN without and where it is not shown (:func:`has_neutral_statistics`); ``tied``,
+    whether repeats differ in the order of this word and the one before or after it; ``without``, the probability (or
+    closeness, as ``measure`` says) without this word alone, NaN if that was not checked; ``in_percent``, whether its
+    fraction is shown: not of next to nothing, and not where the mask removed too much; ``above``, the bits above the
+    floor, are shown there.
     """
 
     word: str
