@@ -77,7 +77,11 @@ def near_ties(explanations: list[list[TextAttribution]]) -> list[float]:
 
 
 def measure(
-    explainer: TextExplainer, texts: list[str], pairs: list[str] | None, draws: list[tuple[list[str], list[str] | None]]
+    explainer: TextExplainer,
+    texts: list[str],
+    pairs: list[str] | None,
+    draws: list[tuple[list[str], list[str] | None]],
+    methods: list[str],
 ) -> tuple[dict[str, list[list[float] | None]], list[float]]:
     """For every method the agreement over seeds, and over the statistics of several draws of texts; the near ties."""
     statistics, explanations = [], []
@@ -89,7 +93,8 @@ def measure(
     ties = near_ties(explanations)
     print("near ties", ties, flush=True)
     found: dict[str, list[list[float] | None]] = {}
-    for title, (name, options) in METHODS.items():
+    for title in methods:
+        name, options = METHODS[title]
 
         def words(seed: int, number: int, name: str = name, options: dict[str, Any] = options) -> list[FloatArray]:
             used = {"statistics": statistics[number]} if name.startswith("iba") else {}
@@ -112,6 +117,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--examples", type=int, default=40)
     parser.add_argument("--statistics", type=int, default=300, help="number of texts per draw")
     parser.add_argument("--max-length", type=int, help="where texts are truncated, in tokens")
+    parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
     parser.add_argument("--out", type=Path, default=RESULTS / "stability", help="without suffix: .json and .md")
     options = parser.parse_args(arguments)
     explainer = TextExplainer.from_pretrained(options.model or embedded_model_path(), max_length=options.max_length)
@@ -126,7 +132,7 @@ def main(arguments: list[str] | None = None) -> None:
     starts = range(options.examples, count, options.statistics)
     draws = [part(start, start + options.statistics) for start in starts]
     torch.set_num_threads(min(2, torch.get_num_threads()))
-    found, ties = measure(explainer, *part(0, options.examples), draws)
+    found, ties = measure(explainer, *part(0, options.examples), draws, options.methods)
     lines = ["| method | over seeds | over the texts of the statistics |", "|---|---|---|"]
     for title, values in found.items():
         cells = ["–" if value is None else " / ".join(f"{number:.2f}" for number in value) for value in values]
