@@ -18,6 +18,7 @@ from captum_iba.text.classifier import Classifier
 from captum_iba.text.encoding import EncodedText
 from captum_iba.text.heads import TARGET_ROW, ValueHead, with_row
 from captum_iba.text.result import DeletionCheck, TextAttribution
+from captum_iba.visualization.mask_sentences import is_much_lower
 from captum_iba.visualization.words import ALL_DELETED_ALONE, is_punctuation, ranked_words, ranking
 from captum_iba.visualization.words import n_leading as count_leading
 
@@ -90,15 +91,22 @@ def keep_positions(encoded: EncodedText, positions: Sequence[int]) -> EncodedTex
 
 
 def order_by_removal(
-    classifier: Classifier, encoded: EncodedText, attribution: TextAttribution, count: int, batch_size: int
+    classifier: Classifier,
+    encoded: EncodedText,
+    attribution: TextAttribution,
+    count: int,
+    batch_size: int,
+    further: Sequence[int] = (),
 ) -> TextAttribution:
     """The attribution with the effects of the ``count`` words with the most bits, or of all if there are not more.
 
-    Words at the floor of a longer text are not among them, and a single word has no order.
+    Words at the floor of a longer text are not among them, unless they are ``further`` ones, by number; a single word
+    has no order.
     """
     own = _is_own(encoded, attribution)
-    order = [i for i in ranking(attribution) if not own[i]]
+    order = [i for i in ranking(replace(attribution, effects=())) if not own[i]]
     words = [i for i in order[:count] if len(order) <= count or attribution.word_shares[i] > 0]
+    words += [i for i in further if i not in words]
     if len(words) < 2:
         return attribution
     column, is_value = _column(attribution), isinstance(classifier.head, ValueHead)
@@ -114,6 +122,24 @@ def order_by_removal(
     alone = dict(zip(words, (without if is_value else without.sigmoid()).tolist(), strict=True))
     numbers = range(len(own))
     return replace(attribution, effects=tuple(map(effects.get, numbers)), without=tuple(map(alone.get, numbers)))
+
+
+def checked(
+    classifier: Classifier, encoded: EncodedText, attribution: TextAttribution, count: int, batch_size: int
+) -> TextAttribution:
+    """The attribution with its check; words that matter alone, and were not measured, are measured then.
+
+    ``count`` is the number of words with the most bits that are put in order by removal, 0 for none.
+    """
+    found = replace(attribution, check=check_by_deletion(classifier, encoded, attribution, batch_size))
+    if found.check is None or not count:
+        return found
+    rows = [row for of in ranked_words(found) for row in of if row.alone and not row.shown_effect]
+    missed = [row.number for row in rows if is_much_lower(found.check.probability, row.without)]
+    if not missed:
+        return found
+    again = order_by_removal(classifier, encoded, attribution, count, batch_size, missed)
+    return replace(again, check=check_by_deletion(classifier, encoded, again, batch_size))
 
 
 def _column(attribution: TextAttribution) -> int:

@@ -29,7 +29,7 @@ from captum_iba.text.arguments import (
 )
 from captum_iba.text.bottleneck import NEUTRAL_STATISTICS, ClassifierBottleneck, lost_predictions
 from captum_iba.text.classifier import Classifier, load_classifier
-from captum_iba.text.deletion import check_by_deletion, order_by_removal
+from captum_iba.text.deletion import checked, order_by_removal
 from captum_iba.text.head_targets import check_asked, encode_targets, holding_scale
 from captum_iba.text.heads import ValueHead
 from captum_iba.text.layers import check_layers, embedding_layer, find_layers, published_layer
@@ -282,7 +282,8 @@ class TextExplainer:
                 per word and two more; their bits stay as they are. Of a text with no more words all are. 0 for the
                 order of the bits alone. Default: 8.
             check (bool): Whether to delete the words with the most bits, with the fewest, and random words, and to keep
-                the probabilities in ``result.check``. Default: False.
+                the probabilities in ``result.check``. Words that it finds to matter alone are put in order, too.
+                Default: False.
             show_progress (bool): Whether to show a progress bar, over batches or the steps of a single one.
                 Default: False.
             **overrides: Fields of :class:`captum_iba.attr.BottleneckSettings` that override the preset's.
@@ -369,7 +370,7 @@ class TextExplainer:
                 if rerank:
                     results[i] = order_by_removal(self.classifier, text, results[i], rerank, rows)
                 if check:
-                    results[i] = replace(results[i], check=check_by_deletion(self.classifier, text, results[i], rows))
+                    results[i] = checked(self.classifier, text, results[i], rerank, rows)
         results = [replace(one, doubt=doubt, settings={**one.settings, "rerank": rerank}) for one in results]
         return results if several else results[0]
 

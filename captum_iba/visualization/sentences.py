@@ -204,11 +204,15 @@ def effect_note(attribution: DrawableBits) -> str:
     in_nats = f"nats: decrease in the {of} without the word"
     if attribution.explained is not None and attribution.explained.kind == "value":
         in_nats = "The first number is the decrease in the closeness without the word"
-    which = "All words" if n_measured == len(attribution.words) else f"The {n_measured} words with the most bits"
-    return (
-        f"{in_nats}, the mean of two removals: of the word alone, and of the word after the other measured words. "
-        f"{which} are in this order."
-    )
+    which = "All words are in this order."
+    if n_measured < len(attribution.words):
+        which = f"The {n_measured} words with the most bits are in this order."
+        measured = [i for i, effect in enumerate(attribution.effects) if effect is not None]
+        least = min(attribution.word_shares[measured])
+        if sum(share > least for share in attribution.word_shares) >= n_measured:
+            which = f"{n_measured} words are in this order: those with the most bits, and those that matter alone."
+    mean_of = "the mean of two removals: of the word alone, and of the word after the other measured words"
+    return f"{in_nats}, {mean_of}. {which}"
 
 
 def percentage_note(attribution: DrawableBits) -> str:

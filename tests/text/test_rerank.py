@@ -196,3 +196,16 @@ def test_leading_words_are_underlined(film_explainer):
     assert console.file.getvalue().count("\x1b[4") == 2
     by_bits = film_explainer.explain(text, rerank=0)
     assert ' lead"' not in token_page([by_bits])
+
+
+def test_words_that_a_check_finds_are_put_in_order(film_explainer):
+    """ "too" has hardly any bits, and without it alone .72 falls to .39: only a sentence said so."""
+    text = "The music is lovely and the cast is great, but it is boring and too long."
+    without, result = film_explainer.explain(text), film_explainer.explain(text, check=True)
+    too = [word.word for word in result.words].index("too")
+    assert without.effects == () and result.without[too] < 0.75 * result.target_probability
+    assert result.effects[too] > 0 and result.ranked[1].word == "too"
+    assert np.array_equal(without.bits, result.bits)
+    # With the order by bits it stays a sentence.
+    by_bits = film_explainer.explain(text, check=True, rerank=0)
+    assert by_bits.effects == () and 'A word that does not lead matters, too: "too" (word 15)' in str(by_bits)
