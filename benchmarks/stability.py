@@ -7,9 +7,9 @@ texts. Of every two results of a text three numbers are compared, and the table 
 the highest score is the same, the fraction of the three highest that both name, and Spearman's rank correlation of
 the words. A method without random numbers is 1 by construction, and runs once.
 
-Of the explanations of ``TextExplainer`` by bits alone (``rerank=0``), with the statistics of each draw, the last lines
-say in how many texts the leading word is nearly tied with others, as pages say, and how often the draws agree with that
-taken into account.
+Row "explain" is the order of the words in the list of ``TextExplainer``, the first ones by removal. Of its explanations
+by bits alone (``rerank=0``), with the statistics of each draw, the last lines say in how many texts the leading word is
+nearly tied with others, as pages say, and how often the draws agree with that taken into account.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ from captum_iba.visualization.words import nearly_tied
 SEEDS = DRAWS = 5
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "iba": ("iba", {}),
-    "iba_reranked": ("iba_reranked", {}),
     "iba, one noise sample per step": ("iba", {"n_samples": 1}),
     "ig": ("ig", {}),
     "lime, 100 samples": ("lime", {"n_samples": 100}),
@@ -58,6 +57,12 @@ def agreement(results: list[list[FloatArray]]) -> list[float]:
             rho = spearmanr(a, b).statistic if len(a) > 1 and np.ptp(a) and np.ptp(b) else np.nan
             rows.append([float(a.argmax() == b.argmax()), common, rho])
     return [float(mean) for mean in np.nanmean(np.array(rows), 0)]
+
+
+def _scores(result: TextAttribution) -> FloatArray:
+    """Number of words that are listed below each."""
+    place = {id(word): rank for rank, word in enumerate(result.ranked)}
+    return np.array([float(len(place) - place[id(word)]) for word in result.words])
 
 
 def near_ties(explanations: list[list[TextAttribution]]) -> list[float]:
@@ -84,25 +89,28 @@ def measure(
     methods: list[str],
 ) -> tuple[dict[str, list[list[float] | None]], list[float]]:
     """For every method the agreement over seeds, and over the statistics of several draws of texts; the near ties."""
-    statistics, explanations = [], []
+    statistics, explanations, lists = [], [], []
     for of_draw in draws:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # few positions
             statistics.append(explainer.estimate_statistics(*of_draw))
             explanations.append(explainer.explain(texts, pairs, rerank=0))
+            lists.append([_scores(result) for result in explainer.explain(texts, pairs)])
     ties = near_ties(explanations)
     print("near ties", ties, flush=True)
-    found: dict[str, list[list[float] | None]] = {}
+    # The default has no random numbers.
+    found: dict[str, list[list[float] | None]] = {"explain": [[1.0, 1.0, 1.0], agreement(lists)]}
+    print("explain", found["explain"], flush=True)
     for title in methods:
         name, options = METHODS[title]
 
         def words(seed: int, number: int, name: str = name, options: dict[str, Any] = options) -> list[FloatArray]:
-            used = {"statistics": statistics[number]} if name.startswith("iba") else {}
+            used = {"statistics": statistics[number]} if find_method(name).name == "iba" else {}
             scores = attribute(name, explainer.classifier, texts, pairs, seed=seed, **used, **options)
             return [item.words for item in scores]
 
         over_seeds = agreement([words(seed, 0) for seed in range(SEEDS)]) if title in RANDOM else [1.0, 1.0, 1.0]
-        over_draws = agreement([words(0, number) for number in range(len(draws))]) if name.startswith("iba") else None
+        over_draws = agreement([words(0, number) for number in range(len(draws))]) if name == "iba" else None
         found[title] = [over_seeds, over_draws]
         print(title, found[title], flush=True)
     return found, ties

@@ -191,7 +191,8 @@ def check_by_deletion(
         alone = alone or (without_leading,)
     if classifier.head.has_classes and not classifier.multi_label:
         decision = classifier.labels[int(probabilities[1].argmax())]
-    return DeletionCheck(n_deleted, whole, without_leading, without_least, random, n_random, alone, decision)
+    lowest = min(further[:n_random])
+    return DeletionCheck(n_deleted, whole, without_leading, without_least, random, n_random, alone, decision, lowest)
 
 
 def kept_in_check(

@@ -39,9 +39,7 @@ from captum_iba.text.prompt_deletion import (
 )
 from captum_iba.text.prompt_model import LanguageModel, decoder_arguments, is_cut_off
 from captum_iba.text.statistics import model_fingerprint, tokenizer_fingerprint
-
-# Per token; models give a response in other words, or without the space before it, less.
-_LEAST_PROBABILITY = 1e-3
+from captum_iba.visualization.prompt_sentences import LEAST_PROBABILITY
 
 
 class GenerationExplainer:
@@ -284,7 +282,8 @@ class GenerationExplainer:
         weights = torch.tensor(explained[:length], dtype=torch.float32)
         weights = weights / weights.sum()
         if contrast == text[start:end]:
-            raise ValueError(f"contrast is {contrast!r}, which is the span itself; expected another text")
+            what = "response" if span is None else "span"
+            raise ValueError(f"contrast is {contrast!r}, which is the {what} itself; expected another text")
         other = None if contrast is None else self._contrast(read, text[:start], contrast)
         if contrast is not None and not read.before_response and text[start].isspace() != contrast[0].isspace():
             warn_user(
@@ -329,7 +328,7 @@ class GenerationExplainer:
             )
         )
         per_token_probability = float((rows[0] * found.probabilities.log()).sum().exp())
-        if per_token_probability < _LEAST_PROBABILITY:
+        if per_token_probability < LEAST_PROBABILITY:
             warn_user(
                 f"response: the model gives {text[start:end]!r} the probability {per_token_probability:.1e} per token, "
                 "and would hardly say it; many responses begin with a space, which belongs to them"

@@ -28,6 +28,7 @@ TOLERANCE = 0.05
 """Nats by which the removal of a part may change the log-probability, or the log-odds, and count as no change."""
 
 SPEAKS_AGAINST, DEPENDS = "speaks against it", "depends on the other parts"
+WITHOUT_OTHERS = "needed only without the other parts"
 
 # Nats that a part which only the check removed needs for a line, where the others on the list have less.
 _NOTICEABLE = 0.1
@@ -38,14 +39,15 @@ def label_of(alone: float, after: float | None = None) -> str:
 
     It speaks against the response if its removal raises the log-probability by more than :data:`TOLERANCE`, on average
     where it was removed both ways, and neither removal lowers it by more than that. It depends on the other parts if
-    one removal lowers it by more than that, and the other raises it by more.
+    one removal lowers it by more than that, and the other raises it by more. It is needed only without the other parts
+    if its removal alone does not lower it by more than that, and the removal after the others does.
 
     Args:
         alone (float): Decrease in the log-probability, or the log-odds, without the part alone.
         after (float, optional): The same without the part, after the other measured parts. Default: None, not measured.
 
     Returns:
-        str: :data:`SPEAKS_AGAINST`, :data:`DEPENDS`, or "".
+        str: :data:`SPEAKS_AGAINST`, :data:`DEPENDS`, :data:`WITHOUT_OTHERS`, or "".
 
     Examples::
 
@@ -54,7 +56,9 @@ def label_of(alone: float, after: float | None = None) -> str:
     """
     both = (alone,) if after is None else (alone, after)
     if max(both) > TOLERANCE:
-        return DEPENDS if min(both) < -TOLERANCE else ""
+        if min(both) < -TOLERANCE:
+            return DEPENDS
+        return WITHOUT_OTHERS if alone <= TOLERANCE else ""
     return SPEAKS_AGAINST if sum(both) / len(both) < -TOLERANCE else ""
 
 
@@ -158,6 +162,7 @@ class PromptCheck:
         without_least (float): Without the parts with the fewest bits among the others.
         without_random (float): Without as many other parts at random, the mean over ``n_random`` draws.
         n_random (int): Number of these draws.
+        lowest_random (float or None): The lowest of these probabilities; None in results of earlier versions.
     """
 
     n_parts: int
@@ -166,6 +171,7 @@ class PromptCheck:
     without_least: float
     without_random: float
     n_random: int
+    lowest_random: float | None = None
 
 
 @dataclass(frozen=True)

@@ -225,4 +225,5 @@ def check_by_removal(removal: Removal, result: GenerationAttribution) -> PromptC
         without_least=without_least,
         without_random=float(np.mean(others)),
         n_random=len(others),
+        lowest_random=min(others),
     )

@@ -102,17 +102,19 @@ class DeletionCheck:
     """Target probability of a text without some of its words: the degradation test of one attribution.
 
     Attributes:
-        n_words (int): Number of words that are deleted: those with 80% of the bits, at most half of all words, and one
-            in nine where the model needs hardly anything.
+        n_words (int): Number of words that are deleted: the leading ones, at most half of all words, and one in nine
+            where none leads.
         probability (float): With all words.
-        without_leading (float): Without the words with the most bits.
+        without_leading (float): Without the leading words.
         without_least (float): Without the words with the fewest bits.
         without_random (float): Without as many other words at random, the mean of ``n_random`` draws.
         n_random (int): Number of these draws.
-        without_each (tuple of float): Without one word alone, the one with the most bits first: of a text with at most
+        without_each (tuple of float): Without one word alone, in the order of ``ranked``: of a text with at most
             40 words each of them, else of the first eight leading ones.
         decision (str): The most probable class without the leading words; empty for other heads than that of a
             sequence classifier, for several labels at once, and in results of earlier versions.
+        lowest_random (float or None): The lowest of the probabilities without words at random; None in results of
+            earlier versions.
     """
 
     n_words: int
@@ -123,6 +125,7 @@ class DeletionCheck:
     n_random: int
     without_each: tuple[float, ...] = ()
     decision: str = ""
+    lowest_random: float | None = None
 
 
 @dataclass(frozen=True)
@@ -334,6 +337,7 @@ class TextAttribution(JsonResult):
             lines.append(printable(sentence))
         lines += map(printable, filter(None, [answer(self), remark(self)]))
         shown = leading[:_PRINTED_WORDS] or [word for word in rest if not word.is_zero][:_PRINTED_WITHOUT_LEADING]
+        shown += [word for word in rest if leading and word.has_many_bits]
         widest = max((word.share for word in shown), default=0.0) if leading else 1.0
         width = max((len(word.shown_effect) for word in shown), default=0)
         for word in shown:
@@ -344,6 +348,7 @@ class TextAttribution(JsonResult):
             lines.append(
                 f"{effect}{share:>6}{spread} {word.shown_bits:10,.2f} bits  {bar:<{_BAR_WIDTH}}  "
                 f"{printable(word.word)} ({word.place}){tied}{f', {alone}' if (alone := word.alone) else ''}"
+                f"{', does not lead' * (bool(leading) and word in rest)}"
             )
         not_shown = [[word for word in words if word not in shown] for words in (leading, rest)]
         for words, which in zip(not_shown, ("leading", "other"), strict=True):

@@ -34,7 +34,7 @@ from captum_iba.vision.image_settings import (
     resolve_image_settings,
 )
 from captum_iba.vision.images import Transform, as_batch, drawn, is_one
-from captum_iba.vision.region_check import check_of_regions, settled_by_removal
+from captum_iba.vision.region_check import checked, settled_by_removal
 from captum_iba.vision.regions import RegionRemoval, check_regions, superpixels, tile_regions
 from captum_iba.visualization.image_sentences import OWN_STATISTICS
 
@@ -305,8 +305,7 @@ class ImageExplainer:
             )
         for i, result in enumerate(results):
             removal = RegionRemoval(self.classifier, batch[i], regions[i], targets[i], internal_batch_size or 32)
-            ranked = settled_by_removal(removal, result, count)
-            results[i] = replace(ranked, check=check_of_regions(removal, ranked, seed)) if check else ranked
+            results[i] = checked(removal, result, count, seed) if check else settled_by_removal(removal, result, count)
         if any(result.lost_prediction for result in results):
             warn_user(MASK_LOST_PREDICTION)
         if any(result.needs_no_cell for result in results):

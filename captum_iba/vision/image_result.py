@@ -49,6 +49,8 @@ class ImageCheck:
         without_random (float): Without as many other regions at random, the mean over ``n_random`` draws.
         n_random (int): Number of these draws.
         without_each (tuple of float): Without each region alone, by number; empty of more than 64 regions.
+        lowest_random (float or None): The lowest of the probabilities without regions at random; None in results of
+            earlier versions.
     """
 
     n_regions: int
@@ -58,6 +60,7 @@ class ImageCheck:
     without_random: float
     n_random: int
     without_each: tuple[float, ...] = ()
+    lowest_random: float | None = None
 
 
 @dataclass(frozen=True, eq=False)

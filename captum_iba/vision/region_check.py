@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -10,14 +11,18 @@ import torch
 from captum_iba.text.deletion import kept_in_check
 from captum_iba.vision.image_result import ImageAttribution, ImageCheck
 from captum_iba.vision.regions import RegionRemoval, order_by_removal
+from captum_iba.visualization.mask_sentences import is_much_lower
 
 _N_ALONE = 64  # regions, of which a check removes each alone
 
 
-def settled_by_removal(removal: RegionRemoval, result: ImageAttribution, count: int) -> ImageAttribution:
-    """The result with the order of the regions with the most bits settled by removal."""
+def settled_by_removal(
+    removal: RegionRemoval, result: ImageAttribution, count: int, further: Sequence[int] = ()
+) -> ImageAttribution:
+    """The result with the order of the regions with the most bits, and of ``further`` ones, settled by removal."""
     above = int((result.region_shares > 0).sum())
     leaders = (-result.scores).argsort()[: min(count, above)].tolist()
+    leaders += [i for i in further if i not in leaders]
     if len(leaders) < 2:
         return result
     settled = order_by_removal(removal, leaders, result.n_regions)
@@ -30,6 +35,22 @@ def settled_by_removal(removal: RegionRemoval, result: ImageAttribution, count: 
     )
 
 
+def checked(removal: RegionRemoval, result: ImageAttribution, count: int, seed: int) -> ImageAttribution:
+    """The result with its order settled by removal, and its check.
+
+    Regions that the check finds to matter alone, and that were not measured, are measured then.
+    """
+    settled = settled_by_removal(removal, result, count)
+    found = replace(settled, check=check_of_regions(removal, settled, seed))
+    assert found.check is not None
+    probability, each = found.check.probability, found.check.without_each
+    missed = [i for i, without in enumerate(each) if i not in found.measured and is_much_lower(probability, without)]
+    if not missed or not count:
+        return found
+    again = settled_by_removal(removal, result, count, missed)
+    return replace(again, check=check_of_regions(removal, again, seed))
+
+
 def check_of_regions(removal: RegionRemoval, result: ImageAttribution, seed: int) -> ImageCheck:
     """Probabilities without the leading regions, the least, and others at random; of up to 64 without each alone."""
     by_bits = np.lexsort((-result.region_shares,))
@@ -39,4 +60,5 @@ def check_of_regions(removal: RegionRemoval, result: ImageAttribution, seed: int
     whole, without_leading, without_least, *others = removal(torch.from_numpy(np.concatenate([kept, alone]))).tolist()
     n_removed, n_random = int((~kept[1]).sum()), len(kept) - 3
     random, each = float(np.mean(others[:n_random])), tuple(others[n_random:])
-    return ImageCheck(n_removed, whole, without_leading, without_least, random, n_random, each)
+    lowest = min(others[:n_random])
+    return ImageCheck(n_removed, whole, without_leading, without_least, random, n_random, each, lowest)

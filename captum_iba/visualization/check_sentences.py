@@ -13,7 +13,7 @@ from captum_iba.visualization.pieces import capitalized, enumerated, format_prob
 
 SAME = 0.99  # of a probability, what is left: a smaller change is no finding of a check
 _SMALLEST = 0.005  # of a probability: a smaller change is none, unless a quarter of it is lost
-_NAMED = 3
+_NAMED = 5
 
 VERDICTS = ("confirmed", "weakly confirmed", "not confirmed")
 """What a check says of the leading words: without them the probability falls by more than 15% of its value, by less, or
@@ -90,7 +90,9 @@ class CheckSentences:
         random, least = map(format_probability, (self.check.without_random, self.check.without_least))
         others = f"without {self._at_random}{self._among} {self.measured} is {random}"
         if self.check.n_random > 1:
-            others += f" (mean of {self.check.n_random})"
+            lowest = self.check.lowest_random
+            at_least = "" if lowest is None else f", the lowest {format_probability(lowest)}"
+            others += f" (mean of {self.check.n_random}{at_least})"
         if self.check.n_random > 1 or random != least:  # else they are the same
             others += f". Without the {self._with_fewest_bits} it is {least}"
         return f"Check: {said}. {capitalized(others)}." if said else f"Check: {others}."
@@ -121,8 +123,10 @@ class CheckSentences:
 
     @property
     def _is_least(self) -> bool:
-        """Whether the probability is lower without the leading words than without others, at random or the least."""
-        return self.check.without_leading < min(self.check.without_random, self.check.without_least)
+        """Whether the probability is lower without the leading words than without any others that are deleted."""
+        check = self.check
+        lowest = check.without_random if check.lowest_random is None else check.lowest_random
+        return check.without_leading < min(check.without_random, check.without_least, lowest)
 
     @property
     def _is_undecided(self) -> bool:
@@ -155,9 +159,11 @@ class CheckSentences:
         if left >= 1 / SAME:
             return f"{quantity(self.measured)} rises without {them}"
         if not self._is_least:
-            others = self._at_random
-            if self.check.without_leading < self.check.without_random:
-                others = f"the {self._with_fewest_bits}"
+            others = f"the {self._with_fewest_bits}"
+            if self.check.without_leading >= self.check.without_random:
+                others = self._at_random
+            elif self.check.without_leading < self.check.without_least:
+                others = f"one of {self.check.n_random} draws of {self._at_random}"
             return f"deleting {them} lowers {quantity(self.measured)} no more than deleting {others}"
         if self.n_deleted < self.n_leading:
             return f"at most half of all {self.noun}s are deleted, and the model does not need these"
@@ -187,6 +193,8 @@ class CheckSentences:
         """That words which lead are not all deleted, and are among the others."""
         if self.n_deleted >= self.n_leading:
             return ""
+        if self.n_deleted == self.check.n_random == 1:
+            return ", which leads, too,"
         return f" ({self.noun}s that lead among them)"
 
     @property

@@ -206,7 +206,7 @@ def _unexplained(attribution: DrawableBits, closed: float, few: bool) -> str:
             "mask cannot tell which words are needed"
         )
     elif keep_it:
-        follows = "This text adds little to that, but without its leading words the others lower it"
+        follows = "This text adds little to that. Without its leading words the other words lower it"
     elif few:
         follows = f"The model needs hardly anything of {what}"
         if least < MOST:

@@ -18,6 +18,8 @@ from captum_iba.visualization.pieces import visible as with_symbols
 from captum_iba.visualization.terminal import printable
 
 _LONGEST_NAME, _NAMED = 60, 3
+LEAST_PROBABILITY = 1e-3
+"""Per token; models give a response in other words, or without the space before it, less."""
 
 
 class ExplainedResponse(Protocol):
@@ -58,13 +60,14 @@ class ExplainedResponse(Protocol):
 def answer(response: ExplainedResponse) -> str:
     """The answer of the check: the probability without the leading parts; empty without a check.
 
-    Of a choice between responses of as many tokens it has the probabilities of the wholes, too.
+    Of a choice between responses of several tokens it has the probabilities of the wholes, too.
     """
     check = response.check
-    if check is None:
-        return ""
-    said, n_tokens = _check_sentences(response).answer, response.contrast_tokens
-    if n_tokens < 2 or n_tokens != len(_chances(response)):
+    said = "" if check is None else _check_sentences(response).answer
+    n_tokens = response.contrast_tokens
+    if n_tokens != len(_chances(response)):
+        return " ".join(filter(None, [said, _of_wholes(response)]))
+    if check is None or n_tokens < 2:
         return said
     # With as many tokens the log-odds of the wholes are those per token, so many times.
     whole, without = (_logistic(n_tokens * _log_odds(p)) for p in (check.probability, check.without_leading))
@@ -78,7 +81,7 @@ def answer(response: ExplainedResponse) -> str:
 def prompt_notes(response: ExplainedResponse) -> list[str]:
     """Sentences beside the answer: on the choice, the check and the mask."""
     comparison = "" if response.check is None else _check_sentences(response).comparison
-    return list(filter(None, [_of_wholes(response), comparison, _least(response), _of_mask(response)]))
+    return list(filter(None, [comparison, _least(response), _of_mask(response)]))
 
 
 def legend(of_choice: bool) -> str:
@@ -102,6 +105,7 @@ def _check_sentences(response: ExplainedResponse) -> CheckSentences:
         response.measured,
         "part",
         [_name(response.parts[i]) for i in (-response.scores).argsort()[:count]],
+        is_improbable=response.contrast is None and response.probability < LEAST_PROBABILITY,
     )
 
 
@@ -113,10 +117,12 @@ def _of_wholes(response: ExplainedResponse) -> str:
     of_contrast = response.contrast_tokens * math.log(max(response.contrast_probability, 1e-300))
     difference = math.fsum(math.log(max(chance, 1e-300)) for chance in chances) - of_contrast
     tokens = f"{len(chances)} and {response.contrast_tokens} tokens"
-    return (
-        f"The responses have {tokens}, and {response.measured} compares their means per token. As a whole the "
-        f"explained response has {format_probability(_logistic(difference))} of the probability of both."
-    )
+    whole = _logistic(difference)
+    wholes = f"the explained one has {format_probability(whole)} of the probability of both"
+    if (whole < 0.5) != (response.probability < 0.5):
+        preferred = "other" if whole < 0.5 else "explained"
+        wholes = f"the model prefers the {preferred} one: {wholes}"
+    return f"The responses have {tokens}, and the numbers compare their means per token. As wholes, {wholes}."
 
 
 def _chances(response: ExplainedResponse) -> list[float]:
@@ -161,6 +167,9 @@ def _of_mask(response: ExplainedResponse) -> str:
     if not is_unexplained(probability, closed):
         return f"{capitalized(through)}."
     follows = "The bits rank the parts, but they do not explain the response"
+    check = response.check
+    if check is not None and check.without_leading < MOST * min(probability, closed):
+        follows = "The parts for and against the response cancel out"
     return unexplained(response.measured, "this prompt", probability, closed, follows, "Without any bits of the parts")
 
 

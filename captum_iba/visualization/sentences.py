@@ -200,19 +200,17 @@ def effect_note(attribution: DrawableBits) -> str:
     n_measured = sum(effect is not None for effect in attribution.effects)
     if not n_measured:
         return ""
-    of = "log-odds of the class" if attribution.explained is None else "log-odds of the target"
-    in_nats = f"nats: decrease in the {of} without the word"
+    what, unit = "nats: how much its deletion lowers the log-odds", " (1 nat divides the odds by 2.7)"
     if attribution.explained is not None and attribution.explained.kind == "value":
-        in_nats = "The first number is the decrease in the closeness without the word"
+        what, unit = "The first number is how much its deletion lowers the closeness", ""
     which = "All words are in this order."
     if n_measured < len(attribution.words):
-        which = f"The {n_measured} words with the most bits are in this order."
+        which = f"The {n_measured} words with the most bits above the floor are in this order."
         measured = [i for i, effect in enumerate(attribution.effects) if effect is not None]
         least = min(attribution.word_shares[measured])
         if sum(share > least for share in attribution.word_shares) >= n_measured:
             which = f"{n_measured} words are in this order: those with the most bits, and those that matter alone."
-    mean_of = "the mean of two removals: of the word alone, and of the word after the other measured words"
-    return f"{in_nats}, {mean_of}. {which}"
+    return f"{what}{unit}, the mean of deleting the word alone, and after the other measured words. {which}"
 
 
 def percentage_note(attribution: DrawableBits) -> str:

@@ -17,6 +17,7 @@ from captum_iba.visualization.pieces import COVERED, NEUTRAL_TEXTS, format_proba
 ALL_DELETED_ALONE = 40
 """Number of words of a text up to which a check deletes every one alone."""
 _SHOWN_AS_ZERO = 0.0005
+_MANY = 0.05  # of the bits above the floor
 _NO_CHANGE = 0.05  # nats
 _NEARLY_TIED, _WITH_NEUTRAL_STATISTICS = 0.8, 0.6
 
@@ -56,31 +57,34 @@ class RankedWord(NamedTuple):
         return f"{round(self.effect, 2) + 0.0:.2f}{' nats' if self.measure == 'probability' else ''}"
 
     @property
-    def depends(self) -> bool:
-        """Whether it raises the log-odds with the other measured words, and lowers them without these, or reversely."""
-        if (
-            math.isnan(self.effect)
-            or self.measure != "probability"
-            or not 0 < self.without < 1
-            or not 0 < self.whole < 1
-        ):
-            return False
-        alone = math.log(self.whole / (1 - self.whole)) - math.log(self.without / (1 - self.without))
-        both = (alone, 2 * self.effect - alone)
-        return min(both) < -_NO_CHANGE and max(both) > _NO_CHANGE
+    def relation(self) -> str:
+        """What both removals say of it and the other measured words, where they do not agree; else empty."""
+        probabilities = (self.without, self.whole)
+        if math.isnan(self.effect) or self.measure != "probability" or not all(0 < p < 1 for p in probabilities):
+            return ""
+        without, whole = (math.log(p / (1 - p)) for p in probabilities)
+        alone, after = whole - without, 2 * self.effect - (whole - without)
+        if min(alone, after) < -_NO_CHANGE and max(alone, after) > _NO_CHANGE:
+            return "depends on the other words"
+        return "needed only without the other words" if alone <= _NO_CHANGE < after else ""
 
     @property
     def alone(self) -> str:
         """The probability without this word alone, for readers; empty if that was not checked."""
         if math.isnan(self.without):
             return ""
-        depends = ", depends on the other words" if self.depends else ""
-        return f"{self.measure} without it {format_probability(self.without)}{depends}"
+        relation = f", {self.relation}" if self.relation else ""
+        return f"{self.measure} without it {format_probability(self.without)}{relation}"
 
     @property
     def shown_bits(self) -> float:
         """The number of bits beside it: all, or those above the floor where there is no percentage of them."""
         return self.bits if self.in_percent or not math.isfinite(self.bits) else self.above
+
+    @property
+    def has_many_bits(self) -> bool:
+        """Whether it was measured, and has a percentage that stands out, so that lists show it if it does not lead."""
+        return bool(self.shown_effect) and self.in_percent and self.share >= _MANY
 
     @property
     def is_zero(self) -> bool:

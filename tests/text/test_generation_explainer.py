@@ -87,7 +87,7 @@ def test_a_contrast_is_the_choice_between_two_responses(explainer):
     means = [explainer.removal(PROMPT, text)(whole) for text in (RESPONSE, "the plot was good")]
     assert result.probability == pytest.approx(float(torch.sigmoid(means[0] - means[1])), abs=1e-5)
     assert "rather than: the plot was good" in str(result)
-    with pytest.raises(ValueError, match="contrast is 'a bad film', which is the span itself"):
+    with pytest.raises(ValueError, match="contrast is 'a bad film', which is the response itself"):
         explainer.explain(PROMPT, RESPONSE, contrast=RESPONSE, **QUICK)
 
 
