@@ -105,7 +105,7 @@ def measure(
         name, options = METHODS[title]
 
         def words(seed: int, number: int, name: str = name, options: dict[str, Any] = options) -> list[FloatArray]:
-            used = {"statistics": statistics[number]} if find_method(name).name == "iba" else {}
+            used = {"statistics": statistics[number]} if name == "iba" else {}
             scores = attribute(name, explainer.classifier, texts, pairs, seed=seed, **used, **options)
             return [item.words for item in scores]
 

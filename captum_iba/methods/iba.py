@@ -72,7 +72,7 @@ def reranked_bottleneck(
 def _ordered_scores(result: TextAttribution) -> FloatArray:
     """Bits per token, exchanged among the tokens of measured words."""
     bits = np.asarray(result.bits)
-    place = {
+    place: dict[int | None, int] = {
         word: rank for rank, word in enumerate(ranking(result)) if result.effects and result.effects[word] is not None
     }
     measured = [i for i, token in enumerate(result.tokens) if token.word in place]

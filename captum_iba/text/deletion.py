@@ -19,7 +19,7 @@ from captum_iba.text.encoding import EncodedText
 from captum_iba.text.heads import TARGET_ROW, ValueHead, with_row
 from captum_iba.text.result import DeletionCheck, TextAttribution
 from captum_iba.visualization.mask_sentences import is_much_lower
-from captum_iba.visualization.words import ALL_DELETED_ALONE, is_punctuation, ranked_words, ranking
+from captum_iba.visualization.words import ALL_DELETED_ALONE, is_punctuation, ranked_words, ranking, strongest_alone
 from captum_iba.visualization.words import n_leading as count_leading
 
 N_RANDOM = 10
@@ -135,7 +135,8 @@ def checked(
     if found.check is None or not count:
         return found
     rows = [row for of in ranked_words(found) for row in of if row.alone and not row.shown_effect]
-    missed = [row.number for row in rows if is_much_lower(found.check.probability, row.without)]
+    strongest = strongest_alone(found)
+    missed = [row.number for row in rows if is_much_lower(found.check.probability, row.without, strongest)]
     if not missed:
         return found
     again = order_by_removal(classifier, encoded, attribution, count, batch_size, missed)

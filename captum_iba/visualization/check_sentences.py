@@ -77,7 +77,7 @@ class CheckSentences:
         if self.then:
             sentence += f", and the model {self.then}"
         if self.is_improbable:
-            sentence += f". It is small with all {self.noun}s{little}"
+            sentence += f". {capitalized(quantity(self.measured))} is small with all {self.noun}s{little}"
         return f"{sentence}."
 
     @property
@@ -180,7 +180,7 @@ class CheckSentences:
                 others = f"{more} other" if more > 1 else "another"
                 following = f"the {more} next" if more > 1 else "the next"
                 quoted.append(f"{others} leading {words}" if self.n_leading else f"{following} {words} by bits")
-            return enumerated(quoted)
+            return enumerated(quoted) + f", the only {self.noun}," * (self.n_words == 1)
         if not self.n_leading:
             return f"the {self._several('{}s with the most bits')}"
         if self.n_deleted < self.n_leading:

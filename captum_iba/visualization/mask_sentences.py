@@ -97,9 +97,12 @@ def is_little(probability: float, is_predicted: bool) -> bool:
     return probability < (RULED_OUT if is_predicted else _IMPROBABLE)
 
 
-def is_much_lower(probability: float, without: float) -> bool:
-    """Whether a word matters when it is deleted alone: more than a quarter of the probability is lost, and 0.05."""
-    return without <= min(MUCH * probability, probability - _SMALL)
+def is_much_lower(probability: float, without: float, strongest: float = 0.0) -> bool:
+    """Whether a word matters when it is deleted alone: more than a quarter of the probability is lost, and 0.05.
+
+    15% is enough where the probability is below ``strongest``, the lowest one without a leading word alone.
+    """
+    return without <= min(MUCH * probability, probability - _SMALL) or without < min(strongest, MOST * probability)
 
 
 def through_the_mask(attribution: DrawableBits) -> str:

@@ -25,6 +25,7 @@ from captum_iba.visualization.words import (
     place_in_texts,
     ranked_words,
     ranking,
+    strongest_alone,
     word_places,
 )
 
@@ -156,6 +157,8 @@ def opposing(attribution: DrawableBits) -> list[RankedWord]:
     """Words without which alone the probability is higher by more than 0.1, the most first, as far as a check tried."""
     check = attribution.check
     rows = [row for of in ranked_words(attribution) for row in of if row.alone]
+    # A word that speaks for it after the other words is no word against it; the list has both.
+    rows = [row for row in rows if not row.effect > 0]
     raising = [row for row in rows if check is not None and row.without > check.probability + LARGE_DROP]
     return sorted(raising, key=lambda row: -row.without)
 
@@ -190,8 +193,8 @@ def hidden_evidence(attribution: DrawableBits) -> str:
             f"{format_probability(hidden[0].without)} when it is deleted alone."
         )
     return (
-        f"Words that do not lead matter, too. Each lowers {quantity(attribution.measured)} by more than a quarter of "
-        f"its value when it is deleted alone: {named_words(hidden, 'to')}."
+        f"Words that do not lead matter, too. Each lowers {quantity(attribution.measured)} when it is deleted alone: "
+        f"{named_words(hidden, 'to')}."
     )
 
 
@@ -203,7 +206,8 @@ def _hidden(attribution: DrawableBits) -> list[RankedWord]:
     # The check has said what happens without those that it deletes first.
     tried = [row for row in (*leading, *others) if row.alone][attribution.check.n_words :]
     probability = attribution.check.probability
-    hidden = [row for row in tried if row in others and is_much_lower(probability, row.without)]
+    strongest = strongest_alone(attribution)
+    hidden = [row for row in tried if row in others and is_much_lower(probability, row.without, strongest)]
     return sorted(hidden, key=lambda row: row.without)
 
 

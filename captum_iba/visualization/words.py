@@ -227,6 +227,12 @@ def nearly_tied(attribution: DrawableBits) -> list[int]:
     return [i for i in order if shares[i] > 0 and shares[i] >= least * shares[order[0]]]
 
 
+def strongest_alone(attribution: DrawableBits) -> float:
+    """The lowest probability without a leading word alone; 0 where none leads, or none was deleted alone."""
+    alone = [row.without for row in ranked_words(attribution)[0] if row.alone]
+    return min(alone, default=0.0)
+
+
 def word_records(attribution: DrawableBits) -> list[dict[str, Any]]:
     """What a file has of each word, in the order of the text: beside its own numbers its place, share and rank.
 

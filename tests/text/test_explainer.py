@@ -87,7 +87,9 @@ def test_settings_are_passed_on_as_they_are(explainer):
     assert explainer.explain(TEXTS[0], preset=settings, granularity="word").granularity == "word"
     with pytest.raises(ValueError, match="granularity is 'channel', expected one of token, word, feature"):
         explainer.explain(TEXTS[0], preset=BottleneckSettings("channel", beta=1.0, n_steps=1, n_samples=1))
-    expected = "no argument of explain, expected one of texts, pairs, target, .*repeats, check, .*; did you mean"
+    expected = (
+        "no argument of explain, expected one of texts, pairs, target, .*repeats, rerank, check, .*; did you mean"
+    )
     for wrong, meant in (("betas", "beta"), ("repeat", "repeats"), ("targets", "target")):
         with pytest.raises(TypeError, match=rf"'{wrong}' is {expected} {meant}\?"):
             explainer.explain(TEXTS[0], **{wrong: 1})

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from captum_iba.text import GenerationAttribution, GenerationExplainer
-from captum_iba.text.generation_result import DEPENDS, SPEAKS_AGAINST, TOLERANCE, label_of
+from captum_iba.text.generation_result import DEPENDS, SPEAKS_AGAINST, TOLERANCE, WITHOUT_OTHERS, label_of
 from captum_iba.visualization import generation_page
 from captum_iba.visualization.generation_page import asked
 from captum_iba.visualization.pieces import format_probability
@@ -57,7 +57,8 @@ def rows_of(page):
         (-0.09, 3.93, DEPENDS),  # nothing was printed
         (-0.24, 0.50, DEPENDS),
         (TOLERANCE, -0.2, SPEAKS_AGAINST),
-        (-0.04, 3.93, ""),
+        (-0.04, 3.93, WITHOUT_OTHERS),  # every sentence of a prompt led without a label
+        (3.93, -0.04, ""),
         (0.5, 0.4, ""),
         (0.04, -0.04, ""),
         (-0.001, -0.002, ""),  # is shown as 0.00
@@ -68,7 +69,7 @@ def rows_of(page):
 )
 def test_one_rule_says_what_two_removals_of_a_part_mean(result, alone, after, label):
     assert label_of(alone, after) == label
-    if after is None:
+    if after is None or label == WITHOUT_OTHERS or label_of(after, alone) == WITHOUT_OTHERS:
         return
     assert label_of(after, alone) == label
     one = with_effects(result, [2.0, alone], [2.0, after])
@@ -269,11 +270,20 @@ def test_a_choice_between_responses_of_different_lengths_is_told_as_wholes(expla
     assert (len(result.tokens), result.contrast_tokens) == n_tokens and n_tokens[0] > n_tokens[1]
     totals = [float(removal(whole)) * n for removal, n in zip(removals, n_tokens, strict=True)]
     choice = 1 / (1 + math.exp(totals[1] - totals[0]))
-    said = f"As a whole the explained response has {format_probability(choice)} of the probability of both."
+    said = f"As wholes, the model prefers the other one: the explained one has {format_probability(choice)} of the"
+    assert choice < 0.5 < result.probability
     assert said in result.sentences[0] and f"have {n_tokens[0]} and {n_tokens[1]} tokens," in result.sentences[0]
-    assert said in str(result) and said in generation_page(result)
+    # Directly below the probability, and on the page.
+    assert str(result).splitlines()[3] == result.sentences[0] and said in generation_page(result)
     same = explainer.explain(PROMPT, "bad", contrast="good", **QUICK)
-    assert "As a whole" not in str(same)
+    assert "As a whole" not in str(same) and "As wholes" not in str(same)
+    # Of responses of as many tokens the wholes stand beside the numbers per token.
+    alike = explainer.explain(PROMPT, "a bad film", contrast="a good film", check=True, **QUICK)
+    per_token, n = alike.check.probability, alike.contrast_tokens
+    odds = (per_token / (1 - per_token)) ** n
+    assert n > 1 and "of the choice per token" in str(alike)
+    said = f"As a whole, of {n} tokens, the explained response has {odds / (1 + odds):.1%} of the probability of both"
+    assert said in alike.sentences[0]
     assert GenerationAttribution.from_dict(json.loads(result.to_json())) == result
 
 

@@ -277,7 +277,7 @@ def test_one_meaning_of_leading_beside_a_check(film_explainer):
     assert "fewest bits (" not in str(one) and said in str(one)
     # Where there is one other set, it is named once.
     two = replace(every, check=DeletionCheck(1, 0.9, 0.2, 0.9, 0.9, 1))
-    assert "Without the other word (words that lead among them) the probability of positive is 90.0%." in str(two)
+    assert "Without the other word, which leads, too, the probability of positive is 90.0%." in str(two)
     long = film_explainer.explain("A dull film about a man and a plot. " * 6, check=True)
     said = str(long)
     n_others = sum(not row.is_punctuation for of in ranked_words(long) for row in of if not row.alone)
@@ -324,7 +324,7 @@ def test_a_text_that_lowers_an_improbable_class_is_said_to():
     one = attribution("a b", bits=[30.0, 2.0], **few, masked_probability=0.795, closed_probability=0.824, check=check)
     assert "is 82.4%, more than with this text (4.0%). This text lowers it." in str(one)
     assert "there is little to explain" not in str(one)
-    assert "from 4.0% to 3.7%. It is small with all words." in str(one)
+    assert "from 4.0% to 3.7%. The probability is small with all words." in str(one)
     low = replace(one, masked_probability=0.05, closed_probability=0.05)
     assert "there is little to explain" in str(low) and "this text lowers it" not in str(low)
 
