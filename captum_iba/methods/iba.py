@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -49,11 +50,10 @@ def reranked_bottleneck(
     rerank: int = 8,
     **overrides: Unpack[SettingsOverrides],
 ) -> list[FloatArray]:
-    """Bits of every token, those of the measured words in the order of :meth:`captum_iba.text.TextExplainer.explain`.
+    """Scores of every token in the order of :meth:`captum_iba.text.TextExplainer.explain`, and of its bits.
 
-    The tokens of the words whose order is settled by removal exchange their bits, so that the ones of the first word
-    have the most. All other tokens keep theirs, so that the order of both among each other is that of ``iba``. Only
-    the order of these scores has a meaning.
+    First come the tokens of the words whose order is settled by removal, then the others by their bits. Only the order
+    of the scores has a meaning, of words (the sums over their tokens), too.
 
     Args:
         preset, layer, **overrides: As of method ``iba``.
@@ -70,16 +70,12 @@ def reranked_bottleneck(
 
 
 def _ordered_scores(result: TextAttribution) -> FloatArray:
-    """Bits per token, exchanged among the tokens of measured words."""
-    bits = np.asarray(result.bits)
-    place: dict[int | None, int] = {
-        word: rank for rank, word in enumerate(ranking(result)) if result.effects and result.effects[word] is not None
-    }
-    measured = [i for i, token in enumerate(result.tokens) if token.word in place]
-    ordered = sorted(measured, key=lambda i: (place[result.tokens[i].word], -bits[i]))
-    scores = bits.copy()
-    scores[ordered] = -np.sort(-bits[measured])
-    return scores
+    """Fractions of the bits, and above them powers of a number that is larger than the tokens of any word."""
+    measured = [word for word in ranking(result) if result.effects and result.effects[word] is not None]
+    base = 1.0 + max(Counter(token.word for token in result.tokens).values(), default=0)
+    powers: dict[int | None, float] = {word: base ** (len(measured) - rank) for rank, word in enumerate(measured)}
+    total = max(result.total_bits, np.finfo(float).tiny)
+    return np.array([powers.get(token.word, token.bits / total) for token in result.tokens])
 
 
 def _attributions(

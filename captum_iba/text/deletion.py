@@ -161,7 +161,7 @@ def check_by_deletion(
     """Probabilities of the target without the leading, the least, and as many other words at random.
 
     The leading ones are those that a reader is shown, with 80% of the bits, at most half of all; where the model needs
-    hardly anything, one in nine. The first eight of them, or all words of a text of up to 40, are also deleted alone.
+    hardly anything, one in nine. The first eight of them, or all words of a text of up to 60, are also deleted alone.
     What is explained itself, a word or an answer, is never deleted: without it there is no target. None where nothing
     else is left.
     """
@@ -170,7 +170,9 @@ def check_by_deletion(
     seed = int(attribution.settings.get("seed", 0)) % 2**63
     order = np.array(ranking(attribution))
     # No word leads where hardly anything is needed: few are deleted then, which lead if they matter all the same.
-    n_leading = len(leading) or min(count_leading(attribution, order.tolist()), max(1, round(len(order) / 9)))
+    n_leading = len(leading) or count_leading(attribution, order.tolist())
+    if not leading and not attribution.effects:
+        n_leading = min(n_leading, max(1, round(len(order) / 9)))
     n_leading -= int(own[order[:n_leading]].sum())
     if own.all():
         return None
@@ -181,19 +183,24 @@ def check_by_deletion(
     kept[:, others] = of_others
     numbers = [set(np.flatnonzero(words).tolist()) for words in kept]
     n_alone = len(others) if 1 < len(others) <= ALL_DELETED_ALONE else min(n_leading, _N_ALONE) * (n_leading > 1)
+    n_deleted, decision = int((~kept[1]).sum()), ""
     tried = order[~own[order]][:n_alone]
     numbers += [numbers[0] - {number} for number in tried.tolist()]
+    has_more = n_deleted < n_leading < len(others)  # the answer is about all leading words
+    numbers += [numbers[0] - set(order[~own[order]][:n_leading].tolist())] * has_more
     probabilities = probabilities_without(classifier, encoded, numbers, batch_size)
     whole, without_leading, without_least, *further = probabilities[:, column].tolist()
+    all_leading = further.pop() if has_more else None
     n_random = len(kept) - 3
     random, alone = float(np.mean(further[:n_random])), tuple(further[n_random:])
-    n_deleted, decision = int((~kept[1]).sum()), ""
     if n_leading == n_deleted == 1 < len(others):
         alone = alone or (without_leading,)
     if classifier.head.has_classes and not classifier.multi_label:
-        decision = classifier.labels[int(probabilities[1].argmax())]
+        decision = classifier.labels[int(probabilities[-1 if has_more else 1].argmax())]
     lowest = min(further[:n_random])
-    return DeletionCheck(n_deleted, whole, without_leading, without_least, random, n_random, alone, decision, lowest)
+    return DeletionCheck(
+        n_deleted, whole, without_leading, without_least, random, n_random, alone, decision, lowest, all_leading
+    )
 
 
 def kept_in_check(

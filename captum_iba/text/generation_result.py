@@ -163,6 +163,9 @@ class PromptCheck:
         without_random (float): Without as many other parts at random, the mean over ``n_random`` draws.
         n_random (int): Number of these draws.
         lowest_random (float or None): The lowest of these probabilities; None in results of earlier versions.
+        whole_without_leading (float or None): Of a choice, the probability of the response as a whole without the
+            leading parts, relative to that of both; None without ``contrast``.
+        without_all_leading (float or None): Without all leading parts, if more than half of all parts lead; else None.
     """
 
     n_parts: int
@@ -172,6 +175,8 @@ class PromptCheck:
     without_random: float
     n_random: int
     lowest_random: float | None = None
+    whole_without_leading: float | None = None
+    without_all_leading: float | None = None
 
 
 @dataclass(frozen=True)

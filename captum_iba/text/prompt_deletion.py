@@ -144,6 +144,11 @@ class ChoiceRemoval:
         """Log-odds, (N,), of the parts that are kept, (N, P) booleans."""
         return self.response(kept) - self.contrast(kept)
 
+    def of_wholes(self, kept: Tensor) -> Tensor:
+        """Probability of the response as a whole relative to that of both, (N,), of the parts that are kept."""
+        sums = [removal(kept).double() * (removal.weights > 0).sum() for removal in (self.response, self.contrast)]
+        return (sums[0] - sums[1]).sigmoid()
+
     @staticmethod
     def probabilities(values: Tensor) -> Tensor:
         """The probabilities of the choice by the log-odds that a call returns."""
@@ -215,9 +220,18 @@ def check_by_removal(removal: Removal, result: GenerationAttribution) -> PromptC
     if not result.leading and any(part.known_effect is not None for part in result.parts):
         return None  # all parts with bits speak against the response
     by_bits = np.lexsort((-result.bits, -result.shares))
-    kept = kept_in_check((-result.scores).argsort(), len(result.leading), 0, by_bits)
-    found = removal.probabilities(removal(torch.from_numpy(kept)).double()).tolist()
+    order, n_leading = (-result.scores).argsort(), len(result.leading)
+    kept = kept_in_check(order, n_leading, 0, by_bits)
+    has_more = int((~kept[1]).sum()) < n_leading < len(order)  # the answer is about all leading parts
+    all_leading = np.ones((has_more, len(order)), dtype=bool)
+    all_leading[:, order[:n_leading]] = False
+    rows = torch.from_numpy(np.concatenate([kept, all_leading]))
+    found = removal.probabilities(removal(rows).double()).tolist()
+    without_all = found.pop() if has_more else None
     whole, without_leading, without_least, *others = found
+    of_wholes = None
+    if isinstance(removal, ChoiceRemoval):
+        of_wholes = float(removal.of_wholes(rows[-1:] if has_more else rows[1:2]))
     return PromptCheck(
         n_parts=int((~kept[1]).sum()),
         probability=whole,
@@ -226,4 +240,6 @@ def check_by_removal(removal: Removal, result: GenerationAttribution) -> PromptC
         without_random=float(np.mean(others)),
         n_random=len(others),
         lowest_random=min(others),
+        whole_without_leading=of_wholes,
+        without_all_leading=without_all,
     )

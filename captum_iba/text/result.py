@@ -110,11 +110,12 @@ class DeletionCheck:
         without_random (float): Without as many other words at random, the mean of ``n_random`` draws.
         n_random (int): Number of these draws.
         without_each (tuple of float): Without one word alone, in the order of ``ranked``: of a text with at most
-            40 words each of them, else of the first eight leading ones.
+            60 words each of them, else of the first eight leading ones.
         decision (str): The most probable class without the leading words; empty for other heads than that of a
             sequence classifier, for several labels at once, and in results of earlier versions.
         lowest_random (float or None): The lowest of the probabilities without words at random; None in results of
             earlier versions.
+        without_all_leading (float or None): Without all leading words, if more than half of all words lead; else None.
     """
 
     n_words: int
@@ -126,6 +127,7 @@ class DeletionCheck:
     without_each: tuple[float, ...] = ()
     decision: str = ""
     lowest_random: float | None = None
+    without_all_leading: float | None = None
 
 
 @dataclass(frozen=True)
@@ -337,7 +339,7 @@ class TextAttribution(JsonResult):
             lines.append(printable(sentence))
         lines += map(printable, filter(None, [answer(self), remark(self)]))
         shown = leading[:_PRINTED_WORDS] or [word for word in rest if not word.is_zero][:_PRINTED_WITHOUT_LEADING]
-        shown += [word for word in rest if leading and word.has_many_bits]
+        shown += [word for word in rest if leading and word.stands_out]
         widest = max((word.share for word in shown), default=0.0) if leading else 1.0
         width = max((len(word.shown_effect) for word in shown), default=0)
         for word in shown:
@@ -346,7 +348,7 @@ class TextAttribution(JsonResult):
             spread = "" if math.isnan(word.spread) or not word.in_percent else f" ± {word.spread:5.1%}"
             tied, share = " ≈" if word.tied else "", f"{word.share:.1%}" if word.in_percent else "–"
             lines.append(
-                f"{effect}{share:>6}{spread} {word.shown_bits:10,.2f} bits  {bar:<{_BAR_WIDTH}}  "
+                f"{effect}{share:>6}{spread} {word.bits:10,.2f} bits  {bar:<{_BAR_WIDTH}}  "
                 f"{printable(word.word)} ({word.place}){tied}{f', {alone}' if (alone := word.alone) else ''}"
                 f"{', does not lead' * (bool(leading) and word in rest)}"
             )

@@ -51,6 +51,7 @@ class ImageCheck:
         without_each (tuple of float): Without each region alone, by number; empty of more than 64 regions.
         lowest_random (float or None): The lowest of the probabilities without regions at random; None in results of
             earlier versions.
+        without_all_leading (float or None): Without all leading regions, if more than half lead; else None.
     """
 
     n_regions: int
@@ -61,6 +62,7 @@ class ImageCheck:
     n_random: int
     without_each: tuple[float, ...] = ()
     lowest_random: float | None = None
+    without_all_leading: float | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -54,11 +54,16 @@ def checked(removal: RegionRemoval, result: ImageAttribution, count: int, seed: 
 def check_of_regions(removal: RegionRemoval, result: ImageAttribution, seed: int) -> ImageCheck:
     """Probabilities without the leading regions, the least, and others at random; of up to 64 without each alone."""
     by_bits = np.lexsort((-result.region_shares,))
-    kept = kept_in_check((-result.scores).argsort(), len(result.leading), seed % 2**63, by_bits)
-    n_regions = result.n_regions
-    alone = ~np.eye(n_regions, dtype=bool)[: n_regions if 1 < n_regions <= _N_ALONE else 0]
-    whole, without_leading, without_least, *others = removal(torch.from_numpy(np.concatenate([kept, alone]))).tolist()
+    order, n_leading, n_regions = (-result.scores).argsort(), len(result.leading), result.n_regions
+    kept = kept_in_check(order, n_leading, seed % 2**63, by_bits)
     n_removed, n_random = int((~kept[1]).sum()), len(kept) - 3
+    has_more = n_removed < n_leading < n_regions  # the answer is about all leading regions
+    all_leading = np.ones((has_more, n_regions), dtype=bool)
+    all_leading[:, order[:n_leading]] = False
+    alone = ~np.eye(n_regions, dtype=bool)[: n_regions if 1 < n_regions <= _N_ALONE else 0]
+    rows = torch.from_numpy(np.concatenate([kept, alone, all_leading]))
+    whole, without_leading, without_least, *others = removal(rows).tolist()
+    without_all = others.pop() if has_more else None
     random, each = float(np.mean(others[:n_random])), tuple(others[n_random:])
     lowest = min(others[:n_random])
-    return ImageCheck(n_removed, whole, without_leading, without_least, random, n_random, each, lowest)
+    return ImageCheck(n_removed, whole, without_leading, without_least, random, n_random, each, lowest, without_all)

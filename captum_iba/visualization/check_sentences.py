@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from captum_iba.visualization.drawable import DrawableCheck
 from captum_iba.visualization.mask_sentences import MOST, MUCH, RULED_OUT
@@ -31,7 +31,9 @@ class CheckSentences:
         n_words (int): Number of words that can be deleted.
         measured (str): What has the probability: "the probability of positive".
         noun (str): What is deleted. Default: "word".
-        names (sequence of str): The deleted words; empty where they are not named. Default: none.
+        names (sequence of str): The leading words, or the deleted ones where none leads; empty if they are not named.
+            Default: none.
+        copies (mapping): How often each of them is in the text. Default: none is known.
         is_improbable (bool): Whether the model gives it little probability with all words, too. Default: False.
         is_opposed (bool): Whether the deletion of some word raises it by much, so that there is something to explain.
             Default: False.
@@ -57,6 +59,7 @@ class CheckSentences:
     measured: str
     noun: str = "word"
     names: Sequence[str] = ()
+    copies: Mapping[str, int] = field(default_factory=dict)
     is_improbable: bool = False
     is_opposed: bool = False
     then: str = ""
@@ -66,14 +69,17 @@ class CheckSentences:
     def answer(self) -> str:
         """The probability without the leading words, and what the model predicts then."""
         probability, without = self.check.probability, self.check.without_leading
+        if self.n_leading > self.n_deleted and self.check.without_all_leading is not None:
+            without = self.check.without_all_leading
         little = "" if self.is_opposed else ": there is little to explain"
         if self.is_ruled_out:  # what changes there are no digits show
             return f"{capitalized(self.measured)} is next to nothing ({format_probability(probability)}){little}."
-        numbers = f"from {format_probability(probability)} to {format_probability(without)}"
-        left = fraction_left(self.check)
+        before, after = format_probability(probability), format_probability(without)
+        left = _fraction(probability, without)
         falls = "falls" if left <= MOST else "falls a little,"
         verb = falls if left <= SAME else "rises" if left >= 1 / SAME else "hardly changes,"
-        sentence = f"Without {self._deleted} {self.measured} {verb} {numbers}"
+        changes = f"stays at {after}" if before == after else f"{verb} from {before} to {after}"
+        sentence = f"Without {self._deleted} {self.measured} {changes}"
         if self.then:
             sentence += f", and the model {self.then}"
         if self.is_improbable:
@@ -174,7 +180,7 @@ class CheckSentences:
         """The deleted words by name, or by their number."""
         if self.names:
             counts = list(Counter(self.names).items())[:_NAMED]
-            quoted = [f'"{name}"' if count == 1 else f'"{name}" ({count} times)' for name, count in counts]
+            quoted = [f'"{name}"{self._times(name, count)}' for name, count in counts]
             if more := len(self.names) - sum(count for _, count in counts):
                 words = f"{self.noun}{'s' * (more > 1)}"
                 others = f"{more} other" if more > 1 else "another"
@@ -183,10 +189,16 @@ class CheckSentences:
             return enumerated(quoted) + f", the only {self.noun}," * (self.n_words == 1)
         if not self.n_leading:
             return f"the {self._several('{}s with the most bits')}"
-        if self.n_deleted < self.n_leading:
+        if self.n_deleted < self.n_leading and self.check.without_all_leading is None:
             first = f"first {self.n_deleted}" if self.n_deleted > 1 else "first"
             return f"the {first} of the {self.n_leading} leading {self.noun}s"
+        if self.n_deleted < self.n_leading:
+            return f"the {self.n_leading} leading {self.noun}s"
         return f"the {self._several('leading {}s')}"
+
+    def _times(self, name: str, count: int) -> str:
+        copies = self.copies.get(name, count)
+        return f" ({count} of {copies})" if count < copies else f" ({count} times)" if count > 1 else ""
 
     @property
     def _among(self) -> str:
@@ -227,8 +239,12 @@ class CheckSentences:
 
 def fraction_left(check: DrawableCheck) -> float:
     """Fraction of the probability that is left without the leading words; 1 where the change is small by itself."""
-    if check.probability <= 0:
+    return _fraction(check.probability, check.without_leading)
+
+
+def _fraction(probability: float, without: float) -> float:
+    if probability <= 0:
         return 1.0
-    left = check.without_leading / check.probability
-    is_small = abs(check.without_leading - check.probability) < _SMALLEST and left > MUCH
+    left = without / probability
+    is_small = abs(without - probability) < _SMALLEST and left > MUCH
     return 1.0 if is_small else left

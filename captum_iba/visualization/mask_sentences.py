@@ -55,9 +55,15 @@ def needs_hardly_anything(attribution: Drawable) -> bool:
 def _has_few_bits(attribution: DrawableBits) -> bool:
     """Whether no word or token is far above the floor, and no removal has found that words matter."""
     check = attribution.check
-    matter = check is not None and check.without_leading < MOST * check.probability
+    matter = False
+    if check is not None:
+        every = check.without_leading if check.without_all_leading is None else check.without_all_leading
+        matter = min(every, check.without_leading) < MOST * check.probability
     alone = [without for without in attribution.without if without is not None]
     matter = matter or min(alone, default=1.0) < MOST * attribution.target_probability
+    # Without a check, words that decide where the others are gone may matter together.
+    effects = [effect for effect in attribution.effects if effect is not None]
+    matter = matter or (check is None and max(effects, default=0.0) >= 1)
     return has_hardly_any_bits(attribution) and not matter
 
 

@@ -62,26 +62,14 @@ def answer(response: ExplainedResponse) -> str:
 
     Of a choice between responses of several tokens it has the probabilities of the wholes, too.
     """
-    check = response.check
-    said = "" if check is None else _check_sentences(response).answer
-    n_tokens = response.contrast_tokens
-    if n_tokens != len(_chances(response)):
-        return " ".join(filter(None, [said, _of_wholes(response)]))
-    if check is None or n_tokens < 2:
-        return said
-    # With as many tokens the log-odds of the wholes are those per token, so many times.
-    whole, without = (_logistic(n_tokens * _log_odds(p)) for p in (check.probability, check.without_leading))
-    them = "it" if check.n_parts == 1 else "them"
-    return (
-        f"{said} As a whole, of {n_tokens} tokens, the explained response has {format_probability(whole)} of the "
-        f"probability of both, and without {them} {format_probability(without)}."
-    )
+    said = "" if response.check is None else _check_sentences(response).answer
+    return " ".join(filter(None, [said, _of_wholes(response)]))
 
 
 def prompt_notes(response: ExplainedResponse) -> list[str]:
     """Sentences beside the answer: on the choice, the check and the mask."""
     comparison = "" if response.check is None else _check_sentences(response).comparison
-    return list(filter(None, [comparison, _least(response), _of_mask(response)]))
+    return list(filter(None, [comparison, _raising(response), _least(response), _of_mask(response)]))
 
 
 def legend(of_choice: bool) -> str:
@@ -97,6 +85,7 @@ def legend(of_choice: bool) -> str:
 
 def _check_sentences(response: ExplainedResponse) -> CheckSentences:
     count = response.check.n_parts
+    n_named = count if response.check.without_all_leading is None else len(response.leading)
     return CheckSentences(
         response.check,
         count,
@@ -104,38 +93,47 @@ def _check_sentences(response: ExplainedResponse) -> CheckSentences:
         len(response.parts),
         response.measured,
         "part",
-        [_name(response.parts[i]) for i in (-response.scores).argsort()[:count]],
+        [_name(response.parts[i]) for i in (-response.scores).argsort()[:n_named]],
         is_improbable=response.contrast is None and response.probability < LEAST_PROBABILITY,
     )
 
 
 def _of_wholes(response: ExplainedResponse) -> str:
-    """The choice between both responses as wholes, where they have different numbers of tokens; else empty."""
-    chances = _chances(response)
-    if response.contrast is None or len(chances) == response.contrast_tokens:
+    """The choice between both responses as wholes, where one has several tokens; else empty."""
+    chances = [token.probability for token in response.tokens if token.explained]
+    check, n_other = response.check, response.contrast_tokens
+    if response.contrast is None or len(chances) == n_other == 1:
         return ""
-    of_contrast = response.contrast_tokens * math.log(max(response.contrast_probability, 1e-300))
-    difference = math.fsum(math.log(max(chance, 1e-300)) for chance in chances) - of_contrast
-    tokens = f"{len(chances)} and {response.contrast_tokens} tokens"
-    whole = _logistic(difference)
-    wholes = f"the explained one has {format_probability(whole)} of the probability of both"
+    of_contrast = n_other * math.log(max(response.contrast_probability, 1e-300))
+    whole = _logistic(math.fsum(math.log(max(chance, 1e-300)) for chance in chances) - of_contrast)
+    counts = f"of {n_other}" if len(chances) == n_other else f"of {len(chances)} and {n_other}"
+    wholes = f"the explained response has {format_probability(whole)} of the probability of both"
     if (whole < 0.5) != (response.probability < 0.5):
-        preferred = "other" if whole < 0.5 else "explained"
-        wholes = f"the model prefers the {preferred} one: {wholes}"
-    return f"The responses have {tokens}, and the numbers compare their means per token. As wholes, {wholes}."
-
-
-def _chances(response: ExplainedResponse) -> list[float]:
-    """Probabilities of the explained tokens."""
-    return [token.probability for token in response.tokens if token.explained]
-
-
-def _log_odds(probability: float) -> float:
-    return math.log(max(probability, 1e-300)) - math.log(max(1 - probability, 1e-16))
+        wholes = f"the model prefers the {'other' if whole < 0.5 else 'explained'} one: {wholes}"
+    if check is not None and check.whole_without_leading is not None:
+        wholes += f", and without {'it' if max(check.n_parts, len(response.leading)) == 1 else 'them'} "
+        wholes += format_probability(check.whole_without_leading)
+    return f"These numbers compare means per token. As wholes, {counts} tokens, {wholes}."
 
 
 def _logistic(log_odds: float) -> float:
     return 1 / (1 + math.exp(-log_odds)) if log_odds > -700 else 0.0
+
+
+def _raising(response: ExplainedResponse) -> str:
+    """The part whose removal alone raises the probability most, where that is much; else empty."""
+    known = [part for part in response.parts if part.effect_alone is not None]
+    part = min(known, key=lambda part: part.effect_alone, default=None)
+    if part is None or not 0 < response.probability < 1:
+        return ""
+    if response.contrast is None:
+        without = min(1.0, response.probability * math.exp(-part.effect_alone))
+    else:
+        without = _logistic(math.log(response.probability / (1 - response.probability)) - part.effect_alone)
+    if without < response.probability + LARGE_DROP:
+        return ""
+    rises = f"from {format_probability(response.probability)} to {format_probability(without)}"
+    return f'Without "{_name(part)}" alone {response.measured} rises {rises}.'
 
 
 def _least(response: ExplainedResponse) -> str:
@@ -148,7 +146,8 @@ def _least(response: ExplainedResponse) -> str:
     deleted = {*(-response.scores).argsort()[: check.n_parts].tolist()}
     by_bits = [i for i in np.lexsort((-response.bits, -response.shares)).tolist() if i not in deleted]
     least = [response.parts[i] for i in by_bits[-check.n_parts :]][::-1]
-    against = [f'"{_name(part)}"' for part in least if part.speaks_against or part.known_effect is None]
+    # The list says it of parts that were removed.
+    against = [f'"{_name(part)}"' for part in least if part.known_effect is None]
     if check.without_least < max(check.probability, check.without_random) + LARGE_DROP or not against:
         return ""
     named = f"{', '.join(against[:_NAMED])}{', …' if len(against) > _NAMED else ''}"

@@ -220,8 +220,8 @@ def percentage_note(attribution: DrawableBits) -> str:
         if not attribution.words:
             return ""
         if not has_hardly_any_bits(attribution):
-            return f"Bits do not count the floor of {floor} per token."
-        return f"Bits do not count the floor of {floor} per token. No word has many bits, so there are no percentages."
+            return f"A token that is not needed keeps {floor} bits, the floor."
+        return f"No word has many bits above the floor ({floor} per token), so there are no percentages."
     if not attribution.unneeded_bits:
         of_words = any(token.special and token.bits for token in attribution.tokens)
         return "Percentages are of the bits of all words, without special tokens." if of_words else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from captum_iba.visualization.check_sentences import SAME, VERDICTS, CheckSentences
@@ -67,16 +68,18 @@ def check_notes(attribution: DrawableBits) -> list[str]:
 
 def _check_sentences(attribution: DrawableBits) -> CheckSentences:
     check, deletable = attribution.check, _deletable(attribution)
-    others = deletable[check.n_words :]
+    others, n_leading = deletable[check.n_words :], len(ranked_words(attribution)[0])
+    n_named = check.n_words if check.without_all_leading is None else max(n_leading, check.n_words)
     decision = check.decision if attribution.target_label == attribution.predicted_label else ""
     predicts = "still predicts" if decision == attribution.predicted_label else "predicts"
     return CheckSentences(
         check,
         check.n_words,
-        len(ranked_words(attribution)[0]),
+        n_leading,
         len(deletable),
         attribution.measured,
-        names=[visible(attribution.words[i].word) for i in deletable[: check.n_words]],
+        names=[visible(attribution.words[i].word) for i in deletable[:n_named]],
+        copies=Counter(visible(word.word) for word in attribution.words),
         is_improbable=is_improbable(attribution),
         is_opposed=bool(opposing(attribution)) or is_lowered(attribution),
         then=f"{predicts} {decision}" if decision else "",

@@ -14,11 +14,13 @@ from captum_iba.visualization.drawable import DrawableBits
 from captum_iba.visualization.mask_sentences import has_hardly_any_bits, has_percentages, needs_hardly_anything
 from captum_iba.visualization.pieces import COVERED, NEUTRAL_TEXTS, format_probability, has_characters, visible
 
-ALL_DELETED_ALONE = 40
+ALL_DELETED_ALONE = 60
 """Number of words of a text up to which a check deletes every one alone."""
 _SHOWN_AS_ZERO = 0.0005
 _MANY = 0.05  # of the bits above the floor
 _NO_CHANGE = 0.05  # nats
+NO_EFFECT = 0.03
+"""Effect of a word, in nats, that is none."""
 _NEARLY_TIED, _WITH_NEUTRAL_STATISTICS = 0.8, 0.6
 
 
@@ -30,8 +32,7 @@ class RankedWord(NamedTuple):
     of the fraction over repeats, NaN without and where it is not shown (:func:`has_neutral_statistics`); ``tied``,
     whether repeats differ in the order of this word and the one before or after it; ``without``, the probability (or
     closeness, as ``measure`` says) without this word alone, NaN if that was not checked; ``in_percent``, whether its
-    fraction is shown: not of next to nothing, and not where the mask removed too much; ``above``, the bits above the
-    floor, are shown there.
+    fraction is shown: not of next to nothing, and not where the mask removed too much.
     """
 
     word: str
@@ -44,7 +45,6 @@ class RankedWord(NamedTuple):
     without: float = math.nan
     measure: str = "probability"
     in_percent: bool = True
-    above: float = 0.0
     number: int = -1
     effect: float = math.nan
     whole: float = math.nan
@@ -77,14 +77,10 @@ class RankedWord(NamedTuple):
         return f"{self.measure} without it {format_probability(self.without)}{relation}"
 
     @property
-    def shown_bits(self) -> float:
-        """The number of bits beside it: all, or those above the floor where there is no percentage of them."""
-        return self.bits if self.in_percent or not math.isfinite(self.bits) else self.above
-
-    @property
-    def has_many_bits(self) -> bool:
-        """Whether it was measured, and has a percentage that stands out, so that lists show it if it does not lead."""
-        return bool(self.shown_effect) and self.in_percent and self.share >= _MANY
+    def stands_out(self) -> bool:
+        """Whether it was measured, and its bits or a negative effect stand out: lists show it if it does not lead."""
+        has_many_bits = self.in_percent and self.share >= _MANY
+        return bool(self.shown_effect) and (has_many_bits or self.effect <= -1)
 
     @property
     def is_zero(self) -> bool:
@@ -161,7 +157,6 @@ def ranked_words(attribution: DrawableBits) -> tuple[list[RankedWord], list[Rank
     about = attribution.explained  # is never deleted
     effects = [math.nan if effect is None else effect for effect in attribution.effects]
     measure = "closeness" if about is not None and about.kind == "value" else "probability"
-    n_tokens = Counter(token.word for token in attribution.tokens)
     with_bits = {token.word for token in attribution.tokens if token.bits}
     is_open = [
         about is not None and i not in with_bits and about.holds(*place_in_texts(word))
@@ -178,7 +173,6 @@ def ranked_words(attribution: DrawableBits) -> tuple[list[RankedWord], list[Rank
                 float(spread[i]),
                 is_punctuation=is_punctuation(word.word),
                 measure=measure,
-                above=max(0.0, word.bits - n_tokens[i] * attribution.unneeded_bits),
                 number=i,
                 effect=effects[i] if effects else math.nan,
                 whole=attribution.target_probability,
@@ -197,7 +191,10 @@ def ranked_words(attribution: DrawableBits) -> tuple[list[RankedWord], list[Rank
         rows = [row._replace(in_percent=False) for row in rows]
     if has_hardly_any_bits(attribution):
         needs_none, check = needs_hardly_anything(attribution), attribution.check
-        count = 0 if needs_none else count if check is None else min(count, check.n_words)
+        if needs_none:
+            count = 0
+        elif check is not None and not effects:
+            count = min(count, check.n_words)
     # What is explained, and stays open, is no word of the list.
     rows = [row for row, i in zip(rows, order, strict=True) if not is_open[i]]
     return rows[:count], rows[count:]
@@ -206,7 +203,7 @@ def ranked_words(attribution: DrawableBits) -> tuple[list[RankedWord], list[Rank
 def n_leading(attribution: DrawableBits, order: Sequence[int]) -> int:
     """How many words, the first in :func:`ranking`, hold 80% of the positive effects, or without these of the bits."""
     measured = [effect for effect in attribution.effects if effect is not None]
-    held = sorted((effect for effect in measured if effect > 0), reverse=True)
+    held = sorted((effect for effect in measured if effect > NO_EFFECT), reverse=True)
     if not measured:
         held = [share for i in order if (share := float(attribution.word_shares[i])) > 0]
     before = accumulate(held, initial=0.0)

@@ -270,20 +270,28 @@ def test_a_choice_between_responses_of_different_lengths_is_told_as_wholes(expla
     assert (len(result.tokens), result.contrast_tokens) == n_tokens and n_tokens[0] > n_tokens[1]
     totals = [float(removal(whole)) * n for removal, n in zip(removals, n_tokens, strict=True)]
     choice = 1 / (1 + math.exp(totals[1] - totals[0]))
-    said = f"As wholes, the model prefers the other one: the explained one has {format_probability(choice)} of the"
+    said = f"the model prefers the other one: the explained response has {format_probability(choice)} of the"
     assert choice < 0.5 < result.probability
-    assert said in result.sentences[0] and f"have {n_tokens[0]} and {n_tokens[1]} tokens," in result.sentences[0]
+    assert said in result.sentences[0] and f"of {n_tokens[0]} and {n_tokens[1]} tokens," in result.sentences[0]
+    checked = explainer.explain(PROMPT, "a bad film", contrast="good", check=True, **QUICK)
+    kept = torch.ones(1, len(checked.parts), dtype=torch.bool)
+    kept[0, (-checked.scores).argsort()[: checked.check.n_parts].tolist()] = False
+    totals = [float(removal(kept)) * n for removal, n in zip(removals, n_tokens, strict=True)]
+    without = 1 / (1 + math.exp(totals[1] - totals[0]))
+    assert checked.check.whole_without_leading == pytest.approx(without, abs=1e-5)
+    assert (
+        f"em {format_probability(without)}." in checked.answer or f"it {format_probability(without)}." in checked.answer
+    )
     # Directly below the probability, and on the page.
     assert str(result).splitlines()[3] == result.sentences[0] and said in generation_page(result)
     same = explainer.explain(PROMPT, "bad", contrast="good", **QUICK)
-    assert "As a whole" not in str(same) and "As wholes" not in str(same)
+    assert "As wholes" not in str(same)
     # Of responses of as many tokens the wholes stand beside the numbers per token.
     alike = explainer.explain(PROMPT, "a bad film", contrast="a good film", check=True, **QUICK)
     per_token, n = alike.check.probability, alike.contrast_tokens
     odds = (per_token / (1 - per_token)) ** n
     assert n > 1 and "of the choice per token" in str(alike)
-    said = f"As a whole, of {n} tokens, the explained response has {odds / (1 + odds):.1%} of the probability of both"
-    assert said in alike.sentences[0]
+    assert f"As wholes, of {n} tokens, " in alike.answer and f"has {odds / (1 + odds):.1%} of the" in alike.answer
     assert GenerationAttribution.from_dict(json.loads(result.to_json())) == result
 
 

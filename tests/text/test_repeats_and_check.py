@@ -283,7 +283,7 @@ def test_the_place_of_a_word_does_not_count_punctuation(film_explainer):
     assert places[","] == "after word 2" and places["."] == "after word 6" and places["$"] == "word 4"
     assert "before word 1" in {word.place for words in ranked_words(result) for word in words}
     assert [word.word for word in result.words].index("boring") == 5
-    others = [row for row in ranked_words(result)[1] if not row.has_many_bits]  # those are in the list
+    others = [row for row in ranked_words(result)[1] if not row.stands_out]  # those are in the list
     rest = [row.word for row in others if row.word.isalnum() or row.word == "$"]
     said = f"{len(rest)} other words and {len(others) - len(rest)} punctuation marks"
     assert f"in {said}" in str(result) and f"{said}</summary>" in token_page([result])

@@ -64,9 +64,7 @@ def test_what_is_said_where_no_word_has_many_bits(changes, said, hardly):
     assert bool(ranked_words(result)[0]) is not hardly
     # So few bits have no percentages.
     assert result.to_dict()["words"][0]["share"] is None
-    assert "Bits do not count the floor of 1.00 per token. No word has many bits, so there are no percentages." in str(
-        result
-    )
+    assert "No word has many bits above the floor (1.00 per token), so there are no percentages." in str(result)
     assert "2.00 bits" in str(result) and "3.00 bits" not in str(result)
     assert said is None or (said in str(result) and said in token_page([result]))
     if said is None:

@@ -1,0 +1,91 @@
+"""Are the words that an explanation names the ones that the model needs? By removal, by bits, by single deletions.
+
+    python -m benchmarks.leading_words --model DIR --data test.jsonl.gz --statistics-from train.jsonl.gz
+
+For every text the leading words of ``TextExplainer.explain`` are deleted, at most half of all, as its check does. The
+same number of words is deleted in two other orders: by their bits (``rerank=0``), and by what their deletion alone
+changes (leave one out, in a row for each word). The table has the mean decrease in the probability of the predicted
+class, and the paired difference to the leading words. The order was chosen on train files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from benchmarks.degradation import read_texts
+from benchmarks.page import RESULTS, keep, machine
+from captum_iba.demo import embedded_model_path
+from captum_iba.metrics import paired_bootstrap
+from captum_iba.text import TextAttribution, TextExplainer
+from captum_iba.text.deletion import probabilities_without
+from captum_iba.text.encoding import EncodedText
+from captum_iba.visualization.words import ranked_words, ranking
+
+BATCH_SIZE = 32
+
+
+def decreases(explainer: TextExplainer, result: TextAttribution, text: EncodedText) -> list[float] | None:
+    """Number of leading words, and the decrease without as many words in each order; None where no word leads."""
+    n_words = len(result.words)
+    count = min(len(ranked_words(result)[0]), n_words // 2)
+    if not count:
+        return None
+    every = set(range(n_words))
+
+    def without(words: list[list[int]]) -> np.ndarray:
+        kept = [every - set(some) for some in words]
+        return probabilities_without(explainer.classifier, text, kept, BATCH_SIZE)[:, result.target].numpy()
+
+    alone = without([[word] for word in range(n_words)])
+    orders = [ranking(result), ranking(replace(result, effects=())), np.argsort(alone, kind="stable").tolist()]
+    whole, *left = without([[], *(order[:count] for order in orders)])
+    return [float(count), *(float(whole - value) for value in left)]
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Measure, print the table, and write it with the raw figures."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.leading_words", description=__doc__.split("\n")[0])
+    parser.add_argument("--model", help="folder of a classifier (default: the embedded one)")
+    parser.add_argument("--data", type=Path, required=True, help="JSON lines, gzipped or not")
+    parser.add_argument("--statistics-from", type=Path, help="JSON lines; 300 of its texts (default: neutral texts)")
+    parser.add_argument("--columns", nargs="+", default=["text"], help="of the text, and of the second text of a pair")
+    parser.add_argument("--examples", type=int, default=96)
+    parser.add_argument("--max-length", type=int, help="where texts are truncated, in tokens")
+    parser.add_argument("--out", type=Path, default=RESULTS / "leading_words", help="without suffix: .json and .md")
+    options = parser.parse_args(arguments)
+    explainer = TextExplainer.from_pretrained(options.model or embedded_model_path(), max_length=options.max_length)
+    torch.set_num_threads(min(2, torch.get_num_threads()))
+
+    def read(path: Path, count: int) -> tuple[list[str], list[str] | None]:
+        rows = list(zip(*read_texts(path, 10**6, options.columns), strict=True))  # files may be sorted by their labels
+        first, second = zip(*random.Random(0).sample(rows, min(count, len(rows))), strict=True)
+        return list(first), None if None in second else [str(text) for text in second]
+
+    if options.statistics_from is not None:
+        explainer.estimate_statistics(*read(options.statistics_from, 300))
+    first, second = read(options.data, options.examples)
+    encoded = explainer.classifier.encode(first, second or [None] * len(first))
+    results = explainer.explain(first, second)
+    found = [decreases(explainer, *pair) for pair in zip(results, encoded, strict=True)]
+    rows = np.array([row for row in found if row is not None])
+    lines = ["| words deleted | decrease in the probability | minus the leading words |", "|---|---|---|"]
+    for column, name in enumerate(("the leading words", "as many by bits", "as many by leave one out"), 1):
+        difference = paired_bootstrap(rows[:, column].tolist(), rows[:, 1].tolist())
+        of_leading = "" if column == 1 else f"{difference.mean:+.3f} [{difference.low:+.3f}, {difference.high:+.3f}]"
+        lines.append(f"| {name} | {rows[:, column].mean():.3f} | {of_leading} |")
+    n_none = len(found) - len(rows)
+    body = f"{len(rows)} texts, {rows[:, 0].mean():.1f} words each; in {n_none} more no word leads.\n\n" + "\n".join(
+        lines
+    )
+    print(body)
+    keep(options.out, "leading_words", arguments, "Leading words", machine(), body, rows=rows.tolist())
+
+
+if __name__ == "__main__":
+    main()
