@@ -187,7 +187,7 @@ def check_by_deletion(
     tried = order[~own[order]][:n_alone]
     numbers += [numbers[0] - {number} for number in tried.tolist()]
     has_more = n_deleted < n_leading < len(others)  # the answer is about all leading words
-    numbers += [numbers[0] - set(order[~own[order]][:n_leading].tolist())] * has_more
+    numbers += [numbers[0] - set(order[~own[order]][:n_leading].tolist())] * int(has_more)
     probabilities = probabilities_without(classifier, encoded, numbers, batch_size)
     whole, without_leading, without_least, *further = probabilities[:, column].tolist()
     all_leading = further.pop() if has_more else None

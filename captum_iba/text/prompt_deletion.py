@@ -223,7 +223,7 @@ def check_by_removal(removal: Removal, result: GenerationAttribution) -> PromptC
     order, n_leading = (-result.scores).argsort(), len(result.leading)
     kept = kept_in_check(order, n_leading, 0, by_bits)
     has_more = int((~kept[1]).sum()) < n_leading < len(order)  # the answer is about all leading parts
-    all_leading = np.ones((has_more, len(order)), dtype=bool)
+    all_leading = np.ones((int(has_more), len(order)), dtype=bool)
     all_leading[:, order[:n_leading]] = False
     rows = torch.from_numpy(np.concatenate([kept, all_leading]))
     found = removal.probabilities(removal(rows).double()).tolist()

@@ -58,7 +58,7 @@ def check_of_regions(removal: RegionRemoval, result: ImageAttribution, seed: int
     kept = kept_in_check(order, n_leading, seed % 2**63, by_bits)
     n_removed, n_random = int((~kept[1]).sum()), len(kept) - 3
     has_more = n_removed < n_leading < n_regions  # the answer is about all leading regions
-    all_leading = np.ones((has_more, n_regions), dtype=bool)
+    all_leading = np.ones((int(has_more), n_regions), dtype=bool)
     all_leading[:, order[:n_leading]] = False
     alone = ~np.eye(n_regions, dtype=bool)[: n_regions if 1 < n_regions <= _N_ALONE else 0]
     rows = torch.from_numpy(np.concatenate([kept, alone, all_leading]))

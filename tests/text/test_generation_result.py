@@ -251,7 +251,8 @@ def test_parts_with_the_fewest_bits_that_raise_the_probability_are_named(explain
     # One part leads, and the others hardly matter alone; that with the fewest bits as below, or it was not removed.
     parts = [replace(part, effect=None, effect_alone=0.02) for part in result.parts]
     parts[others[0]] = replace(parts[others[0]], effect=2.0, effect_alone=2.0)
-    for effect, is_against in ((None, True), (-0.5, True), (0.048, False)):
+    # Of parts that were removed the list says it.
+    for effect, is_against in ((None, True), (-0.5, False), (0.048, False)):
         parts[least] = replace(parts[least], effect_alone=effect)
         for without, is_told in ((0.294, True), (0.1, False)):
             one = replace(result, probability=0.023, parts=tuple(parts), check=replace(check, without_least=without))
@@ -275,7 +276,7 @@ def test_a_choice_between_responses_of_different_lengths_is_told_as_wholes(expla
     assert said in result.sentences[0] and f"of {n_tokens[0]} and {n_tokens[1]} tokens," in result.sentences[0]
     checked = explainer.explain(PROMPT, "a bad film", contrast="good", check=True, **QUICK)
     kept = torch.ones(1, len(checked.parts), dtype=torch.bool)
-    kept[0, (-checked.scores).argsort()[: checked.check.n_parts].tolist()] = False
+    kept[0, (-checked.scores).argsort()[: len(checked.leading)].tolist()] = False
     totals = [float(removal(kept)) * n for removal, n in zip(removals, n_tokens, strict=True)]
     without = 1 / (1 + math.exp(totals[1] - totals[0]))
     assert checked.check.whole_without_leading == pytest.approx(without, abs=1e-5)

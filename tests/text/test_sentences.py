@@ -65,7 +65,7 @@ def test_what_is_said_where_no_word_has_many_bits(changes, said, hardly):
     # So few bits have no percentages.
     assert result.to_dict()["words"][0]["share"] is None
     assert "No word has many bits above the floor (1.00 per token), so there are no percentages." in str(result)
-    assert "2.00 bits" in str(result) and "3.00 bits" not in str(result)
+    assert "2.00 bits" in str(result) and "3.00 bits" in str(result)
     assert said is None or (said in str(result) and said in token_page([result]))
     if said is None:
         assert remark(result) == "" and "hardly anything" not in str(result)
@@ -276,10 +276,10 @@ def test_one_meaning_of_leading_beside_a_check(film_explainer):
     # Where there is one other set, it is named once.
     two = replace(every, check=DeletionCheck(1, 0.9, 0.2, 0.9, 0.9, 1))
     assert "Without the other word, which leads, too, the probability of positive is 90.0%." in str(two)
-    long = film_explainer.explain("A dull film about a man and a plot. " * 6, check=True)
+    long = film_explainer.explain("A dull film about a man and a plot. " * 8, check=True)
     said = str(long)
     n_others = sum(not row.is_punctuation for of in ranked_words(long) for row in of if not row.alone)
-    assert f"The text is long, so {n_others} words and 6 punctuation marks were not deleted one by one." in said
+    assert f"The text is long, so {n_others} words and 8 punctuation marks were not deleted one by one." in said
     short = film_explainer.explain("A dull film about a man.", check=True)
     assert "deleted one by one" not in str(short) and short.check.decision in short.sentences[0]
 
@@ -328,7 +328,7 @@ def test_a_text_that_lowers_an_improbable_class_is_said_to():
 
 
 def test_the_leading_word_of_a_long_text_is_uncertain_by_neutral_statistics(film_explainer):
-    long = film_explainer.explain("A dull film about a man and a plot. " * 6)
+    long = film_explainer.explain("A dull film about a man and a plot. " * 8)
     said = "The text is long, and the statistics are those of neutral texts"
     neutral = replace(long, statistics="neutral texts of 2,000 positions")
     alone = replace(neutral, tokens=neutral.tokens[:5], effects=(), without=())
