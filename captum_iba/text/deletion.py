@@ -19,8 +19,14 @@ from captum_iba.text.encoding import EncodedText
 from captum_iba.text.heads import TARGET_ROW, ValueHead, with_row
 from captum_iba.text.result import DeletionCheck, TextAttribution
 from captum_iba.visualization.mask_sentences import is_much_lower
-from captum_iba.visualization.words import ALL_DELETED_ALONE, is_punctuation, ranked_words, ranking, strongest_alone
-from captum_iba.visualization.words import n_leading as count_leading
+from captum_iba.visualization.words import (
+    ALL_DELETED_ALONE,
+    count_leading,
+    is_punctuation,
+    ranked_words,
+    ranking,
+    strongest_alone,
+)
 
 N_RANDOM = 10
 """Number of draws of random words in a check by deletion; where there are at most so many sets, each is taken once."""

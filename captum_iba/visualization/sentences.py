@@ -20,7 +20,7 @@ from captum_iba.visualization.mask_sentences import (
     remark,
     through_the_mask,
 )
-from captum_iba.visualization.pieces import NEUTRAL_TEXTS, capitalized, enumerated, format_number, visible
+from captum_iba.visualization.pieces import NEUTRAL_TEXTS, capitalized, enumerated, format_number, quantity, visible
 from captum_iba.visualization.word_sentences import (
     check_notes,
     has_other_order,
@@ -51,6 +51,11 @@ def notes(attribution: DrawableBits) -> list[str]:
     :func:`~captum_iba.visualization.word_sentences.answer`.
     """
     sentences = [unknown] if (unknown := _unknown(attribution)) else []
+    measured = [effect for effect in attribution.effects if effect is not None]
+    if measured and not ranked_words(attribution)[0] and not needs_hardly_anything(attribution):
+        sentences.append(
+            f"No word leads: no deletion lowers {quantity(attribution.measured)} by more than next to nothing."
+        )
     sentences += check_notes(attribution)
     if len(attribution.repeated_shares) and attribution.words:
         some_tied = any(row.tied for row in ranked_words(attribution)[0])

@@ -186,7 +186,7 @@ def ranked_words(attribution: DrawableBits) -> tuple[list[RankedWord], list[Rank
         rows[i].shown_effect != "" or bool((repeated[:, i] > repeated[:, j]).all()) for i, j in pairwise(order)
     ]
     rows = [rows[i]._replace(tied=not all(same_order[max(0, rank - 1) : rank + 1])) for rank, i in enumerate(order)]
-    count = n_leading(attribution, order)
+    count = count_leading(attribution, order)
     if not has_percentages(attribution):
         rows = [row._replace(in_percent=False) for row in rows]
     if has_hardly_any_bits(attribution):
@@ -200,7 +200,7 @@ def ranked_words(attribution: DrawableBits) -> tuple[list[RankedWord], list[Rank
     return rows[:count], rows[count:]
 
 
-def n_leading(attribution: DrawableBits, order: Sequence[int]) -> int:
+def count_leading(attribution: DrawableBits, order: Sequence[int]) -> int:
     """How many words, the first in :func:`ranking`, hold 80% of the positive effects, or without these of the bits."""
     measured = [effect for effect in attribution.effects if effect is not None]
     held = sorted((effect for effect in measured if effect > NO_EFFECT), reverse=True)

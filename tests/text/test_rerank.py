@@ -14,6 +14,7 @@ from captum_iba.demo import embedded_model_path, embedded_statistics
 from captum_iba.methods import attribute
 from captum_iba.text import TextAttribution, TextExplainer
 from captum_iba.visualization import terminal_text, token_map, token_page
+from captum_iba.visualization.mask_sentences import needs_hardly_anything
 from captum_iba.visualization.words import ranked_words
 
 from .conftest import built
@@ -77,6 +78,8 @@ def test_leading_words_hold_most_of_the_positive_effects(explainer):
     assert [row.word for row in rest] == ["the", "good", "was"]
     none = dataclasses.replace(result, effects=(-0.3, -2.0, -1.0, 0.0, -0.1), without=(0.5,) * 5)
     assert ranked_words(none)[0] == []
+    sure = dataclasses.replace(none, closed_probability=0.0, masked_probability=none.target_probability)
+    assert ("No word leads: no deletion lowers" in str(sure)) is not needs_hardly_anything(sure)
 
 
 def test_a_word_that_a_synonym_covers_leads(film_explainer):
