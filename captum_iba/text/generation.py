@@ -6,6 +6,7 @@ every block. So a closed token is erased, as by deletion, and only its place rem
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -54,6 +55,7 @@ GENERATION = BottleneckSettings(
 GREEDY = {"max_new_tokens": 25, "do_sample": False, "num_beams": 1, "temperature": None, "top_p": None}
 """Default arguments of ``generate``: the most probable token at each step, as in Captum's ``LLMAttribution``."""
 _GENERATION_ARGUMENTS = (*GREEDY, "min_new_tokens", "max_length", "top_k", "repetition_penalty")
+_ARGUMENTS = ("response", "responses", "span", "contrast", "granularity", "per_token", "rerank", "check", "gen_args")
 
 _TINY = torch.finfo(torch.float32).tiny
 
@@ -398,6 +400,10 @@ def generation_settings(preset: BottleneckSettings, overrides: Mapping[str, Any]
         )
     if for_generation := [name for name in overrides if name in _GENERATION_ARGUMENTS]:
         raise TypeError(f"{for_generation[0]!r} is an argument of generation; pass it in gen_args")
+    for name in overrides:
+        close = difflib.get_close_matches(name, (*BottleneckSettings.__dataclass_fields__, *_ARGUMENTS), n=1)
+        if close and close[0] != name:
+            raise TypeError(f"{name!r} is no argument; did you mean {close[0]}?")
     known: SettingsOverrides = overrides  # type: ignore[assignment]
     settings = resolve_settings(preset, **known)
     if settings.n_samples or settings.granularity != "token":

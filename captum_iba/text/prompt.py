@@ -84,6 +84,8 @@ def read_prompt(inp: Any, tokenizer: Any, granularity: str | Sequence[tuple[int,
             raise ValueError(
                 "the prompt has a system message alone, and those have no mask; expected a message of a user, too"
             )
+        if not getattr(tokenizer, "chat_template", None):
+            raise ValueError("prompt has chat messages, and the tokenizer has no chat template; expected a string")
         text = tokenizer.apply_chat_template(inp, tokenize=False, add_generation_prompt=True)
         prompt = _divide(_Tokens.of(tokenizer, text), _contents(tokenizer, text, inp), granularity, tokenizer)
         prompt = replace(prompt, before_response=_space_before_response(tokenizer, text, inp))

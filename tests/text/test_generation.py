@@ -225,7 +225,7 @@ def test_bad_input(attribution, wordpiece, bert):
             attribution.attribute(*arguments, **QUICK)
     with pytest.raises(ValueError, match="settings have n_samples=1"):
         attribution.attribute(PROMPT, RESPONSE, n_samples=1)
-    with pytest.raises(TypeError, match="'steps' is not a setting"):
+    with pytest.raises(TypeError, match="'steps' is no argument; did you mean n_steps"):
         attribution.attribute(PROMPT, RESPONSE, steps=1)
     with pytest.raises(ValueError, match="gen_args is given, and target, too"):
         attribution.attribute(PROMPT, RESPONSE, gen_args={})

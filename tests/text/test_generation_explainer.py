@@ -184,7 +184,7 @@ def test_bad_input(explainer, wordpiece, bert):
         ({"prompt": ["a film", "a plot"]}, TypeError, r"one per call \(explain_prompts takes several\)"),
         ({"prompt": "film " * 80}, ValueError, "expected at most 64, the model's positions"),
         ({"check": 1}, ValueError, "check is 1, expected True or False"),
-        ({"steps": 1}, TypeError, "'steps' is not a setting"),
+        ({"steps": 1}, TypeError, "'steps' is no argument; did you mean n_steps"),
     ]
     for changes, kind, message in cases:
         with pytest.raises(kind, match=message):
@@ -517,3 +517,12 @@ def test_arguments_of_generation_and_messages_without_a_role_are_named(explainer
         explainer.explain(PROMPT, max_new_tokens=3)
     with pytest.raises(TypeError, match="the role of message 0 is None, expected a string such as 'user'"):
         explainer.explain([{"content": "the film"}], RESPONSE)
+
+
+def test_a_misspelled_argument_and_messages_without_a_template(explainer):
+    with pytest.raises(TypeError, match=r"'contrst' is no argument; did you mean contrast\?"):
+        explainer.explain(PROMPT, RESPONSE, contrst="good")
+    with pytest.raises(TypeError, match=r"'n_step' is no argument; did you mean n_steps\?"):
+        explainer.explain(PROMPT, RESPONSE, n_step=2)
+    with pytest.raises(ValueError, match="the tokenizer has no chat template; expected a string"):
+        explainer.explain([{"role": "user", "content": PROMPT}], RESPONSE, **QUICK)
