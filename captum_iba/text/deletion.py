@@ -166,8 +166,8 @@ def check_by_deletion(
 ) -> DeletionCheck | None:
     """Probabilities of the target without the leading, the least, and as many other words at random.
 
-    The leading ones are those that a reader is shown, with 80% of the bits, at most half of all; where the model needs
-    hardly anything, one in nine. The first eight of them, or all words of a text of up to 60, are also deleted alone.
+    Of the leading ones at most half of all words are compared with others, and all together are deleted, too; where
+    none leads, one word in nine. The first eight of them, or all words of a text of up to 60, are also deleted alone.
     What is explained itself, a word or an answer, is never deleted: without it there is no target. None where nothing
     else is left.
     """
@@ -184,28 +184,36 @@ def check_by_deletion(
         return None
     others = np.flatnonzero(~own)
     marks = np.array([is_punctuation(word.word) for word in attribution.words])[others]
-    of_others = kept_in_check(np.searchsorted(others, order[~own[order]]), n_leading, seed, marks=marks)
-    kept = np.ones((len(of_others), len(own)), dtype=bool)
-    kept[:, others] = of_others
+    order = order[~own[order]]
+    ordered = np.searchsorted(others, order)
+    compared = kept_in_check(ordered, n_leading, seed, marks=marks)
+    all_leading = kept_without_leading(compared, ordered, n_leading)
+    n_compared, n_all = len(compared), len(all_leading)
+    kept = np.ones((n_compared + n_all, len(own)), dtype=bool)
+    kept[:, others] = np.concatenate([compared, all_leading])
     numbers = [set(np.flatnonzero(words).tolist()) for words in kept]
     n_alone = len(others) if 1 < len(others) <= ALL_DELETED_ALONE else min(n_leading, _N_ALONE) * (n_leading > 1)
     n_deleted, decision = int((~kept[1]).sum()), ""
-    tried = order[~own[order]][:n_alone]
-    numbers += [numbers[0] - {number} for number in tried.tolist()]
-    has_more = n_deleted < n_leading < len(others)  # the answer is about all leading words
-    numbers += [numbers[0] - set(order[~own[order]][:n_leading].tolist())] * int(has_more)
+    numbers += [numbers[0] - {number} for number in order[:n_alone].tolist()]
     probabilities = probabilities_without(classifier, encoded, numbers, batch_size)
-    whole, without_leading, without_least, *further = probabilities[:, column].tolist()
-    all_leading = further.pop() if has_more else None
-    n_random = len(kept) - 3
-    random, alone = float(np.mean(further[:n_random])), tuple(further[n_random:])
+    found = probabilities[:, column].tolist()
+    whole, without_leading, without_least, *at_random = found[:n_compared]
+    without_all, alone = found[n_compared] if n_all else None, tuple(found[n_compared + n_all :])
     if n_leading == n_deleted == 1 < len(others):
         alone = alone or (without_leading,)
     if classifier.head.has_classes and not classifier.multi_label:
-        decision = classifier.labels[int(probabilities[-1 if has_more else 1].argmax())]
-    lowest = min(further[:n_random])
+        decision = classifier.labels[int(probabilities[n_compared if n_all else 1].argmax())]
     return DeletionCheck(
-        n_deleted, whole, without_leading, without_least, random, n_random, alone, decision, lowest, all_leading
+        n_deleted,
+        whole,
+        without_leading,
+        without_least,
+        float(np.mean(at_random)),
+        len(at_random),
+        alone,
+        decision,
+        min(at_random),
+        without_all,
     )
 
 
@@ -247,6 +255,15 @@ def kept_in_check(
     for row, words in zip(kept, deleted, strict=True):
         row[words] = False
     return kept
+
+
+def kept_without_leading(
+    kept: npt.NDArray[np.bool_], order: npt.NDArray[np.intp], n_leading: int
+) -> npt.NDArray[np.bool_]:
+    """The words that stay without all leading ones, (1, W), where :func:`kept_in_check` deletes fewer; else (0, W)."""
+    rows = np.ones((int((~kept[1]).sum() < n_leading < len(order)), len(order)), dtype=bool)
+    rows[:, order[:n_leading]] = False
+    return rows
 
 
 def _padding_token_only(classifier: Classifier, encoded: EncodedText) -> EncodedText:

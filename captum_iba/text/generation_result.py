@@ -13,7 +13,15 @@ import numpy as np
 import numpy.typing as npt
 
 from captum_iba._files import write_text
-from captum_iba._ranking import estimated_effects, importance_of, leading_of, order_of, shares_above
+from captum_iba._ranking import (
+    TOLERANCE,
+    estimated_effects,
+    importance_of,
+    leading_of,
+    order_of,
+    relation_of,
+    shares_above,
+)
 from captum_iba.attr.optimizer import AT_FLOOR
 from captum_iba.text.json_result import JsonResult
 from captum_iba.visualization.pieces import COVERED, format_number, format_probability
@@ -24,11 +32,7 @@ from captum_iba.visualization.terminal import printable
 
 _CUT_OFF = "The response was cut off: it reached the largest number of new tokens."
 _FORMAT = "captum-iba generation/3"  # 2 had no numbers of the contrast
-TOLERANCE = 0.05
-"""Nats by which the removal of a part may change the log-probability, or the log-odds, and count as no change."""
-
-SPEAKS_AGAINST, DEPENDS = "speaks against it", "depends on the other parts"
-WITHOUT_OTHERS = "needed only without the other parts"
+SPEAKS_AGAINST = "speaks against it"
 
 # Nats that a part which only the check removed needs for a line, where the others on the list have less.
 _NOTICEABLE = 0.1
@@ -37,9 +41,9 @@ _NOTICEABLE = 0.1
 def label_of(alone: float, after: float | None = None) -> str:
     """What the removal of a part says of it: it speaks against the response, depends on the other parts, or neither.
 
-    It speaks against the response if its removal raises the log-probability by more than :data:`TOLERANCE`, on average
-    where it was removed both ways, and neither removal lowers it by more than that. It depends on the other parts if
-    one removal lowers it by more than that, and the other raises it by more. It is needed only without the other parts
+    It speaks against the response if its removal raises the log-probability by more than 0.05 nats, on average where
+    it was removed both ways, and neither removal lowers it by more than that. It depends on the other parts if one
+    removal lowers it by more than that, and the other raises it by more. It is needed only without the other parts
     if its removal alone does not lower it by more than that, and the removal after the others does.
 
     Args:
@@ -47,7 +51,7 @@ def label_of(alone: float, after: float | None = None) -> str:
         after (float, optional): The same without the part, after the other measured parts. Default: None, not measured.
 
     Returns:
-        str: :data:`SPEAKS_AGAINST`, :data:`DEPENDS`, :data:`WITHOUT_OTHERS`, or "".
+        str: "speaks against it", what :func:`captum_iba._ranking.relation_of` says, or "".
 
     Examples::
 
@@ -56,9 +60,7 @@ def label_of(alone: float, after: float | None = None) -> str:
     """
     both = (alone,) if after is None else (alone, after)
     if max(both) > TOLERANCE:
-        if min(both) < -TOLERANCE:
-            return DEPENDS
-        return WITHOUT_OTHERS if alone <= TOLERANCE else ""
+        return "" if after is None else relation_of(alone, after, "parts")
     return SPEAKS_AGAINST if sum(both) / len(both) < -TOLERANCE else ""
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from captum_iba.attr._model.guard import ModuleGuard
 from captum_iba.metrics.prompt_removal import removal_effects
-from captum_iba.text.deletion import kept_in_check
+from captum_iba.text.deletion import kept_in_check, kept_without_leading
 from captum_iba.text.generation_result import GenerationAttribution, PromptCheck
 from captum_iba.text.prompt import Prompt
 from captum_iba.text.prompt_model import (
@@ -222,16 +222,14 @@ def check_by_removal(removal: Removal, result: GenerationAttribution) -> PromptC
     by_bits = np.lexsort((-result.bits, -result.shares))
     order, n_leading = (-result.scores).argsort(), len(result.leading)
     kept = kept_in_check(order, n_leading, 0, by_bits)
-    has_more = int((~kept[1]).sum()) < n_leading < len(order)  # the answer is about all leading parts
-    all_leading = np.ones((int(has_more), len(order)), dtype=bool)
-    all_leading[:, order[:n_leading]] = False
+    all_leading = kept_without_leading(kept, order, n_leading)
     rows = torch.from_numpy(np.concatenate([kept, all_leading]))
     found = removal.probabilities(removal(rows).double()).tolist()
-    without_all = found.pop() if has_more else None
+    without_all = found.pop() if len(all_leading) else None
     whole, without_leading, without_least, *others = found
     of_wholes = None
     if isinstance(removal, ChoiceRemoval):
-        of_wholes = float(removal.of_wholes(rows[-1:] if has_more else rows[1:2]))
+        of_wholes = float(removal.of_wholes(rows[-1:] if len(all_leading) else rows[1:2]))
     return PromptCheck(
         n_parts=int((~kept[1]).sum()),
         probability=whole,

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
+from captum_iba._ranking import relation_of
 from captum_iba.visualization.drawable import DrawableBits
 from captum_iba.visualization.mask_sentences import has_hardly_any_bits, has_percentages, needs_hardly_anything
 from captum_iba.visualization.pieces import COVERED, NEUTRAL_TEXTS, format_probability, has_characters, visible
@@ -18,9 +19,7 @@ ALL_DELETED_ALONE = 60
 """Number of words of a text up to which a check deletes every one alone."""
 _SHOWN_AS_ZERO = 0.0005
 _MANY = 0.05  # of the bits above the floor
-_NO_CHANGE = 0.05  # nats
-NO_EFFECT = 0.03
-"""Effect of a word, in nats, that is none."""
+_LEAST_LEADING = 0.03  # nats, of a word that leads
 _NEARLY_TIED, _WITH_NEUTRAL_STATISTICS = 0.8, 0.6
 
 
@@ -63,10 +62,8 @@ class RankedWord(NamedTuple):
         if math.isnan(self.effect) or self.measure != "probability" or not all(0 < p < 1 for p in probabilities):
             return ""
         without, whole = (math.log(p / (1 - p)) for p in probabilities)
-        alone, after = whole - without, 2 * self.effect - (whole - without)
-        if min(alone, after) < -_NO_CHANGE and max(alone, after) > _NO_CHANGE:
-            return "depends on the other words"
-        return "needed only without the other words" if alone <= _NO_CHANGE < after else ""
+        alone = whole - without
+        return relation_of(alone, 2 * self.effect - alone, "words")
 
     @property
     def alone(self) -> str:
@@ -203,7 +200,7 @@ def ranked_words(attribution: DrawableBits) -> tuple[list[RankedWord], list[Rank
 def count_leading(attribution: DrawableBits, order: Sequence[int]) -> int:
     """How many words, the first in :func:`ranking`, hold 80% of the positive effects, or without these of the bits."""
     measured = [effect for effect in attribution.effects if effect is not None]
-    held = sorted((effect for effect in measured if effect > NO_EFFECT), reverse=True)
+    held = sorted((effect for effect in measured if effect > _LEAST_LEADING), reverse=True)
     if not measured:
         held = [share for i in order if (share := float(attribution.word_shares[i])) > 0]
     before = accumulate(held, initial=0.0)
