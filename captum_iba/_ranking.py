@@ -10,8 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 Numbers = npt.NDArray[np.float64]
-TOLERANCE = 0.05
-"""Nats by which the removal of a part may change a log-probability, or log-odds, and count as no change."""
 
 
 def shares_above(bits: Numbers, floors: Numbers, tolerance: float) -> Numbers:
@@ -84,24 +82,6 @@ def order_of(
     """
     harms = [effect is not None and effect <= 0 for effect in effects]
     return np.lexsort((-bits, -shares, -importance, np.array(harms, dtype=bool)))
-
-
-def relation_of(alone: float, after: float, parts: str) -> str:
-    """What two removals of a part say of it and the other measured ones, where they disagree; else empty.
-
-    Args:
-        alone (float): Decrease without the part alone, in nats.
-        after (float): Decrease without it after the other measured parts.
-        parts (str): What the parts are: "words".
-
-    Examples::
-
-        >>> relation_of(-1.1, 0.4, "words"), relation_of(0.0, 2.0, "words"), relation_of(0.5, 0.0, "words")
-        ('depends on the other words', 'needed only without the other words', '')
-    """
-    if min(alone, after) < -TOLERANCE and max(alone, after) > TOLERANCE:
-        return f"depends on the other {parts}"
-    return f"needed only without the other {parts}" if alone <= TOLERANCE < after else ""
 
 
 def leading_of(order: npt.NDArray[np.intp], importance: Numbers, covered: float) -> list[int]:

@@ -14,17 +14,15 @@ import numpy.typing as npt
 
 from captum_iba._files import write_text
 from captum_iba._ranking import (
-    TOLERANCE,
     estimated_effects,
     importance_of,
     leading_of,
     order_of,
-    relation_of,
     shares_above,
 )
 from captum_iba.attr.optimizer import AT_FLOOR
 from captum_iba.text.json_result import JsonResult
-from captum_iba.visualization.pieces import COVERED, format_number, format_probability
+from captum_iba.visualization.pieces import COVERED, TOLERANCE, format_number, format_probability, relation_of
 from captum_iba.visualization.pieces import visible as with_symbols
 from captum_iba.visualization.prompt_sentences import answer, legend, prompt_notes
 from captum_iba.visualization.sentences import NO_EFFECT
@@ -51,7 +49,7 @@ def label_of(alone: float, after: float | None = None) -> str:
         after (float, optional): The same without the part, after the other measured parts. Default: None, not measured.
 
     Returns:
-        str: "speaks against it", what :func:`captum_iba._ranking.relation_of` says, or "".
+        str: "speaks against it", what :func:`captum_iba.visualization.pieces.relation_of` says, or "".
 
     Examples::
 

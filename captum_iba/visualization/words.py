@@ -10,10 +10,16 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
-from captum_iba._ranking import relation_of
 from captum_iba.visualization.drawable import DrawableBits
 from captum_iba.visualization.mask_sentences import has_hardly_any_bits, has_percentages, needs_hardly_anything
-from captum_iba.visualization.pieces import COVERED, NEUTRAL_TEXTS, format_probability, has_characters, visible
+from captum_iba.visualization.pieces import (
+    COVERED,
+    NEUTRAL_TEXTS,
+    format_probability,
+    has_characters,
+    relation_of,
+    visible,
+)
 
 ALL_DELETED_ALONE = 60
 """Number of words of a text up to which a check deletes every one alone."""
