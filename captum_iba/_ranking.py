@@ -31,19 +31,20 @@ def importance_of(shares: Numbers, effects: Sequence[float | None]) -> Numbers:
     """What lists and colors show of each part, (P,), from 0 to 1.
 
     Of parts whose removal was measured it is the effect, relative to the largest, and 0 where it is not positive. The
-    others come after them, by their shares; without any effect all go by these.
+    others come after them, by their shares; without any effect, also where none is listed, all go by these.
 
     Examples::
 
         >>> importance_of(np.array([0.4, 0.4, 0.2]), [0.2, 0.8, None])
         array([0.25 , 1.   , 0.125])
     """
-    importance, values = np.zeros(len(shares)), np.array([math.nan if effect is None else effect for effect in effects])
+    importance, values = np.zeros(len(shares)), np.full(len(shares), math.nan)
+    values[: len(effects)] = [math.nan if effect is None else effect for effect in effects]
     measured, helps = np.isfinite(values), values > 0
     if helps.any():
         importance[helps] = values[helps] / values[helps].max()
-        least, of_least = importance[helps].min(), shares[measured].min()
-        importance[~measured] = least * np.minimum(1.0, shares[~measured] / of_least) if of_least > 0 else 0.0
+        least, of_least = importance[helps].min(), shares[measured & (shares > 0)].min(initial=math.inf)
+        importance[~measured] = least * np.minimum(1.0, shares[~measured] / of_least)
     elif not measured.any() and len(shares) and shares.max() > 0:
         importance = shares / shares.max()
     return importance

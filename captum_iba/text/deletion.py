@@ -140,7 +140,7 @@ def checked(
     found = replace(attribution, check=check_by_deletion(classifier, encoded, attribution, batch_size))
     if found.check is None or not count:
         return found
-    rows = [row for of in ranked_words(found) for row in of if row.alone and not row.shown_effect]
+    rows = [row for of in ranked_words(found) for row in of if row.is_deleted and not row.is_measured]
     strongest = strongest_alone(found)
     missed = [row.number for row in rows if is_much_lower(found.check.probability, row.without, strongest)]
     if not missed:

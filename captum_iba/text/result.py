@@ -18,6 +18,7 @@ import numpy.typing as npt
 import torch
 
 from captum_iba._checks import kind_of
+from captum_iba._ranking import importance_of
 from captum_iba.attr.optimizer import AT_FLOOR
 from captum_iba.text.encoding import join_words, scores_per_word
 from captum_iba.text.json_result import JsonResult, json_number, json_safe
@@ -25,17 +26,14 @@ from captum_iba.text.target import TextTarget
 from captum_iba.visualization.mask_sentences import remark
 from captum_iba.visualization.pieces import format_probability, has_characters
 from captum_iba.visualization.sentences import effect_note, findings, notes, percentage_note, preset_note
-from captum_iba.visualization.terminal import printable
+from captum_iba.visualization.terminal import printable, word_lines
 from captum_iba.visualization.word_sentences import answer, verdict
-from captum_iba.visualization.words import counted, ranked_words, ranking, word_records
+from captum_iba.visualization.words import ranked_words, ranking, word_records
 
 if TYPE_CHECKING:
     from captum.attr._utils.visualization import VisualizationDataRecord
 
 _FORMAT = "captum_iba.TextAttribution/3"
-_PRINTED_WORDS = 20
-_PRINTED_WITHOUT_LEADING = 5
-_BAR_WIDTH = 24
 _REPR_WIDTH = 60
 
 
@@ -286,6 +284,15 @@ class TextAttribution(JsonResult):
         """
         return self._shares(self.word_bits)
 
+    @property
+    def importance(self) -> npt.NDArray[np.float64]:
+        """What pages and terminals color, and draw as bars, of each word, from 0 to 1, (W,).
+
+        Of words whose deletion was measured it is their effect relative to the largest, and 0 where it is not positive.
+        The others come after them, by :attr:`word_shares`. With ``rerank=0`` all go by these.
+        """
+        return importance_of(self.word_shares, self.effects)
+
     def _shares(self, word_bits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         n_tokens = Counter(token.word for token in self.tokens if token.word is not None)
         floors = self.unneeded_bits * np.array([n_tokens[number] for number in range(len(self.words))])
@@ -334,30 +341,12 @@ class TextAttribution(JsonResult):
         lines.append(self.headline())
         lines += filter(None, [self.doubt])
         lines.append(" | ".join(printable(self._as_read(number)) for number in range(1 + (self.pair is not None))))
-        leading, rest = ranked_words(self)
         if sentence := self.open_words:
             lines.append(printable(sentence))
         lines += map(printable, filter(None, [answer(self), remark(self)]))
-        shown = leading[:_PRINTED_WORDS] or [word for word in rest if not word.is_zero][:_PRINTED_WITHOUT_LEADING]
-        shown += [word for word in rest if leading and word.stands_out]
-        widest = max((word.share for word in shown), default=0.0) if leading else 1.0
-        width = max((len(word.shown_effect) for word in shown), default=0)
-        for word in shown:
-            effect = f"{word.shown_effect:>{width}} " if width else ""
-            bar = "█" * round(_BAR_WIDTH * word.share / widest) if widest and leading and word.in_percent else ""
-            spread = "" if math.isnan(word.spread) or not word.in_percent else f" ± {word.spread:5.1%}"
-            tied, share = " ≈" if word.tied else "", f"{word.share:.1%}" if word.in_percent else "–"
-            lines.append(
-                f"{effect}{share:>6}{spread} {word.bits:10,.2f} bits  {bar:<{_BAR_WIDTH}}  "
-                f"{printable(word.word)} ({word.place}){tied}{f', {alone}' if (alone := word.alone) else ''}"
-                f"{', does not lead' * (bool(leading) and word in rest)}"
-            )
-        not_shown = [[word for word in words if word not in shown] for words in (leading, rest)]
-        for words, which in zip(not_shown, ("leading", "other"), strict=True):
-            if words:
-                share = f"{math.fsum(word.share for word in words):.1%}" if words[0].in_percent else "–"
-                lines.append(f"{' ' * (width + 1 if width else 0)}{share:>6} in {counted(words, which)}")
-        lines += filter(None, [effect_note(self), percentage_note(self), *map(printable, notes(self))])
+        lines += word_lines(*ranked_words(self))
+        lines += map(printable, filter(None, [effect_note(self), percentage_note(self)]))
+        lines += map(printable, notes(self))
         lines.append(
             f"{self.layer_label} · {preset_note(self)}, statistics of {self.statistics} · {self.total_bits:,.2f} bits"
         )

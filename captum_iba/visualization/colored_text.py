@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from captum_iba.visualization.color import Scale, color_class
 from captum_iba.visualization.drawable import Drawable, is_scores
 from captum_iba.visualization.mask_sentences import needs_hardly_anything, remark
-from captum_iba.visualization.pieces import Part, format_number, parts, scale_of
-from captum_iba.visualization.words import ranked_words
+from captum_iba.visualization.pieces import Part, format_number, format_probability, parts, scale_of
+from captum_iba.visualization.words import RankedWord, ranked_words
 
 _LEADING = 3
 
@@ -23,7 +24,8 @@ class TokenMap:
     is_bits: bool
     hardly_anything: bool = False
     remark: str = ""
-    leading: frozenset[int] = frozenset()
+    rows: Mapping[int | None, RankedWord] = field(default_factory=dict)
+    leading: frozenset[int | None] = frozenset()
 
     def color(self, part: Part) -> str:
         """Class of the style sheet that colors a part."""
@@ -35,8 +37,13 @@ class TokenMap:
         return self.scale.level(0.0 if self.hardly_anything and math.isfinite(part.depth) else part.depth)
 
     def label(self, part: Part) -> str:
-        """Number of a part with its unit; "n/a" where it is NaN or infinite."""
-        return f"{format_number(part.value)} bits" if self.is_bits else format_number(part.value, "score")
+        """Number of a part with its unit, "n/a" where it is NaN or infinite; and the probability without a word."""
+        if not self.is_bits:
+            return format_number(part.value, "score")
+        row, bits = self.rows.get(part.word), f"{format_number(part.value)} bits"
+        if row is None or not row.is_deleted:
+            return bits
+        return f"{row.measure} without it {format_probability(row.without)}, {bits}"
 
     def leads(self, part: Part) -> bool:
         """Whether a part is a word that leads by its removal, which pages underline."""
@@ -61,9 +68,28 @@ class TokenMap:
 
 
 def token_parts(attribution: Drawable, scale: Scale | None = None) -> TokenMap:
-    """The parts of an attribution on a scale, by default its own."""
-    drawn, scale = tuple(parts(attribution)), scale or scale_of(attribution)
+    """The parts of an attribution on a scale, by default its own.
+
+    Words whose deletion was measured are colored by that, and the others after them, unless a scale of bits is given.
+    """
+    drawn = tuple(parts(attribution))
     if is_scores(attribution):
-        return TokenMap(drawn, scale, False)
-    leading = frozenset(row.number for row in ranked_words(attribution)[0] if row.shown_effect)
-    return TokenMap(drawn, scale, True, needs_hardly_anything(attribution), remark(attribution), leading)
+        return TokenMap(drawn, scale or scale_of(attribution), False)
+    leading, rest = ranked_words(attribution)
+    if scale is None and any(row.is_measured for row in (*leading, *rest)):
+        scale, importance = Scale(1.0, unit="effect of deletion"), attribution.importance
+        drawn = tuple(
+            part._replace(depth=0.0 if part.word is None else float(importance[part.word]))
+            if math.isfinite(part.depth)
+            else part
+            for part in drawn
+        )
+    return TokenMap(
+        drawn,
+        scale or scale_of(attribution),
+        True,
+        needs_hardly_anything(attribution),
+        remark(attribution),
+        {row.number: row for row in (*leading, *rest)},
+        frozenset(row.number for row in leading if row.is_measured),
+    )

@@ -49,6 +49,18 @@ _NOTES = {
     "other_order": "other order alone",
     "unexplained": "unexplained",
 }
+_ONLY_TOGETHER, _SAYS_NOTHING = "only together", "–"
+_MEANINGS = {
+    _ONLY_TOGETHER: "The probability falls without all leading words, and without none of them alone.",
+    _SAYS_NOTHING: "The check says nothing: the class has little probability, no word leads, or the words that are "
+    "deleted for comparison lead, too.",
+    "mask removed too much": "The bits may be too few, and are not shown as percentages.",
+    "hidden evidence": "A word that does not lead matters when it is deleted alone.",
+    "other order alone": "Another leading word than the first lowers the probability most when it is deleted alone.",
+    "unexplained": "Average activations give the class about as much as the text, or the bits keep next to nothing of "
+    "what the text adds.",
+}
+"""What the marks of a table say, beside those of the check."""
 _LONG = 60  # words of a text that a table folds
 Labels = Sequence[str] | Mapping[int, str]
 """Names of classes by their number."""
@@ -234,10 +246,21 @@ def token_page(
         missed_labels=missed_labels(attributions, gold_labels, labels),
         possible_verdicts=VERDICTS,
         has_effects=any(item.effects for item in attributions),
+        relations={row.relation for text in texts for row in (*text["leading"], *text["rest"])} - {""},
         has_check=any(item.check is not None for item in attributions),
         sorting=sorting() if len(texts) > 1 and methods is None else None,
+        marks=_marks(texts) if len(texts) > 1 and methods is None else {},
         **others,
     )
+
+
+def _marks(texts: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """The marks in the table of a page of several texts, and what they mean."""
+    checked = [text for text in texts if text["item"].check is not None]
+    used = {note for text in checked for note in text["notes"]}
+    used |= {_SAYS_NOTHING for text in checked if not text["verdict"]}
+    used |= {_ONLY_TOGETHER for text in checked if text["only_together"]}
+    return {mark: meaning for mark, meaning in _MEANINGS.items() if mark in used}
 
 
 def save_token_page(attributions: Sequence[DrawableBits], path: str | os.PathLike[str], **options: Any) -> Path:

@@ -201,21 +201,23 @@ def missed_labels(
 
 
 def effect_note(attribution: DrawableBits) -> str:
-    """What the numbers are that settle the order of the first words; empty where none was measured."""
+    """What the numbers and bars are where deletion settles the order of the words; empty where none was measured."""
     n_measured = sum(effect is not None for effect in attribution.effects)
     if not n_measured:
         return ""
-    what, unit = "nats: how much its deletion lowers the log-odds", " (1 nat divides the odds by 2.7)"
-    if attribution.explained is not None and attribution.explained.kind == "value":
-        what, unit = "The first number is how much its deletion lowers the closeness", ""
-    which = "All words are in this order."
+    is_value = attribution.explained is not None and attribution.explained.kind == "value"
+    decrease = "the decrease" if is_value else "the decrease in log-odds"
+    which = "All words are measured."
     if n_measured < len(attribution.words):
-        which = f"The {n_measured} words with the most bits above the floor are in this order."
+        which = f"Measured are the {n_measured} words with the most bits above the floor."
         measured = [i for i, effect in enumerate(attribution.effects) if effect is not None]
         least = min(attribution.word_shares[measured])
         if sum(share > least for share in attribution.word_shares) >= n_measured:
-            which = f"{n_measured} words are in this order: those with the most bits, and those that matter alone."
-    return f"{what}{unit}, the mean of deleting the word alone, and after the other measured words. {which}"
+            which = f"{n_measured} words are measured: those with the most bits, and those that matter alone."
+    return (
+        f"Without it: {attribution.measured} when the word alone is deleted. Order and bars: {decrease}, the mean of "
+        f"deleting the word alone, and after the other measured words. {which}"
+    )
 
 
 def percentage_note(attribution: DrawableBits) -> str:

@@ -94,7 +94,7 @@ def verdict(attribution: DrawableBits) -> str:
 
 def only_together(attribution: DrawableBits) -> bool:
     """Whether the probability falls without the leading words, and without none of them alone."""
-    leading = [row for row in ranked_words(attribution)[0] if row.alone]
+    leading = [row for row in ranked_words(attribution)[0] if row.is_deleted]
     falls = verdict(attribution) in VERDICTS[:2]
     all_tried = len(leading) == len(ranked_words(attribution)[0]) > 1
     return falls and all_tried and sum(map(len, _without_effect_alone(attribution))) == len(leading)
@@ -103,7 +103,7 @@ def only_together(attribution: DrawableBits) -> bool:
 def _alone(attribution: DrawableBits) -> str:
     """That no leading word lowers the probability alone, or that another than the first lowers it most."""
     check, every = attribution.check, ranked_words(attribution)[0]
-    leading = [row for row in every if row.alone]
+    leading = [row for row in every if row.is_deleted]
     if len(leading) < 2:  # of one the check has said it
         return ""
     falls = check.without_leading < SAME * check.probability
@@ -142,7 +142,7 @@ def _alone(attribution: DrawableBits) -> str:
 
 def has_other_order(attribution: DrawableBits) -> bool:
     """Whether another leading word than the first lowers the probability most when it is deleted alone."""
-    leading, check = [row for row in ranked_words(attribution)[0] if row.alone], attribution.check
+    leading, check = [row for row in ranked_words(attribution)[0] if row.is_deleted], attribution.check
     if check is None or len(leading) < 2:
         return False
     return bool(min(row.without for row in leading) <= min(MOST * leading[0].without, SAME * check.probability))
@@ -150,7 +150,7 @@ def has_other_order(attribution: DrawableBits) -> bool:
 
 def _without_effect_alone(attribution: DrawableBits) -> tuple[list[RankedWord], list[RankedWord]]:
     """The leading words that raise the probability when they are deleted alone, and those that hardly change it."""
-    leading = [row for row in ranked_words(attribution)[0] if row.alone]
+    leading = [row for row in ranked_words(attribution)[0] if row.is_deleted]
     kept = [row for row in leading if row.without >= SAME * attribution.check.probability]
     raising = [row for row in kept if row.without > attribution.check.probability / SAME]
     return raising, [row for row in kept if row not in raising]
@@ -159,7 +159,7 @@ def _without_effect_alone(attribution: DrawableBits) -> tuple[list[RankedWord], 
 def opposing(attribution: DrawableBits) -> list[RankedWord]:
     """Words without which alone the probability is higher by more than 0.1, the most first, as far as a check tried."""
     check = attribution.check
-    rows = [row for of in ranked_words(attribution) for row in of if row.alone]
+    rows = [row for of in ranked_words(attribution) for row in of if row.is_deleted]
     # A word that speaks for it after the other words is no word against it; the list has both.
     rows = [row for row in rows if not row.effect > 0]
     raising = [row for row in rows if check is not None and row.without > check.probability + LARGE_DROP]
@@ -207,7 +207,7 @@ def _hidden(attribution: DrawableBits) -> list[RankedWord]:
         return []
     leading, others = ranked_words(attribution)
     # The check has said what happens without those that it deletes first.
-    tried = [row for row in (*leading, *others) if row.alone][attribution.check.n_words :]
+    tried = [row for row in (*leading, *others) if row.is_deleted][attribution.check.n_words :]
     probability = attribution.check.probability
     strongest = strongest_alone(attribution)
     hidden = [row for row in tried if row in others and is_much_lower(probability, row.without, strongest)]
@@ -255,7 +255,7 @@ def _not_tried(attribution: DrawableBits) -> str:
     """How many words were not deleted alone, of a text of many words."""
     if len(_deletable(attribution)) <= ALL_DELETED_ALONE:
         return ""
-    others = [row for of in ranked_words(attribution) for row in of if not row.alone]
+    others = [row for of in ranked_words(attribution) for row in of if not row.is_deleted]
     are = "was" if len(others) == 1 else "were"
     return f"The text is long, so {counted(others)} {are} not deleted one by one."
 

@@ -15,7 +15,6 @@ from captum_iba.visualization.mask_sentences import has_hardly_any_bits, has_per
 from captum_iba.visualization.pieces import (
     COVERED,
     NEUTRAL_TEXTS,
-    format_probability,
     has_characters,
     relation_of,
     visible,
@@ -37,7 +36,8 @@ class RankedWord(NamedTuple):
     of the fraction over repeats, NaN without and where it is not shown (:func:`has_neutral_statistics`); ``tied``,
     whether repeats differ in the order of this word and the one before or after it; ``without``, the probability (or
     closeness, as ``measure`` says) without this word alone, NaN if that was not checked; ``in_percent``, whether its
-    fraction is shown: not of next to nothing, and not where the mask removed too much.
+    fraction is shown: not of next to nothing, and not where the mask removed too much; ``importance`` is the length of
+    its bar, from 0 to 1.
     """
 
     word: str
@@ -53,37 +53,33 @@ class RankedWord(NamedTuple):
     number: int = -1
     effect: float = math.nan
     whole: float = math.nan
+    importance: float = 0.0
 
     @property
-    def shown_effect(self) -> str:
-        """The decrease without it, "2.31 nats"; of a closeness without a unit; empty if that was not measured."""
-        if math.isnan(self.effect):
-            return ""
-        return f"{round(self.effect, 2) + 0.0:.2f}{' nats' if self.measure == 'probability' else ''}"
+    def is_measured(self) -> bool:
+        """Whether its place in the order is by its deletion."""
+        return not math.isnan(self.effect)
 
     @property
     def relation(self) -> str:
         """What both removals say of it and the other measured words, where they do not agree; else empty."""
         probabilities = (self.without, self.whole)
-        if math.isnan(self.effect) or self.measure != "probability" or not all(0 < p < 1 for p in probabilities):
+        if not self.is_measured or self.measure != "probability" or not all(0 < p < 1 for p in probabilities):
             return ""
         without, whole = (math.log(p / (1 - p)) for p in probabilities)
         alone = whole - without
         return relation_of(alone, 2 * self.effect - alone, "words")
 
     @property
-    def alone(self) -> str:
-        """The probability without this word alone, for readers; empty if that was not checked."""
-        if math.isnan(self.without):
-            return ""
-        relation = f", {self.relation}" if self.relation else ""
-        return f"{self.measure} without it {format_probability(self.without)}{relation}"
+    def is_deleted(self) -> bool:
+        """Whether it was deleted alone."""
+        return not math.isnan(self.without)
 
     @property
     def stands_out(self) -> bool:
         """Whether it was measured, and its bits or a negative effect stand out: lists show it if it does not lead."""
         has_many_bits = self.in_percent and self.share >= _MANY
-        return bool(self.shown_effect) and (has_many_bits or self.effect <= -1)
+        return self.is_measured and (has_many_bits or self.effect <= -1)
 
     @property
     def is_zero(self) -> bool:
@@ -156,7 +152,7 @@ def ranked_words(attribution: DrawableBits) -> tuple[list[RankedWord], list[Rank
     shares, spread, repeated = attribution.word_shares, attribution.word_spread, attribution.repeated_shares
     if has_neutral_statistics(attribution):
         spread = [math.nan] * len(shares)
-    places = word_places(attribution)
+    places, importance = word_places(attribution), attribution.importance
     about = attribution.explained  # is never deleted
     effects = [math.nan if effect is None else effect for effect in attribution.effects]
     measure = "closeness" if about is not None and about.kind == "value" else "probability"
@@ -179,15 +175,14 @@ def ranked_words(attribution: DrawableBits) -> tuple[list[RankedWord], list[Rank
                 number=i,
                 effect=effects[i] if effects else math.nan,
                 whole=attribution.target_probability,
+                importance=float(importance[i]),
             )
         )
     order = ranking(attribution)
     for i, without in _without_each(attribution, order).items():
         rows[i] = rows[i]._replace(without=without)
     # The order of words whose effect was measured does not depend on repeats.
-    same_order = [
-        rows[i].shown_effect != "" or bool((repeated[:, i] > repeated[:, j]).all()) for i, j in pairwise(order)
-    ]
+    same_order = [rows[i].is_measured or bool((repeated[:, i] > repeated[:, j]).all()) for i, j in pairwise(order)]
     rows = [rows[i]._replace(tied=not all(same_order[max(0, rank - 1) : rank + 1])) for rank, i in enumerate(order)]
     count = count_leading(attribution, order)
     if not has_percentages(attribution):
@@ -229,7 +224,7 @@ def nearly_tied(attribution: DrawableBits) -> list[int]:
 
 def strongest_alone(attribution: DrawableBits) -> float:
     """The lowest probability without a leading word alone; 0 where none leads, or none was deleted alone."""
-    alone = [row.without for row in ranked_words(attribution)[0] if row.alone]
+    alone = [row.without for row in ranked_words(attribution)[0] if row.is_deleted]
     return min(alone, default=0.0)
 
 

@@ -14,6 +14,7 @@ from captum_iba.demo import embedded_model_path, embedded_statistics
 from captum_iba.methods import attribute
 from captum_iba.text import TextAttribution, TextExplainer
 from captum_iba.visualization import terminal_text, token_map, token_page
+from captum_iba.visualization.colored_text import token_parts
 from captum_iba.visualization.mask_sentences import needs_hardly_anything
 from captum_iba.visualization.words import ranked_words
 
@@ -92,18 +93,40 @@ def test_a_word_that_a_synonym_covers_leads(film_explainer):
 
 def test_what_is_shown_of_effects(film_explainer):
     result = film_explainer.explain("Not bad at all.", target="negative")
-    row = str(result).splitlines()[2]
+    head, row = str(result).splitlines()[2:4]
     first = result.ranked[0]
-    effect = result.effects[result.words.index(first)]
-    assert row.startswith(f"{effect:.2f} nats") and f"{first.word} (word " in row
-    said = "nats: how much its deletion lowers the log-odds (1 nat divides the odds by 2.7), the mean of deleting"
-    assert said in str(result) and "All words are in this order." in str(result)
+    without = f"{result.without[result.words.index(first)]:.1%}"
+    assert head.split() == ["without", "it", "of", "the", "bits"]
+    assert row.split()[0] == without and "█" * 24 in row and f"{first.word} (word " in row
+    said = "Order and bars: the decrease in log-odds, the mean of deleting the word alone, and after the other measured"
+    assert said in str(result) and "All words are measured." in str(result)
     for page in (token_map(result), token_page([result])):
-        assert f"<b>{effect:.2f} nats</b>" in page
-    assert said in token_map(result) and "gives their order" in token_page([result])
-    without = film_explainer.explain("Not bad at all.", rerank=0)
-    for page in (str(without), token_map(without), token_page([without])):
-        assert " nats" not in page
+        assert f"<b>{without}</b>" in page and 'style="width:100.0%"' in page
+    assert said in token_map(result) and "order, bars, color" in token_page([result])
+    by_bits = film_explainer.explain("Not bad at all.", rerank=0)
+    for page in (str(by_bits), token_map(by_bits), token_page([by_bits])):
+        assert "without it" not in page and "Order and bars" not in page
+
+
+def test_color_and_bars_follow_the_order(film_explainer):
+    """Colors showed bits, and the list the effects: a pale word came before a dark one."""
+    text = "The plot is thin and the jokes are old, but the two leads are so charming that I did not want it to end."
+    result = film_explainer.explain(text, rerank=3)
+    importance = result.importance[[result.words.index(word) for word in result.ranked]]
+    effects = [effect for effect in result.effects if effect is not None]
+    assert len(effects) == 3 and importance[0] == 1
+    helps = sorted((effect for effect in effects if effect > 0), reverse=True)
+    assert importance[: len(helps)] == pytest.approx([effect / helps[0] for effect in helps])
+    # The others are paler than the measured ones, and in the order of their bits.
+    others = importance[3:]
+    assert (np.diff(others) <= 0).all() and others.max() <= helps[-1] / helps[0]
+    drawn = token_parts(result)
+    depths = {part.word: part.depth for part in drawn.parts if part.kind == "word"}
+    assert [depths[i] for i in range(len(result.words))] == result.importance.tolist()
+    assert drawn.scale.maximum == 1 and all(part.depth == 0 for part in drawn.parts if part.kind == "special")
+    # By the bits alone they are the shares, relative to the largest.
+    by_bits = film_explainer.explain(text, rerank=0)
+    assert by_bits.importance == pytest.approx(by_bits.word_shares / by_bits.word_shares.max())
 
 
 def test_a_word_that_depends_on_the_others_is_marked(film_explainer):
@@ -141,7 +164,7 @@ def test_one_by_one_as_in_a_batch(explainer):
 
 def test_a_single_word_has_no_order(explainer):
     result = explainer.explain("good", **QUICK)
-    assert result.effects == () and "nats" not in str(result)
+    assert result.effects == () and "Order" not in str(result)
 
 
 @pytest.mark.parametrize("rerank", [-1, 1.5, True, "8"])
@@ -153,11 +176,11 @@ def test_a_wrong_number_of_words(explainer, rerank):
 def test_of_a_regression_it_is_the_closeness(wordpiece):
     explainer = TextExplainer(built("BertForSequenceClassification", num_labels=1), wordpiece)
     result = explainer.explain(SHORT, check=True, **QUICK)
-    assert "nats" not in str(result) and "The first number is how much its deletion lowers the closeness" in str(result)
+    assert "log-odds" not in str(result) and f"Without it: the closeness to {result.target_label}" in str(result)
     first = ranked_words(result)[0][0] if ranked_words(result)[0] else None
     for i, without in enumerate(result.without):
         assert without is None or 0 <= without <= 1, i
-    assert first is None or "nats" not in first.shown_effect
+    assert first is None or first.is_measured
     assert result.check.probability == pytest.approx(result.target_probability, abs=1e-6)
 
 

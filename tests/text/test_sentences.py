@@ -278,7 +278,7 @@ def test_one_meaning_of_leading_beside_a_check(film_explainer):
     assert "Without the other word, which leads, too, the probability of positive is 90.0%." in str(two)
     long = film_explainer.explain("A dull film about a man and a plot. " * 8, check=True)
     said = str(long)
-    n_others = sum(not row.is_punctuation for of in ranked_words(long) for row in of if not row.alone)
+    n_others = sum(not row.is_punctuation for of in ranked_words(long) for row in of if not row.is_deleted)
     assert f"The text is long, so {n_others} words and 8 punctuation marks were not deleted one by one." in said
     short = film_explainer.explain("A dull film about a man.", check=True)
     assert "deleted one by one" not in str(short) and short.check.decision in short.sentences[0]

@@ -144,9 +144,9 @@ def test_the_words_that_hold_80_percent_come_first_with_their_place():
     ]
     assert [word.place for word in rest[:2]] == ["word 8", "word 4"] and len(rest) == 7
     seen = " ".join(Page(token_page([one])).text.split()).replace("\xa0", " ")
-    assert "These words have 90% of the bits above the floor:" in seen and "Not word 1 60.0% 60.0 bits" in seen
+    assert "leading words of the bits bits Not word 1 60.0% 60.0 not word 5 30.0% 30.0" in seen
     assert "7 other words" in seen and seen.count("0.0%") == 3  # 60.0%, 30.0%, and those with 0.0% in one line
-    assert "/> word 7 1.0% 1.00 bits 3 words with 0.0%: good., It, So" in seen
+    assert "/> word 7 1.0% 1.00 3 words with 0.0%: good., It, So" in seen
     pair = attribution("not one", [9.0, 1.0, 0.0, 90.0, 0.0], pair="is not. Three")
     assert [word.place for word in ranked_words(pair)[0]] == ["second text, word 2"]
     assert [word.place for word in ranked_words(attribution("a film"))[0]] == ["word 2"]
@@ -155,14 +155,14 @@ def test_the_words_that_hold_80_percent_come_first_with_their_place():
 def test_words_without_a_number_or_with_a_spread_are_no_zeros():
     one = attribution("no nan most", bits=[0.0, math.nan, 99.0])
     seen = " ".join(Page(token_page([one])).text.split())
-    assert "nan word 2 0.0% n/a bits" in seen and "1 word with 0.0%: no" in seen
+    assert "nan word 2 0.0% n/a" in seen and "1 word with 0.0%: no" in seen
     one = dataclasses.replace(attribution("so most", [0.0, 99.0]), repeats=((0.0, 0.0, 99.0), (0.0, 9.0, 99.0)))
     assert "with 0.0%" not in token_page([one])
 
 
 def test_percentages_are_explained():
     one = attribution("floor some most", bits=[2.0, 27.0, 52.0], unneeded_bits=2.0)
-    assert " 66.7%      52.00 bits" in str(one)
+    assert " 66.7%       52.00 bits" in str(one)
     assert "Percentages do not count the floor: the 2.00 bits that a token keeps" in str(one)
     assert "Percentages" not in str(attribution("a film"))  # of the total
     released = attribution("a film")
@@ -170,7 +170,7 @@ def test_percentages_are_explained():
     shown_beside = str(dataclasses.replace(released, tokens=tokens))
     assert "Percentages are of the bits of all words, without special tokens." in shown_beside
     seen = " ".join(Page(token_page([one])).text.split())
-    assert "count only the bits above the floor. The percentages of all words of a text sum to 100%; " in seen
+    assert "The bits that a token keeps if it is not needed" in seen and "Percentages are of the bits above it." in seen
     assert "per cent" not in seen
 
 

@@ -206,8 +206,9 @@ def test_methods_of_the_first_text_are_seen_and_the_rest_unfolds(opened, width):
 
 def test_numbers_are_read_without_a_mouse(opened):
     tab = opened("one", NARROW)
-    assert visible(tab, "ol.words li") > 0
-    assert "bits" in tab.locator("ol.words li").first.inner_text()
+    assert visible(tab, "table.words tbody tr") > 0
+    assert "bits" in tab.locator("table.words thead").first.inner_text()
+    assert any(character.isdigit() for character in tab.locator("table.words td.n").first.inner_text())
 
 
 def test_methods_are_selected(opened):
