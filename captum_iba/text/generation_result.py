@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,8 +24,8 @@ from captum_iba._ranking import (
 from captum_iba.attr.optimizer import AT_FLOOR
 from captum_iba.text.json_result import JsonResult
 from captum_iba.visualization.pieces import COVERED, TOLERANCE, format_number, format_probability, relation_of
-from captum_iba.visualization.pieces import visible as with_symbols
-from captum_iba.visualization.prompt_sentences import answer, legend, prompt_notes
+from captum_iba.visualization.prompt_sentences import answer, legend, probability_without, prompt_notes
+from captum_iba.visualization.rows import ListedPart, listed_name, row_lines
 from captum_iba.visualization.sentences import NO_EFFECT
 from captum_iba.visualization.terminal import printable
 
@@ -112,21 +113,6 @@ class PromptPart:
     def speaks_against(self) -> bool:
         """Whether the response is more probable without it, and no removal of it says otherwise (:attr:`label`)."""
         return self.label == SPEAKS_AGAINST
-
-    @property
-    def shown_effect(self) -> str:
-        """The number that lists show (:attr:`known_effect`): ``"1.33 nats"``, ``"alone 1.72"``, or ``""``."""
-        known = self.known_effect
-        if known is None:
-            return ""
-        return f"{_two_digits(known):.2f} nats" if known == self.effect else f"alone {_two_digits(known):.2f}"
-
-    @property
-    def both_effects(self) -> str:
-        """``"alone -1.11, after the others +0.38"``; empty where it was not removed both ways."""
-        if self.effect_alone is None or (after := self.effect_after) is None:
-            return ""
-        return f"alone {_two_digits(self.effect_alone):+.2f}, after the others {_two_digits(after):+.2f}"
 
 
 @dataclass(frozen=True)
@@ -324,6 +310,25 @@ class GenerationAttribution(JsonResult):
         against = sorted((i for i in shown if (effects[i] or 0.0) < -NO_EFFECT), key=lambda i: effects[i] or 0.0)
         return self._with_shares([*(i for i in shown if i not in against), *against])
 
+    @property
+    def rows(self) -> list[ListedPart]:
+        """:attr:`listed` as terminals and pages show it."""
+        importance, numbers = self.importance, {id(part): number for number, part in enumerate(self.parts)}
+        return [
+            ListedPart(
+                listed_name(part.text),
+                self.place_of(part),
+                part.bits,
+                share,
+                float(importance[numbers[id(part)]]),
+                probability_without(self, part),
+                math.nan if part.known_effect is None else part.known_effect,
+                part.label,
+                number=numbers[id(part)],
+            )
+            for part, share in self.listed
+        ]
+
     def unlisted(self, listed: Sequence[PromptPart]) -> str:
         """What the parts that are not listed hold: "23.0% of the bits in 9 other parts; 2 more are at the floor"."""
         numbers = {id(part) for part in listed}
@@ -339,11 +344,11 @@ class GenerationAttribution(JsonResult):
         return "; ".join(said)
 
     def place_of(self, part: PromptPart) -> str:
-        """Which of several parts of one name it is: " (word 4)"; empty where the name says it."""
+        """Which of several parts of one name it is: "word 4"; empty where the name says it."""
         same = [number for number, other in enumerate(self.parts, 1) if other.text.strip() == part.text.strip()]
         noun = "part" if self.granularity == "spans" else self.granularity
         number = next(number for number, other in enumerate(self.parts, 1) if other is part)
-        return f" ({noun} {number})" if len(same) > 1 else ""
+        return f"{noun} {number}" if len(same) > 1 else ""
 
     @property
     def explained(self) -> str:
@@ -356,7 +361,6 @@ class GenerationAttribution(JsonResult):
         return f"GenerationAttribution({_visible(self.explained)!r}, {len(self.parts)} parts{named})"
 
     def __str__(self) -> str:
-        of_choice = self.contrast is not None
         lines = [
             f"{printable(self.model)}: {_visible(self.explained)}" if self.model else _visible(self.explained),
             *([f"rather than: {_visible(self.contrast)}"] if self.contrast is not None else []),
@@ -366,16 +370,11 @@ class GenerationAttribution(JsonResult):
         ]
         if not self.leading:
             lines.append("no part speaks for it" if self.shares.any() else "no part has bits above the floor")
-        listed = self.listed
-        width = max((len(part.shown_effect) for part, _ in listed), default=0)
-        for part, share in listed:
-            effect = f"{part.shown_effect:>{width}}  " if width else ""
-            label, both = f"{part.label}: " * bool(part.label), f"  ({part.both_effects})" * bool(part.both_effects)
-            bits = f"{share:6.1%}  {format_number(part.bits):>8} bits"
-            lines.append(f"{effect}{bits}  {label}{_visible(part.text)}{self.place_of(part)}{both}")
-        lines += filter(None, [self.unlisted([part for part, _ in listed])])
-        if width:
-            lines.append(legend(of_choice))
+        rows = self.rows
+        lines += row_lines([row._replace(name=printable(row.name)) for row in rows])
+        lines += filter(None, [self.unlisted([part for part, _ in self.listed])])
+        if any(row.is_measured for row in rows):
+            lines.append(legend(self))
         in_parts = f"{len(self.parts)} part{'s' * (len(self.parts) != 1)} ({self.granularity})"
         return "\n".join([*lines, *self.notes, f"{format_number(self.total_bits)} bits in {in_parts}"])
 
@@ -447,11 +446,6 @@ class GenerationAttribution(JsonResult):
         return generation_map(self)
 
 
-def _two_digits(value: float) -> float:
-    """A number as it is shown, without a negative zero."""
-    return round(value, 2) + 0.0
-
-
 def _visible(text: str) -> str:
     """Text for one line of a terminal, without the space before a token."""
-    return printable(with_symbols(text).strip())
+    return printable(listed_name(text))

@@ -330,7 +330,7 @@ class TextAttribution(JsonResult):
             parts.append(f"pair={_shortened(self.pair)!r}")
         parts.append(f"target={self.target} ({self.target_label} {self.target_probability:.3f})")
         if leading := ranked_words(self)[0]:
-            parts.append(f"leading={leading[0].word!r} ({leading[0].share:.1%})")
+            parts.append(f"leading={leading[0].name!r} ({leading[0].share:.1%})")
         return f"TextAttribution({', '.join(parts)})"
 
     def __str__(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from captum_iba.vision.regions import Regions, sum_per_region
 from captum_iba.visualization.image_sentences import check_notes, check_sentences, remark
 from captum_iba.visualization.mask_sentences import LARGE_DROP, is_little, is_lost
 from captum_iba.visualization.pieces import COVERED, format_number, format_probability
+from captum_iba.visualization.rows import ListedPart, row_lines
 from captum_iba.visualization.terminal import printable
 
 if TYPE_CHECKING:
@@ -32,8 +34,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure, SubFigure
 
 _FORMAT = "captum-iba image/2"
+_AFTER_FIRST = "after the first"
 _LEAST = 1e-5  # of a probability: a smaller decrease is rounding
-_WIDEST = len("mean of three removals")
 _NEAR_FLOOR, _CLOSED = 3.0, 20.0  # of the bits of a cell that is not needed; with fewer steps the mask has not closed
 
 
@@ -198,7 +200,7 @@ class ImageAttribution(JsonResult):
         if self._levels[region] is None:
             return ""
         number = self.measured.index(region)
-        return ("alone", "after the first")[number] if number < self.n_in_turn else "mean of three removals"
+        return ("alone", _AFTER_FIRST)[number] if number < self.n_in_turn else "mean of three removals"
 
     @property
     def leading(self) -> list[int]:
@@ -209,6 +211,28 @@ class ImageAttribution(JsonResult):
         leading, levels = leading_of(self._order, self.importance, COVERED), self._levels
         helps = [region for region in leading if (levels[region] or 0.0) > 0]
         return helps or leading
+
+    @property
+    def rows(self) -> list[ListedPart]:
+        """The leading regions, as terminals and pages list them."""
+        shares, bits = self.region_shares, sum_per_region(self.bits, self.regions)
+        rows = []
+        for number in self.leading:
+            without, decrease = self.probability_without(number), self.decrease_of(number)
+            rows.append(
+                ListedPart(
+                    self.place_of(number),
+                    "",
+                    float(bits[number]),
+                    float(shares[number]),
+                    float(self.importance[number]),
+                    math.nan if without is None else without,
+                    math.nan if decrease is None else decrease,
+                    _AFTER_FIRST if self.kind_of_decrease(number) == _AFTER_FIRST else "",
+                    number=number,
+                )
+            )
+        return rows
 
     @property
     def total_bits(self) -> float:
@@ -256,17 +280,13 @@ class ImageAttribution(JsonResult):
         leading = self.leading
         if not leading:
             lines.append("no region has bits above the floor")
-        for number in leading:
-            decrease, without = self.decrease_of(number), self.probability_without(number)
-            kind = f"{self.kind_of_decrease(number):{_WIDEST}}"
-            first = "" if decrease is None else f"decrease {100 * decrease:5.1f} points {kind}  "
-            alone = "" if without is None else f"without it {without:6.1%}  "
-            lines.append(f"{first}{alone}{self.region_shares[number]:6.1%} of the bits  {self.place_of(number)}")
+        lines += row_lines(self.rows)
         if leading and self.decrease_of(leading[0]) is not None:
             lines.append(
-                "decrease: in the probability, when the region is removed alone, in addition to the first one, or in "
-                "three ways with and without other regions; without it: probability when it alone is removed. A "
-                "removed region gets the mean color of the image"
+                f"Without it: the probability of {printable(self.target_label)} when the region alone is removed. It "
+                "gets the mean color of the image. Order and bars: the decrease in the probability without the first "
+                "region alone, without the second one after it, and of the others the mean of three removals. "
+                "Percentages are of the bits above the floor, which a cell keeps that is not needed."
             )
         lines += filter(None, [self.remark(), self.check_sentence()])
         lines.append(self.setting())

@@ -10,7 +10,8 @@ from captum_iba.visualization.color import Scale, color_class
 from captum_iba.visualization.drawable import Drawable, is_scores
 from captum_iba.visualization.mask_sentences import needs_hardly_anything, remark
 from captum_iba.visualization.pieces import Part, format_number, format_probability, parts, scale_of
-from captum_iba.visualization.words import RankedWord, ranked_words
+from captum_iba.visualization.rows import ListedPart
+from captum_iba.visualization.words import ranked_words
 
 _LEADING = 3
 
@@ -24,7 +25,7 @@ class TokenMap:
     is_bits: bool
     hardly_anything: bool = False
     remark: str = ""
-    rows: Mapping[int | None, RankedWord] = field(default_factory=dict)
+    rows: Mapping[int | None, ListedPart] = field(default_factory=dict)
     leading: frozenset[int | None] = frozenset()
 
     def color(self, part: Part) -> str:
@@ -77,7 +78,7 @@ def token_parts(attribution: Drawable, scale: Scale | None = None) -> TokenMap:
         return TokenMap(drawn, scale or scale_of(attribution), False)
     leading, rest = ranked_words(attribution)
     if scale is None and any(row.is_measured for row in (*leading, *rest)):
-        scale, importance = Scale(1.0, unit="effect of deletion"), attribution.importance
+        scale, importance = Scale(1.0, unit="relative effect of deletion"), attribution.importance
         drawn = tuple(
             part._replace(depth=0.0 if part.word is None else float(importance[part.word]))
             if math.isfinite(part.depth)

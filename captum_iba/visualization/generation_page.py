@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -13,8 +14,9 @@ import numpy.typing as npt
 
 from captum_iba.visualization.color import Scale, color_class
 from captum_iba.visualization.html import Html, render_template
-from captum_iba.visualization.pieces import format_number, visible
-from captum_iba.visualization.prompt_sentences import ExplainedResponse
+from captum_iba.visualization.pieces import format_number, format_probability
+from captum_iba.visualization.prompt_sentences import ExplainedResponse, probability_without
+from captum_iba.visualization.rows import ListedPart, listed_name
 
 
 class DrawableGeneration(ExplainedResponse, Protocol):
@@ -49,23 +51,12 @@ class DrawableGeneration(ExplainedResponse, Protocol):
     @property
     def notes(self) -> Sequence[str]: ...
     def place_of(self, part: Any) -> str: ...
+    @property
+    def rows(self) -> Sequence[ListedPart]: ...
 
 
 # Parts in a list that were not removed, in all and of a token of the response; characters of a title.
 _N_LISTED, _N_OF_TOKEN, _N_CHARACTERS = 12, 6, 80
-
-
-@dataclass(frozen=True)
-class _Row:
-    """A part in a list, with the width of its bar, from 0 to 1, and what its removal says."""
-
-    text: str
-    place: str
-    effect: str
-    share: float
-    bits: float
-    width: float
-    note: str
 
 
 @dataclass(frozen=True)
@@ -114,7 +105,9 @@ def generation_page(
         {**_drawn(item), "id": f"r{number}" if number else "", "name": str(name), "asked": asked(item)}
         for number, (item, name) in enumerate(zip(attributions, names, strict=True))
     ]
-    return render_template("generation.html.jinja", title=title, sorting=None, drawn=drawn, scale=Scale(1.0))
+    relations = {row.relation for one in drawn for row in one["rows"]}
+    template = "generation.html.jinja"
+    return render_template(template, title=title, sorting=None, drawn=drawn, relations=relations, scale=Scale(1.0))
 
 
 def generation_map(attribution: DrawableGeneration) -> Html:
@@ -148,43 +141,35 @@ def asked(attribution: DrawableGeneration) -> str:
 def _drawn(attribution: DrawableGeneration) -> dict[str, Any]:
     tokens = []
     for number, token in enumerate(attribution.tokens):
-        pieces, rows = None, list[_Row]()
+        pieces, rows = None, list[ListedPart]()
         if token.bits:
             shares = attribution.shares_of(np.array(token.bits))
             pieces = _pieces(attribution, token.bits, shares.tolist(), shares.tolist())
             order = [i for i in np.argsort(-shares, kind="stable")[:_N_OF_TOKEN] if shares[i] > 0]
-            rows = [_row(attribution, i, float(shares[i]), token.bits[i], shares / shares.max()) for i in order]
+            parts, longest = attribution.parts, float(shares.max())
+            rows = [
+                ListedPart(
+                    listed_name(parts[i].text),
+                    attribution.place_of(parts[i]),
+                    token.bits[i],
+                    float(shares[i]),
+                    float(shares[i]) / longest,
+                )
+                for i in order
+            ]
         tokens.append({"number": number, "token": token, "pieces": pieces, "rows": rows})
     bits, shares, importance = attribution.bits, attribution.shares, attribution.importance
-    numbers = {id(part): number for number, part in enumerate(attribution.parts)}
-    listed = [part for part, _ in attribution.listed]
-    listed = [part for place, part in enumerate(listed) if place < _N_LISTED or part.known_effect is not None]
-    of_listed = [numbers[id(part)] for part in listed]
+    listed = [row for place, row in enumerate(attribution.rows) if place < _N_LISTED or row.is_measured]
     end = attribution.tokens[-1].end if attribution.tokens else 0
     return {
         "item": attribution,
         "tokens": tokens,
         "after": attribution.response[end:],
         "whole": _pieces(attribution, bits.tolist(), shares.tolist(), importance.tolist(), True),
-        "rows": [_row(attribution, i, float(shares[i]), float(bits[i]), importance, True) for i in of_listed],
-        "unlisted": attribution.unlisted(listed),
-        "measured": any(part.known_effect is not None for part in attribution.parts),
+        "rows": listed,
+        "unlisted": attribution.unlisted([attribution.parts[row.number] for row in listed]),
+        "measured": any(row.is_measured for row in listed),
     }
-
-
-def _row(
-    attribution: DrawableGeneration,
-    number: int,
-    share: float,
-    bits: float,
-    importance: npt.NDArray[np.float64],
-    with_effect: bool = False,
-) -> _Row:
-    part = attribution.parts[number]
-    place, width = attribution.place_of(part).strip(" ()"), float(importance[number])
-    effect = part.shown_effect if with_effect else ""
-    note = ": ".join(filter(None, (part.label, part.both_effects))) if with_effect else ""
-    return _Row(visible(part.text).strip(), place, effect, share, bits, width, note)
 
 
 def _pieces(
@@ -201,8 +186,10 @@ def _pieces(
             pieces.append(_Piece(attribution.prompt[place : part.start]))
         start = max(part.start, place)  # no character is drawn twice, though it may have several tokens
         against = with_effect and part.speaks_against and any(part is other for other, _ in attribution.listed)
-        said = (part.shown_effect, part.label) if with_effect else ()
-        label = ", ".join(filter(None, (f"{share:.1%}", f"{format_number(of_part)} bits", *said)))
+        alone = probability_without(attribution, part) if with_effect else math.nan
+        without = "" if math.isnan(alone) else f"without it {format_probability(alone)}"
+        bits_of_part = f"{share:.1%} of the bits, {format_number(of_part)} bits"
+        label = ", ".join(filter(None, (without, bits_of_part, part.label if with_effect else "")))
         color = color_class(scale.level(depth) or 0, False)
         pieces.append(_Piece(attribution.prompt[start : part.end], color, label, against))
         place = max(place, part.end)

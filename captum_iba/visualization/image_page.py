@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,18 +14,6 @@ from captum_iba.visualization.html import Html, render_template
 from captum_iba.visualization.image_figures import DrawableImage, Pixels, heat_over_image, leading_regions
 
 _SMALLEST = 224  # pixels of a side below which a small image is enlarged
-
-
-@dataclass(frozen=True)
-class _Region:
-    """A leading region in a list."""
-
-    place: str
-    share: float
-    decrease: float | None
-    kind: str
-    without: float | None
-    width: float
 
 
 def image_page(attributions: Sequence[DrawableImage], title: str | None = None) -> str:
@@ -77,11 +64,6 @@ def image_map(attribution: DrawableImage) -> Html:
 def _drawn(attribution: DrawableImage) -> dict[str, Any]:
     height, width = attribution.regions.shape
     scale = max(1, -(-_SMALLEST // max(height, width)))
-    leading = list(attribution.leading)
-    weights = [max(attribution.decrease_of(number) or 0.0, 0.0) for number in leading]
-    if not any(weights):
-        weights = [float(attribution.region_shares[number]) for number in leading]
-    largest = max(weights, default=0.0) or 1.0
     return {
         "item": attribution,
         "width": width * scale,
@@ -89,17 +71,7 @@ def _drawn(attribution: DrawableImage) -> dict[str, Any]:
         "image": _data(attribution.image),
         "heat": _data(heat_over_image(attribution)),
         "top": _data(leading_regions(attribution)),
-        "rows": [
-            _Region(
-                _place(attribution, number),
-                float(attribution.region_shares[number]),
-                attribution.decrease_of(number),
-                attribution.kind_of_decrease(number),
-                attribution.probability_without(number),
-                weight / largest,
-            )
-            for number, weight in zip(leading, weights, strict=True)
-        ],
+        "rows": [row._replace(name=_place(attribution, row.number)) for row in attribution.rows],
     }
 
 

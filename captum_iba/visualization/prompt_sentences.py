@@ -72,14 +72,14 @@ def prompt_notes(response: ExplainedResponse) -> list[str]:
     return list(filter(None, [comparison, _raising(response), _least(response), _of_mask(response)]))
 
 
-def legend(of_choice: bool) -> str:
-    """What the numbers of a list are."""
-    of = "log-odds of the choice" if of_choice else "log-probability per token"
-    divides = "the odds" if of_choice else "the probability per token, a geometric mean,"
+def legend(response: ExplainedResponse) -> str:
+    """What the numbers and bars of a list are."""
+    of = "log-probability per token" if response.contrast is None else "log-odds of the choice"
+    mean = ", a geometric mean," if response.contrast is None else ""
     return (
-        f"nats: decrease in the {of} without the part, mean of two removals: the part alone, and the part after the "
-        f"other measured parts. alone: only the first removal. 1 nat divides {divides} by 2.7. %: share of the bits "
-        "above the floor"
+        f"Without it: {response.measured}{mean} when the part alone is deleted. Order and bars: the decrease in the "
+        f"{of}, the mean of deleting the part alone, and after the other measured parts. Percentages are of the bits "
+        "above the floor, which a part keeps that is not needed."
     )
 
 
@@ -120,17 +120,21 @@ def _logistic(log_odds: float) -> float:
     return 1 / (1 + math.exp(-log_odds)) if log_odds > -700 else 0.0
 
 
+def probability_without(response: ExplainedResponse, part: Any) -> float:
+    """Probability without a part alone; NaN where that was not measured."""
+    if part.effect_alone is None or not 0 < response.probability < 1:
+        return math.nan
+    if response.contrast is None:
+        return min(1.0, response.probability * math.exp(-part.effect_alone))
+    return _logistic(math.log(response.probability / (1 - response.probability)) - part.effect_alone)
+
+
 def _raising(response: ExplainedResponse) -> str:
     """The part whose removal alone raises the probability most, where that is much; else empty."""
     known = [part for part in response.parts if part.effect_alone is not None]
     part = min(known, key=lambda part: part.effect_alone, default=None)
-    if part is None or not 0 < response.probability < 1:
-        return ""
-    if response.contrast is None:
-        without = min(1.0, response.probability * math.exp(-part.effect_alone))
-    else:
-        without = _logistic(math.log(response.probability / (1 - response.probability)) - part.effect_alone)
-    if without < response.probability + LARGE_DROP:
+    without = math.nan if part is None else probability_without(response, part)
+    if part is None or not without >= response.probability + LARGE_DROP:
         return ""
     rises = f"from {format_probability(response.probability)} to {format_probability(without)}"
     return f'Without "{_name(part)}" alone {response.measured} rises {rises}.'

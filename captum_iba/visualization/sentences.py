@@ -21,6 +21,7 @@ from captum_iba.visualization.mask_sentences import (
     through_the_mask,
 )
 from captum_iba.visualization.pieces import NEUTRAL_TEXTS, capitalized, enumerated, format_number, quantity, visible
+from captum_iba.visualization.rows import ListedPart
 from captum_iba.visualization.word_sentences import (
     check_notes,
     has_other_order,
@@ -32,7 +33,6 @@ from captum_iba.visualization.word_sentences import (
 )
 from captum_iba.visualization.words import (
     ALL_DELETED_ALONE,
-    RankedWord,
     has_neutral_statistics,
     nearly_tied,
     ranked_words,
@@ -90,7 +90,7 @@ def _is_uncertain(attribution: DrawableBits) -> bool:
     return is_long and has_neutral_statistics(attribution) and not len(attribution.repeated_shares)
 
 
-def _close(attribution: DrawableBits) -> list[RankedWord]:
+def _close(attribution: DrawableBits) -> list[ListedPart]:
     """The leading words that other statistics may order otherwise; none where repeats have tried that."""
     close = ranked_words(attribution)[0][: len(nearly_tied(attribution))]
     return close if len(close) > 1 and not len(attribution.repeated_shares) else []

@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING
 from captum_iba.visualization.color import LEVELS, palette
 from captum_iba.visualization.colored_text import token_parts
 from captum_iba.visualization.drawable import DrawableBits
-from captum_iba.visualization.pieces import format_probability
-from captum_iba.visualization.words import RankedWord, counted
+from captum_iba.visualization.rows import ListedPart, row_lines
+from captum_iba.visualization.words import counted
 
 if TYPE_CHECKING:
     from rich.console import Group
 
 _FAINT = LEVELS // 10  # so little gets no color
 _LISTED, _LISTED_WITHOUT_LEADING = 20, 5
-_BAR_WIDTH = 24
 # These reorder what follows them on a terminal, beyond the word that they stand in.
 _BIDI_CONTROLS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
@@ -33,44 +32,25 @@ def printable(text: str) -> str:
     )
 
 
-def word_lines(leading: Sequence[RankedWord], rest: Sequence[RankedWord]) -> list[str]:
-    """The words of an explanation, a line each, in columns with a head where words were deleted alone.
-
-    The columns are the probability without the word, its share of the bits above the floor, its bits where no word was
-    measured, a bar, and its name and place.
+def word_lines(leading: Sequence[ListedPart], rest: Sequence[ListedPart]) -> list[str]:
+    """The words of an explanation, a line each: the leading ones, and of the others those that stand out.
 
     Args:
-        leading (sequence of RankedWord): The leading words, in order.
-        rest (sequence of RankedWord): The others, of which only those are listed that stand out.
+        leading (sequence of ListedPart): The leading words, in order.
+        rest (sequence of ListedPart): The others.
     """
-    shown = list(leading[:_LISTED] or [word for word in rest if not word.is_zero][:_LISTED_WITHOUT_LEADING])
-    shown += [word for word in rest if leading and word.stands_out]
-    deleted, measured = any(word.is_deleted for word in shown), any(word.is_measured for word in shown)
-    in_percent = any(word.in_percent for word in shown)
-    has_spread = in_percent and not all(math.isnan(word.spread) for word in shown)
-    wide = max(11 if deleted else 6, 15 if has_spread else 0)
-
-    def columns(without: str, share: str, bits: str) -> str:
-        cells = (f"{without:>10}",) * deleted + (f"{share:>{wide}}",) * in_percent
-        return "  ".join((*cells, *(f"{bits:>15}",) * (not measured)))
-
-    lines = [columns("without it", "of the bits", "").rstrip()] if deleted else []
-    longest = max((word.importance for word in shown), default=0.0) if leading else 0.0
-    for word in shown:
-        without = format_probability(word.without) if word.is_deleted else ""
-        share = f"{word.share:.1%}{'' if math.isnan(word.spread) else f' ± {word.spread:5.1%}'}"
-        bar = "█" * round(_BAR_WIDTH * word.importance / longest) if longest else ""
-        said = [word.relation, "does not lead" if leading and word in rest else ""]
-        name = f"{printable(word.word)} ({word.place}){' ≈' * word.tied}"
-        lines.append(
-            f"{columns(without, share, f'{word.bits:,.2f} bits')}  {bar:<{_BAR_WIDTH}}  "
-            f"{', '.join(filter(None, [name, *said]))}"
-        )
-    for words, which in ((leading, "leading"), (rest, "other")):
-        if others := [word for word in words if word not in shown]:
-            share = f"{math.fsum(word.share for word in others):.1%}"
-            lines.append(f"{columns('', share, '').rstrip()}  in {counted(others, which)}")
-    return lines
+    shown = list(leading[:_LISTED] or [row for row in rest if not row.is_zero][:_LISTED_WITHOUT_LEADING])
+    standing_out = [row for row in rest if leading and row.stands_out]
+    not_shown = [[row for row in rows if row not in (*shown, *standing_out)] for rows in (leading, rest)]
+    others = [
+        (math.fsum(row.share for row in rows), f"in {counted(rows, which)}")
+        for rows, which in zip(not_shown, ("leading", "other"), strict=True)
+        if rows
+    ]
+    if not leading:
+        shown = [row._replace(importance=0.0) for row in shown]
+    shown += [row._replace(relation=", ".join(filter(None, [row.relation, "does not lead"]))) for row in standing_out]
+    return row_lines([row._replace(name=printable(row.name)) for row in shown], others)
 
 
 def terminal_text(attribution: DrawableBits) -> Group:

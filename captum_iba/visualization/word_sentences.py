@@ -16,9 +16,9 @@ from captum_iba.visualization.mask_sentences import (
     is_much_lower,
 )
 from captum_iba.visualization.pieces import enumerated, format_probability, quantity, visible
+from captum_iba.visualization.rows import ListedPart
 from captum_iba.visualization.words import (
     ALL_DELETED_ALONE,
-    RankedWord,
     counted,
     has_neutral_statistics,
     is_punctuation,
@@ -148,7 +148,7 @@ def has_other_order(attribution: DrawableBits) -> bool:
     return bool(min(row.without for row in leading) <= min(MOST * leading[0].without, SAME * check.probability))
 
 
-def _without_effect_alone(attribution: DrawableBits) -> tuple[list[RankedWord], list[RankedWord]]:
+def _without_effect_alone(attribution: DrawableBits) -> tuple[list[ListedPart], list[ListedPart]]:
     """The leading words that raise the probability when they are deleted alone, and those that hardly change it."""
     leading = [row for row in ranked_words(attribution)[0] if row.is_deleted]
     kept = [row for row in leading if row.without >= SAME * attribution.check.probability]
@@ -156,7 +156,7 @@ def _without_effect_alone(attribution: DrawableBits) -> tuple[list[RankedWord], 
     return raising, [row for row in kept if row not in raising]
 
 
-def opposing(attribution: DrawableBits) -> list[RankedWord]:
+def opposing(attribution: DrawableBits) -> list[ListedPart]:
     """Words without which alone the probability is higher by more than 0.1, the most first, as far as a check tried."""
     check = attribution.check
     rows = [row for of in ranked_words(attribution) for row in of if row.is_deleted]
@@ -201,7 +201,7 @@ def hidden_evidence(attribution: DrawableBits) -> str:
     )
 
 
-def _hidden(attribution: DrawableBits) -> list[RankedWord]:
+def _hidden(attribution: DrawableBits) -> list[ListedPart]:
     """The words of :func:`hidden_evidence`, that without which most is lost first."""
     if is_improbable(attribution):
         return []
@@ -266,10 +266,10 @@ def _deletable(attribution: DrawableBits) -> list[int]:
     return [i for i in ranking(attribution) if about is None or not about.holds(*place_in_texts(words[i]))]
 
 
-def named_words(rows: Sequence[RankedWord], to: str = "") -> str:
+def named_words(rows: Sequence[ListedPart], to: str = "") -> str:
     """Words with their places, and with the probability without each alone after ``to``."""
     words = [
-        f'"{row.word}" ({row.place}{f", {to} {format_probability(row.without)}" if to else ""})'
+        f'"{row.name}" ({row.place}{f", {to} {format_probability(row.without)}" if to else ""})'
         for row in rows[:_NAMED]
     ]
     return enumerated(words, max(len(rows) - _NAMED, 0))

@@ -8,7 +8,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 from captum_iba.visualization.drawable import DrawableBits
 from captum_iba.visualization.mask_sentences import has_hardly_any_bits, has_percentages, needs_hardly_anything
@@ -19,75 +19,15 @@ from captum_iba.visualization.pieces import (
     relation_of,
     visible,
 )
+from captum_iba.visualization.rows import ListedPart
 
 ALL_DELETED_ALONE = 60
 """Number of words of a text up to which a check deletes every one alone."""
-_SHOWN_AS_ZERO = 0.0005
-_MANY = 0.05  # of the bits above the floor
 _LEAST_LEADING = 0.03  # nats, of a word that leads
 _NEARLY_TIED, _WITH_NEUTRAL_STATISTICS = 0.8, 0.6
 
 
-class RankedWord(NamedTuple):
-    """A word with its bits, its fraction of those above the floor, and where it stands in the text.
-
-    ``number`` is that of the word in the text; ``effect`` is the decrease in the log-odds without it, in nats, NaN if
-    that was not measured (``rerank``); ``whole``, the probability with all words; ``spread`` is the standard deviation
-    of the fraction over repeats, NaN without and where it is not shown (:func:`has_neutral_statistics`); ``tied``,
-    whether repeats differ in the order of this word and the one before or after it; ``without``, the probability (or
-    closeness, as ``measure`` says) without this word alone, NaN if that was not checked; ``in_percent``, whether its
-    fraction is shown: not of next to nothing, and not where the mask removed too much; ``importance`` is the length of
-    its bar, from 0 to 1.
-    """
-
-    word: str
-    place: str
-    bits: float
-    share: float
-    spread: float = math.nan
-    tied: bool = False
-    is_punctuation: bool = False
-    without: float = math.nan
-    measure: str = "probability"
-    in_percent: bool = True
-    number: int = -1
-    effect: float = math.nan
-    whole: float = math.nan
-    importance: float = 0.0
-
-    @property
-    def is_measured(self) -> bool:
-        """Whether its place in the order is by its deletion."""
-        return not math.isnan(self.effect)
-
-    @property
-    def relation(self) -> str:
-        """What both removals say of it and the other measured words, where they do not agree; else empty."""
-        probabilities = (self.without, self.whole)
-        if not self.is_measured or self.measure != "probability" or not all(0 < p < 1 for p in probabilities):
-            return ""
-        without, whole = (math.log(p / (1 - p)) for p in probabilities)
-        alone = whole - without
-        return relation_of(alone, 2 * self.effect - alone, "words")
-
-    @property
-    def is_deleted(self) -> bool:
-        """Whether it was deleted alone."""
-        return not math.isnan(self.without)
-
-    @property
-    def stands_out(self) -> bool:
-        """Whether it was measured, and its bits or a negative effect stand out: lists show it if it does not lead."""
-        has_many_bits = self.in_percent and self.share >= _MANY
-        return self.is_measured and (has_many_bits or self.effect <= -1)
-
-    @property
-    def is_zero(self) -> bool:
-        """Whether its percentage is shown as 0.0%, though it has a number of bits."""
-        return math.isfinite(self.bits) and self.share < _SHOWN_AS_ZERO and not self.spread >= _SHOWN_AS_ZERO
-
-
-def counted(rows: Sequence[RankedWord], which: str = "") -> str:
+def counted(rows: Sequence[ListedPart], which: str = "") -> str:
     """Number of the words, and of punctuation marks: "3 other words and 2 punctuation marks" with which="other"."""
     n_words = sum(not row.is_punctuation for row in rows)
     n_marks, which = len(rows) - n_words, f"{which} " if which else ""
@@ -141,7 +81,7 @@ def _places(words: Sequence[Any]) -> list[str]:
     return places
 
 
-def ranked_words(attribution: DrawableBits) -> tuple[list[RankedWord], list[RankedWord]]:
+def ranked_words(attribution: DrawableBits) -> tuple[list[ListedPart], list[ListedPart]]:
     """The leading words, the first of :func:`ranking`, and the others.
 
     They lead until they hold 80% of the sum of the positive effects; without effects, of the bits above the floor.
@@ -164,23 +104,22 @@ def ranked_words(attribution: DrawableBits) -> tuple[list[RankedWord], list[Rank
     rows = []
     for i, word in enumerate(attribution.words):
         rows.append(
-            RankedWord(
+            ListedPart(
                 visible(word.word),
                 places[i],
                 word.bits,
                 float(shares[i]),
-                float(spread[i]),
+                spread=float(spread[i]),
                 is_punctuation=is_punctuation(word.word),
                 measure=measure,
                 number=i,
                 effect=effects[i] if effects else math.nan,
-                whole=attribution.target_probability,
                 importance=float(importance[i]),
             )
         )
-    order = ranking(attribution)
+    order, whole = ranking(attribution), attribution.target_probability
     for i, without in _without_each(attribution, order).items():
-        rows[i] = rows[i]._replace(without=without)
+        rows[i] = rows[i]._replace(without=without, relation=_relation(rows[i], without, whole))
     # The order of words whose effect was measured does not depend on repeats.
     same_order = [rows[i].is_measured or bool((repeated[:, i] > repeated[:, j]).all()) for i, j in pairwise(order)]
     rows = [rows[i]._replace(tied=not all(same_order[max(0, rank - 1) : rank + 1])) for rank, i in enumerate(order)]
@@ -196,6 +135,14 @@ def ranked_words(attribution: DrawableBits) -> tuple[list[RankedWord], list[Rank
     # What is explained, and stays open, is no word of the list.
     rows = [row for row, i in zip(rows, order, strict=True) if not is_open[i]]
     return rows[:count], rows[count:]
+
+
+def _relation(row: ListedPart, without: float, whole: float) -> str:
+    """What both deletions of a word say of it and the other measured words, where they do not agree; else empty."""
+    if not row.is_measured or row.measure != "probability" or not (0 < without < 1 and 0 < whole < 1):
+        return ""
+    alone = math.log(whole / (1 - whole)) - math.log(without / (1 - without))
+    return relation_of(alone, 2 * row.effect - alone, "words")
 
 
 def count_leading(attribution: DrawableBits, order: Sequence[int]) -> int:

@@ -17,6 +17,7 @@ from captum_iba.text import GenerationAttribution, GenerationExplainer
 from captum_iba.text.prompt import read_prompt
 from captum_iba.text.prompt_deletion import check_by_removal
 from captum_iba.visualization import generation_page
+from captum_iba.visualization.pieces import format_probability
 from tests.text.conftest import DECODER
 
 ALPHABET = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
@@ -419,7 +420,9 @@ def test_the_leading_parts_are_ranked_by_the_effect_of_their_removal(explainer):
     in_order = result.importance[(-result.scores).argsort()]
     assert (in_order[:-1] >= in_order[1:]).all()
     assert sorted(result.scores) == list(range(len(result.parts))) and result.scores.argmax() in leaders
-    assert f"{result.ranked[0][0].effect:.2f} nats" in str(result)
+    first = result.rows[0]
+    assert first.without == pytest.approx(result.probability * math.exp(-result.parts[first.number].effect_alone))
+    assert str(result).splitlines()[3].split()[0] == format_probability(first.without)
     drops = prompt_degradation(removal, result.scores, [len(helpful)]).drops
     assert drops == pytest.approx(
         removal(

@@ -43,10 +43,16 @@ def with_effects(result, alone, after=None):
 
 
 def rows_of(page):
-    """The text, number, bar and note of each part in the first list of a page."""
-    first = re.search(r'<ol class="words.*?</ol>', page, re.DOTALL)[0]
-    pattern = r'<li><bdi>(.*?)</bdi>.*?<b>(.*?)</b>.*?width:(.*?)%"></i>(?:<span class="alone">(.*?)</span>)?</li>'
-    return re.findall(pattern, first)
+    """The text, probability without it, bar, and place and label of each part in the first list of a page."""
+    first = re.search(r'<table class="words.*?</table>', page, re.DOTALL)[0]
+    pattern = r'<tr><th scope="row"><bdi>(.*?)</bdi> <span class="place">(.*?)</span>.*?width:(.*?)%"></i>(.*?)</tr>'
+    found = re.findall(pattern, first)
+    return [(text, "".join(re.findall("<b>(.*?)</b>", rest)), width, note) for text, note, width, rest in found]
+
+
+def without_alone(result, part):
+    """The probability per token without a part alone."""
+    return "" if part.effect_alone is None else format_probability(result.probability * np.exp(-part.effect_alone))
 
 
 @pytest.mark.parametrize(
@@ -79,12 +85,14 @@ def test_one_rule_says_what_two_removals_of_a_part_mean(result, alone, after, la
     assert part.effect_after == pytest.approx(after)
     content = json.loads(one.to_json())["parts"][1]
     assert content["label"] == label and content["effect_after"] == pytest.approx(after)
-    both = f"alone {round(alone, 2) + 0.0:+.2f}, after the others {round(after, 2) + 0.0:+.2f}"
-    prefix = f"{label}: " if label else ""
-    assert f" bits  {prefix}{part.text}  ({both})\n" in str(one)
+    without = without_alone(one, part)
+    suffix = f" · {label}" if label else ""
+    (line,) = [line for line in str(one).splitlines() if line.endswith(f"  {part.text}{suffix}")]
+    assert line.split()[:2] == [without, f"{one.shares[1]:.1%}"]
     page = generation_page(one)
-    (note,) = [note for text, *_, note in rows_of(page) if text == part.text]
-    assert note == f"{prefix}{both}"
+    (row,) = [row for row in rows_of(page) if row[0] == part.text]
+    assert row[1] == without and row[3] == label
+    assert (f"<dt>{label}</dt>" in page) == bool(label)
     assert page.count("underline wavy") == (label == SPEAKS_AGAINST)
     assert GenerationAttribution.from_dict(one.to_dict()) == one
 
@@ -92,7 +100,7 @@ def test_one_rule_says_what_two_removals_of_a_part_mean(result, alone, after, la
 def test_a_part_that_was_removed_alone_has_the_label_of_that(result):
     one = with_effects(result, [2.0, -1.5], [2.0, None])
     assert one.parts[1].effect_after is None and one.parts[1].speaks_against
-    assert one.parts[1].known_effect == -1.5 and one.parts[1].shown_effect == "alone -1.50"
+    assert one.parts[1].known_effect == -1.5
     assert replace(one.parts[1], effect=-1.0, effect_alone=None).label == ""
 
 
@@ -117,12 +125,10 @@ def test_a_part_that_only_a_check_removed_is_listed_with_its_number(explainer):
     assert [part.text for part, _ in one.listed][:4] == expected[:4]
     assert [part.text for part, _ in one.listed if (part.known_effect or 0) < 0] == [texts[5], texts[9]]
     printed, page = str(one), generation_page(one)
-    assert f"alone 1.50{one.shares[6]:8.1%}" in printed and f"bits  {texts[6]}\n" in printed
-    assert (
-        f"alone -0.31{one.shares[9]:8.1%}" in printed and f"{one.parts[5].shown_effect}{one.shares[5]:8.1%}" in printed
-    )
+    for i in (6, 9, 5):
+        assert f"{without_alone(one, one.parts[i]):>10}  {one.shares[i]:11.1%}  " in printed
     assert [(text, number) for text, number, *_ in rows_of(page)] == [
-        (part.text, part.shown_effect) for part, _ in one.listed
+        (part.text, without_alone(one, part)) for part, _ in one.listed
     ]
     assert not any("list does not show" in sentence for sentence in one.sentences)
 
@@ -132,7 +138,7 @@ def test_a_part_without_which_the_response_is_more_probable_is_not_needed(result
     one = with_effects(result, [0.4, -0.33], [0.5, 3.35])
     part = one.parts[1]
     assert part.effect == pytest.approx(1.51) and part.known_effect == pytest.approx(-0.33)
-    assert part.shown_effect == "alone -0.33" and part.label == "depends on the other parts"
+    assert part.label == "depends on the other parts"
     assert one.ranked[0][0] is one.parts[0] and one.importance[1] == 0
     assert one.estimated_effects[1] == pytest.approx(1.51)  # sums predict removals of several parts
 
@@ -146,11 +152,11 @@ def test_every_part_that_was_measured_is_listed_in_one_order(explainer):
     shown = [part.effect for part, _ in one.listed if part.effect is not None]
     assert sorted(shown) == sorted(effects) and shown[-3:] == [-3.18, -3.0, -2.03]
     rows = rows_of(generation_page(one))
-    printed = [line for line in str(one).split("\n") if " nats  " in line]
-    assert [float(line.split(" nats")[0]) for line in printed] == [round(effect, 2) for effect in shown]
-    assert [number for _, number, *_ in rows if "nats" in number] == [f"{effect:.2f} nats" for effect in shown]
-    assert str(one).count("speaks against it: ") == 3
-    assert sum("speaks against it: alone" in note for *_, note in rows) == 3
+    printed = [line.split()[0] for line in str(one).split("\nwithout it")[1].splitlines()[1:]]
+    listed = [without_alone(one, part) for part, _ in one.listed if part.effect is not None]
+    assert printed[: len(listed)] == listed == [number for _, number, *_ in rows if number]
+    assert str(one).count(" · speaks against it") == 3
+    assert sum("speaks against it" in note for *_, note in rows) == 3
     assert [width for *_, width, _ in rows][-3:] == ["0.0"] * 3
 
 
@@ -228,9 +234,13 @@ def test_the_effects_of_a_contrast_are_of_the_log_odds(llama, wordpiece):
     leading = (-explained.scores).argsort()[:n_deleted].tolist()
     found = torch.tensor(log_odds(leading)).sigmoid()
     assert explained.check.without_leading == pytest.approx(float(found), abs=1e-4)
-    assert "nats: decrease in the log-odds of the choice without the part, mean of two removals" in str(explained)
+    assert "Order and bars: the decrease in the log-odds of the choice, the mean of deleting" in str(explained)
+    rows = {row.name: row.without for row in explained.rows}
+    for i in measured:
+        expected = float(torch.tensor(log_odds([i])).sigmoid())
+        assert rows[explained.parts[i].text.strip()] == pytest.approx(expected, abs=1e-4)
     page = generation_page(explained)
-    assert "decreases in the log-odds of the choice" in page and "log-probability" not in page
+    assert "decreases in the log-odds of the choice" in " ".join(page.split()) and "log-probability" not in page
     assert f"of the choice, rather than “<bdi>{names[1]}</bdi>”, 100.0%" in page
 
 
@@ -361,6 +371,7 @@ def test_the_space_before_a_token_makes_no_gap(result):
     one = replace(
         with_effects(replace(result, parts=tuple(parts)), [1.0] * len(parts)), response=" a film", span=(0, 2)
     )
-    assert " bits  film  (alone" in str(one) and " bits  ␣  (alone" in str(one)
+    listed = [line.split("█ ")[-1].strip() for line in str(one).splitlines()]
+    assert "film" in listed and any(name.startswith("␣") for name in listed)
     assert str(one).startswith("LlamaForCausalLM: a\n")
     assert {text for text, *_ in rows_of(generation_page(one))} == {*(part.text.strip() for part in parts[:-1]), "␣"}

@@ -299,7 +299,7 @@ def test_what_is_explained_is_no_other_word_and_a_table_names_it(entities):
     """ "5 other words" were those of a text of five, of which one was the target."""
     one, other = (entities.explain(TEXT, word=word, n_steps=1, check=True) for word in ("film", "good"))
     rows = [row for of in ranked_words(one) for row in of]
-    assert len(rows) == len(one.words) - 1 and "film" not in {row.word for row in rows}
+    assert len(rows) == len(one.words) - 1 and "film" not in {row.name for row in rows}
     page = token_page([one, other])
     assert one.question != other.question and one.question in page and other.question in page
 

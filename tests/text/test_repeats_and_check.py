@@ -277,20 +277,20 @@ def test_the_check_begins_with_what_the_leading_words_change(film_explainer):
 
 def test_the_place_of_a_word_does_not_count_punctuation(film_explainer):
     result = film_explainer.explain('"A" dreadful, boring $5 film.')
-    places = {word.word: word.place for words in ranked_words(result) for word in words}
+    places = {word.name: word.place for words in ranked_words(result) for word in words}
     assert [places[word] for word in ("A", "dreadful", "boring", "film")] == [f"word {i}" for i in (1, 2, 3, 6)]
     assert places[","] == "after word 2" and places["."] == "after word 6" and places["$"] == "word 4"
     assert "before word 1" in {word.place for words in ranked_words(result) for word in words}
     assert [word.word for word in result.words].index("boring") == 5
     others = [row for row in ranked_words(result)[1] if not row.stands_out]  # those are in the list
-    rest = [row.word for row in others if row.word.isalnum() or row.word == "$"]
+    rest = [row.name for row in others if row.name.isalnum() or row.name == "$"]
     said = f"{len(rest)} other words and {len(others) - len(rest)} punctuation marks"
     assert f"in {said}" in str(result) and f"{said}</summary>" in token_page([result])
 
 
 def test_a_text_of_punctuation_alone_has_places(film_explainer):
     words = [word for row in ranked_words(film_explainer.explain("! ?")) for word in row]
-    assert {word.word: word.place for word in words} == {"!": "word 1", "?": "word 2"}
+    assert {word.name: word.place for word in words} == {"!": "word 1", "?": "word 2"}
 
 
 def test_the_embedded_statistics_have_groups():
@@ -309,7 +309,7 @@ def test_the_check_deletes_each_leading_word_alone(film_explainer):
         shortened = " ".join(word.word for word in words)
         alone = film_explainer.explain(shortened, target=result.target, n_steps=0).target_probability
         assert row.without == pytest.approx(alone, abs=1e-5)
-        (line,) = (line for line in str(result).splitlines() if line.endswith(f"{row.word} ({row.place})"))
+        (line,) = (line for line in str(result).splitlines() if line.endswith(f"{row.name} ({row.place})"))
         assert line.startswith(f"{alone:>10.1%}  {row.share:>11.1%}  █")
         assert f"without it {alone:.1%}" in token_page([result])
     again = type(result).from_dict(json.loads(json.dumps(result.to_dict())))
@@ -355,7 +355,7 @@ def test_a_change_of_less_than_half_a_point_is_none_unless_a_quarter_is_lost(fil
 def test_another_word_that_matters_most_alone_is_named(film_explainer):
     result = film_explainer.explain("The plot is dull and the acting is bad.", rerank=0)
     n = len(ranked_words(result)[0])
-    second = ranked_words(result)[0][1].word
+    second = ranked_words(result)[0][1].name
     for alone, named in (((0.8, 0.2, *[0.9] * n)[:n], True), ((0.2, 0.8, *[0.9] * n)[:n], False)):
         said = str(replace(result, check=DeletionCheck(n, 0.85, 0.1, 0.97, 0.8, 10, alone)))
         assert "the probability rises to 97.0%. Together they may speak against negative" in said

@@ -75,8 +75,8 @@ def test_leading_words_hold_most_of_the_positive_effects(explainer):
     result = explainer.explain(SHORT, **QUICK)
     given = dataclasses.replace(result, effects=(0.3, 2.0, -1.0, 1.6, 0.1), without=(0.4, 0.2, 0.7, 0.2, 0.5))
     leading, rest = ranked_words(given)
-    assert [row.word for row in leading] == ["film", "not"]  # 3.6 of 4.0; 2.0 would be less than 80%
-    assert [row.word for row in rest] == ["the", "good", "was"]
+    assert [row.name for row in leading] == ["film", "not"]  # 3.6 of 4.0; 2.0 would be less than 80%
+    assert [row.name for row in rest] == ["the", "good", "was"]
     none = dataclasses.replace(result, effects=(-0.3, -2.0, -1.0, 0.0, -0.1), without=(0.5,) * 5)
     assert ranked_words(none)[0] == []
     sure = dataclasses.replace(none, closed_probability=0.0, masked_probability=none.target_probability)
@@ -86,7 +86,7 @@ def test_leading_words_hold_most_of_the_positive_effects(explainer):
 def test_a_word_that_a_synonym_covers_leads(film_explainer):
     """Deleted alone, neither of "dull" and "boring" changes anything; without the other one each decides."""
     result = film_explainer.explain("A dull and boring film.", check=True)
-    leading = [row.word for row in ranked_words(result)[0]]
+    leading = [row.name for row in ranked_words(result)[0]]
     assert set(leading) == {"dull", "boring"} and min(result.without[1], result.without[3]) > 0.95
     assert result.check.without_leading < 0.1 and result.verdict == "confirmed"
 
@@ -137,7 +137,7 @@ def test_a_word_that_depends_on_the_others_is_marked(film_explainer):
     without = tuple(1 / (1 + np.exp(-(logit - (2.0 if i == 0 else 0.1)))) for i in words)
     given = dataclasses.replace(result, effects=tuple(0.5 if i == 0 else 0.1 for i in words), without=without)
     rows = [row for of in ranked_words(given) for row in of]
-    assert [row.word for row in rows if row.relation.startswith("depends")] == ["Not"]
+    assert [row.name for row in rows if row.relation.startswith("depends")] == ["Not"]
     assert str(given).count("depends on the other words") == 1
 
 
@@ -213,7 +213,7 @@ def test_the_method_has_the_order_of_explain(film_explainer):
 def test_leading_words_are_underlined(film_explainer):
     text = "The photography is stunning, but the story is a boring mess."
     result = film_explainer.explain(text)
-    leading = [row.word for row in ranked_words(result)[0]]
+    leading = [row.name for row in ranked_words(result)[0]]
     assert leading == ["boring", "mess"]
     for page in (token_map(result), token_page([result])):
         assert re.findall(r'class="w \w+ lead" title="(\w+):', page) == leading

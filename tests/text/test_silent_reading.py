@@ -105,10 +105,10 @@ def test_words_before_which_a_text_is_truncated_have_no_number_in_it(bert, wordp
     explainer.estimate_statistics(TEXTS)
     result = explainer.explain(LONG, **QUICK)
     assert [word.word for word in result.words] == ["the", "plot", "was", "bad"]
-    places = {word.word: word.place for words in ranked_words(result) for word in words}
+    places = {word.name: word.place for words in ranked_words(result) for word in words}
     assert places["plot"] == "word 2 of those read" and "of those read)" in str(result)
     pair = explainer.explain(LONG, "good", **QUICK)
-    places = {word.word: word.place for words in ranked_words(pair) for word in words}
+    places = {word.name: word.place for words in ranked_words(pair) for word in words}
     assert places == {
         "was": "first text, word 1 of those read",
         "bad": "first text, word 2 of those read",

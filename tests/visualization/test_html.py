@@ -138,7 +138,7 @@ def test_the_texts_of_a_pair_are_named():
 def test_the_words_that_hold_80_percent_come_first_with_their_place():
     one = attribution("Not good. It is not <br /> bad! So", [60.0, 0, 0, 1, 30, 1, 1, 7, 0, 0], unneeded_bits=0.0)
     leading, rest = ranked_words(one)
-    assert [(word.word, word.place, word.share) for word in leading] == [
+    assert [(word.name, word.place, word.share) for word in leading] == [
         ("Not", "word 1", 0.6),
         ("not", "word 5", 0.3),
     ]
@@ -162,7 +162,7 @@ def test_words_without_a_number_or_with_a_spread_are_no_zeros():
 
 def test_percentages_are_explained():
     one = attribution("floor some most", bits=[2.0, 27.0, 52.0], unneeded_bits=2.0)
-    assert " 66.7%       52.00 bits" in str(one)
+    assert " 66.7%        52.0 bits" in str(one)
     assert "Percentages do not count the floor: the 2.00 bits that a token keeps" in str(one)
     assert "Percentages" not in str(attribution("a film"))  # of the total
     released = attribution("a film")

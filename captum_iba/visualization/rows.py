@@ -1,0 +1,128 @@
+"""The parts of an input in a list: the probability without each, its share of the bits, and a bar."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from captum_iba.visualization.pieces import format_number, format_probability
+from captum_iba.visualization.pieces import visible as with_symbols
+
+_SHOWN_AS_ZERO = 0.0005
+_MANY, _STRONG = 0.05, -1  # of the bits above the floor, and nats: what stands out
+_BAR_WIDTH = 24
+
+
+class ListedPart(NamedTuple):
+    """A word of a text, a part of a prompt or a region of an image, as lists show it.
+
+    Attributes:
+        name (str): What it is called.
+        place (str): Where it stands; empty if the name says it.
+        bits (float): Its bits.
+        share (float): Its share of the bits above the floor.
+        importance (float): Length of its bar, from 0 to 1.
+        without (float): Probability (or closeness, as ``measure`` says) without it alone; NaN if that was not measured.
+        effect (float): Decrease that its place in the list is by, of words and parts in nats; NaN if not measured.
+        relation (str): What its removals say of it and the other measured ones, where they do not agree.
+        measure (str): What ``without`` is.
+        in_percent (bool): Whether its share is shown: not of next to nothing, and not where the mask removed too much.
+        spread (float): Standard deviation of the share over repeats; NaN where it is not shown.
+        tied (bool): Whether repeats differ in the order of it and the one before or after it.
+        is_punctuation (bool): Whether it has no letter, digit or symbol.
+        number (int): Its number in the input, from 0.
+
+    Examples::
+
+        >>> row = ListedPart("dull", "word 3", bits=100.0, share=0.6, importance=1.0, without=0.2)
+        >>> row.is_deleted, row.is_measured
+        (True, False)
+    """
+
+    name: str
+    place: str
+    bits: float
+    share: float
+    importance: float = 0.0
+    without: float = math.nan
+    effect: float = math.nan
+    relation: str = ""
+    measure: str = "probability"
+    in_percent: bool = True
+    spread: float = math.nan
+    tied: bool = False
+    is_punctuation: bool = False
+    number: int = -1
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether its place in the list is by its removal."""
+        return not math.isnan(self.effect)
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether it was removed alone."""
+        return not math.isnan(self.without)
+
+    @property
+    def stands_out(self) -> bool:
+        """Whether it was measured, and its bits or a negative effect stand out: lists show it if it does not lead."""
+        has_many_bits = self.in_percent and self.share >= _MANY
+        return self.is_measured and (has_many_bits or self.effect <= _STRONG)
+
+    @property
+    def is_zero(self) -> bool:
+        """Whether its percentage is shown as 0.0%, though it has a number of bits."""
+        return math.isfinite(self.bits) and self.share < _SHOWN_AS_ZERO and not self.spread >= _SHOWN_AS_ZERO
+
+
+def row_lines(rows: Sequence[ListedPart], others: Sequence[tuple[float, str]] = ()) -> list[str]:
+    """A list of rows for a terminal, in columns, with a head where some were removed alone.
+
+    The columns are the probability without each, its share of the bits above the floor, or its bits where no row was
+    measured, a bar, and its name and place.
+
+    Args:
+        rows (sequence of ListedPart): What is listed.
+        others (sequence of tuple, optional): Share and text of what is not listed. Default: none.
+
+    Returns:
+        list of str: Lines; control characters are as they were given.
+
+    Examples::
+
+        >>> rows = [ListedPart("dull", "word 3", 100.0, 0.6, 1.0, 0.2), ListedPart("a", "word 1", 9.0, 0.1, 0.5, 0.85)]
+        >>> print("\\n".join(row_lines(rows, [(0.3, "in 4 other words")])))
+        without it  of the bits
+             20.0%        60.0%       100.0 bits  ████████████████████████  dull (word 3)
+             85.0%        10.0%        9.00 bits  ████████████              a (word 1)
+                          30.0%  in 4 other words
+    """
+    deleted, measured = any(row.is_deleted for row in rows), any(row.is_measured for row in rows)
+    in_percent = any(row.in_percent for row in rows)
+    wide = 11 if deleted else 6
+    if in_percent and not all(math.isnan(row.spread) for row in rows):
+        wide = 15
+
+    def columns(without: str, share: str, bits: str) -> str:
+        cells = (f"{without:>10}",) * deleted + (f"{share:>{wide}}",) * in_percent
+        return "  ".join((*cells, *(f"{bits:>15}",) * (not measured)))
+
+    lines = [columns("without it", "of the bits", "").rstrip()] if deleted else []
+    longest = max((row.importance for row in rows), default=0.0)
+    for row in rows:
+        without = format_probability(row.without) if row.is_deleted else ""
+        share = f"{row.share:.1%}{'' if math.isnan(row.spread) else f' ± {row.spread:5.1%}'}"
+        bar = "█" * round(_BAR_WIDTH * row.importance / longest) if longest else ""
+        name = f"{row.name}{f' ({row.place})' if row.place else ''}{' ≈' * row.tied}"
+        lines.append(
+            f"{columns(without, share, f'{format_number(row.bits)} bits')}  {bar:<{_BAR_WIDTH}}  "
+            f"{' · '.join(filter(None, [name, row.relation]))}"
+        )
+    return [*lines, *(f"{columns('', f'{share:.1%}', '').rstrip()}  {text}" for share, text in others)]
+
+
+def listed_name(text: str) -> str:
+    """The text of a part in one line, without the space before it."""
+    return with_symbols(text).strip()
