@@ -13,18 +13,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from captum_iba._checks import check_integer
 from captum_iba._compat import progress
 from captum_iba._warnings import warn_user
 from captum_iba.compare.kept_rows import KeptRows, RowTable, chosen_methods, counted_passes, finite_or_none
 from captum_iba.methods.prompt_methods import PROMPT_METHODS, PromptMethod, PromptTask
-from captum_iba.metrics.prompt_removal import linear_datamodeling_score, prompt_degradation
+from captum_iba.metrics.prompt_removal import CachedRemoval, linear_datamodeling_score, prompt_degradation
 from captum_iba.text.generation_explainer import GenerationExplainer
 from captum_iba.text.json_result import library_versions
-from captum_iba.text.prompt_deletion import PromptRemoval
 from captum_iba.text.prompt_model import decoder_arguments
 
 DEFAULT_METHODS = ("iba", "context_cite_64", "leave_one_out", "random")
@@ -206,7 +202,7 @@ def compare_prompts(
             explainer.attribution.check_model(found, ids)
             of_prompt = (prompts[number], of_prompts[number], found, ids)
             task = PromptTask(explainer, *of_prompt, decoder_arguments(gen_args), batch_size, seed)
-            measure = partial(_measure, number, task, _Cached(task.removal), n_removals, seed)
+            measure = partial(_measure, number, task, CachedRemoval(task.removal), n_removals, seed)
         for name, function in wanted.items():
             row = measure(name, function)
             rows.append(row)
@@ -241,7 +237,7 @@ def _failed(number: int, error: Exception, name: str, function: PromptMethod) ->
 def _measure(
     number: int,
     task: PromptTask,
-    removal: _Cached,
+    removal: CachedRemoval,
     n_removals: int,
     seed: int,
     name: str,
@@ -264,17 +260,3 @@ def _measure(
     values |= {"lds": lds, "passes": passes[0], "seconds": seconds}
     listed = tuple(scores.detach().cpu().double().tolist())
     return PromptRow(number, name, parts, listed, finite_or_none(values), None, response)
-
-
-class _Cached:
-    """A removal whose log-probabilities are computed once for all metrics of a prompt."""
-
-    def __init__(self, removal: PromptRemoval) -> None:
-        self._removal = removal
-        self._known: dict[tuple[bool, ...], float] = {}
-
-    def __call__(self, kept: Tensor) -> Tensor:
-        new = [row for row in dict.fromkeys(map(tuple, kept.tolist())) if row not in self._known]
-        if new:
-            self._known.update(zip(new, self._removal(torch.tensor(new)).tolist(), strict=True))
-        return torch.tensor([self._known[tuple(row)] for row in kept.tolist()])

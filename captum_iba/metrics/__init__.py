@@ -18,9 +18,11 @@ from captum_iba.metrics.perturbations import BaselineValue, Delete, MaskOut, Per
 from captum_iba.metrics.prompt_removal import (
     PromptDegradation,
     RemovalEffects,
+    RemovalSequence,
     linear_datamodeling_score,
     prompt_degradation,
     removal_effects,
+    removal_sequence,
 )
 from captum_iba.metrics.removal import NINTHS
 from captum_iba.metrics.sanity_checks import (
@@ -60,6 +62,7 @@ __all__ = [
     "PromptDegradation",
     "Randomization",
     "RemovalEffects",
+    "RemovalSequence",
     "ReplaceToken",
     "aopc",
     "area_between",
@@ -89,6 +92,7 @@ __all__ = [
     "prompt_degradation",
     "rank_correlation",
     "removal_effects",
+    "removal_sequence",
     "sensitivity_n",
     "sufficiency",
     "tiles",

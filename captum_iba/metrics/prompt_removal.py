@@ -6,7 +6,7 @@ of an attribution, one per part.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -18,6 +18,32 @@ from captum_iba.metrics.sanity_checks import rank_correlation
 
 LogProbability = Callable[[Tensor], Tensor]
 """Log-probabilities of the response, or log-odds of a choice, (N,), from the kept parts, (N, P), as booleans."""
+
+
+class CachedRemoval:
+    """A function of the kept parts that is computed once for each set of them.
+
+    Args:
+        value (Callable): Function of the kept parts, (N, P) booleans, that returns (N,).
+
+    Examples::
+
+        >>> rows = []
+        >>> cached = CachedRemoval(lambda kept: rows.extend(kept) or kept.sum(1).float())
+        >>> cached(torch.ones(2, 3, dtype=torch.bool)).tolist(), len(rows)
+        ([3.0, 3.0], 1)
+    """
+
+    def __init__(self, value: LogProbability) -> None:
+        self._value = value
+        self._known: dict[tuple[bool, ...], Tensor] = {}
+
+    def __call__(self, kept: Tensor) -> Tensor:
+        """Values, (N,), on the CPU, of the parts that are kept, (N, P) booleans."""
+        rows = [tuple(row) for row in kept.tolist()]
+        if new := [row for row in dict.fromkeys(rows) if row not in self._known]:
+            self._known.update(zip(new, self._value(torch.tensor(new)).cpu(), strict=True))
+        return torch.stack([self._known[row] for row in rows])
 
 
 class PromptDegradation(NamedTuple):
@@ -196,6 +222,71 @@ def removal_effects(log_probability: LogProbability, parts: Sequence[int], n_par
     alone = torch.stack([found[every] - found[every - {part}] for part in parts])
     last = torch.stack([found[every - chosen | {part}] - found[every - chosen] for part in parts])
     return RemovalEffects(found[every], (alone + last) / 2, alone)
+
+
+class RemovalSequence(NamedTuple):
+    """The result of :func:`removal_sequence`.
+
+    Args:
+        parts (tuple of int): Numbers of the parts, in the order of their removal.
+        without (Tensor): Value without the first k of them, for k from 1, (N,), float64.
+    """
+
+    parts: tuple[int, ...]
+    without: Tensor
+
+
+def removal_sequence(
+    value: LogProbability, parts: Sequence[int], n_parts: int, tolerance: float = 0.05
+) -> RemovalSequence:
+    """
+    Some parts of an input in the order of their removal, without those that add nothing to the others.
+
+    The first part is the one whose removal lowers the value most, and each next one lowers it most after those before
+    it. Then parts are left out, one at a time, as long as the value without the others of them is higher by at most
+    ``tolerance``.
+
+    Args:
+
+        value (Callable): Function of the kept parts, (N, P) booleans, that returns (N,): log-odds of a class.
+        parts (sequence of int): Numbers of N parts.
+        n_parts (int): Number of all parts, P.
+        tolerance (float): Difference that counts as none. Default: 0.05.
+
+    Returns:
+
+        RemovalSequence: In N (N + 1) / 2 forward passes for the order, and at most as many for what is left out.
+
+    Raises:
+
+        ValueError: A number that is no part, or one that is twice among them.
+
+    Examples::
+
+        >>> def value(kept): return kept[:, :2].any(1).float() + 0.4 * kept[:, 2]
+        >>> found = removal_sequence(value, [0, 1, 2, 3], n_parts=4)
+        >>> found.parts, found.without.tolist()
+        ((2, 0, 1), [1.0, 1.0, 0.0])
+    """
+    check_integer("n_parts", n_parts, at_least=1)
+    if len({*parts}) < len(parts) or not {*parts} <= {*range(n_parts)}:
+        raise ValueError(f"parts has {list(parts)}, expected different numbers from 0 to {n_parts - 1}")
+    cached = CachedRemoval(value)
+
+    def without(removed: Iterable[Sequence[int]]) -> Tensor:
+        return cached(torch.tensor([[part not in one for part in range(n_parts)] for one in removed])).double()
+
+    order = list[int]()
+    while rest := [part for part in parts if part not in order]:
+        order.append(rest[int(without([*order, part] for part in rest).argmin())])
+    while len(order) > 1:
+        lowest, at = without([part for part in order if part != one] for one in order).min(0)
+        if float(lowest - without([order])) > tolerance:
+            break
+        order.pop(int(at))
+    if not order:
+        return RemovalSequence((), torch.zeros(0, dtype=torch.float64))
+    return RemovalSequence(tuple(order), without(order[:count] for count in range(1, len(order) + 1)))
 
 
 def random_removals(n_parts: int, n_removals: int, kept_fraction: float, seed: int) -> Tensor:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from captum_iba.metrics.prompt_removal import removal_effects
+from captum_iba.metrics.prompt_removal import CachedRemoval, removal_effects, removal_sequence
 from captum_iba.text.classifier import Classifier
 from captum_iba.text.encoding import EncodedText
 from captum_iba.text.heads import TARGET_ROW, ValueHead, with_row
@@ -31,6 +31,8 @@ from captum_iba.visualization.words import (
 N_RANDOM = 10
 """Number of draws of random words in a check by deletion; where there are at most so many sets, each is taken once."""
 _LEAST = 1e-12  # probability, and distance from 1, that log-odds take
+# Nats that a leading word adds to the others at least: the odds change by a tenth.
+_ADDS = 0.1
 # Leading words that are deleted one at a time, of longer texts than those of which all are.
 _N_ALONE = 8
 
@@ -104,19 +106,23 @@ def order_by_removal(
     batch_size: int,
     further: Sequence[int] = (),
 ) -> TextAttribution:
-    """The attribution with the effects of the ``count`` words with the most bits, or of all if there are not more.
+    """The attribution with the effects of the ``count`` words with the most bits, and the order of the leading ones.
 
-    Words at the floor of a longer text are not among them, unless they are ``further`` ones, by number; a single word
-    has no order.
+    Of a text of at most so many words all are measured, punctuation aside. Words at the floor of a longer text are not
+    among them, unless they are ``further`` ones, by number; a single word has no order.
     """
     own = _is_own(encoded, attribution)
-    order = [i for i in ranking(replace(attribution, effects=())) if not own[i]]
-    words = [i for i in order[:count] if len(order) <= count or attribution.word_shares[i] > 0]
-    words += [i for i in further if i not in words]
+    order = [i for i in ranking(replace(attribution, effects=(), removal_order=())) if not own[i]]
+    n_words = sum(not is_punctuation(attribution.words[i].word) for i in order)
+    above = [i for i in order if attribution.word_shares[i] > 0][:count]
+    if n_words <= count:
+        above = [i for i in order if i in above or not is_punctuation(attribution.words[i].word)]
+    words = above + [i for i in further if i not in above]
     if len(words) < 2:
         return attribution
     column, is_value = _column(attribution), isinstance(classifier.head, ValueHead)
 
+    @CachedRemoval
     def log_odds(kept: Tensor) -> Tensor:
         numbers = [set(np.flatnonzero(row).tolist()) for row in kept.numpy()]
         found = probabilities_without(classifier, encoded, numbers, batch_size)[:, column]
@@ -127,7 +133,11 @@ def order_by_removal(
     effects = dict(zip(words, measured.effects.tolist(), strict=True))
     alone = dict(zip(words, (without if is_value else without.sigmoid()).tolist(), strict=True))
     numbers = range(len(own))
-    return replace(attribution, effects=tuple(map(effects.get, numbers)), without=tuple(map(alone.get, numbers)))
+    of_words, without_each = tuple(map(effects.get, numbers)), tuple(map(alone.get, numbers))
+    found = replace(attribution, effects=of_words, without=without_each, removal_order=(), without_first=())
+    in_turn = removal_sequence(log_odds, ranking(found)[: count_leading(found)], len(own), _ADDS)
+    first = in_turn.without if is_value else in_turn.without.sigmoid()
+    return replace(found, removal_order=in_turn.parts, without_first=tuple(first.tolist()))
 
 
 def checked(
@@ -176,7 +186,7 @@ def check_by_deletion(
     seed = int(attribution.settings.get("seed", 0)) % 2**63
     order = np.array(ranking(attribution))
     # No word leads where hardly anything is needed: few are deleted then, which lead if they matter all the same.
-    n_leading = len(leading) or count_leading(attribution, order.tolist())
+    n_leading = len(leading) or count_leading(attribution)
     if not leading and not attribution.effects:
         n_leading = min(n_leading, max(1, round(len(order) / 9)))
     n_leading -= int(own[order[:n_leading]].sum())

@@ -279,8 +279,8 @@ class TextExplainer:
                 spread measures the effect of this sampling and of the noise. Statistics of other texts can change the
                 result by more, above all in place of the neutral texts. Default: 1.
             rerank (int): Number of words with the most bits whose order is settled by removal, in two forward passes
-                per word and two more; their bits stay as they are. Of a text with no more words all are. 0 for the
-                order of the bits alone. Default: 8.
+                per word and two more, and some for the order of the leading ones; their bits stay as they are. Of a
+                text with no more words all are. 0 for the order of the bits alone. Default: 8.
             check (bool): Whether to delete the words with the most bits, with the fewest, and random words, and to keep
                 the probabilities in ``result.check``. Words that it finds to matter alone are put in order, too.
                 Default: False.

@@ -23,7 +23,14 @@ from captum_iba._ranking import (
 )
 from captum_iba.attr.optimizer import AT_FLOOR
 from captum_iba.text.json_result import JsonResult
-from captum_iba.visualization.pieces import COVERED, TOLERANCE, format_number, format_probability, relation_of
+from captum_iba.visualization.pieces import (
+    COVERED,
+    SPEAKS_AGAINST,
+    TOLERANCE,
+    format_number,
+    format_probability,
+    relation_of,
+)
 from captum_iba.visualization.prompt_sentences import answer, legend, probability_without, prompt_notes
 from captum_iba.visualization.rows import ListedPart, listed_name, row_lines
 from captum_iba.visualization.sentences import NO_EFFECT
@@ -31,7 +38,6 @@ from captum_iba.visualization.terminal import printable
 
 _CUT_OFF = "The response was cut off: it reached the largest number of new tokens."
 _FORMAT = "captum-iba generation/3"  # 2 had no numbers of the contrast
-SPEAKS_AGAINST = "speaks against it"
 
 # Nats that a part which only the check removed needs for a line, where the others on the list have less.
 _NOTICEABLE = 0.1

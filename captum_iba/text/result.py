@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 
 from captum_iba._checks import kind_of
-from captum_iba._ranking import importance_of
+from captum_iba._ranking import importance_of, levels_in_order
 from captum_iba.attr.optimizer import AT_FLOOR
 from captum_iba.text.encoding import join_words, scores_per_word
 from captum_iba.text.json_result import JsonResult, json_number, json_safe
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 _FORMAT = "captum_iba.TextAttribution/3"
 _REPR_WIDTH = 60
+_OF_REMOVAL = ("effects", "without", "removal_order", "without_first")
 
 
 @dataclass(frozen=True)
@@ -165,6 +166,9 @@ class TextAttribution(JsonResult):
             two removals, of the word alone and of the word after the other measured ones. None for words that were not
             measured, empty with ``rerank=0``. Of a regression it is the decrease in the closeness.
         without (tuple of float or None): Probability of the target without each measured word alone.
+        removal_order (tuple of int): Numbers of the leading words: each lowers the probability most after those before
+            it. Empty with ``rerank=0``, and in results of earlier versions.
+        without_first (tuple of float): Probability of the target without the first k of them, for k from 1.
 
     Examples::
 
@@ -204,6 +208,8 @@ class TextAttribution(JsonResult):
     doubt: str = ""
     effects: tuple[float | None, ...] = ()
     without: tuple[float | None, ...] = ()
+    removal_order: tuple[int, ...] = ()
+    without_first: tuple[float, ...] = ()
 
     @property
     def question(self) -> str:
@@ -288,10 +294,11 @@ class TextAttribution(JsonResult):
     def importance(self) -> npt.NDArray[np.float64]:
         """What pages and terminals color, and draw as bars, of each word, from 0 to 1, (W,).
 
-        Of words whose deletion was measured it is their effect relative to the largest, and 0 where it is not positive.
-        The others come after them, by :attr:`word_shares`. With ``rerank=0`` all go by these.
+        Of words whose deletion was measured it is their effect relative to the largest, and 0 where it is not positive;
+        of a leading word at least that of the next one, of the others at most that of the last leading one. Words that
+        were not measured come after them, by :attr:`word_shares`. With ``rerank=0`` all go by these.
         """
-        return importance_of(self.word_shares, self.effects)
+        return importance_of(self.word_shares, levels_in_order(self.effects, self.removal_order))
 
     def _shares(self, word_bits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         n_tokens = Counter(token.word for token in self.tokens if token.word is not None)
@@ -408,14 +415,14 @@ class TextAttribution(JsonResult):
         try:
             # Not in files of earlier versions.
             newer = {"repeats", "check", "open_bits", "masked_probability", "closed_probability"}
-            newer |= {"provenance", "explained", "doubt", "effects", "without"}
+            newer |= {"provenance", "explained", "doubt", "effects", "without", "removal_order", "without_first"}
             values = {name: content[name] for name in known if name in content or name not in newer}
             values["tokens"] = tuple(Token(**{**t, "bits": json_number(t["bits"])}) for t in content["tokens"])
             for name in ("target_probability", "predicted_probability"):
                 values[name] = json_number(values[name])
             if values["trace"] is not None:
                 values["trace"] = TextTrace(**{k: tuple(map(json_number, v)) for k, v in values["trace"].items()})
-            values |= {name: tuple(content.get(name, ())) for name in ("effects", "without")}
+            values |= {name: tuple(content.get(name, ())) for name in _OF_REMOVAL}
             values["repeats"] = tuple(tuple(map(json_number, row)) for row in content.get("repeats", ()))
             if (check := content.get("check")) is not None:
                 values["check"] = DeletionCheck(**{**check, "without_each": tuple(check.get("without_each", ()))})

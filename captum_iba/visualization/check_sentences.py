@@ -80,6 +80,8 @@ class CheckSentences:
         verb = falls if left <= SAME else "rises" if left >= 1 / SAME else "hardly changes,"
         changes = f"stays at {after}" if before == after else f"{verb} from {before} to {after}"
         sentence = f"Without {self._deleted} {self.measured} {changes}"
+        if self.verdict == VERDICTS[2]:
+            sentence = f"Not confirmed: w{sentence[1:]}"
         if self.then:
             sentence += f", and the model {self.then}"
         if self.is_improbable:

@@ -6,14 +6,17 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from captum_iba.visualization.check_sentences import VERDICTS
 from captum_iba.visualization.color import Scale, color_class
 from captum_iba.visualization.drawable import Drawable, is_scores
 from captum_iba.visualization.mask_sentences import needs_hardly_anything, remark
 from captum_iba.visualization.pieces import Part, format_number, format_probability, parts, scale_of
 from captum_iba.visualization.rows import ListedPart
-from captum_iba.visualization.words import ranked_words
+from captum_iba.visualization.word_sentences import verdict
+from captum_iba.visualization.words import ranked_words, standing_out
 
 _LEADING = 3
+_PALE = 0.35  # of a color where a check does not confirm the leading words
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,7 @@ class TokenMap:
     remark: str = ""
     rows: Mapping[int | None, ListedPart] = field(default_factory=dict)
     leading: frozenset[int | None] = frozenset()
+    against: frozenset[int | None] = frozenset()
 
     def color(self, part: Part) -> str:
         """Class of the style sheet that colors a part."""
@@ -49,6 +53,10 @@ class TokenMap:
     def leads(self, part: Part) -> bool:
         """Whether a part is a word that leads by its removal, which pages underline."""
         return part.word in self.leading
+
+    def opposes(self, part: Part) -> bool:
+        """Whether a part is a word of the list that speaks against the target, which has a wavy line."""
+        return part.word in self.against
 
     @property
     def largest(self) -> list[tuple[str, str]]:
@@ -79,6 +87,8 @@ def token_parts(attribution: Drawable, scale: Scale | None = None) -> TokenMap:
     leading, rest = ranked_words(attribution)
     if scale is None and any(row.is_measured for row in (*leading, *rest)):
         scale, importance = Scale(1.0, unit="relative effect of deletion"), attribution.importance
+        if verdict(attribution) == VERDICTS[2]:
+            importance = _PALE * importance
         drawn = tuple(
             part._replace(depth=0.0 if part.word is None else float(importance[part.word]))
             if math.isfinite(part.depth)
@@ -93,4 +103,5 @@ def token_parts(attribution: Drawable, scale: Scale | None = None) -> TokenMap:
         remark(attribution),
         {row.number: row for row in (*leading, *rest)},
         frozenset(row.number for row in leading if row.is_measured),
+        frozenset(row.number for row in standing_out(leading, rest) if row.relation),
     )

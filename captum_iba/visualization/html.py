@@ -36,7 +36,7 @@ from captum_iba.visualization.sentences import (
     verdicts,
 )
 from captum_iba.visualization.word_sentences import answer, only_together, verdict
-from captum_iba.visualization.words import counted, ranked_words
+from captum_iba.visualization.words import counted, ranked_words, standing_out
 
 if TYPE_CHECKING:
     from captum.attr._utils.visualization import VisualizationDataRecord
@@ -96,6 +96,7 @@ def _environment(package: str) -> Environment:
     )
     environment.filters.update(color_class=color_class, counted=counted)
     environment.globals.update(color_rules=color_rules, notes=notes, answer=answer, effect_note=effect_note)
+    environment.globals.update(standing_out=standing_out)
     return environment
 
 
@@ -246,6 +247,7 @@ def token_page(
         missed_labels=missed_labels(attributions, gold_labels, labels),
         possible_verdicts=VERDICTS,
         has_effects=any(item.effects for item in attributions),
+        in_turn=any(len(item.removal_order) > 1 for item in attributions),
         relations={row.relation for text in texts for row in (*text["leading"], *text["rest"])} - {""},
         has_check=any(item.check is not None for item in attributions),
         sorting=sorting() if len(texts) > 1 and methods is None else None,

@@ -103,6 +103,14 @@ def is_little(probability: float, is_predicted: bool) -> bool:
     return probability < (RULED_OUT if is_predicted else _IMPROBABLE)
 
 
+def rises_much(probability: float, without: float) -> bool:
+    """Whether a probability rises by more than 0.1, or by more than half of that and the odds by a factor of e."""
+    if without <= probability + LARGE_DROP / 2:
+        return False
+    odds = probability / max(1 - probability, 1e-12), without / max(1 - without, 1e-12)
+    return without > probability + LARGE_DROP or odds[1] > math.e * odds[0]
+
+
 def is_much_lower(probability: float, without: float, strongest: float = 0.0) -> bool:
     """Whether a word matters when it is deleted alone: more than a quarter of the probability is lost, and 0.05.
 

@@ -16,6 +16,8 @@ NEUTRAL_TEXTS = "neutral texts"
 
 FLOORS = 10
 """Floors above the floor from which a word is colored fully."""
+SPEAKS_AGAINST = "speaks against it"
+"""What lists say of a part without which the output is more probable."""
 TOLERANCE = 0.05
 """Nats by which the removal of a part may change a log-probability, or log-odds, and count as no change."""
 COVERED = 0.8

@@ -24,6 +24,7 @@ class ListedPart(NamedTuple):
         share (float): Its share of the bits above the floor.
         importance (float): Length of its bar, from 0 to 1.
         without (float): Probability (or closeness, as ``measure`` says) without it alone; NaN if that was not measured.
+        without_so_far (float): Probability without it and those above it in the list; NaN if that was not measured.
         effect (float): Decrease that its place in the list is by, of words and parts in nats; NaN if not measured.
         relation (str): What its removals say of it and the other measured ones, where they do not agree.
         measure (str): What ``without`` is.
@@ -54,6 +55,7 @@ class ListedPart(NamedTuple):
     tied: bool = False
     is_punctuation: bool = False
     number: int = -1
+    without_so_far: float = math.nan
 
     @property
     def is_measured(self) -> bool:
@@ -80,8 +82,8 @@ class ListedPart(NamedTuple):
 def row_lines(rows: Sequence[ListedPart], others: Sequence[tuple[float, str]] = ()) -> list[str]:
     """A list of rows for a terminal, in columns, with a head where some were removed alone.
 
-    The columns are the probability without each, its share of the bits above the floor, or its bits where no row was
-    measured, a bar, and its name and place.
+    The columns are the probability without each, that without it and those above it, its share of the bits above the
+    floor, or its bits where no row was measured, a bar, and its name and place.
 
     Args:
         rows (sequence of ListedPart): What is listed.
@@ -100,27 +102,29 @@ def row_lines(rows: Sequence[ListedPart], others: Sequence[tuple[float, str]] = 
                           30.0%  in 4 other words
     """
     deleted, measured = any(row.is_deleted for row in rows), any(row.is_measured for row in rows)
+    in_turn = sum(not math.isnan(row.without_so_far) for row in rows) > 1
     in_percent = any(row.in_percent for row in rows)
     wide = 11 if deleted else 6
     if in_percent and not all(math.isnan(row.spread) for row in rows):
         wide = 15
 
-    def columns(without: str, share: str, bits: str) -> str:
-        cells = (f"{without:>10}",) * deleted + (f"{share:>{wide}}",) * in_percent
+    def columns(without: str, so_far: str, share: str, bits: str) -> str:
+        cells = (f"{without:>10}",) * deleted + (f"{so_far:>15}",) * in_turn + (f"{share:>{wide}}",) * in_percent
         return "  ".join((*cells, *(f"{bits:>15}",) * (not measured)))
 
-    lines = [columns("without it", "of the bits", "").rstrip()] if deleted else []
+    lines = [columns("without it", "and those above", "of the bits", "").rstrip()] if deleted else []
     longest = max((row.importance for row in rows), default=0.0)
     for row in rows:
         without = format_probability(row.without) if row.is_deleted else ""
+        so_far = "" if math.isnan(row.without_so_far) else format_probability(row.without_so_far)
         share = f"{row.share:.1%}{'' if math.isnan(row.spread) else f' ± {row.spread:5.1%}'}"
         bar = "█" * round(_BAR_WIDTH * row.importance / longest) if longest else ""
         name = f"{row.name}{f' ({row.place})' if row.place else ''}{' ≈' * row.tied}"
         lines.append(
-            f"{columns(without, share, f'{format_number(row.bits)} bits')}  {bar:<{_BAR_WIDTH}}  "
+            f"{columns(without, so_far, share, f'{format_number(row.bits)} bits')}  {bar:<{_BAR_WIDTH}}  "
             f"{' · '.join(filter(None, [name, row.relation]))}"
         )
-    return [*lines, *(f"{columns('', f'{share:.1%}', '').rstrip()}  {text}" for share, text in others)]
+    return [*lines, *(f"{columns('', '', f'{share:.1%}', '').rstrip()}  {text}" for share, text in others)]
 
 
 def listed_name(text: str) -> str:

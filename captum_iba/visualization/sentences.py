@@ -33,6 +33,7 @@ from captum_iba.visualization.word_sentences import (
 )
 from captum_iba.visualization.words import (
     ALL_DELETED_ALONE,
+    counted,
     has_neutral_statistics,
     nearly_tied,
     ranked_words,
@@ -202,22 +203,21 @@ def missed_labels(
 
 def effect_note(attribution: DrawableBits) -> str:
     """What the numbers and bars are where deletion settles the order of the words; empty where none was measured."""
-    n_measured = sum(effect is not None for effect in attribution.effects)
-    if not n_measured:
+    rows = [row for of in ranked_words(attribution) for row in of]
+    measured, others = [row for row in rows if row.is_measured], [row for row in rows if not row.is_measured]
+    if not measured:
         return ""
     is_value = attribution.explained is not None and attribution.explained.kind == "value"
-    decrease = "the decrease" if is_value else "the decrease in log-odds"
-    which = "All words are measured."
-    if n_measured < len(attribution.words):
-        which = f"Measured are the {n_measured} words with the most bits above the floor."
-        measured = [i for i, effect in enumerate(attribution.effects) if effect is not None]
-        least = min(attribution.word_shares[measured])
-        if sum(share > least for share in attribution.word_shares) >= n_measured:
-            which = f"{n_measured} words are measured: those with the most bits, and those that matter alone."
-    return (
-        f"Without it: {attribution.measured} when the word alone is deleted. Order and bars: {decrease}, the mean of "
-        f"deleting the word alone, and after the other measured words. {which}"
-    )
+    decrease = "decrease" if is_value else "decrease in the log-odds"
+    by_bits = min(row.share for row in measured) > max((row.share for row in others), default=-1.0)
+    why = "with the most bits above the floor" if by_bits else "with the most bits, or that matter alone"
+    which = f"{counted(measured)} {why}" if others else "all words"
+    sentences = [f"Without it: {attribution.measured} when the word alone is deleted."]
+    if len(attribution.removal_order) > 1:
+        lowers = f"lowers {quantity(attribution.measured)} most"
+        sentences.append(f"And those above: when the words above it are deleted, too; the next word {lowers} then.")
+    alone = "when the word is deleted alone, and after the other measured words"
+    return " ".join([*sentences, f"Bars: the mean {decrease} {alone} ({which})."])
 
 
 def percentage_note(attribution: DrawableBits) -> str:

@@ -11,7 +11,7 @@ from captum_iba.visualization.color import LEVELS, palette
 from captum_iba.visualization.colored_text import token_parts
 from captum_iba.visualization.drawable import DrawableBits
 from captum_iba.visualization.rows import ListedPart, row_lines
-from captum_iba.visualization.words import counted
+from captum_iba.visualization.words import counted, standing_out
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -39,9 +39,10 @@ def word_lines(leading: Sequence[ListedPart], rest: Sequence[ListedPart]) -> lis
         leading (sequence of ListedPart): The leading words, in order.
         rest (sequence of ListedPart): The others.
     """
-    shown = list(leading[:_LISTED] or [row for row in rest if not row.is_zero][:_LISTED_WITHOUT_LEADING])
-    standing_out = [row for row in rest if leading and row.stands_out]
-    not_shown = [[row for row in rows if row not in (*shown, *standing_out)] for rows in (leading, rest)]
+    beside = standing_out(leading, rest)
+    most = [row for row in rest if not row.is_zero and row not in beside][:_LISTED_WITHOUT_LEADING]
+    shown = list(leading[:_LISTED] or most)
+    not_shown = [[row for row in rows if row not in (*shown, *beside)] for rows in (leading, rest)]
     others = [
         (math.fsum(row.share for row in rows), f"in {counted(rows, which)}")
         for rows, which in zip(not_shown, ("leading", "other"), strict=True)
@@ -49,7 +50,7 @@ def word_lines(leading: Sequence[ListedPart], rest: Sequence[ListedPart]) -> lis
     ]
     if not leading:
         shown = [row._replace(importance=0.0) for row in shown]
-    shown += [row._replace(relation=", ".join(filter(None, [row.relation, "does not lead"]))) for row in standing_out]
+    shown += [row._replace(relation=row.relation or "does not lead") for row in beside]
     return row_lines([row._replace(name=printable(row.name)) for row in shown], others)
 
 

@@ -50,6 +50,8 @@ def _answer(attribution: DrawableBits) -> list[str]:
     sentences = [] if said.none_leads else [said.answer]
     if any(row.without <= MUCH * check.without_leading for row in _hidden(attribution)):
         sentences.append(hidden_evidence(attribution))
+    elif any(more in (alone := _alone(attribution)) for more in (" more than all ", " more than the first ")):
+        sentences.append(alone)  # one word says more than the first sentence
     if attribution.target_label != attribution.predicted_label:
         sentences.append(_against(attribution))
     return list(filter(None, sentences))
@@ -157,13 +159,9 @@ def _without_effect_alone(attribution: DrawableBits) -> tuple[list[ListedPart], 
 
 
 def opposing(attribution: DrawableBits) -> list[ListedPart]:
-    """Words without which alone the probability is higher by more than 0.1, the most first, as far as a check tried."""
-    check = attribution.check
-    rows = [row for of in ranked_words(attribution) for row in of if row.is_deleted]
-    # A word that speaks for it after the other words is no word against it; the list has both.
-    rows = [row for row in rows if not row.effect > 0]
-    raising = [row for row in rows if check is not None and row.without > check.probability + LARGE_DROP]
-    return sorted(raising, key=lambda row: -row.without)
+    """Words without which alone the probability is much higher, the most first, as far as they were deleted alone."""
+    rows = [row for of in ranked_words(attribution) for row in of if row.relation]
+    return sorted(rows, key=lambda row: -row.without)
 
 
 def _against(attribution: DrawableBits) -> str:

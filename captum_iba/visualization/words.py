@@ -11,18 +11,24 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 from captum_iba.visualization.drawable import DrawableBits
-from captum_iba.visualization.mask_sentences import has_hardly_any_bits, has_percentages, needs_hardly_anything
+from captum_iba.visualization.mask_sentences import (
+    has_hardly_any_bits,
+    has_percentages,
+    needs_hardly_anything,
+    rises_much,
+)
 from captum_iba.visualization.pieces import (
     COVERED,
     NEUTRAL_TEXTS,
+    SPEAKS_AGAINST,
     has_characters,
-    relation_of,
     visible,
 )
 from captum_iba.visualization.rows import ListedPart
 
 ALL_DELETED_ALONE = 60
 """Number of words of a text up to which a check deletes every one alone."""
+_AGAINST = 3
 _LEAST_LEADING = 0.03  # nats, of a word that leads
 _NEARLY_TIED, _WITH_NEUTRAL_STATISTICS = 0.8, 0.6
 
@@ -94,7 +100,8 @@ def ranked_words(attribution: DrawableBits) -> tuple[list[ListedPart], list[List
         spread = [math.nan] * len(shares)
     places, importance = word_places(attribution), attribution.importance
     about = attribution.explained  # is never deleted
-    effects = [math.nan if effect is None else effect for effect in attribution.effects]
+    effects_of = {i: effect for i, effect in enumerate(attribution.effects) if effect is not None}
+    so_far = dict(zip(attribution.removal_order, attribution.without_first, strict=True))
     measure = "closeness" if about is not None and about.kind == "value" else "probability"
     with_bits = {token.word for token in attribution.tokens if token.bits}
     is_open = [
@@ -113,44 +120,51 @@ def ranked_words(attribution: DrawableBits) -> tuple[list[ListedPart], list[List
                 is_punctuation=is_punctuation(word.word),
                 measure=measure,
                 number=i,
-                effect=effects[i] if effects else math.nan,
+                effect=effects_of.get(i, math.nan),
                 importance=float(importance[i]),
+                without_so_far=so_far.get(i, math.nan),
             )
         )
     order, whole = ranking(attribution), attribution.target_probability
     for i, without in _without_each(attribution, order).items():
-        rows[i] = rows[i]._replace(without=without, relation=_relation(rows[i], without, whole))
+        # A word that speaks for it after the other words is no word against it.
+        against = SPEAKS_AGAINST if rises_much(whole, without) and not effects_of.get(i, 0.0) > 0 else ""
+        rows[i] = rows[i]._replace(without=without, relation=against)
     # The order of words whose effect was measured does not depend on repeats.
     same_order = [rows[i].is_measured or bool((repeated[:, i] > repeated[:, j]).all()) for i, j in pairwise(order)]
     rows = [rows[i]._replace(tied=not all(same_order[max(0, rank - 1) : rank + 1])) for rank, i in enumerate(order)]
-    count = count_leading(attribution, order)
+    count = count_leading(attribution)
     if not has_percentages(attribution):
         rows = [row._replace(in_percent=False) for row in rows]
     if has_hardly_any_bits(attribution):
         needs_none, check = needs_hardly_anything(attribution), attribution.check
         if needs_none:
             count = 0
-        elif check is not None and not effects:
+        elif check is not None and not effects_of:
             count = min(count, check.n_words)
     # What is explained, and stays open, is no word of the list.
     rows = [row for row, i in zip(rows, order, strict=True) if not is_open[i]]
     return rows[:count], rows[count:]
 
 
-def _relation(row: ListedPart, without: float, whole: float) -> str:
-    """What both deletions of a word say of it and the other measured words, where they do not agree; else empty."""
-    if not row.is_measured or row.measure != "probability" or not (0 < without < 1 and 0 < whole < 1):
-        return ""
-    alone = math.log(whole / (1 - whole)) - math.log(without / (1 - without))
-    return relation_of(alone, 2 * row.effect - alone, "words")
+def standing_out(leading: Sequence[ListedPart], rest: Sequence[ListedPart]) -> list[ListedPart]:
+    """The words that lists show beside the leading ones: measured ones with many bits, and the strongest against it."""
+    against = sorted((row for row in rest if row.relation), key=lambda row: -row.without)[:_AGAINST]
+    return [row for row in rest if row in against or (leading and row.stands_out)]
 
 
-def count_leading(attribution: DrawableBits, order: Sequence[int]) -> int:
-    """How many words, the first in :func:`ranking`, hold 80% of the positive effects, or without these of the bits."""
+def count_leading(attribution: DrawableBits) -> int:
+    """How many words lead, the first in :func:`ranking`.
+
+    They are those of ``removal_order``. Where that is not known, they hold 80% of the positive effects, or without
+    these of the bits above the floor.
+    """
+    if attribution.removal_order:
+        return len(attribution.removal_order)
     measured = [effect for effect in attribution.effects if effect is not None]
     held = sorted((effect for effect in measured if effect > _LEAST_LEADING), reverse=True)
     if not measured:
-        held = [share for i in order if (share := float(attribution.word_shares[i])) > 0]
+        held = [share for i in ranking(attribution) if (share := float(attribution.word_shares[i])) > 0]
     before = accumulate(held, initial=0.0)
     return sum(already < COVERED * math.fsum(held) for already, _ in zip(before, held, strict=False))
 
@@ -218,14 +232,16 @@ def place_in_texts(word: Any) -> tuple[int, int, int]:
 
 
 def ranking(attribution: DrawableBits) -> list[int]:
-    """Numbers of the words: first those whose effect was measured, the largest first, then the others by their bits.
+    """Numbers of the words: the leading ones in the order of their deletion, other measured ones, and those by bits.
 
-    These are in the order of the bits above the floor, then of all bits; NaN and infinity are last.
+    The measured ones are in the order of their effects, the largest first. The others are in the order of the bits
+    above the floor, then of all bits; NaN and infinity are last.
     """
     words, shares, effects = attribution.words, attribution.word_shares, attribution.effects
     by_bits = sorted(
         range(len(words)), key=lambda i: (not math.isfinite(words[i].bits), -float(shares[i]), -words[i].bits)
     )
     measured = {i: effect for i, effect in enumerate(effects) if effect is not None}
-    first = sorted((i for i in by_bits if i in measured), key=lambda i: -measured[i])
-    return [*first, *(i for i in by_bits if i not in measured)]
+    leading = attribution.removal_order
+    first = sorted((i for i in by_bits if i in measured and i not in leading), key=lambda i: -measured[i])
+    return [*leading, *first, *(i for i in by_bits if i not in measured)]

@@ -310,7 +310,7 @@ def test_the_check_deletes_each_leading_word_alone(film_explainer):
         alone = film_explainer.explain(shortened, target=result.target, n_steps=0).target_probability
         assert row.without == pytest.approx(alone, abs=1e-5)
         (line,) = (line for line in str(result).splitlines() if line.endswith(f"{row.name} ({row.place})"))
-        assert line.startswith(f"{alone:>10.1%}  {row.share:>11.1%}  █")
+        assert line.split()[0] == f"{alone:.1%}" and f"  {row.share:>11.1%}  █" in line
         assert f"without it {alone:.1%}" in token_page([result])
     again = type(result).from_dict(json.loads(json.dumps(result.to_dict())))
     assert again.check == result.check

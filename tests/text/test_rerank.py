@@ -4,6 +4,7 @@ import dataclasses
 import io
 import json
 import re
+from functools import partial
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from captum_iba.visualization.words import ranked_words
 from .conftest import built
 
 QUICK = {"n_steps": 2, "n_samples": 2}
+HEAD = ["without", "it", "of", "the", "bits"]
 SHORT, LONG = "the film was not good", "the film was good . the plot was bad . not a good plot, a bad film"
 
 
@@ -65,14 +67,16 @@ def test_effects_are_the_mean_of_two_removals(explainer, text, rerank):
         after = log_odds_of(explainer, result, others | {i}) - log_odds_of(explainer, result, others)
         assert result.effects[i] == pytest.approx((whole - without + after) / 2, abs=1e-5)
         assert result.without[i] == pytest.approx(1 / (1 + np.exp(-without)), abs=1e-6)
-    # The order is that of the effects, then that of the bits.
+    # The order is that of the deletion of the leading words, then that of the effects, then that of the bits.
     order = [result.words.index(word) for word in result.ranked]
-    assert order[: len(measured)] == sorted(measured, key=lambda i: -result.effects[i])
+    leading = list(result.removal_order)
+    others = sorted((i for i in measured if i not in leading), key=lambda i: -result.effects[i])
+    assert order[: len(measured)] == leading + others
     assert order[len(measured) :] == [i for i in by_bits if i not in measured]
 
 
 def test_leading_words_hold_most_of_the_positive_effects(explainer):
-    result = explainer.explain(SHORT, **QUICK)
+    result = dataclasses.replace(explainer.explain(SHORT, **QUICK), removal_order=(), without_first=())
     given = dataclasses.replace(result, effects=(0.3, 2.0, -1.0, 1.6, 0.1), without=(0.4, 0.2, 0.7, 0.2, 0.5))
     leading, rest = ranked_words(given)
     assert [row.name for row in leading] == ["film", "not"]  # 3.6 of 4.0; 2.0 would be less than 80%
@@ -96,16 +100,16 @@ def test_what_is_shown_of_effects(film_explainer):
     head, row = str(result).splitlines()[2:4]
     first = result.ranked[0]
     without = f"{result.without[result.words.index(first)]:.1%}"
-    assert head.split() == ["without", "it", "of", "the", "bits"]
+    assert head.split() in (HEAD, [*HEAD[:2], "and", "those", "above", *HEAD[2:]])
     assert row.split()[0] == without and "█" * 24 in row and f"{first.word} (word " in row
-    said = "Order and bars: the decrease in log-odds, the mean of deleting the word alone, and after the other measured"
-    assert said in str(result) and "All words are measured." in str(result)
+    said = "Bars: the mean decrease in the log-odds when the word is deleted alone, and after the other measured words"
+    assert f"{said} (" in str(result)
     for page in (token_map(result), token_page([result])):
         assert f"<b>{without}</b>" in page and 'style="width:100.0%"' in page
-    assert said in token_map(result) and "order, bars, color" in token_page([result])
+    assert said in token_map(result) and "<dt>bars, color</dt>" in token_page([result])
     by_bits = film_explainer.explain("Not bad at all.", rerank=0)
     for page in (str(by_bits), token_map(by_bits), token_page([by_bits])):
-        assert "without it" not in page and "Order and bars" not in page
+        assert "without it" not in page and "Bars:" not in page
 
 
 def test_color_and_bars_follow_the_order(film_explainer):
@@ -115,11 +119,11 @@ def test_color_and_bars_follow_the_order(film_explainer):
     importance = result.importance[[result.words.index(word) for word in result.ranked]]
     effects = [effect for effect in result.effects if effect is not None]
     assert len(effects) == 3 and importance[0] == 1
-    helps = sorted((effect for effect in effects if effect > 0), reverse=True)
-    assert importance[: len(helps)] == pytest.approx([effect / helps[0] for effect in helps])
+    first = effects and [result.effects[i] for i in result.removal_order]
+    assert importance[: len(first)] == pytest.approx(np.maximum.accumulate(first[::-1])[::-1] / max(first))
     # The others are paler than the measured ones, and in the order of their bits.
     others = importance[3:]
-    assert (np.diff(others) <= 0).all() and others.max() <= helps[-1] / helps[0]
+    assert (np.diff(others) <= 0).all() and others.max() <= importance[len(first) - 1]
     drawn = token_parts(result)
     depths = {part.word: part.depth for part in drawn.parts if part.kind == "word"}
     assert [depths[i] for i in range(len(result.words))] == result.importance.tolist()
@@ -129,16 +133,38 @@ def test_color_and_bars_follow_the_order(film_explainer):
     assert by_bits.importance == pytest.approx(by_bits.word_shares / by_bits.word_shares.max())
 
 
-def test_a_word_that_depends_on_the_others_is_marked(film_explainer):
-    result = film_explainer.explain("Not bad at all.", rerank=0)
-    p, words = result.target_probability, range(len(result.words))
-    # Without the first word alone the log-odds fall by 2; after the others they rise by 1.
-    logit = np.log(p / (1 - p))
-    without = tuple(1 / (1 + np.exp(-(logit - (2.0 if i == 0 else 0.1)))) for i in words)
-    given = dataclasses.replace(result, effects=tuple(0.5 if i == 0 else 0.1 for i in words), without=without)
-    rows = [row for of in ranked_words(given) for row in of]
-    assert [row.name for row in rows if row.relation.startswith("depends")] == ["Not"]
-    assert str(given).count("depends on the other words") == 1
+def test_the_leading_words_are_in_the_order_of_their_deletion(film_explainer):
+    """One came first that had been deleted after all others only: alone it raised the probability."""
+    result = film_explainer.explain("The plot is dull and boring, the acting is bad, and I want my money back.")
+    every = set(range(len(result.words)))
+    order, value = list(result.removal_order), partial(log_odds_of, film_explainer, result)
+    assert 1 < len(order) < len(every) and [result.words.index(word) for word in result.ranked][: len(order)] == order
+    leading = ranked_words(result)[0]
+    assert [row.number for row in leading] == order
+    so_far = [1 / (1 + np.exp(-value(every - set(order[: k + 1])))) for k in range(len(order))]
+    assert list(result.without_first) == pytest.approx(so_far, abs=1e-6)
+    assert [row.without_so_far for row in leading] == list(result.without_first)
+    # Each adds to the others: without it the log-odds are higher by more than 0.1.
+    whole = value(every - set(order))
+    assert all(value(every - set(order) | {i}) - whole > 0.1 for i in order)
+    head = next(line for line in str(result).splitlines() if line.startswith("without it"))
+    assert head.startswith("without it  and those above")
+    assert ">and those above</th>" in token_page([result])
+    assert (np.diff(result.importance[order]) <= 0).all()
+
+
+def test_a_word_that_speaks_against_it_is_in_the_list(film_explainer):
+    result = film_explainer.explain("Not bad at all.", rerank=0, check=True)
+    rows = [row for of in ranked_words(result) for row in of]
+    against = [row for row in rows if row.relation]
+    for row in rows:
+        rises = row.without - result.target_probability
+        assert (row in against) == (rises > 0.1) or 0.05 < rises <= 0.1
+    given = dataclasses.replace(
+        result, target_probability=0.5, check=None, effects=(-2.0, 3.0, 0.5, 0.1), without=(0.9, 0.1, 0.4, 0.5)
+    )
+    assert "(word 1) · speaks against it" in str(given) and "Not (" not in token_page([given]).split("<tbody>")[0]
+    assert token_page([given]).count(' against" title="Not') == 1
 
 
 def test_json_there_and_back(explainer, tmp_path):
@@ -149,7 +175,8 @@ def test_json_there_and_back(explainer, tmp_path):
     assert [word["without"] for word in words] == pytest.approx(list(result.without))
     # Files of earlier versions have neither.
     old = result.to_dict()
-    del old["effects"], old["without"]
+    for name in ("effects", "without", "removal_order", "without_first"):
+        del old[name]
     assert TextAttribution.from_dict(old).effects == ()
 
 
@@ -164,7 +191,7 @@ def test_one_by_one_as_in_a_batch(explainer):
 
 def test_a_single_word_has_no_order(explainer):
     result = explainer.explain("good", **QUICK)
-    assert result.effects == () and "Order" not in str(result)
+    assert result.effects == () and "Bars:" not in str(result)
 
 
 @pytest.mark.parametrize("rerank", [-1, 1.5, True, "8"])

@@ -331,7 +331,7 @@ def test_the_leading_word_of_a_long_text_is_uncertain_by_neutral_statistics(film
     long = film_explainer.explain("A dull film about a man and a plot. " * 8)
     said = "The text is long, and the statistics are those of neutral texts"
     neutral = replace(long, statistics="neutral texts of 2,000 positions")
-    alone = replace(neutral, tokens=neutral.tokens[:5], effects=(), without=())
+    alone = replace(neutral, tokens=neutral.tokens[:5], effects=(), without=(), removal_order=(), without_first=())
     for one, expected in ((long, False), (neutral, True), (alone, False)):
         close = "near_tie" in findings(one)
         assert (said in str(one)) is (expected and not close)

@@ -367,7 +367,7 @@ def test_an_infinite_value_is_read_back_as_it_was(explainer, tmp_path):
     result = explainer.explain("good film", **QUICK)
     values = [float("inf"), float("-inf")]
     tokens = [dataclasses.replace(token, bits=bits) for token, bits in zip(result.tokens, values, strict=False)]
-    cut = dataclasses.replace(result, tokens=tuple(tokens), effects=(), without=())
+    cut = dataclasses.replace(result, tokens=tuple(tokens), effects=(), without=(), removal_order=(), without_first=())
     path = cut.save(tmp_path / "result.json")
     assert [token.bits for token in type(result).load(path).tokens] == values
 

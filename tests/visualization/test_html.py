@@ -144,7 +144,7 @@ def test_the_words_that_hold_80_percent_come_first_with_their_place():
     ]
     assert [word.place for word in rest[:2]] == ["word 8", "word 4"] and len(rest) == 7
     seen = " ".join(Page(token_page([one])).text.split()).replace("\xa0", " ")
-    assert "leading words of the bits bits Not word 1 60.0% 60.0 not word 5 30.0% 30.0" in seen
+    assert "word of the bits bits Not word 1 60.0% 60.0 not word 5 30.0% 30.0" in seen
     assert "7 other words" in seen and seen.count("0.0%") == 3  # 60.0%, 30.0%, and those with 0.0% in one line
     assert "/> word 7 1.0% 1.00 3 words with 0.0%: good., It, So" in seen
     pair = attribution("not one", [9.0, 1.0, 0.0, 90.0, 0.0], pair="is not. Three")
