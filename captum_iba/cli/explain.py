@@ -150,8 +150,8 @@ def explain(
         int,
         typer.Option(
             min=1,
-            help="Number of explanations with resampled noise and statistics. Their mean is shown, and their spread "
-            "unless the statistics are those of neutral texts.",
+            help="Number of explanations with resampled noise and statistics. Shows their mean and, with statistics of "
+            "your own texts, their spread.",
         ),
     ] = 1,
     rerank: Annotated[

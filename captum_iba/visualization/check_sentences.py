@@ -171,7 +171,8 @@ class CheckSentences:
             if self.check.without_leading >= self.check.without_random:
                 others = self._at_random
             elif self.check.without_leading < self.check.without_least:
-                others = f"one of {self.check.n_random} draws of {self._at_random}"
+                further = f"lowers {quantity(self.measured)} further"
+                return f"deleting one of {self.check.n_random} sets of {self._at_random} {further}"
             return f"deleting {them} lowers {quantity(self.measured)} no more than deleting {others}"
         if self.n_deleted < self.n_leading:
             return f"at most half of all {self.noun}s are deleted, and the model does not need these"

@@ -10,7 +10,7 @@ from captum_iba.visualization.pieces import format_number, format_probability
 from captum_iba.visualization.pieces import visible as with_symbols
 
 _SHOWN_AS_ZERO = 0.0005
-_MANY, _STRONG = 0.05, -1  # of the bits above the floor, and nats: what stands out
+_MANY, _COLORED, _STRONG = 0.05, 0.2, -1  # of the bits above the floor, of a bar, and nats: what stands out
 _BAR_WIDTH = 24
 
 
@@ -69,9 +69,9 @@ class ListedPart(NamedTuple):
 
     @property
     def stands_out(self) -> bool:
-        """Whether it was measured, and its bits or a negative effect stand out: lists show it if it does not lead."""
+        """Whether it was measured, and its bits, bar or negative effect stand out: lists show it, leading or not."""
         has_many_bits = self.in_percent and self.share >= _MANY
-        return self.is_measured and (has_many_bits or self.effect <= _STRONG)
+        return self.is_measured and (has_many_bits or self.importance >= _COLORED or self.effect <= _STRONG)
 
     @property
     def is_zero(self) -> bool:

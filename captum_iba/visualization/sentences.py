@@ -170,11 +170,10 @@ def verdicts(attributions: Sequence[DrawableBits]) -> str:
     what = "texts" if all(item.explained is None for item in attributions) else "explanations"
     sentences = [f"Check of {n_judged} {what}: the leading words are {of_texts}."]
     if counts[""]:
+        reasons = Counter(_not_judged(item) for item in attributions if not verdict(item))
+        said = [f"{why}{f' ({count})' * (len(reasons) > 1)}" for why, count in reasons.items() if why]
         texts = f"{counts['']} more text{'s' * (counts[''] > 1)}"
-        sentences.append(
-            f"It cannot judge {texts}: no word leads, the class has little probability, or the words that are deleted "
-            "for comparison lead, too."
-        )
+        sentences.append(f"It does not judge {texts}{': ' * bool(said)}{', '.join(said)}.")
     if unexplained:
         sentences.append(
             f"In {unexplained} the bits only rank the words, and do not explain the probability: average activations "
@@ -183,6 +182,17 @@ def verdicts(attributions: Sequence[DrawableBits]) -> str:
     if lost:
         sentences.append(f"In {lost} the mask removed too much, so their bits are not shown as percentages.")
     return " ".join(sentences)
+
+
+def _not_judged(attribution: DrawableBits) -> str:
+    """Why a check says nothing of the leading words; empty without a check."""
+    if attribution.check is None:
+        return ""
+    if is_improbable(attribution):
+        return "the class has little probability"
+    if not ranked_words(attribution)[0]:
+        return "no word leads"
+    return "the words that are deleted for comparison lead, too"
 
 
 def is_missed(attribution: DrawableBits, gold: str | None, labels: Sequence[str] | None) -> bool:
@@ -198,6 +208,8 @@ def missed_labels(
     if len(known) < 2:
         return ""
     n_missed = sum(is_missed(item, gold, labels) for item, gold in known)
+    if not n_missed:
+        return f"The gold label is predicted for all {len(known)} texts."
     return f"The gold label is not predicted for {n_missed} of {len(known)} texts."
 
 
