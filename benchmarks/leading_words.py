@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import random
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +24,7 @@ from captum_iba.metrics import paired_bootstrap
 from captum_iba.text import TextAttribution, TextExplainer
 from captum_iba.text.deletion import probabilities_without
 from captum_iba.text.encoding import EncodedText
-from captum_iba.visualization.words import ranked_words, ranking
+from captum_iba.visualization.words import ranked_words, ranking, ranking_by_bits
 
 BATCH_SIZE = 32
 
@@ -43,7 +42,7 @@ def decreases(explainer: TextExplainer, result: TextAttribution, text: EncodedTe
         return probabilities_without(explainer.classifier, text, kept, BATCH_SIZE)[:, result.target].numpy()
 
     alone = without([[word] for word in range(n_words)])
-    orders = [ranking(result), ranking(replace(result, effects=())), np.argsort(alone, kind="stable").tolist()]
+    orders = [ranking(result), ranking_by_bits(result), np.argsort(alone, kind="stable").tolist()]
     whole, *left = without([[], *(order[:count] for order in orders)])
     return [float(count), *(float(whole - value) for value in left)]
 

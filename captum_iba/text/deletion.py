@@ -25,6 +25,7 @@ from captum_iba.visualization.words import (
     is_punctuation,
     ranked_words,
     ranking,
+    ranking_by_bits,
     strongest_alone,
 )
 
@@ -112,7 +113,7 @@ def order_by_removal(
     among them, unless they are ``further`` ones, by number; a single word has no order.
     """
     own = _is_own(encoded, attribution)
-    order = [i for i in ranking(replace(attribution, effects=(), removal_order=())) if not own[i]]
+    order = [i for i in ranking_by_bits(attribution) if not own[i]]
     n_words = sum(not is_punctuation(attribution.words[i].word) for i in order)
     above = [i for i in order if attribution.word_shares[i] > 0][:count]
     if n_words <= count:

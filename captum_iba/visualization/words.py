@@ -234,14 +234,17 @@ def place_in_texts(word: Any) -> tuple[int, int, int]:
 def ranking(attribution: DrawableBits) -> list[int]:
     """Numbers of the words: the leading ones in the order of their deletion, other measured ones, and those by bits.
 
-    The measured ones are in the order of their effects, the largest first. The others are in the order of the bits
-    above the floor, then of all bits; NaN and infinity are last.
+    The measured ones are in the order of their effects, the largest first.
     """
-    words, shares, effects = attribution.words, attribution.word_shares, attribution.effects
-    by_bits = sorted(
-        range(len(words)), key=lambda i: (not math.isfinite(words[i].bits), -float(shares[i]), -words[i].bits)
-    )
-    measured = {i: effect for i, effect in enumerate(effects) if effect is not None}
-    leading = attribution.removal_order
+    by_bits, leading = ranking_by_bits(attribution), attribution.removal_order
+    measured = {i: effect for i, effect in enumerate(attribution.effects) if effect is not None}
     first = sorted((i for i in by_bits if i in measured and i not in leading), key=lambda i: -measured[i])
     return [*leading, *first, *(i for i in by_bits if i not in measured)]
+
+
+def ranking_by_bits(attribution: DrawableBits) -> list[int]:
+    """Numbers of the words in the order of the bits above the floor, then of all bits; NaN and infinity are last."""
+    words, shares = attribution.words, attribution.word_shares
+    return sorted(
+        range(len(words)), key=lambda i: (not math.isfinite(words[i].bits), -float(shares[i]), -words[i].bits)
+    )
