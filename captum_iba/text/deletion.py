@@ -268,6 +268,14 @@ def kept_in_check(
     return kept
 
 
+def kept_without_first(order: npt.NDArray[np.intp], n_leading: int) -> npt.NDArray[np.bool_]:
+    """The words that stay without the first k leading ones, for k from 1 to 8, (K, W); never without all words."""
+    rows = np.ones((max(0, min(n_leading, _N_ALONE, len(order) - 1)), len(order)), dtype=bool)
+    for count, row in enumerate(rows, 1):
+        row[order[:count]] = False
+    return rows
+
+
 def kept_without_leading(
     kept: npt.NDArray[np.bool_], order: npt.NDArray[np.intp], n_leading: int
 ) -> npt.NDArray[np.bool_]:

@@ -158,6 +158,8 @@ class PromptCheck:
         whole_without_leading (float or None): Of a choice, the probability of the response as a whole without the
             leading parts, relative to that of both; None without ``contrast``.
         without_all_leading (float or None): Without all leading parts, if more than half of all parts lead; else None.
+        without_first (tuple of float): Without the first k leading parts, for k from 1 to 8; empty in results of
+            earlier versions.
     """
 
     n_parts: int
@@ -169,6 +171,7 @@ class PromptCheck:
     lowest_random: float | None = None
     whole_without_leading: float | None = None
     without_all_leading: float | None = None
+    without_first: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -320,6 +323,7 @@ class GenerationAttribution(JsonResult):
     def rows(self) -> list[ListedPart]:
         """:attr:`listed` as terminals and pages show it."""
         importance, numbers = self.importance, {id(part): number for number, part in enumerate(self.parts)}
+        so_far = {} if self.check is None else dict(zip(self._order.tolist(), self.check.without_first, strict=False))
         return [
             ListedPart(
                 listed_name(part.text),
@@ -331,6 +335,7 @@ class GenerationAttribution(JsonResult):
                 math.nan if part.known_effect is None else part.known_effect,
                 part.label,
                 number=numbers[id(part)],
+                without_so_far=so_far.get(numbers[id(part)], math.nan),
             )
             for part, share in self.listed
         ]
@@ -435,7 +440,8 @@ class GenerationAttribution(JsonResult):
             )
             values["span"] = tuple(values["span"])
             if values["check"] is not None:
-                values["check"] = PromptCheck(**values["check"])
+                check = values["check"]
+                values["check"] = PromptCheck(**{**check, "without_first": tuple(check.get("without_first", ()))})
             return cls(**values)
         except (KeyError, TypeError) as error:
             raise ValueError(f"content is not a whole attribution, {error} is missing or wrong") from error

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure, SubFigure
 
 _FORMAT = "captum-iba image/2"
-_AFTER_FIRST = "after the first"
+_SEVERAL = ("without_each", "without_first")
 _LEAST = 1e-5  # of a probability: a smaller decrease is rounding
 _NEAR_FLOOR, _CLOSED = 3.0, 20.0  # of the bits of a cell that is not needed; with fewer steps the mask has not closed
 
@@ -54,6 +54,8 @@ class ImageCheck:
         lowest_random (float or None): The lowest of the probabilities without regions at random; None in results of
             earlier versions.
         without_all_leading (float or None): Without all leading regions, if more than half lead; else None.
+        without_first (tuple of float): Without the first k leading regions, for k from 1 to 8; empty in results of
+            earlier versions.
     """
 
     n_regions: int
@@ -65,6 +67,7 @@ class ImageCheck:
     without_each: tuple[float, ...] = ()
     lowest_random: float | None = None
     without_all_leading: float | None = None
+    without_first: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,7 +203,7 @@ class ImageAttribution(JsonResult):
         if self._levels[region] is None:
             return ""
         number = self.measured.index(region)
-        return ("alone", _AFTER_FIRST)[number] if number < self.n_in_turn else "mean of three removals"
+        return ("alone", "after the first")[number] if number < self.n_in_turn else "mean of three removals"
 
     @property
     def leading(self) -> list[int]:
@@ -216,6 +219,7 @@ class ImageAttribution(JsonResult):
     def rows(self) -> list[ListedPart]:
         """The leading regions, as terminals and pages list them."""
         shares, bits = self.region_shares, sum_per_region(self.bits, self.regions)
+        so_far = dict(zip(self.leading, () if self.check is None else self.check.without_first, strict=False))
         rows = []
         for number in self.leading:
             without, decrease = self.probability_without(number), self.decrease_of(number)
@@ -228,8 +232,8 @@ class ImageAttribution(JsonResult):
                     float(self.importance[number]),
                     math.nan if without is None else without,
                     math.nan if decrease is None else decrease,
-                    _AFTER_FIRST if self.kind_of_decrease(number) == _AFTER_FIRST else "",
                     number=number,
+                    without_so_far=so_far.get(number, math.nan),
                 )
             )
         return rows
@@ -284,7 +288,8 @@ class ImageAttribution(JsonResult):
         if leading and self.decrease_of(leading[0]) is not None:
             lines.append(
                 f"Without it: the probability of {printable(self.target_label)} when the region alone is removed. It "
-                "gets the mean color of the image. Order and bars: the decrease in the probability without the first "
+                "gets the mean color of the image. And those above: when the regions above it are removed, too. Order "
+                "and bars: the decrease in the probability without the first "
                 "region alone, without the second one after it, and of the others the mean of three removals. "
                 "Percentages are of the bits above the floor, which a cell keeps that is not needed."
             )
@@ -366,7 +371,8 @@ class ImageAttribution(JsonResult):
             content[name] = list(content[name])
         content["settings"], content["provenance"] = dict(self.settings), dict(self.provenance)
         if self.check is not None:
-            content["check"] = {**dataclasses.asdict(self.check), "without_each": list(self.check.without_each)}
+            several = {name: list(getattr(self.check, name)) for name in _SEVERAL}
+            content["check"] = {**dataclasses.asdict(self.check), **several}
         content["region_shares"] = self.region_shares.tolist()
         content["total_bits"] = self.total_bits
         return {"format": _FORMAT, **content}
@@ -391,7 +397,7 @@ class ImageAttribution(JsonResult):
             for name in ("measured", "effects", "effects_alone"):
                 values[name] = tuple(values[name])
             if (check := values["check"]) is not None:
-                values["check"] = ImageCheck(**{**check, "without_each": tuple(check.get("without_each", ()))})
+                values["check"] = ImageCheck(**{**check, **{name: tuple(check.get(name, ())) for name in _SEVERAL}})
             return cls(**values)
         except (KeyError, TypeError, OSError) as error:
             raise ValueError(f"content is not a whole attribution, {error} is missing or wrong") from error

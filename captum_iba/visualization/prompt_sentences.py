@@ -75,11 +75,12 @@ def prompt_notes(response: ExplainedResponse) -> list[str]:
 def legend(response: ExplainedResponse) -> str:
     """What the numbers and bars of a list are."""
     of = "log-probability per token" if response.contrast is None else "log-odds of the choice"
+    so_far = " And those above: when the parts above it are deleted, too." if response.check is not None else ""
     mean = ", a geometric mean," if response.contrast is None else ""
     return (
-        f"Without it: {response.measured}{mean} when the part alone is deleted. Order and bars: the decrease in the "
-        f"{of}, the mean of deleting the part alone, and after the other measured parts. Percentages are of the bits "
-        "above the floor, which a part keeps that is not needed."
+        f"Without it: {response.measured}{mean} when the part alone is deleted.{so_far} Order and bars: the decrease "
+        f"in the {of}, the mean of deleting the part alone, and after the other measured parts. Percentages are of the "
+        "bits above the floor, which a part keeps that is not needed."
     )
 
 

@@ -177,6 +177,22 @@ def test_the_parts_that_are_not_listed_are_counted(result):
     assert one.unlisted(one.parts[:-2]) == "2 other parts are at the floor"
 
 
+def test_the_list_has_the_probability_without_each_part_and_those_above(explainer):
+    result = explainer.explain(PROMPT, RESPONSE, check=True, **QUICK)
+    removal, order = explainer.removal(PROMPT, RESPONSE), (-result.scores).argsort().tolist()
+    n_leading = len(result.leading)
+    kept = torch.ones(n_leading, len(result.parts), dtype=torch.bool)
+    for count, row in enumerate(kept, 1):
+        row[order[:count]] = False
+    expected = removal(kept).exp().tolist()[:8]
+    assert n_leading > 1 and list(result.check.without_first) == pytest.approx(expected, abs=1e-6)
+    assert [row.without_so_far for row in result.rows][: len(expected)] == list(result.check.without_first)
+    assert "without it  and those above" in str(result) and "And those above: when the parts" in str(result)
+    assert GenerationAttribution.from_dict(json.loads(result.to_json())) == result
+    unchecked = explainer.explain(PROMPT, RESPONSE, **QUICK)
+    assert "and those above" not in str(unchecked).lower()
+
+
 def test_effects_alone_are_no_estimates(result):
     one = with_effects(result, [2.0, 0.5, 1.0, -0.5], [1.0, 0.5, None, None])
     assert one.estimated_effects[:4].tolist() == [1.5, 0.5, 1.0, -0.5]

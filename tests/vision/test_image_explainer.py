@@ -1,5 +1,6 @@
 """Images are explained: maps of the input's size, with bits that add up, of every architecture."""
 
+import json
 import warnings
 
 import numpy as np
@@ -135,6 +136,15 @@ def test_the_check_is_that_of_images_without_regions(explainer, cnn, images):
     assert result.check.without_leading == pytest.approx(float(expected), rel=1e-4)
     assert result.check.probability == pytest.approx(result.target_probability, rel=1e-4)
     assert "Check: the " in str(result)
+    # The list has the probability without the first k of them.
+    for count, found in enumerate(result.check.without_first, 1):
+        mask = torch.from_numpy(np.isin(result.regions, result.leading[:count]))
+        with torch.no_grad():
+            expected = cnn(torch.where(mask, images[0].mean((1, 2), keepdim=True), images[0])[None]).softmax(-1)
+        assert found == pytest.approx(float(expected[0, result.target]), rel=1e-4)
+    assert [row.without_so_far for row in result.rows] == list(result.check.without_first) != []
+    again = type(result).from_dict(json.loads(result.to_json()))
+    assert again.check == result.check
 
 
 def test_a_lost_prediction_is_tried_again_with_a_smaller_beta(cnn):
