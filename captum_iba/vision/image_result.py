@@ -26,7 +26,7 @@ from captum_iba.vision.regions import Regions, sum_per_region
 from captum_iba.visualization.image_sentences import check_notes, check_sentences, remark
 from captum_iba.visualization.mask_sentences import LARGE_DROP, is_little, is_lost
 from captum_iba.visualization.pieces import COVERED, format_number, format_probability
-from captum_iba.visualization.rows import ListedPart, row_lines
+from captum_iba.visualization.rows import ListedPart, is_in_turn, row_lines
 from captum_iba.visualization.terminal import printable
 
 if TYPE_CHECKING:
@@ -284,14 +284,15 @@ class ImageAttribution(JsonResult):
         leading = self.leading
         if not leading:
             lines.append("no region has bits above the floor")
-        lines += row_lines(self.rows)
+        rows = self.rows
+        lines += row_lines(rows)
         if leading and self.decrease_of(leading[0]) is not None:
+            so_far = " And those above: when the regions above it are removed, too." if is_in_turn(rows) else ""
             lines.append(
                 f"Without it: the probability of {printable(self.target_label)} when the region alone is removed. It "
-                "gets the mean color of the image. And those above: when the regions above it are removed, too. Order "
-                "and bars: the decrease in the probability without the first "
-                "region alone, without the second one after it, and of the others the mean of three removals. "
-                "Percentages are of the bits above the floor, which a cell keeps that is not needed."
+                f"gets the mean color of the image.{so_far} Order and bars: the decrease in the probability without "
+                "the first region alone, without the second one after it, and of the others the mean of three "
+                "removals. Percentages are of the bits above the floor, which a cell keeps that is not needed."
             )
         lines += filter(None, [self.remark(), self.check_sentence()])
         lines.append(self.setting())

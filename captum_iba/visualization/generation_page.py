@@ -16,7 +16,7 @@ from captum_iba.visualization.color import Scale, color_class
 from captum_iba.visualization.html import Html, render_template
 from captum_iba.visualization.pieces import format_number, format_probability
 from captum_iba.visualization.prompt_sentences import ExplainedResponse, probability_without
-from captum_iba.visualization.rows import ListedPart, listed_name
+from captum_iba.visualization.rows import ListedPart, is_in_turn, listed_name
 
 
 class DrawableGeneration(ExplainedResponse, Protocol):
@@ -51,8 +51,6 @@ class DrawableGeneration(ExplainedResponse, Protocol):
     @property
     def notes(self) -> Sequence[str]: ...
     def place_of(self, part: Any) -> str: ...
-    @property
-    def rows(self) -> Sequence[ListedPart]: ...
 
 
 # Parts in a list that were not removed, in all and of a token of the response; characters of a title.
@@ -167,6 +165,7 @@ def _drawn(attribution: DrawableGeneration) -> dict[str, Any]:
         "after": attribution.response[end:],
         "whole": _pieces(attribution, bits.tolist(), shares.tolist(), importance.tolist(), True),
         "rows": listed,
+        "in_turn": is_in_turn(listed),
         "unlisted": attribution.unlisted([attribution.parts[row.number] for row in listed]),
         "measured": any(row.is_measured for row in listed),
     }

@@ -12,6 +12,7 @@ import numpy as np
 from captum_iba.visualization.color import Scale
 from captum_iba.visualization.html import Html, render_template
 from captum_iba.visualization.image_figures import DrawableImage, Pixels, heat_over_image, leading_regions
+from captum_iba.visualization.rows import is_in_turn
 
 _SMALLEST = 224  # pixels of a side below which a small image is enlarged
 
@@ -71,6 +72,7 @@ def _drawn(attribution: DrawableImage) -> dict[str, Any]:
         "image": _data(attribution.image),
         "heat": _data(heat_over_image(attribution)),
         "top": _data(leading_regions(attribution)),
+        "in_turn": is_in_turn(attribution.rows),
         "rows": [row._replace(name=_place(attribution, row.number)) for row in attribution.rows],
     }
 

@@ -15,6 +15,7 @@ from captum_iba.visualization.check_sentences import CheckSentences
 from captum_iba.visualization.mask_sentences import LARGE_DROP, MOST, is_lost, is_unexplained, of_mask, unexplained
 from captum_iba.visualization.pieces import capitalized, format_probability
 from captum_iba.visualization.pieces import visible as with_symbols
+from captum_iba.visualization.rows import ListedPart, is_in_turn
 from captum_iba.visualization.terminal import printable
 
 _LONGEST_NAME, _NAMED = 60, 3
@@ -55,6 +56,8 @@ class ExplainedResponse(Protocol):
     def contrast_probability(self) -> float: ...
     @property
     def check(self) -> Any: ...
+    @property
+    def rows(self) -> Sequence[ListedPart]: ...
 
 
 def answer(response: ExplainedResponse) -> str:
@@ -75,7 +78,7 @@ def prompt_notes(response: ExplainedResponse) -> list[str]:
 def legend(response: ExplainedResponse) -> str:
     """What the numbers and bars of a list are."""
     of = "log-probability per token" if response.contrast is None else "log-odds of the choice"
-    so_far = " And those above: when the parts above it are deleted, too." if response.check is not None else ""
+    so_far = " And those above: when the parts above it are deleted, too." if is_in_turn(response.rows) else ""
     mean = ", a geometric mean," if response.contrast is None else ""
     return (
         f"Without it: {response.measured}{mean} when the part alone is deleted.{so_far} Order and bars: the decrease "

@@ -79,6 +79,11 @@ class ListedPart(NamedTuple):
         return math.isfinite(self.bits) and self.share < _SHOWN_AS_ZERO and not self.spread >= _SHOWN_AS_ZERO
 
 
+def is_in_turn(rows: Sequence[ListedPart]) -> bool:
+    """Whether several rows have a probability without them and those above them."""
+    return sum(not math.isnan(row.without_so_far) for row in rows) > 1
+
+
 def row_lines(rows: Sequence[ListedPart], others: Sequence[tuple[float, str]] = ()) -> list[str]:
     """A list of rows for a terminal, in columns, with a head where some were removed alone.
 
@@ -102,7 +107,7 @@ def row_lines(rows: Sequence[ListedPart], others: Sequence[tuple[float, str]] = 
                           30.0%  in 4 other words
     """
     deleted, measured = any(row.is_deleted for row in rows), any(row.is_measured for row in rows)
-    in_turn = sum(not math.isnan(row.without_so_far) for row in rows) > 1
+    in_turn = is_in_turn(rows)
     in_percent = any(row.in_percent for row in rows)
     wide = 11 if deleted else 6
     if in_percent and not all(math.isnan(row.spread) for row in rows):
