@@ -19,6 +19,7 @@ from captum_iba.text.encoding import EncodedText
 from captum_iba.text.heads import TARGET_ROW, ValueHead, with_row
 from captum_iba.text.result import DeletionCheck, TextAttribution
 from captum_iba.visualization.mask_sentences import is_much_lower
+from captum_iba.visualization.pieces import COVERED
 from captum_iba.visualization.words import (
     ALL_DELETED_ALONE,
     count_leading,
@@ -136,9 +137,28 @@ def order_by_removal(
     numbers = range(len(own))
     of_words, without_each = tuple(map(effects.get, numbers)), tuple(map(alone.get, numbers))
     found = replace(attribution, effects=of_words, without=without_each, removal_order=(), without_first=())
-    in_turn = removal_sequence(log_odds, ranking(found)[: count_leading(found)], len(own), _ADDS)
+    leading = _leading(log_odds, found, float(measured.whole))
+    in_turn = removal_sequence(log_odds, leading, len(own), _ADDS)
     first = in_turn.without if is_value else in_turn.without.sigmoid()
     return replace(found, removal_order=in_turn.parts, without_first=tuple(first.tolist()))
+
+
+def _leading(log_odds: CachedRemoval, attribution: TextAttribution, whole: float) -> list[int]:
+    """The words that hold 80% of the positive effects, in their order.
+
+    Where the log-odds fall by less than 80% of what they do without some more of the words that have an effect, these
+    are among them: the decision may hang on several words that say the same.
+    """
+    order, count = ranking(attribution), count_leading(attribution)
+    n_helpful = sum(effect is not None and effect > 0 for effect in attribution.effects)
+    if not 0 < count < n_helpful:
+        return order[:count]
+    kept = torch.ones(n_helpful, len(order), dtype=torch.bool)
+    for number, row in enumerate(kept, 1):
+        row[order[:number]] = False
+    decreases = whole - log_odds(kept).double()
+    enough = (decreases >= COVERED * decreases.max()).nonzero().flatten()
+    return order[: max(count, int(enough[0]) + 1)] if float(decreases.max()) > 0 else order[:count]
 
 
 def checked(
