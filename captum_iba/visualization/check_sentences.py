@@ -201,7 +201,8 @@ class CheckSentences:
 
     def _times(self, name: str, count: int) -> str:
         copies = self.copies.get(name, count)
-        return f" ({count} of {copies})" if count < copies else f" ({count} times)" if count > 1 else ""
+        which = "one" if count == 1 else count
+        return f" ({which} of the {copies})" if count < copies else f" ({count} times)" if count > 1 else ""
 
     @property
     def _among(self) -> str:

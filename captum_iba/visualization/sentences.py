@@ -226,10 +226,10 @@ def effect_note(attribution: DrawableBits) -> str:
     which = f"{counted(measured)} {why}" if others else "all words"
     sentences = [f"Without it: {attribution.measured} when the word alone is deleted."]
     if len(attribution.removal_order) > 1:
-        lowers = f"lowers {quantity(attribution.measured)} most"
-        sentences.append(f"And those above: when the words above it are deleted, too; the next word {lowers} then.")
+        lowest = f"the one that leaves the lowest {quantity(attribution.measured).removeprefix('the ')}"
+        sentences.append(f"And those above: when the words above it are deleted, too; the next word is {lowest} then.")
     alone = "when the word is deleted alone, and after the other measured words"
-    return " ".join([*sentences, f"Bars: the mean {decrease} {alone} ({which})."])
+    return " ".join([*sentences, f"Bars: the mean {decrease} {alone} ({which}), at least that of the next word."])
 
 
 def percentage_note(attribution: DrawableBits) -> str:
