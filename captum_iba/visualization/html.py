@@ -51,7 +51,7 @@ _NOTES = {
 }
 _ONLY_TOGETHER, _SAYS_NOTHING = "only together", "–"
 _MEANINGS = {
-    _ONLY_TOGETHER: "The probability falls without all leading words, and without none of them alone.",
+    _ONLY_TOGETHER: "The probability falls without all leading words together, and not without any one of them alone.",
     _SAYS_NOTHING: "The check says nothing: the class has little probability, no word leads, or the words that are "
     "deleted for comparison lead, too.",
     "mask removed too much": "The bits may be too few, and are not shown as percentages.",

@@ -180,7 +180,8 @@ def verdicts(attributions: Sequence[DrawableBits]) -> str:
             "in place of the text give the class about as much, or the bits keep little of what the text adds."
         )
     if lost:
-        sentences.append(f"In {lost} the mask removed too much, so their bits are not shown as percentages.")
+        bits = f"{'its' if lost == 1 else 'their'} bits are not shown as percentages"
+        sentences.append(f"In {lost} the mask removed too much, so {bits}.")
     return " ".join(sentences)
 
 
@@ -250,10 +251,10 @@ def percentage_note(attribution: DrawableBits) -> str:
 
 def preset_note(attribution: DrawableBits) -> str:
     """The preset; of the default with a smaller ``beta`` also why, and that its bits stand for themselves."""
-    lowered = attribution.preset.startswith("default, beta")
-    return attribution.preset + (
-        " (a larger beta removed too much; do not compare with the bits of another beta)" * lowered
-    )
+    if not attribution.preset.startswith("default, beta"):
+        return attribution.preset
+    why = "the smallest that is tried" if lost_prediction(attribution) else "a larger beta removed too much"
+    return f"{attribution.preset} ({why}; do not compare with the bits of another beta)"
 
 
 def _leader(attribution: DrawableBits) -> str:

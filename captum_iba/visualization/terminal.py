@@ -44,7 +44,7 @@ def word_lines(leading: Sequence[ListedPart], rest: Sequence[ListedPart]) -> lis
     shown = list(leading[:_LISTED] or most)
     not_shown = [[row for row in rows if row not in (*shown, *beside)] for rows in (leading, rest)]
     others = [
-        (math.fsum(row.share for row in rows), f"in {counted(rows, which)}")
+        (math.fsum(row.share for row in rows), f"{'in' if rows[0].in_percent else 'and'} {counted(rows, which)}")
         for rows, which in zip(not_shown, ("leading", "other"), strict=True)
         if rows
     ]

@@ -179,7 +179,8 @@ def _against(attribution: DrawableBits) -> str:
         together = f" It also leads: with other words it may speak for {label}." if row.place in leading else ""
         return f"{named_words(rows)} may speak against {label}: without it alone {rises}.{together}"
     named = enumerated([named_words([row], "to") for row in rows], len(every) - len(rows))
-    rises = f"{attribution.measured} rises when any one of them is deleted alone"
+    which = "either" if len(every) == 2 else "any one of them"
+    rises = f"{attribution.measured} rises when {which} is deleted alone"
     return f"{named} may speak against {label}: {rises}."
 
 

@@ -229,7 +229,7 @@ def test_a_word_that_speaks_against_the_class_is_named():
     one = replace(likely, check=DeletionCheck(1, 0.6, 0.2, 0.6, 0.7, 10, (0.2, 0.75, 0.6, 0.9), "negative"))
     assert (
         '"not" (word 4, to 90.0%) and "gets" (word 2, to 75.0%) may speak against positive: the probability of '
-        "positive rises when any one of them is deleted alone." in str(one)
+        "positive rises when either is deleted alone." in str(one)
     )
     assert "to 20.0%, and the model predicts negative." in str(one)
 
@@ -354,7 +354,7 @@ def test_a_summary_and_a_table_tell_of_a_mask_that_closed_too_much():
     sure = attribution("a b", bits=[30.0, 2.0], **few, masked_probability=0.85, closed_probability=0.2, check=check)
     lost = replace(sure, masked_probability=0.3)
     page = token_page([sure, lost])
-    assert "In 1 the mask removed too much, so their bits are not shown as percentages." in page
+    assert "In 1 the mask removed too much, so its bits are not shown as percentages." in page
     assert page.count("<mark>mask removed too much</mark>") == 1
     assert "the leading words are confirmed in 2." in page
 
