@@ -112,8 +112,8 @@ def explain(
         typer.Option(
             help="Layer of the mask: a block from 1, or a module's name; 1,2,3 or 1..3 for several with one mask; all "
             "for the default.",
-            show_default="all blocks, for other heads the embeddings; for the published presets the block at 3/4 of the "
-            "depth",
+            show_default="all blocks, for other heads the embeddings; for the published presets the block at 3/4 of "
+            "the depth",
         ),
     ] = None,
     target: Annotated[
