@@ -26,10 +26,8 @@ from captum_iba.text.json_result import JsonResult
 from captum_iba.visualization.pieces import (
     COVERED,
     SPEAKS_AGAINST,
-    TOLERANCE,
     format_number,
     format_probability,
-    relation_of,
 )
 from captum_iba.visualization.prompt_sentences import answer, legend, probability_without, prompt_notes
 from captum_iba.visualization.rows import ListedPart, listed_name, row_lines
@@ -38,6 +36,9 @@ from captum_iba.visualization.terminal import printable
 
 _CUT_OFF = "The response was cut off: it reached the largest number of new tokens."
 _FORMAT = "captum-iba generation/3"  # 2 had no numbers of the contrast
+
+TOLERANCE = 0.05
+"""Nats by which the removal of a part may change a log-probability, or log-odds, and count as no change."""
 
 # Nats that a part which only the check removed needs for a line, where the others on the list have less.
 _NOTICEABLE = 0.1
@@ -56,7 +57,7 @@ def label_of(alone: float, after: float | None = None) -> str:
         after (float, optional): The same without the part, after the other measured parts. Default: None, not measured.
 
     Returns:
-        str: "speaks against it", what :func:`captum_iba.visualization.pieces.relation_of` says, or "".
+        str: "speaks against it", "depends on the other parts", "needed only without the other parts", or "".
 
     Examples::
 
@@ -64,8 +65,12 @@ def label_of(alone: float, after: float | None = None) -> str:
         ('speaks against it', 'depends on the other parts', '', 'speaks against it')
     """
     both = (alone,) if after is None else (alone, after)
+    if min(both) < -TOLERANCE and max(both) > TOLERANCE:
+        return "depends on the other parts"
+    if after is not None and alone <= TOLERANCE < after:
+        return "needed only without the other parts"
     if max(both) > TOLERANCE:
-        return "" if after is None else relation_of(alone, after, "parts")
+        return ""
     return SPEAKS_AGAINST if sum(both) / len(both) < -TOLERANCE else ""
 
 
@@ -178,7 +183,7 @@ class PromptCheck:
 class GenerationAttribution(JsonResult):
     """The attribution of a generated response to the parts of its prompt.
 
-    ``print`` shows the parts that hold 80% of the bits; a notebook shows the whole prompt in color.
+    ``print`` shows the leading parts; a notebook shows the whole prompt in color.
 
     Attributes:
         prompt (str): The prompt as the model gets it, a chat template included.

@@ -133,7 +133,7 @@ class DeletionCheck:
 class TextAttribution(JsonResult):
     """The attribution of one text, or pair of texts.
 
-    ``print`` shows the words that hold 80% of the bits; a notebook shows the whole text in color.
+    ``print`` shows the leading words; a notebook shows the whole text in color.
 
     Attributes:
         text (str): The text that was explained.

@@ -18,8 +18,6 @@ FLOORS = 10
 """Floors above the floor from which a word is colored fully."""
 SPEAKS_AGAINST = "speaks against it"
 """What lists say of a part without which the output is more probable."""
-TOLERANCE = 0.05
-"""Nats by which the removal of a part may change a log-probability, or log-odds, and count as no change."""
 COVERED = 0.8
 """Share of the bits above the floor that the parts hold which a reader is shown first."""
 
@@ -202,24 +200,6 @@ def format_number(value: float, style: str = "bits") -> str:
     sign = "−" if value < 0 else ""
     unit, letter = next((pair for pair in _LARGE if size >= pair[0]), (1.0, ""))
     return f"{sign}{size / unit:.2g}{letter}" if size < 99 * unit else f"{sign}{size / unit:.0f}{letter}"
-
-
-def relation_of(alone: float, after: float, parts: str) -> str:
-    """What two removals of a part say of it and the other measured ones, where they disagree; else empty.
-
-    Args:
-        alone (float): Decrease without the part alone, in nats.
-        after (float): Decrease without it after the other measured parts.
-        parts (str): What the parts are: "words".
-
-    Examples::
-
-        >>> relation_of(-1.1, 0.4, "words"), relation_of(0.0, 2.0, "words"), relation_of(0.5, 0.0, "words")
-        ('depends on the other words', 'needed only without the other words', '')
-    """
-    if min(alone, after) < -TOLERANCE and max(alone, after) > TOLERANCE:
-        return f"depends on the other {parts}"
-    return f"needed only without the other {parts}" if alone <= TOLERANCE < after else ""
 
 
 def quantity(measured: str) -> str:

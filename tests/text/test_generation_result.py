@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from captum_iba.text import GenerationAttribution, GenerationExplainer
-from captum_iba.text.generation_result import SPEAKS_AGAINST, label_of
+from captum_iba.text.generation_result import SPEAKS_AGAINST, TOLERANCE, label_of
 from captum_iba.visualization import generation_page
 from captum_iba.visualization.generation_page import asked
-from captum_iba.visualization.pieces import TOLERANCE, format_probability
+from captum_iba.visualization.pieces import format_probability
 
 PROMPT = "the film was not good . a dull plot !"
 RESPONSE = "a bad film"
