@@ -209,9 +209,7 @@ def removal_effects(log_probability: LogProbability, parts: Sequence[int], n_par
         >>> found.whole.item(), found.effects.tolist(), found.alone.tolist()
         (2.0, [0.5, 0.5, 1.0], [0.0, 0.0, 1.0])
     """
-    check_integer("n_parts", n_parts, at_least=1)
-    if len({*parts}) < len(parts) or not {*parts} <= {*range(n_parts)}:
-        raise ValueError(f"parts has {list(parts)}, expected different numbers from 0 to {n_parts - 1}")
+    _check_parts(parts, n_parts)
     every, chosen = frozenset(range(n_parts)), frozenset(parts)
     wanted = [every, every - chosen, *(every - {part} for part in parts), *(every - chosen | {part} for part in parts)]
     rows = list(dict.fromkeys(wanted))
@@ -268,9 +266,7 @@ def removal_sequence(
         >>> found.parts, found.without.tolist()
         ((2, 0, 1), [1.0, 1.0, 0.0])
     """
-    check_integer("n_parts", n_parts, at_least=1)
-    if len({*parts}) < len(parts) or not {*parts} <= {*range(n_parts)}:
-        raise ValueError(f"parts has {list(parts)}, expected different numbers from 0 to {n_parts - 1}")
+    _check_parts(parts, n_parts)
     cached = CachedRemoval(value)
 
     def without(removed: Iterable[Sequence[int]]) -> Tensor:
@@ -293,6 +289,12 @@ def random_removals(n_parts: int, n_removals: int, kept_fraction: float, seed: i
     """Parts that are kept, (n_removals, n_parts), each with the same probability."""
     generator = torch.Generator().manual_seed(seed)
     return torch.rand(n_removals, n_parts, generator=generator) < kept_fraction
+
+
+def _check_parts(parts: Sequence[int], n_parts: int) -> None:
+    check_integer("n_parts", n_parts, at_least=1)
+    if len({*parts}) < len(parts) or not {*parts} <= {*range(n_parts)}:
+        raise ValueError(f"parts has {list(parts)}, expected different numbers from 0 to {n_parts - 1}")
 
 
 def _check_scores(scores: Tensor | Sequence[float]) -> Tensor:
