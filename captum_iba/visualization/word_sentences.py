@@ -50,8 +50,8 @@ def _answer(attribution: DrawableBits) -> list[str]:
     sentences = [] if said.none_leads else [said.answer]
     if any(row.without <= MUCH * check.without_leading for row in _hidden(attribution)):
         sentences.append(hidden_evidence(attribution))
-    elif any(more in (alone := _alone(attribution)) for more in (" more than all ", " more than the first ")):
-        sentences.append(alone)  # one word says more than the first sentence
+    elif _says_more_alone(attribution):
+        sentences.append(_alone(attribution))
     if attribution.target_label != attribution.predicted_label:
         sentences.append(_against(attribution))
     return list(filter(None, sentences))
@@ -108,7 +108,7 @@ def _alone(attribution: DrawableBits) -> str:
     leading = [row for row in every if row.is_deleted]
     if len(leading) < 2:  # of one the check has said it
         return ""
-    falls = check.without_leading < SAME * check.probability
+    falls = _falls(attribution)
     raising, idle = _without_effect_alone(attribution)
     if len(raising) + len(idle) == len(leading):
         if not idle and all(row in opposing(attribution) for row in raising):
@@ -120,7 +120,7 @@ def _alone(attribution: DrawableBits) -> str:
         lowers = f"lowers {quantity(attribution.measured)} by more than 1% of its value"
         return f"None of the {number} {lowers} when it is deleted alone.{together}"
     strongest = min(leading, key=lambda row: row.without)
-    if falls and strongest.without <= MUCH * check.without_leading:
+    if _says_more_alone(attribution):
         together = f"{'all' if check.n_words >= len(every) else 'the first'} {check.n_words} together"
         most = f" more than {together if check.n_words > 1 else 'the first'}"
     elif has_other_order(attribution):
@@ -140,6 +140,17 @@ def _alone(attribution: DrawableBits) -> str:
             else " Repeats (repeats=5, --repeats 5) show whether the order depends on the statistics."
         )
     return sentence
+
+
+def _falls(attribution: DrawableBits) -> bool:
+    """Whether the probability falls without the leading words together."""
+    return bool(attribution.check.without_leading < SAME * attribution.check.probability)
+
+
+def _says_more_alone(attribution: DrawableBits) -> bool:
+    """Whether one of several leading words lowers the probability much further alone than all of them together."""
+    alone = [row.without for row in ranked_words(attribution)[0] if row.is_deleted]
+    return len(alone) > 1 and _falls(attribution) and min(alone) <= MUCH * attribution.check.without_leading
 
 
 def has_other_order(attribution: DrawableBits) -> bool:
