@@ -31,7 +31,7 @@ def importance_of(shares: Numbers, effects: Sequence[float | None]) -> Numbers:
     """What lists and colors show of each part, (P,), from 0 to 1.
 
     Of parts whose removal was measured it is the effect, relative to the largest, and 0 where it is not positive. The
-    others come after them, by their shares; without any effect, also where none is listed, all go by these.
+    others come after them, by their shares; without any effect, also of an empty sequence, all go by these.
 
     Examples::
 

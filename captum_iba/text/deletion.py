@@ -35,7 +35,7 @@ N_RANDOM = 10
 _LEAST = 1e-12  # probability, and distance from 1, that log-odds take
 # Nats that a leading word adds to the others at least: the odds change by a tenth.
 _ADDS = 0.1
-# Leading words that are deleted one at a time, of longer texts than those of which all are.
+# Leading words that are deleted alone, of longer texts than those of which all are, and those of which the first are.
 _N_ALONE = 8
 
 

@@ -26,6 +26,7 @@ from captum_iba.visualization.pieces import (
     notes_of_beta,
     visible,
 )
+from captum_iba.visualization.rows import is_in_turn
 from captum_iba.visualization.sentences import (
     effect_note,
     findings,
@@ -43,24 +44,25 @@ if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
 
-_NOTES = {
-    "prediction_lost": "mask removed too much",
-    "hidden_evidence": "hidden evidence",
-    "other_order": "other order alone",
-    "unexplained": "unexplained",
+_MARKS = {
+    "prediction_lost": ("mask removed too much", "The bits may be too few, and are not shown as percentages."),
+    "hidden_evidence": ("hidden evidence", "A word that does not lead matters when it is deleted alone."),
+    "other_order": (
+        "other order alone",
+        "Another leading word than the first lowers the probability most when it is deleted alone.",
+    ),
+    "unexplained": (
+        "unexplained",
+        "Average activations give the class about as much as the text, or the bits keep next to nothing of what the "
+        "text adds.",
+    ),
 }
-_ONLY_TOGETHER, _SAYS_NOTHING = "only together", "–"
-_MEANINGS = {
-    _ONLY_TOGETHER: "The probability falls without all leading words together, and not without any one of them alone.",
-    _SAYS_NOTHING: "The check says nothing: the class has little probability, no word leads, or the words that are "
-    "deleted for comparison lead, too.",
-    "mask removed too much": "The bits may be too few, and are not shown as percentages.",
-    "hidden evidence": "A word that does not lead matters when it is deleted alone.",
-    "other order alone": "Another leading word than the first lowers the probability most when it is deleted alone.",
-    "unexplained": "Average activations give the class about as much as the text, or the bits keep next to nothing of "
-    "what the text adds.",
+"""What a table says of some findings, and what that means."""
+_MARKS_OF_CHECK = {
+    "only together": "The probability falls without all leading words together, and not without any one of them alone.",
+    "–": "The check says nothing: the class has little probability, no word leads, or the words that are deleted for "
+    "comparison lead, too.",
 }
-"""What the marks of a table say, beside those of the check."""
 _LONG = 60  # words of a text that a table folds
 Labels = Sequence[str] | Mapping[int, str]
 """Names of classes by their number."""
@@ -96,7 +98,7 @@ def _environment(package: str) -> Environment:
     )
     environment.filters.update(color_class=color_class, counted=counted)
     environment.globals.update(color_rules=color_rules, notes=notes, answer=answer, effect_note=effect_note)
-    environment.globals.update(standing_out=standing_out)
+    environment.globals.update(standing_out=standing_out, is_in_turn=is_in_turn)
     return environment
 
 
@@ -226,7 +228,7 @@ def token_page(
             "beta": beta,
             "verdict": verdict(item),
             "only_together": only_together(item),
-            "notes": [note for code, note in _NOTES.items() if code in findings(item)],
+            "notes": [mark for code, (mark, _) in _MARKS.items() if code in findings(item)],
             "is_long": len(item.words) > _LONG,
             **dict(zip(("leading", "rest"), ranked_words(item), strict=True)),
         }
@@ -260,9 +262,10 @@ def _marks(texts: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """The marks in the table of a page of several texts, and what they mean."""
     checked = [text for text in texts if text["item"].check is not None]
     used = {note for text in checked for note in text["notes"]}
-    used |= {_SAYS_NOTHING for text in checked if not text["verdict"]}
-    used |= {_ONLY_TOGETHER for text in checked if text["only_together"]}
-    return {mark: meaning for mark, meaning in _MEANINGS.items() if mark in used}
+    used |= {"–" for text in checked if not text["verdict"]}
+    used |= {"only together" for text in checked if text["only_together"]}
+    meanings = {**_MARKS_OF_CHECK, **dict(_MARKS.values())}
+    return {mark: meaning for mark, meaning in meanings.items() if mark in used}
 
 
 def save_token_page(attributions: Sequence[DrawableBits], path: str | os.PathLike[str], **options: Any) -> Path:
