@@ -50,27 +50,6 @@ def importance_of(shares: Numbers, effects: Sequence[float | None]) -> Numbers:
     return importance
 
 
-def levels_in_order(effects: Sequence[float | None], order: Sequence[int]) -> list[float | None]:
-    """The effect of each part, as it is drawn: it does not rise along an order of some of them.
-
-    A part in the order has at least the effect of the next one, and one that is not in it at most that of the last.
-
-    Examples::
-
-        >>> levels_in_order([0.5, 0.9, 2.0, None], order=[0, 1])
-        [0.9, 0.9, 0.9, None]
-    """
-    levels, least = list(effects), -math.inf
-    for part in reversed(order):
-        effect = effects[part]
-        levels[part] = least = max(least, -math.inf if effect is None else effect)
-    last = levels[order[-1]] if order else None
-    for part, effect in enumerate(effects):
-        if part not in order and effect is not None and last is not None:
-            levels[part] = min(effect, last)
-    return levels
-
-
 def estimated_effects(shares: Numbers, effects: Sequence[float | None]) -> Numbers:
     """Effect of each part, (P,): the measured one, and for the others their share at the measured parts' rate.
 

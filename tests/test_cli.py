@@ -70,6 +70,13 @@ def test_several_texts_in_order_and_files(tmp_path):
     assert f"wrote {tmp_path / 'out.html'}" in done.stderr
 
 
+def test_several_texts_have_one_legend():
+    one, both = run("explain", "--quiet", DULL).stdout, run("explain", "--quiet", DULL, GOOD).stdout
+    legend = one[one.index("without it       the probability when") :]
+    assert legend.count("\n") == 4 and both.endswith(f"\n\n{legend}") and both.count("mean decrease") == 1
+    assert one.splitlines()[-5] == both.split("\n\n")[0].splitlines()[-1]  # the setting is the line before
+
+
 def test_texts_from_a_file_and_from_standard_input(tmp_path):
     Path("texts.txt").write_bytes(f"\ufeff{GOOD}\r\n\n{DULL}\n".encode())
     from_file = run("explain", *QUICK, "--quiet", "--file", "texts.txt")
@@ -211,7 +218,8 @@ def test_labels_and_ids_of_a_table_are_kept():
     assert ">gold label</button>" in page and 'data-head="gold label" data-value="pos"' in page
     Path("r.csv").write_text(f'text,label\n"{GOOD}",1\n"{DULL}",POSITIVE\n', encoding="utf-8")
     done = run("explain", *QUICK, "--file", "r.csv", "--json", "out.json", "--html", "out.html")
-    assert [entry["label"] for entry in json.loads(Path("out.json").read_text("utf-8"))] == ["1", "POSITIVE"]
+    entries = json.loads(Path("out.json").read_text("utf-8"))
+    assert [(entry["label"], entry["gold_label"]) for entry in entries] == [("1", "positive"), ("POSITIVE", "positive")]
     page = Path("out.html").read_text("utf-8")
     assert (
         page.count(" (not predicted)</mark>") == 1 and page.count('data-head="gold label" data-value="positive"') == 2

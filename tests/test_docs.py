@@ -113,7 +113,7 @@ FEWER = {"iba": {"n_steps": 10, "n_samples": 4}} | {
 }
 ROWS = {
     "iba": (50, 40),
-    "iba_reranked": (59, 16),
+    "iba_reranked": (47, 16),
     "iba_paper": (110, 100),
     "iba_as_released": (96, 90),
     "random": (0, 0),

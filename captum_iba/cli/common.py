@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
 from enum import Enum
 from importlib.util import find_spec
@@ -26,6 +26,8 @@ from captum_iba.cli.interrupts import interrupt_is_caught
 if TYPE_CHECKING:
     from captum_iba.compare.parallel import Executor
     from captum_iba.text import TextAttribution
+    from captum_iba.text.generation_result import GenerationAttribution
+    from captum_iba.vision import ImageAttribution
 
 # The endings of captum_iba.compare.data, which is not there without its extra; a test compares them.
 IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
@@ -145,15 +147,26 @@ def named_model(model: str | None) -> Iterator[None]:
         raise
 
 
-def print_result(result: TextAttribution) -> None:
+def print_result(result: TextAttribution, legend: bool = True) -> None:
     """Print a result: colored on a terminal, else plain lines that are never wrapped."""
     from captum_iba.visualization import terminal_text
 
     console = Console(highlight=False)
     if console.is_terminal:
-        console.print(terminal_text(result))
+        console.print(terminal_text(result, legend))
     else:
-        typer.echo(str(result))
+        typer.echo(result.to_text(legend))
+
+
+def printed(results: Sequence[GenerationAttribution | ImageAttribution], headings: Sequence[str] = ()) -> str:
+    """Results one below the other, each with its heading if there are such, and one legend for all of them."""
+    from captum_iba.visualization.legend import legend_lines
+
+    texts = [result.to_text(legend=False) for result in results]
+    if headings:
+        texts = [f"{heading}\n{text}" for heading, text in zip(headings, texts, strict=True)]
+    legend = "\n".join(legend_lines(result.legend for result in results))
+    return "\n\n".join([*texts, legend] if len(texts) > 1 and legend else [f"{texts[0]}\n{legend}".rstrip()])
 
 
 def check_output(option: str, path: Path | None) -> None:

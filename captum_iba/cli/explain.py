@@ -179,7 +179,8 @@ def explain(
         Path | None,
         typer.Option(
             "--json",
-            help="File for a JSON list of results, with the columns id and label of a table; - is standard output.",
+            help="File for a JSON list of results; of a table with its id and label, and the gold label by name; - is "
+            "standard output.",
         ),
     ] = None,
     keep: Annotated[
@@ -336,7 +337,9 @@ def _texts(
     source = "-" if file is None else file
     read = read_columns(source, text_column, pair_column, label_column)
     if not read.first:
-        raise typer.BadParameter(f"no text in {'standard input' if source == '-' else source}.")
+        raise typer.BadParameter(
+            f"no text in {'standard input; write it behind explain, or name a --file' if source == '-' else source}."
+        )
     return read
 
 
@@ -419,6 +422,7 @@ def _deliver(
 ) -> None:
     from captum_iba._files import write_text
     from captum_iba.visualization import save_token_page
+    from captum_iba.visualization.legend import legend_lines
     from captum_iba.visualization.sentences import is_missed, missed_labels, verdicts
     from captum_iba.visualization.terminal import printable
 
@@ -430,7 +434,7 @@ def _deliver(
         entries = [result.to_dict() for result in results]
         for entry, of_text in zip(entries, scores, strict=False):
             entry["methods"] = {item.method: item.words.tolist() for item in of_text}
-        for key, column in (("label", read.labels), ("id", read.ids)):
+        for key, column in (("label", read.labels), ("gold_label", names), ("id", read.ids)):
             for entry, value in zip(entries, column or [], strict=False):
                 entry[key] = value
         content = json.dumps(entries, ensure_ascii=False, allow_nan=False, indent=1)
@@ -451,9 +455,11 @@ def _deliver(
                 wrong = " (not predicted)" if is_missed(result, label, known) else ""
                 named = [None if read.ids is None else read.ids[number], None if label is None else f"label {label}"]
                 typer.echo(printable(", ".join(str(part) for part in named if part is not None) + wrong))
-            print_result(result)
+            print_result(result, legend=len(results) == 1)
             for item in scores[number] if scores else []:
                 typer.echo(str(item))
+        if len(results) > 1 and (lines := legend_lines(result.legend for result in results)):
+            typer.echo("\n".join(["", *lines]))
     for said in filter(None, (verdicts(results), missed_labels(results, names, known))):
         note(said, quiet)
     for path in written:

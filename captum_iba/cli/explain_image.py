@@ -26,6 +26,7 @@ from captum_iba.cli.common import (
     note,
     number_or_name,
     plain_errors,
+    printed,
 )
 
 if TYPE_CHECKING:
@@ -210,6 +211,6 @@ def _deliver(
         written.append(write_text(html, image_page(results)))
     if figure is not None:
         written.append(results[0].save_figure(figure))
-    typer.echo(content if str(json_file) == "-" else "\n\n".join(map(str, results)))
+    typer.echo(content if str(json_file) == "-" else printed(results))
     for path in written:
         note(f"wrote {path}", quiet)

@@ -29,6 +29,7 @@ from captum_iba.cli.common import (
     named_model,
     note,
     plain_errors,
+    printed,
     quiet_workers,
 )
 from captum_iba.cli.prompt_files import as_messages, read_prompt_file, read_prompt_table
@@ -222,11 +223,10 @@ def _deliver(
     from captum_iba.visualization.terminal import printable
 
     entries: Any = results[0].to_dict()
-    printed = [str(result) for result in results]
+    headings: list[str] = []
     if ids is not None:
         entries = [{**result.to_dict(), "id": name} for result, name in zip(results, ids, strict=True)]
         headings = [f"{printable(name)}. {printable(asked(one))}" for name, one in zip(ids, results, strict=True)]
-        printed = [f"{heading}\n{text}" for heading, text in zip(headings, printed, strict=True)]
     content = json.dumps(entries, ensure_ascii=False, allow_nan=False, indent=1)
     # Files first: who reads the output may close it before its end.
     written = []
@@ -234,6 +234,6 @@ def _deliver(
         written.append(write_text(json_file, f"{content}\n"))
     if html is not None:
         written.append(write_text(html, generation_page(results, ids=ids)))
-    typer.echo(content if str(json_file) == "-" else "\n\n".join(printed))
+    typer.echo(content if str(json_file) == "-" else printed(results, headings))
     for path in written:
         note(f"wrote {path}", quiet)

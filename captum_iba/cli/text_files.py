@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 TextColumnOption = Annotated[
     str | None,
-    typer.Option(help="Column with the texts, of a table.", show_default="text, sentence, review, content or the like"),
+    typer.Option(
+        help="Column with the texts, of a table.",
+        show_default="text, sentence, sentence1, premise, question, question1, review or content",
+    ),
 ]
 PairColumnOption = Annotated[
     str | None,

@@ -235,14 +235,15 @@ class RemovalSequence(NamedTuple):
 
 
 def removal_sequence(
-    value: LogProbability, parts: Sequence[int], n_parts: int, tolerance: float = 0.05
+    value: LogProbability, parts: Sequence[int], n_parts: int, tolerance: float = 0.05, covered: float = 1.0
 ) -> RemovalSequence:
     """
     Some parts of an input in the order of their removal, without those that add nothing to the others.
 
-    The first part is the one whose removal lowers the value most, and each next one lowers it most after those before
-    it. Then parts are left out, one at a time, as long as the value without the others of them is higher by at most
-    ``tolerance``.
+    First, parts are left out, one at a time, as long as the value without the others of them is higher by at most
+    ``tolerance``. The first of those that are left is the part whose removal lowers the value most, and each next one
+    lowers it most after those before it. The order ends where the value has fallen by a share, ``covered``, of what it
+    falls by at most.
 
     Args:
 
@@ -250,14 +251,16 @@ def removal_sequence(
         parts (sequence of int): Numbers of N parts.
         n_parts (int): Number of all parts, P.
         tolerance (float): Difference that counts as none. Default: 0.05.
+        covered (float): Share of the largest decrease, above 0 and at most 1, that the first parts hold which are
+            returned. Default: 1.0, all of it.
 
     Returns:
 
-        RemovalSequence: In N (N + 1) / 2 forward passes for the order, and at most as many for what is left out.
+        RemovalSequence: In at most N (N + 1) forward passes.
 
     Raises:
 
-        ValueError: A number that is no part, or one that is twice among them.
+        ValueError: A number that is no part, or one that is twice among them, or another ``covered``.
 
     Examples::
 
@@ -267,22 +270,37 @@ def removal_sequence(
         ((2, 0, 1), [1.0, 1.0, 0.0])
     """
     _check_parts(parts, n_parts)
+    check_number("covered", covered, lambda number: 0 < number <= 1, "a number above 0 and at most 1")
     cached = CachedRemoval(value)
 
     def without(removed: Iterable[Sequence[int]]) -> Tensor:
         return cached(torch.tensor([[part not in one for part in range(n_parts)] for one in removed])).double()
 
-    order = list[int]()
-    while rest := [part for part in parts if part not in order]:
-        order.append(rest[int(without([*order, part] for part in rest).argmin())])
-    while len(order) > 1:
-        lowest, at = without([part for part in order if part != one] for one in order).min(0)
-        if float(lowest - without([order])) > tolerance:
+    needed = list(parts)
+    while len(needed) > 1:
+        lowest, at = without([part for part in needed if part != one] for one in needed).min(0)
+        if float(lowest - without([needed])) > tolerance:
             break
-        order.pop(int(at))
+        needed.pop(int(at))
+    order = list[int]()
+    while rest := [part for part in needed if part not in order]:
+        order.append(rest[int(without([*order, part] for part in rest).argmin())])
     if not order:
         return RemovalSequence((), torch.zeros(0, dtype=torch.float64))
-    return RemovalSequence(tuple(order), without(order[:count] for count in range(1, len(order) + 1)))
+    whole, *left = without(order[:count] for count in range(len(order) + 1))
+    count = first_to_cover(whole - torch.stack(left), covered)
+    return RemovalSequence(tuple(order[:count]), torch.stack(left[:count]))
+
+
+def first_to_cover(decreases: Tensor, covered: float) -> int:
+    """Number of the first decreases up to one that is a share of the largest; 1 where none is positive.
+
+    Examples::
+
+        >>> first_to_cover(torch.tensor([0.5, 1.9, 2.0]), 0.9)
+        2
+    """
+    return int((decreases >= covered * decreases.max()).nonzero()[0]) + 1 if float(decreases.max()) > 0 else 1
 
 
 def random_removals(n_parts: int, n_removals: int, kept_fraction: float, seed: int) -> Tensor:

@@ -13,13 +13,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from captum_iba.metrics.prompt_removal import CachedRemoval, removal_effects, removal_sequence
+from captum_iba.metrics.prompt_removal import CachedRemoval, first_to_cover, removal_effects, removal_sequence
 from captum_iba.text.classifier import Classifier
 from captum_iba.text.encoding import EncodedText
 from captum_iba.text.heads import TARGET_ROW, ValueHead, with_row
 from captum_iba.text.result import DeletionCheck, TextAttribution
 from captum_iba.visualization.mask_sentences import is_much_lower
-from captum_iba.visualization.pieces import COVERED
 from captum_iba.visualization.words import (
     ALL_DELETED_ALONE,
     count_leading,
@@ -35,6 +34,8 @@ N_RANDOM = 10
 _LEAST = 1e-12  # probability, and distance from 1, that log-odds take
 # Nats that a leading word adds to the others at least: the odds change by a tenth.
 _ADDS = 0.1
+# Of the largest decrease in the log-odds, what the leading words hold. None leads where it is below the second, nats.
+_COVERED, _LEAST_DECREASE = 0.9, 0.03
 # Leading words that are deleted alone, of longer texts than those of which all are, and those of which the first are.
 _N_ALONE = 8
 
@@ -137,28 +138,25 @@ def order_by_removal(
     numbers = range(len(own))
     of_words, without_each = tuple(map(effects.get, numbers)), tuple(map(alone.get, numbers))
     found = replace(attribution, effects=of_words, without=without_each, removal_order=(), without_first=())
-    leading = _leading(log_odds, found, float(measured.whole))
-    in_turn = removal_sequence(log_odds, leading, len(own), _ADDS)
+    leading = _leading(log_odds, found, measured.whole)
+    in_turn = removal_sequence(log_odds, leading, len(own), _ADDS, _COVERED)
     first = in_turn.without if is_value else in_turn.without.sigmoid()
     return replace(found, removal_order=in_turn.parts, without_first=tuple(first.tolist()))
 
 
-def _leading(log_odds: CachedRemoval, attribution: TextAttribution, whole: float) -> list[int]:
-    """The words that hold 80% of the positive effects, in their order.
+def _leading(log_odds: CachedRemoval, attribution: TextAttribution, whole: Tensor) -> list[int]:
+    """The first words in the order of their effects without which the log-odds fall by 90% of what they fall at most.
 
-    Where the log-odds fall by less than 80% of what they do without some more of the words that have an effect, these
-    are among them: the decision may hang on several words that say the same.
+    None where no word has an effect, or the log-odds fall by next to nothing.
     """
-    order, count = ranking(attribution), count_leading(attribution)
-    n_helpful = sum(effect is not None and effect > 0 for effect in attribution.effects)
-    if not 0 < count < n_helpful:
-        return order[:count]
-    kept = torch.ones(n_helpful, len(order), dtype=torch.bool)
+    order = [i for i in ranking(attribution) if (attribution.effects[i] or 0.0) > 0]
+    if not order:
+        return []
+    kept = torch.ones(len(order), len(attribution.words), dtype=torch.bool)
     for number, row in enumerate(kept, 1):
         row[order[:number]] = False
-    decreases = whole - log_odds(kept).double()
-    enough = (decreases >= COVERED * decreases.max()).nonzero().flatten()
-    return order[: max(count, int(enough[0]) + 1)] if float(decreases.max()) > 0 else order[:count]
+    decreases = whole.double() - log_odds(kept).double()
+    return order[: first_to_cover(decreases, _COVERED)] if float(decreases.max()) > _LEAST_DECREASE else []
 
 
 def checked(

@@ -23,13 +23,14 @@ from captum_iba._ranking import (
 )
 from captum_iba.attr.optimizer import AT_FLOOR
 from captum_iba.text.json_result import JsonResult
+from captum_iba.visualization.legend import Legend, legend_lines, part_legend
 from captum_iba.visualization.pieces import (
     COVERED,
     SPEAKS_AGAINST,
     format_number,
     format_probability,
 )
-from captum_iba.visualization.prompt_sentences import answer, legend, probability_without, prompt_notes
+from captum_iba.visualization.prompt_sentences import answer, probability_without, prompt_notes
 from captum_iba.visualization.rows import ListedPart, listed_name, row_lines
 from captum_iba.visualization.sentences import NO_EFFECT
 from captum_iba.visualization.terminal import printable
@@ -376,7 +377,20 @@ class GenerationAttribution(JsonResult):
         named = f", {_visible(leading[0][0].text)!r} leads" if leading else ""
         return f"GenerationAttribution({_visible(self.explained)!r}, {len(self.parts)} parts{named})"
 
+    @property
+    def legend(self) -> Legend:
+        """What the columns and bars of :meth:`to_text` are, by their names."""
+        return part_legend(self)
+
     def __str__(self) -> str:
+        return self.to_text()
+
+    def to_text(self, legend: bool = True) -> str:
+        """What ``print`` shows: the response, the answer, the leading parts, the check, and the legend of the list.
+
+        Args:
+            legend (bool): Whether the legend is the last of it; of several results one is enough. Default: True.
+        """
         lines = [
             f"{printable(self.model)}: {_visible(self.explained)}" if self.model else _visible(self.explained),
             *([f"rather than: {_visible(self.contrast)}"] if self.contrast is not None else []),
@@ -389,10 +403,9 @@ class GenerationAttribution(JsonResult):
         rows = self.rows
         lines += row_lines([row._replace(name=printable(row.name)) for row in rows])
         lines += filter(None, [self.unlisted([part for part, _ in self.listed])])
-        if any(row.is_measured for row in rows):
-            lines.append(legend(self))
         in_parts = f"{len(self.parts)} part{'s' * (len(self.parts) != 1)} ({self.granularity})"
-        return "\n".join([*lines, *self.notes, f"{format_number(self.total_bits)} bits in {in_parts}"])
+        lines += [*self.notes, f"{format_number(self.total_bits)} bits in {in_parts}"]
+        return "\n".join([*lines, *legend_lines([self.legend] if legend else [])])
 
     @property
     def sentences(self) -> list[str]:

@@ -18,14 +18,16 @@ import numpy.typing as npt
 import torch
 
 from captum_iba._checks import kind_of
-from captum_iba._ranking import importance_of, levels_in_order
+from captum_iba._ranking import importance_of
 from captum_iba.attr.optimizer import AT_FLOOR
 from captum_iba.text.encoding import join_words, scores_per_word
 from captum_iba.text.json_result import JsonResult, json_number, json_safe
 from captum_iba.text.target import TextTarget
+from captum_iba.visualization.check_sentences import VERDICTS
+from captum_iba.visualization.legend import Legend, legend_lines, word_legend
 from captum_iba.visualization.mask_sentences import remark
-from captum_iba.visualization.pieces import format_probability, has_characters
-from captum_iba.visualization.sentences import effect_note, findings, notes, percentage_note, preset_note
+from captum_iba.visualization.pieces import format_number, format_probability, has_characters
+from captum_iba.visualization.sentences import findings, notes, percentage_note, preset_note
 from captum_iba.visualization.terminal import printable, word_lines
 from captum_iba.visualization.word_sentences import answer, verdict
 from captum_iba.visualization.words import ranked_words, ranking, word_records
@@ -294,11 +296,10 @@ class TextAttribution(JsonResult):
     def importance(self) -> npt.NDArray[np.float64]:
         """What pages and terminals color, and draw as bars, of each word, from 0 to 1, (W,).
 
-        Of words whose deletion was measured it is their effect relative to the largest, and 0 where it is not positive;
-        of a leading word at least that of the next one, of the others at most that of the last leading one. Words that
-        were not measured come after them, by :attr:`word_shares`. With ``rerank=0`` all go by these.
+        Of words whose deletion was measured it is their effect relative to the largest, and 0 where it is not positive.
+        The others are below them, by :attr:`word_shares`. With ``rerank=0`` all go by these.
         """
-        return importance_of(self.word_shares, levels_in_order(self.effects, self.removal_order))
+        return importance_of(self.word_shares, self.effects)
 
     def _shares(self, word_bits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         n_tokens = Counter(token.word for token in self.tokens if token.word is not None)
@@ -340,7 +341,20 @@ class TextAttribution(JsonResult):
             parts.append(f"leading={leading[0].name!r} ({leading[0].share:.1%})")
         return f"TextAttribution({', '.join(parts)})"
 
+    @property
+    def legend(self) -> Legend:
+        """What the columns and bars of :meth:`to_text` are, by their names."""
+        return word_legend(self)
+
     def __str__(self) -> str:
+        return self.to_text()
+
+    def to_text(self, legend: bool = True) -> str:
+        """What ``print`` shows: the decision, the answer, the leading words, the check, and the legend of the list.
+
+        Args:
+            legend (bool): Whether the legend is the last of it; of several results one is enough. Default: True.
+        """
         lines = []
         if self.tokens_truncated:
             total = len(self.tokens) + self.tokens_truncated
@@ -351,13 +365,12 @@ class TextAttribution(JsonResult):
         if sentence := self.open_words:
             lines.append(printable(sentence))
         lines += map(printable, filter(None, [answer(self), remark(self)]))
-        lines += word_lines(*ranked_words(self))
-        lines += map(printable, filter(None, [effect_note(self), percentage_note(self)]))
-        lines += map(printable, notes(self))
-        lines.append(
-            f"{self.layer_label} · {preset_note(self)}, statistics of {self.statistics} · {self.total_bits:,.2f} bits"
-        )
-        return "\n".join(lines)
+        lines += word_lines(*ranked_words(self), pale=self.verdict == VERDICTS[2])
+        lines += map(printable, filter(None, [percentage_note(self), *notes(self)]))
+        floor = f", floor {format_number(self.unneeded_bits)} per token" if self.unneeded_bits and self.words else ""
+        bits = f"{self.total_bits:,.2f} bits{floor}"
+        lines.append(f"{self.layer_label} · {preset_note(self)}, statistics of {self.statistics} · {bits}")
+        return "\n".join([*lines, *legend_lines([self.legend] if legend else [])])
 
     def _as_read(self, sequence: int) -> str:
         """The text, or the pair, with an ellipsis where it is truncated."""

@@ -24,9 +24,10 @@ from captum_iba.vision.images import Pixels, pixels_of_png, png_bytes
 from captum_iba.vision.layer_map import LayerMap
 from captum_iba.vision.regions import Regions, sum_per_region
 from captum_iba.visualization.image_sentences import check_notes, check_sentences, remark
+from captum_iba.visualization.legend import Legend, legend_lines, region_legend
 from captum_iba.visualization.mask_sentences import LARGE_DROP, is_little, is_lost
 from captum_iba.visualization.pieces import COVERED, format_number, format_probability
-from captum_iba.visualization.rows import ListedPart, is_in_turn, row_lines
+from captum_iba.visualization.rows import ListedPart, row_lines
 from captum_iba.visualization.terminal import printable
 
 if TYPE_CHECKING:
@@ -279,24 +280,25 @@ class ImageAttribution(JsonResult):
             f"({self.target_label} {self.target_probability:.3f}), {len(self.leading)} of {self.n_regions} regions)"
         )
 
+    @property
+    def legend(self) -> Legend:
+        """What the columns and bars of :meth:`to_text` are, by their names."""
+        return region_legend(self.rows)
+
     def __str__(self) -> str:
+        return self.to_text()
+
+    def to_text(self, legend: bool = True) -> str:
+        """What ``print`` shows: the decision, the answer, the leading regions, the check, and the legend of the list.
+
+        Args:
+            legend (bool): Whether the legend is the last of it; of several results one is enough. Default: True.
+        """
         lines = [self.headline(), *filter(None, [self.answer()])]
-        leading = self.leading
-        if not leading:
+        if not self.leading:
             lines.append("no region has bits above the floor")
-        rows = self.rows
-        lines += row_lines(rows)
-        if leading and self.decrease_of(leading[0]) is not None:
-            so_far = " And those above: when the regions above it are removed, too." if is_in_turn(rows) else ""
-            lines.append(
-                f"Without it: the probability of {printable(self.target_label)} when the region alone is removed. It "
-                f"gets the mean color of the image.{so_far} Order and bars: the decrease in the probability without "
-                "the first region alone, without the second one after it, and of the others the mean of three "
-                "removals. Percentages are of the bits above the floor, which a cell keeps that is not needed."
-            )
-        lines += filter(None, [self.remark(), self.check_sentence()])
-        lines.append(self.setting())
-        return "\n".join(lines)
+        lines += [*row_lines(self.rows), *filter(None, [self.remark(), self.check_sentence()]), self.setting()]
+        return "\n".join([*lines, *legend_lines([self.legend] if legend else [])])
 
     def headline(self) -> str:
         """One line: image, class, probability and model."""

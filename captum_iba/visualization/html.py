@@ -17,6 +17,7 @@ from captum_iba.visualization.check_sentences import VERDICTS
 from captum_iba.visualization.color import Scale, color_class, colors
 from captum_iba.visualization.colored_text import token_parts
 from captum_iba.visualization.drawable import Drawable, DrawableBits, DrawableScores, is_scores
+from captum_iba.visualization.legend import word_legend
 from captum_iba.visualization.pieces import (
     format_number,
     format_probability,
@@ -28,7 +29,6 @@ from captum_iba.visualization.pieces import (
 )
 from captum_iba.visualization.rows import is_in_turn
 from captum_iba.visualization.sentences import (
-    effect_note,
     findings,
     is_missed,
     missed_labels,
@@ -46,13 +46,13 @@ if TYPE_CHECKING:
 
 _MARKS = {
     "prediction_lost": ("mask removed too much", "The bits may be too few, and are not shown as percentages."),
-    "hidden_evidence": ("hidden evidence", "A word that does not lead matters when it is deleted alone."),
+    "hidden_evidence": ("another word matters", "A word that does not lead matters when it is deleted alone."),
     "other_order": (
         "other order alone",
         "Another leading word than the first lowers the probability most when it is deleted alone.",
     ),
     "unexplained": (
-        "unexplained",
+        "bits explain little",
         "Average activations give the class about as much as the text, or the bits keep next to nothing of what the "
         "text adds.",
     ),
@@ -97,7 +97,7 @@ def _environment(package: str) -> Environment:
         number=format_number, probability=format_probability, visible=visible, sortable=_sortable
     )
     environment.filters.update(color_class=color_class, counted=counted)
-    environment.globals.update(color_rules=color_rules, notes=notes, answer=answer, effect_note=effect_note)
+    environment.globals.update(color_rules=color_rules, notes=notes, answer=answer, word_legend=word_legend)
     environment.globals.update(standing_out=standing_out, is_in_turn=is_in_turn)
     return environment
 
@@ -157,7 +157,10 @@ def token_map(attribution: Drawable) -> Html:
             render_template("notebook.html.jinja", item=None, method=method_title(attribution.method), map=drawn)
         )
     leading, rest = ranked_words(attribution)
-    return Html(render_template("notebook.html.jinja", item=attribution, map=drawn, leading=leading, rest=rest))
+    pale = verdict(attribution) == VERDICTS[2]
+    return Html(
+        render_template("notebook.html.jinja", item=attribution, map=drawn, leading=leading, rest=rest, pale=pale)
+    )
 
 
 def token_page(
@@ -228,7 +231,7 @@ def token_page(
             "beta": beta,
             "verdict": verdict(item),
             "only_together": only_together(item),
-            "notes": [mark for code, (mark, _) in _MARKS.items() if code in findings(item)],
+            "notes": [mark for code, mark in _MARKS.items() if code in findings(item)],
             "is_long": len(item.words) > _LONG,
             **dict(zip(("leading", "rest"), ranked_words(item), strict=True)),
         }
@@ -261,7 +264,7 @@ def token_page(
 def _marks(texts: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """The marks in the table of a page of several texts, and what they mean."""
     checked = [text for text in texts if text["item"].check is not None]
-    used = {note for text in checked for note in text["notes"]}
+    used = {mark for text in checked for mark, _ in text["notes"]}
     used |= {"–" for text in checked if not text["verdict"]}
     used |= {"only together" for text in checked if text["only_together"]}
     meanings = {**_MARKS_OF_CHECK, **dict(_MARKS.values())}

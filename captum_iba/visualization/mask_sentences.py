@@ -223,7 +223,7 @@ def _unexplained(attribution: DrawableBits, closed: float, few: bool) -> str:
             "mask cannot tell which words are needed"
         )
     elif keep_it:
-        follows = "This text adds little to that. Without its leading words the other words lower it"
+        follows = "The whole text adds little: its leading words speak for the class, and its other words against it"
     elif few:
         follows = f"The model needs hardly anything of {what}"
         if least < MOST:

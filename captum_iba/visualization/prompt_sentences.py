@@ -15,7 +15,7 @@ from captum_iba.visualization.check_sentences import CheckSentences
 from captum_iba.visualization.mask_sentences import LARGE_DROP, MOST, is_lost, is_unexplained, of_mask, unexplained
 from captum_iba.visualization.pieces import capitalized, format_probability
 from captum_iba.visualization.pieces import visible as with_symbols
-from captum_iba.visualization.rows import ListedPart, is_in_turn
+from captum_iba.visualization.rows import ListedPart
 from captum_iba.visualization.terminal import printable
 
 _LONGEST_NAME, _NAMED = 60, 3
@@ -73,18 +73,6 @@ def prompt_notes(response: ExplainedResponse) -> list[str]:
     """Sentences beside the answer: on the choice, the check and the mask."""
     comparison = "" if response.check is None else _check_sentences(response).comparison
     return list(filter(None, [comparison, _raising(response), _least(response), _of_mask(response)]))
-
-
-def legend(response: ExplainedResponse) -> str:
-    """What the numbers and bars of a list are."""
-    of = "log-probability per token" if response.contrast is None else "log-odds of the choice"
-    so_far = " And those above: when the parts above it are deleted, too." if is_in_turn(response.rows) else ""
-    mean = ", a geometric mean," if response.contrast is None else ""
-    return (
-        f"Without it: {response.measured}{mean} when the part alone is deleted.{so_far} Order and bars: the decrease "
-        f"in the {of}, the mean of deleting the part alone, and after the other measured parts. Percentages are of the "
-        "bits above the floor, which a part keeps that is not needed."
-    )
 
 
 def _check_sentences(response: ExplainedResponse) -> CheckSentences:

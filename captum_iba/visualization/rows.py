@@ -84,7 +84,7 @@ def is_in_turn(rows: Sequence[ListedPart]) -> bool:
     return sum(not math.isnan(row.without_so_far) for row in rows) > 1
 
 
-def row_lines(rows: Sequence[ListedPart], others: Sequence[tuple[float, str]] = ()) -> list[str]:
+def row_lines(rows: Sequence[ListedPart], others: Sequence[tuple[float, str]] = (), pale: bool = False) -> list[str]:
     """A list of rows for a terminal, in columns, with a head where some were removed alone.
 
     The columns are the probability without each, that without it and those above it, its share of the bits above the
@@ -93,6 +93,7 @@ def row_lines(rows: Sequence[ListedPart], others: Sequence[tuple[float, str]] = 
     Args:
         rows (sequence of ListedPart): What is listed.
         others (sequence of tuple, optional): Share and text of what is not listed. Default: none.
+        pale (bool): Whether the bars are pale. Default: False.
 
     Returns:
         list of str: Lines; control characters are as they were given.
@@ -123,7 +124,7 @@ def row_lines(rows: Sequence[ListedPart], others: Sequence[tuple[float, str]] = 
         without = format_probability(row.without) if row.is_deleted else ""
         so_far = "" if math.isnan(row.without_so_far) else format_probability(row.without_so_far)
         share = f"{row.share:.1%}{'' if math.isnan(row.spread) else f' ± {row.spread:5.1%}'}"
-        bar = "█" * round(_BAR_WIDTH * row.importance / longest) if longest else ""
+        bar = ("░" if pale else "█") * round(_BAR_WIDTH * row.importance / longest) if longest else ""
         name = f"{row.name}{f' ({row.place})' if row.place else ''}{' ≈' * row.tied}"
         lines.append(
             f"{columns(without, so_far, share, f'{format_number(row.bits)} bits')}  {bar:<{_BAR_WIDTH}}  "

@@ -20,7 +20,7 @@ from captum_iba.visualization.mask_sentences import (
     remark,
     through_the_mask,
 )
-from captum_iba.visualization.pieces import NEUTRAL_TEXTS, capitalized, enumerated, format_number, quantity, visible
+from captum_iba.visualization.pieces import NEUTRAL_TEXTS, capitalized, enumerated, quantity, visible
 from captum_iba.visualization.rows import ListedPart
 from captum_iba.visualization.word_sentences import (
     check_notes,
@@ -33,7 +33,6 @@ from captum_iba.visualization.word_sentences import (
 )
 from captum_iba.visualization.words import (
     ALL_DELETED_ALONE,
-    counted,
     has_neutral_statistics,
     nearly_tied,
     ranked_words,
@@ -214,39 +213,14 @@ def missed_labels(
     return f"The gold label is not predicted for {n_missed} of {len(known)} texts."
 
 
-def effect_note(attribution: DrawableBits) -> str:
-    """What the numbers and bars are where deletion settles the order of the words; empty where none was measured."""
-    rows = [row for of in ranked_words(attribution) for row in of]
-    measured, others = [row for row in rows if row.is_measured], [row for row in rows if not row.is_measured]
-    if not measured:
-        return ""
-    is_value = attribution.explained is not None and attribution.explained.kind == "value"
-    decrease = "decrease" if is_value else "decrease in the log-odds"
-    by_bits = min(row.share for row in measured) > max((row.share for row in others), default=-1.0)
-    why = "with the most bits above the floor" if by_bits else "with the most bits, or that matter alone"
-    which = f"{counted(measured)} {why}" if others else "all words"
-    sentences = [f"Without it: {attribution.measured} when the word alone is deleted."]
-    if len(attribution.removal_order) > 1:
-        lowest = f"the one that leaves the lowest {quantity(attribution.measured).removeprefix('the ')}"
-        sentences.append(f"And those above: when the words above it are deleted, too; the next word is {lowest} then.")
-    alone = "when the word is deleted alone, and after the other measured words"
-    return " ".join([*sentences, f"Bars: the mean {decrease} {alone} ({which}), at least that of the next word."])
-
-
 def percentage_note(attribution: DrawableBits) -> str:
-    """What the percentages are of, in one line; empty where they are simply fractions of the total."""
+    """Why there are no percentages, or what they are of where that is not what legends say; else empty."""
     if not has_percentages(attribution):
-        floor = format_number(attribution.unneeded_bits)
-        if not attribution.words:
+        if not attribution.words or not has_hardly_any_bits(attribution):
             return ""
-        if not has_hardly_any_bits(attribution):
-            return f"A token that is not needed keeps {floor} bits, the floor."
-        return f"No word has many bits above the floor ({floor} per token), so there are no percentages."
-    if not attribution.unneeded_bits:
-        of_words = any(token.special and token.bits for token in attribution.tokens)
-        return "Percentages are of the bits of all words, without special tokens." if of_words else ""
-    floor = format_number(attribution.unneeded_bits)
-    return f"Percentages do not count the floor: the {floor} bits that a token keeps even if it is not needed."
+        return "No word has many bits above the floor, so there are no percentages."
+    of_words = not attribution.unneeded_bits and any(token.special and token.bits for token in attribution.tokens)
+    return "Percentages are of the bits of all words, without special tokens." if of_words else ""
 
 
 def preset_note(attribution: DrawableBits) -> str:

@@ -32,12 +32,13 @@ def printable(text: str) -> str:
     )
 
 
-def word_lines(leading: Sequence[ListedPart], rest: Sequence[ListedPart]) -> list[str]:
+def word_lines(leading: Sequence[ListedPart], rest: Sequence[ListedPart], pale: bool = False) -> list[str]:
     """The words of an explanation, a line each: the leading ones, and of the others those that stand out.
 
     Args:
         leading (sequence of ListedPart): The leading words, in order.
         rest (sequence of ListedPart): The others.
+        pale (bool): Whether the bars are pale, because the check does not confirm the leading words. Default: False.
     """
     beside = standing_out(leading, rest)
     most = [row for row in rest if not row.is_zero and row not in beside][:_LISTED_WITHOUT_LEADING]
@@ -51,14 +52,15 @@ def word_lines(leading: Sequence[ListedPart], rest: Sequence[ListedPart]) -> lis
     if not leading:
         shown = [row._replace(importance=0.0) for row in shown]
     shown += [row._replace(relation=row.relation or "does not lead") for row in beside]
-    return row_lines([row._replace(name=printable(row.name)) for row in shown], others)
+    return row_lines([row._replace(name=printable(row.name)) for row in shown], others, pale)
 
 
-def terminal_text(attribution: DrawableBits) -> Group:
+def terminal_text(attribution: DrawableBits, legend: bool = True) -> Group:
     """The decision, the colored text, and the leading words, with a bar each.
 
     Args:
         attribution (TextAttribution): Attribution to show. Control characters in it are spelled out.
+        legend (bool): Whether what the columns of the list are is the last of it. Default: True.
 
     Returns:
         rich.console.Group: For ``rich.console.Console.print``.
@@ -95,7 +97,7 @@ def terminal_text(attribution: DrawableBits) -> Group:
             underlined = "underline " * token_map.leads(part)
             line.append(printable(part.text), style=f"{underlined}{ink} on {background}")
     # The text itself is drawn in color; a warning may stand above the decision.
-    lines = str(attribution).split("\n")
+    lines = attribution.to_text(legend).split("\n")
     warning = [Text(lines.pop(0), style="bold yellow")] if attribution.tokens_truncated else []
     decision, _, *summary = lines
     return Group(*warning, Text(decision, style="bold"), line, Text("\n".join(summary)))

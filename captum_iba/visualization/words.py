@@ -29,7 +29,6 @@ from captum_iba.visualization.rows import ListedPart
 ALL_DELETED_ALONE = 60
 """Number of words of a text up to which a check deletes every one alone."""
 _AGAINST = 3
-_LEAST_LEADING = 0.03  # nats, of a word that leads
 _NEARLY_TIED, _WITH_NEUTRAL_STATISTICS = 0.8, 0.6
 
 
@@ -89,8 +88,6 @@ def _places(words: Sequence[Any]) -> list[str]:
 
 def ranked_words(attribution: DrawableBits) -> tuple[list[ListedPart], list[ListedPart]]:
     """The leading words, the first of :func:`ranking`, and the others.
-
-    They lead until they hold 80% of the sum of the positive effects; without effects, of the bits above the floor.
 
     Where the model needs hardly anything, no word is among the first; where there are hardly any bits, and a check
     finds that they matter, only those that it deletes.
@@ -154,17 +151,10 @@ def standing_out(leading: Sequence[ListedPart], rest: Sequence[ListedPart]) -> l
 
 
 def count_leading(attribution: DrawableBits) -> int:
-    """How many words lead, the first in :func:`ranking`.
-
-    They are those of ``removal_order``. Where that is not known, they hold 80% of the positive effects, or without
-    these of the bits above the floor.
-    """
-    if attribution.removal_order:
+    """How many words lead: those of ``removal_order``; with ``rerank=0`` those with 80% of the bits above the floor."""
+    if attribution.effects:
         return len(attribution.removal_order)
-    measured = [effect for effect in attribution.effects if effect is not None]
-    held = sorted((effect for effect in measured if effect > _LEAST_LEADING), reverse=True)
-    if not measured:
-        held = [share for i in ranking(attribution) if (share := float(attribution.word_shares[i])) > 0]
+    held = [share for i in ranking(attribution) if (share := float(attribution.word_shares[i])) > 0]
     before = accumulate(held, initial=0.0)
     return sum(already < COVERED * math.fsum(held) for already, _ in zip(before, held, strict=False))
 

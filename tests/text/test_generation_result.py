@@ -187,7 +187,7 @@ def test_the_list_has_the_probability_without_each_part_and_those_above(explaine
     expected = removal(kept).exp().tolist()[:8]
     assert n_leading > 1 and list(result.check.without_first) == pytest.approx(expected, abs=1e-6)
     assert [row.without_so_far for row in result.rows][: len(expected)] == list(result.check.without_first)
-    assert "without it  and those above" in str(result) and "And those above: when the parts" in str(result)
+    assert "without it  and those above" in str(result) and "the same when the parts above it" in str(result)
     assert GenerationAttribution.from_dict(json.loads(result.to_json())) == result
     unchecked = explainer.explain(PROMPT, RESPONSE, **QUICK)
     assert "and those above" not in str(unchecked).lower()
@@ -250,7 +250,7 @@ def test_the_effects_of_a_contrast_are_of_the_log_odds(llama, wordpiece):
     leading = (-explained.scores).argsort()[:n_deleted].tolist()
     found = torch.tensor(log_odds(leading)).sigmoid()
     assert explained.check.without_leading == pytest.approx(float(found), abs=1e-4)
-    assert "Order and bars: the decrease in the log-odds of the choice, the mean of deleting" in str(explained)
+    assert "mean decrease in the log-odds of the choice without it: alone, and after" in str(explained)
     rows = {row.name: row.without for row in explained.rows}
     for i in measured:
         expected = float(torch.tensor(log_odds([i])).sigmoid())

@@ -163,8 +163,9 @@ def test_words_without_a_number_or_with_a_spread_are_no_zeros():
 def test_percentages_are_explained():
     one = attribution("floor some most", bits=[2.0, 27.0, 52.0], unneeded_bits=2.0)
     assert " 66.7%        52.0 bits" in str(one)
-    assert "Percentages do not count the floor: the 2.00 bits that a token keeps" in str(one)
-    assert "Percentages" not in str(attribution("a film"))  # of the total
+    assert "of the bits  its share of the bits above the floor, which every token keeps" in str(one)
+    assert "floor 2.00 per token" in str(one)
+    assert "of the bits" not in str(attribution("a film"))  # of the total
     released = attribution("a film")
     tokens = (dataclasses.replace(released.tokens[0], bits=9.0), *released.tokens[1:])
     shown_beside = str(dataclasses.replace(released, tokens=tokens))

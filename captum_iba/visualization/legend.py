@@ -1,0 +1,77 @@
+"""Legends of lists in a terminal: a term for each column, and what it means."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from captum_iba.visualization.drawable import DrawableBits
+from captum_iba.visualization.mask_sentences import has_percentages
+from captum_iba.visualization.pieces import quantity
+from captum_iba.visualization.prompt_sentences import ExplainedResponse
+from captum_iba.visualization.rows import ListedPart, is_in_turn
+from captum_iba.visualization.words import ranked_words
+
+Legend = dict[str, str]
+"""Meanings by their terms."""
+
+
+def word_legend(attribution: DrawableBits) -> Legend:
+    """The terms in the list of a text; without percentages only those of deletions."""
+    rows = [row for of in ranked_words(attribution) for row in of]
+    about = attribution.explained
+    decrease = "decrease" if about is not None and about.kind == "value" else "decrease in the log-odds"
+    terms = {}
+    if any(row.is_deleted for row in rows):
+        terms["without it"] = f"{quantity(attribution.measured)} when this word is deleted"
+    if is_in_turn(rows):
+        terms["and those above"] = f"{quantity(attribution.measured)} when the words above it are deleted, too"
+    if has_percentages(attribution) and attribution.unneeded_bits:
+        terms["of the bits"] = "its share of the bits above the floor, which every token keeps"
+    if any(row.is_measured for row in rows):
+        terms["bar"] = f"mean {decrease} without it: alone, and after the other words with the most bits"
+    return terms
+
+
+def part_legend(response: ExplainedResponse) -> Legend:
+    """The terms in the list of a prompt whose parts were measured; else none."""
+    if not any(row.is_measured for row in response.rows):
+        return {}
+    of = "log-probability per token" if response.contrast is None else "log-odds of the choice"
+    measured = "the probability per token (geometric mean)" if response.contrast is None else response.measured
+    return {
+        "without it": f"{measured} when this part is deleted",
+        **_above(response.rows, "the same when the parts above it are deleted, too"),
+        "of the bits": "its share of the bits above the floor, which every part keeps",
+        "bar": f"mean decrease in the {of} without it: alone, and after the other parts with the most bits",
+    }
+
+
+def region_legend(rows: Sequence[ListedPart]) -> Legend:
+    """The terms in the list of an image whose regions were removed; else none."""
+    if not any(row.is_deleted for row in rows):
+        return {}
+    return {
+        "without it": "the probability when this region is removed: it gets the mean color of the image",
+        **_above(rows, "the probability when the regions above it are removed, too"),
+        "of the bits": "its share of the bits above the floor, which every cell keeps",
+        "bar": "decrease in the probability: of the first without it alone, of the second after the first, of others "
+        "the mean of three removals",
+    }
+
+
+def _above(rows: Sequence[ListedPart], meaning: str) -> Legend:
+    return {"and those above": meaning} if is_in_turn(rows) else {}
+
+
+def legend_lines(legends: Iterable[Legend]) -> list[str]:
+    """The terms of one or several legends, a line each; where these differ, a term has several lines.
+
+    Examples::
+
+        >>> print("\\n".join(legend_lines([{"without it": "the probability", "bar": "decrease"}, {"bar": "decrease"}])))
+        without it  the probability
+        bar         decrease
+    """
+    terms = list(dict.fromkeys(pair for legend in legends for pair in legend.items()))
+    width = max((len(term) for term, _ in terms), default=0)
+    return [f"{term:<{width}}  {meaning}" for term, meaning in terms]
