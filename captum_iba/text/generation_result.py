@@ -23,6 +23,7 @@ from captum_iba._ranking import (
 )
 from captum_iba.attr.optimizer import AT_FLOOR
 from captum_iba.text.json_result import JsonResult
+from captum_iba.visualization.check_sentences import VERDICTS
 from captum_iba.visualization.legend import Legend, legend_lines, part_legend
 from captum_iba.visualization.pieces import (
     COVERED,
@@ -30,7 +31,7 @@ from captum_iba.visualization.pieces import (
     format_number,
     format_probability,
 )
-from captum_iba.visualization.prompt_sentences import answer, probability_without, prompt_notes
+from captum_iba.visualization.prompt_sentences import answer, part_verdict, probability_without, prompt_notes
 from captum_iba.visualization.rows import ListedPart, listed_name, row_lines
 from captum_iba.visualization.sentences import NO_EFFECT
 from captum_iba.visualization.terminal import printable
@@ -378,6 +379,14 @@ class GenerationAttribution(JsonResult):
         return f"GenerationAttribution({_visible(self.explained)!r}, {len(self.parts)} parts{named})"
 
     @property
+    def verdict(self) -> str:
+        """What the check says: "confirmed", "weakly confirmed" or "not confirmed"; empty where it says nothing.
+
+        It is about the probability without the leading parts (:attr:`check`).
+        """
+        return part_verdict(self)
+
+    @property
     def legend(self) -> Legend:
         """What the columns and bars of :meth:`to_text` are, by their names."""
         return part_legend(self)
@@ -401,7 +410,7 @@ class GenerationAttribution(JsonResult):
         if not self.leading:
             lines.append("no part speaks for it" if self.shares.any() else "no part has bits above the floor")
         rows = self.rows
-        lines += row_lines([row._replace(name=printable(row.name)) for row in rows])
+        lines += row_lines([row._replace(name=printable(row.name)) for row in rows], pale=self.verdict == VERDICTS[2])
         lines += filter(None, [self.unlisted([part for part, _ in self.listed])])
         in_parts = f"{len(self.parts)} part{'s' * (len(self.parts) != 1)} ({self.granularity})"
         lines += [*self.notes, f"{format_number(self.total_bits)} bits in {in_parts}"]

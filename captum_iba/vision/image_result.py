@@ -23,6 +23,7 @@ from captum_iba.vision.grids import resize_map
 from captum_iba.vision.images import Pixels, pixels_of_png, png_bytes
 from captum_iba.vision.layer_map import LayerMap
 from captum_iba.vision.regions import Regions, sum_per_region
+from captum_iba.visualization.check_sentences import VERDICTS
 from captum_iba.visualization.image_sentences import check_notes, check_sentences, remark
 from captum_iba.visualization.legend import Legend, legend_lines, region_legend
 from captum_iba.visualization.mask_sentences import LARGE_DROP, is_little, is_lost
@@ -281,6 +282,14 @@ class ImageAttribution(JsonResult):
         )
 
     @property
+    def verdict(self) -> str:
+        """What the check says: "confirmed", "weakly confirmed" or "not confirmed"; empty where it says nothing.
+
+        It is about the probability without the leading regions (:attr:`check`).
+        """
+        return "" if self.check is None else check_sentences(self, self.check).verdict
+
+    @property
     def legend(self) -> Legend:
         """What the columns and bars of :meth:`to_text` are, by their names."""
         return region_legend(self.rows)
@@ -297,7 +306,8 @@ class ImageAttribution(JsonResult):
         lines = [self.headline(), *filter(None, [self.answer()])]
         if not self.leading:
             lines.append("no region has bits above the floor")
-        lines += [*row_lines(self.rows), *filter(None, [self.remark(), self.check_sentence()]), self.setting()]
+        lines += row_lines(self.rows, pale=self.verdict == VERDICTS[2])
+        lines += [*filter(None, [self.remark(), self.check_sentence()]), self.setting()]
         return "\n".join([*lines, *legend_lines([self.legend] if legend else [])])
 
     def headline(self) -> str:

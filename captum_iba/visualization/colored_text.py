@@ -16,7 +16,8 @@ from captum_iba.visualization.word_sentences import verdict
 from captum_iba.visualization.words import ranked_words, standing_out
 
 _LEADING = 3
-_PALE = 0.35  # of a color where a check does not confirm the leading words
+PALE = 0.35
+"""Of a color, where a check does not confirm the leading words."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ def token_parts(attribution: Drawable, scale: Scale | None = None) -> TokenMap:
     if scale is None and any(row.is_measured for row in (*leading, *rest)):
         scale, importance = Scale(1.0, unit="relative effect of deletion"), attribution.importance
         if verdict(attribution) == VERDICTS[2]:
-            importance = _PALE * importance
+            importance = PALE * importance
         drawn = tuple(
             part._replace(depth=0.0 if part.word is None else float(importance[part.word]))
             if math.isfinite(part.depth)

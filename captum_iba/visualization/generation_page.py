@@ -12,7 +12,9 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from captum_iba.visualization.check_sentences import VERDICTS
 from captum_iba.visualization.color import Scale, color_class
+from captum_iba.visualization.colored_text import PALE
 from captum_iba.visualization.html import Html, render_template
 from captum_iba.visualization.pieces import format_number, format_probability
 from captum_iba.visualization.prompt_sentences import ExplainedResponse, probability_without
@@ -28,6 +30,8 @@ class DrawableGeneration(ExplainedResponse, Protocol):
     def response(self) -> str: ...
     @property
     def span(self) -> tuple[int, int]: ...
+    @property
+    def verdict(self) -> str: ...
     @property
     def granularity(self) -> str: ...
     @property
@@ -65,11 +69,12 @@ class _Piece:
     color: str | None = None
     label: str = ""
     against: bool = False
+    leads: bool = False
 
 
 def generation_page(
     attribution: DrawableGeneration | Sequence[DrawableGeneration],
-    title: str = "What the response needs of its prompt",
+    title: str = "What the response needs from its prompt",
     ids: Sequence[str] | None = None,
 ) -> str:
     """A self-contained page: a click on a token of the response, or its key, colors the prompt for that token.
@@ -79,7 +84,7 @@ def generation_page(
     Args:
         attribution (DrawableGeneration or sequence): Attribution to draw, or several of one model and settings, of
             which all but the first are folded.
-        title (str): Title of the page. Default: "What the response needs of its prompt".
+        title (str): Title of the page. Default: "What the response needs from its prompt".
         ids (sequence of str, optional): The name of every attribution. Default: None, their numbers from 1.
 
     Returns:
@@ -166,6 +171,7 @@ def _drawn(attribution: DrawableGeneration) -> dict[str, Any]:
         "whole": _pieces(attribution, bits.tolist(), shares.tolist(), importance.tolist(), True),
         "rows": listed,
         "in_turn": is_in_turn(listed),
+        "pale": attribution.verdict == VERDICTS[2],
         "unlisted": attribution.unlisted([attribution.parts[row.number] for row in listed]),
         "measured": any(row.is_measured for row in listed),
     }
@@ -179,7 +185,11 @@ def _pieces(
     with_effect: bool = False,
 ) -> list[_Piece]:
     """The prompt in order: parts, each colored by its importance up to the largest one, and what is between them."""
-    scale, pieces, place = Scale(max(importance) or 1.0), [], 0
+    largest = max(importance) or 1.0
+    # Where the check does not confirm the leading parts, colors are pale.
+    is_pale = with_effect and attribution.verdict == VERDICTS[2]
+    scale, pieces, place = Scale(largest / PALE if is_pale else largest), [], 0
+    leading = [part for part, _ in attribution.leading] if with_effect else []
     for part, of_part, share, depth in zip(attribution.parts, bits, shares, importance, strict=True):
         if part.start > place:
             pieces.append(_Piece(attribution.prompt[place : part.start]))
@@ -190,7 +200,8 @@ def _pieces(
         bits_of_part = f"{share:.1%} of the bits, {format_number(of_part)} bits"
         label = ", ".join(filter(None, (without, bits_of_part, part.label if with_effect else "")))
         color = color_class(scale.level(depth) or 0, False)
-        pieces.append(_Piece(attribution.prompt[start : part.end], color, label, against))
+        leads = any(part is other for other in leading)
+        pieces.append(_Piece(attribution.prompt[start : part.end], color, label, against, leads))
         place = max(place, part.end)
     if place < len(attribution.prompt):
         pieces.append(_Piece(attribution.prompt[place:]))

@@ -69,6 +69,11 @@ def answer(response: ExplainedResponse) -> str:
     return " ".join(filter(None, [said, _of_wholes(response)]))
 
 
+def part_verdict(response: ExplainedResponse) -> str:
+    """What the check says of the leading parts, one of ``VERDICTS``; empty where it says nothing or there is none."""
+    return "" if response.check is None else _check_sentences(response).verdict
+
+
 def prompt_notes(response: ExplainedResponse) -> list[str]:
     """Sentences beside the answer: on the choice, the check and the mask."""
     comparison = "" if response.check is None else _check_sentences(response).comparison

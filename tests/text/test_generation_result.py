@@ -393,3 +393,18 @@ def test_the_space_before_a_token_makes_no_gap(result):
     assert "film" in listed and any(name.startswith("␣") for name in listed)
     assert str(one).startswith("LlamaForCausalLM: a\n")
     assert {text for text, *_ in rows_of(generation_page(one))} == {*(part.text.strip() for part in parts[:-1]), "␣"}
+
+
+def test_leading_parts_are_underlined_and_pale_where_they_are_not_confirmed(explainer):
+    result = explainer.explain(PROMPT, RESPONSE, check=True, **QUICK)
+    check = result.check
+    sure = replace(result, check=replace(check, without_leading=0.0, without_all_leading=None, lowest_random=None))
+    doubted = replace(result, check=replace(check, without_leading=check.probability, without_all_leading=None))
+    assert (sure.verdict, doubted.verdict) == ("confirmed", "not confirmed")
+    leading = [part.text.strip() for part, _ in result.leading]
+    for one, is_pale in ((sure, False), (doubted, True)):
+        page = generation_page(one)
+        underlined = re.findall(r'class="w (q\d+) lead[^"]*"[^>]*>(.*?)<span class="sr">', page)
+        assert sorted(text.strip() for _, text in underlined) == sorted(leading)
+        assert ('<table class="words pale">' in page, "░" in str(one)) == (is_pale, is_pale)
+        assert max(int(color[1:]) for color, _ in underlined) == (7 if is_pale else 20)

@@ -312,3 +312,11 @@ def test_regions_with_the_fewest_bits_that_matter_are_told():
     ruled_out = replace(result.check, probability=1e-9, without_leading=1e-12)
     said = replace(result, target_probability=1e-9, check=ruled_out).answer()
     assert said == "The probability of dog is next to nothing (less than 0.0001%): there is little to explain."
+
+
+def test_bars_are_pale_where_the_check_does_not_confirm_the_regions():
+    result = image_attribution()
+    doubted = replace(result, check=replace(result.check, without_leading=result.check.probability))
+    assert (result.verdict, doubted.verdict) == ("confirmed", "not confirmed")
+    for one, is_pale in ((result, False), (doubted, True)):
+        assert ("░" in str(one), '<table class="words pale">' in image_page([one])) == (is_pale, is_pale)
