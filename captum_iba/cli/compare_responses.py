@@ -44,8 +44,9 @@ def compare_responses(
         str,
         typer.Option(
             help="Methods with commas between them: iba, iba_bits, random, leave_one_out, context_cite_32, "
-            "context_cite_64, context_cite_256, shapley_value_sampling, kernel_shap, integrated_gradients, "
-            "gradient_x_activation, attention_rollout. A folder with other methods gets those that it lacks."
+            "context_cite_48, context_cite_64, context_cite_256, shapley_value_sampling, kernel_shap, "
+            "integrated_gradients, gradient_x_activation, attention_rollout. A folder with other methods gets those "
+            "that it lacks."
         ),
     ] = "iba,context_cite_64,leave_one_out,random",
     prompt_column: Annotated[

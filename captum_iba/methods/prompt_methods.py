@@ -246,6 +246,7 @@ PROMPT_METHODS: dict[str, PromptMethod] = {
     "random": random_parts,
     "leave_one_out": _by_removal,
     "context_cite_32": partial(_context_cite, n_contexts=32),
+    "context_cite_48": partial(_context_cite, n_contexts=48),
     "context_cite_64": partial(_context_cite, n_contexts=64),
     "context_cite_256": partial(_context_cite, n_contexts=256),
     "shapley_value_sampling": shapley_value_sampling,
