@@ -106,7 +106,7 @@ def test_a_mask_that_removed_too_much_is_told_once():
     """A note beside the sentence of a single text said the same in other words."""
     texts = ("A dull film.", "Nothing in it works, and nothing is funny.")
     one, two = (run("explain", "--beta", "30", *texts[:count], "--device", "cpu") for count in (1, 2))
-    said = "The mask removed too much, so the bits are not shown as percentages: with these bits alone"
+    said = "The mask removed too much, so the bits are not shown as percentages: with the information in the bits alone"
     assert said in one.stdout and "note" not in one.stderr
     assert "note: the mask removed too much of a text, 'A dull film.', and 1 more." in two.stderr
 

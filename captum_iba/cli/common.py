@@ -166,7 +166,8 @@ def printed(results: Sequence[GenerationAttribution | ImageAttribution], heading
     if headings:
         texts = [f"{heading}\n{text}" for heading, text in zip(headings, texts, strict=True)]
     legend = "\n".join(legend_lines(result.legend for result in results))
-    return "\n\n".join([*texts, legend] if len(texts) > 1 and legend else [f"{texts[0]}\n{legend}".rstrip()])
+    between = "\n\n" if len(texts) > 1 else "\n"
+    return between.join(filter(None, [*texts, legend]))
 
 
 def check_output(option: str, path: Path | None) -> None:

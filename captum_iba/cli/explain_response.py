@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 EXPLAIN_RESPONSE_EXAMPLES = """\b
 Examples:
-  captum-iba explain-response --model FOLDER "Who wrote Hamlet?" --html page.html
+  captum-iba explain-response --model FOLDER "The ferry leaves at nine. It rains. When does it leave?" --by sentence
   captum-iba explain-response --model FOLDER --file prompts.jsonl --by sentence --keep kept --json results.json
 """
 
@@ -108,8 +108,8 @@ def explain_response(
     check: Annotated[
         bool,
         typer.Option(
-            help="Delete the leading parts, those with the fewest bits and random ones, and show the probabilities. Of "
-            "up to 40 parts also delete each alone."
+            help="Delete the leading parts, those with the fewest bits and random ones, and show the probabilities. "
+            "With at most 40 parts, also delete each alone."
         ),
     ] = True,
     beta: Annotated[float | None, typer.Option(min=0, help="Weight of the information.", show_default="0.1")] = None,
@@ -167,7 +167,7 @@ def explain_response(
                     raise typer.BadParameter("--response: the responses are in the file already.")
                 responses = [response] * len(prompts)
             if contrast is not None and per_token:
-                raise typer.BadParameter("--per-token and --contrast: expected one of them.")
+                raise typer.BadParameter("--per-token and --contrast: expected at most one of them.")
             where = find_executor(executor, address, workers)
             if not where.remote:  # remote workers have devices of their own
                 check_device(device, "--device")

@@ -292,7 +292,7 @@ def removal_sequence(
     return RemovalSequence(tuple(order[:count]), torch.stack(left[:count]))
 
 
-def first_to_cover(decreases: Tensor, covered: float) -> int:
+def first_to_cover(decreases: Tensor, covered: float = 0.9) -> int:
     """Number of the first decreases up to one that is a share of the largest; 1 where none is positive.
 
     Examples::

@@ -12,9 +12,10 @@ from captum_iba.text.encoding import EncodedText
 from captum_iba.text.explainer import TextExplainer
 from captum_iba.text.generation import LLMInformationBottleneckAttribution
 from captum_iba.text.generation_explainer import GenerationExplainer
-from captum_iba.text.generation_result import GenerationAttribution, PromptCheck, PromptPart, ResponseToken
+from captum_iba.text.generation_result import GenerationAttribution, PromptCheck, ResponseToken
 from captum_iba.text.layers import Block, default_layer, find_blocks, find_layer, find_layers
 from captum_iba.text.many_layers import cached_statistics, explain_layers
+from captum_iba.text.prompt_parts import PromptPart
 from captum_iba.text.result import TextAttribution, TextTrace, Token, Word
 from captum_iba.text.statistics import cache_folder
 from captum_iba.text.target import TextTarget

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from itertools import combinations
 from typing import Any
@@ -34,8 +34,7 @@ N_RANDOM = 10
 _LEAST = 1e-12  # probability, and distance from 1, that log-odds take
 # Nats that a leading word adds to the others at least: the odds change by a tenth.
 _ADDS = 0.1
-# Of the largest decrease in the log-odds, what the leading words hold. None leads where it is below the second, nats.
-_COVERED, _LEAST_DECREASE = 0.9, 0.03
+_LEAST_DECREASE = 0.03  # nats: where the log-odds fall by less without any measured words, none leads
 # Leading words that are deleted alone, of longer texts than those of which all are, and those of which the first are.
 _N_ALONE = 8
 
@@ -139,7 +138,7 @@ def order_by_removal(
     of_words, without_each = tuple(map(effects.get, numbers)), tuple(map(alone.get, numbers))
     found = replace(attribution, effects=of_words, without=without_each, removal_order=(), without_first=())
     leading = _leading(log_odds, found, measured.whole)
-    in_turn = removal_sequence(log_odds, leading, len(own), _ADDS, _COVERED)
+    in_turn = removal_sequence(log_odds, leading, len(own), _ADDS, covered=0.9)
     first = in_turn.without if is_value else in_turn.without.sigmoid()
     return replace(found, removal_order=in_turn.parts, without_first=tuple(first.tolist()))
 
@@ -156,7 +155,7 @@ def _leading(log_odds: CachedRemoval, attribution: TextAttribution, whole: Tenso
     for number, row in enumerate(kept, 1):
         row[order[:number]] = False
     decreases = whole.double() - log_odds(kept).double()
-    return order[: first_to_cover(decreases, _COVERED)] if float(decreases.max()) > _LEAST_DECREASE else []
+    return order[: first_to_cover(decreases)] if float(decreases.max()) > _LEAST_DECREASE else []
 
 
 def checked(
@@ -286,12 +285,23 @@ def kept_in_check(
     return kept
 
 
-def kept_without_first(order: npt.NDArray[np.intp], n_leading: int) -> npt.NDArray[np.bool_]:
-    """The words that stay without the first k leading ones, for k from 1 to 8, (K, W); never without all words."""
-    rows = np.ones((max(0, min(n_leading, _N_ALONE, len(order) - 1)), len(order)), dtype=bool)
-    for count, row in enumerate(rows, 1):
-        row[order[:count]] = False
-    return rows
+def without_first(
+    value: Callable[[Tensor], Tensor], order: npt.NDArray[np.intp], n_leading: int
+) -> tuple[int, list[float]]:
+    """How few of the leading parts are enough, and the value without the first k of these, for k from 1 to 8.
+
+    Enough are the first ones without which the value falls by 90% of what it falls by at most. Where more than 8 lead,
+    all of them stay, for not all are tried. Never are all parts removed.
+    """
+    n_tried = max(0, min(n_leading, _N_ALONE, len(order) - 1))
+    kept = torch.ones(1 + n_tried, len(order), dtype=torch.bool)
+    for count, row in enumerate(kept):
+        row[torch.from_numpy(order[:count].copy())] = False
+    values = value(kept).double()
+    decreases = values[0] - values[1:]
+    if n_tried and n_tried >= min(n_leading, len(order) - 1) and float(decreases.max()) > 0:
+        n_leading = n_tried = min(n_tried, first_to_cover(decreases))
+    return n_leading, values[1 : 1 + n_tried].tolist()
 
 
 def kept_without_leading(

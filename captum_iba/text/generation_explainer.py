@@ -24,7 +24,7 @@ from captum_iba.text.generation import (
     PartAttributions,
     generation_settings,
 )
-from captum_iba.text.generation_result import GenerationAttribution, PromptPart, ResponseToken
+from captum_iba.text.generation_result import GenerationAttribution, ResponseToken
 from captum_iba.text.json_result import provenance
 from captum_iba.text.model_properties import model_name
 from captum_iba.text.prompt import Prompt, decode_response, encode_response, find_span, warn_without_template
@@ -38,6 +38,7 @@ from captum_iba.text.prompt_deletion import (
     with_contrast,
 )
 from captum_iba.text.prompt_model import LanguageModel, decoder_arguments, is_cut_off
+from captum_iba.text.prompt_parts import PromptPart
 from captum_iba.text.statistics import model_fingerprint, tokenizer_fingerprint
 from captum_iba.visualization.prompt_sentences import LEAST_PROBABILITY
 

@@ -23,109 +23,23 @@ from captum_iba._ranking import (
 )
 from captum_iba.attr.optimizer import AT_FLOOR
 from captum_iba.text.json_result import JsonResult
+from captum_iba.text.prompt_parts import PromptPart
 from captum_iba.visualization.check_sentences import VERDICTS
 from captum_iba.visualization.legend import Legend, legend_lines, part_legend
 from captum_iba.visualization.pieces import (
     COVERED,
-    SPEAKS_AGAINST,
     format_number,
     format_probability,
 )
-from captum_iba.visualization.prompt_sentences import answer, part_verdict, probability_without, prompt_notes
+from captum_iba.visualization.prompt_sentences import CUT_OFF, answer, part_verdict, probability_without, prompt_notes
 from captum_iba.visualization.rows import ListedPart, listed_name, row_lines
 from captum_iba.visualization.sentences import NO_EFFECT
 from captum_iba.visualization.terminal import printable
 
-_CUT_OFF = "The response was cut off: it reached the largest number of new tokens."
 _FORMAT = "captum-iba generation/3"  # 2 had no numbers of the contrast
-
-TOLERANCE = 0.05
-"""Nats by which the removal of a part may change a log-probability, or log-odds, and count as no change."""
 
 # Nats that a part which only the check removed needs for a line, where the others on the list have less.
 _NOTICEABLE = 0.1
-
-
-def label_of(alone: float, after: float | None = None) -> str:
-    """What the removal of a part says of it: it speaks against the response, depends on the other parts, or neither.
-
-    It speaks against the response if its removal raises the log-probability by more than 0.05 nats, on average where
-    it was removed both ways, and neither removal lowers it by more than that. It depends on the other parts if one
-    removal lowers it by more than that, and the other raises it by more. It is needed only without the other parts
-    if its removal alone does not lower it by more than that, and the removal after the others does.
-
-    Args:
-        alone (float): Decrease in the log-probability, or the log-odds, without the part alone.
-        after (float, optional): The same without the part, after the other measured parts. Default: None, not measured.
-
-    Returns:
-        str: "speaks against it", "depends on the other parts", "needed only without the other parts", or "".
-
-    Examples::
-
-        >>> label_of(-1.11, 0.02), label_of(-1.11, 0.38), label_of(0.01, -0.03), label_of(-0.3)
-        ('speaks against it', 'depends on the other parts', '', 'speaks against it')
-    """
-    both = (alone,) if after is None else (alone, after)
-    if min(both) < -TOLERANCE and max(both) > TOLERANCE:
-        return "depends on the other parts"
-    if after is not None and alone <= TOLERANCE < after:
-        return "needed only without the other parts"
-    if max(both) > TOLERANCE:
-        return ""
-    return SPEAKS_AGAINST if sum(both) / len(both) < -TOLERANCE else ""
-
-
-@dataclass(frozen=True)
-class PromptPart:
-    """A token, word, sentence, paragraph or span of a prompt.
-
-    Attributes:
-        text (str): Its text.
-        start, end (int): Its characters in the prompt.
-        bits (float): Bits of it that the response needs.
-        unneeded_bits (float): Bits that such a part ends with if the response does not need it.
-        effect (float or None): Decrease in the log-probability per token without it, or with ``contrast`` in the
-            log-odds of the choice, in nats (:func:`captum_iba.metrics.removal_effects`); None where it was not
-            measured.
-        effect_alone (float or None): The same without this part alone. ``effect`` is the mean of this and of the
-            decrease without it after the other measured parts. With ``check`` all of up to 40 parts have it.
-    """
-
-    text: str
-    start: int
-    end: int
-    bits: float
-    unneeded_bits: float = 0.0
-    effect: float | None = None
-    effect_alone: float | None = None
-
-    @property
-    def effect_after(self) -> float | None:
-        """The decrease without it after the other measured parts; None where it was not removed both ways."""
-        return None if self.effect is None or self.effect_alone is None else 2 * self.effect - self.effect_alone
-
-    @property
-    def known_effect(self) -> float | None:
-        """``effect``; ``effect_alone`` where only that was measured, or where it is above 0.05 nats with another sign.
-
-        A part without which the response is more probable is not one that it needs, whatever the part does in a
-        prompt without the others.
-        """
-        alone = self.effect_alone
-        if self.effect is None or (alone is not None and abs(alone) > TOLERANCE and alone * self.effect < 0):
-            return alone
-        return self.effect
-
-    @property
-    def label(self) -> str:
-        """What its removals say of it (``label_of``); empty where it was not removed."""
-        return "" if self.effect_alone is None else label_of(self.effect_alone, self.effect_after)
-
-    @property
-    def speaks_against(self) -> bool:
-        """Whether the response is more probable without it, and no removal of it says otherwise (:attr:`label`)."""
-        return self.label == SPEAKS_AGAINST
 
 
 @dataclass(frozen=True)
@@ -167,6 +81,7 @@ class PromptCheck:
         without_all_leading (float or None): Without all leading parts, if more than half of all parts lead; else None.
         without_first (tuple of float): Without the first k leading parts, for k from 1 to 8; empty in results of
             earlier versions.
+        n_leading (int): Number of leading parts; 0 in results of earlier versions.
     """
 
     n_parts: int
@@ -179,6 +94,7 @@ class PromptCheck:
     whole_without_leading: float | None = None
     without_all_leading: float | None = None
     without_first: tuple[float, ...] = ()
+    n_leading: int = 0
 
 
 @dataclass(frozen=True)
@@ -304,8 +220,12 @@ class GenerationAttribution(JsonResult):
 
     @property
     def leading(self) -> list[tuple[PromptPart, float]]:
-        """The first of :attr:`ranked`, until they hold 80% of the sum of :attr:`importance`."""
-        return self._with_shares(leading_of(self._order, self.importance, COVERED))
+        """The first of :attr:`ranked`, until they hold 80% of the sum of :attr:`importance`.
+
+        With a check it is as few of them as lower the log-probability by 90% of what the first ones of them lower it
+        by at most.
+        """
+        return self._with_shares(self._leading)
 
     @property
     def listed(self) -> list[tuple[PromptPart, float]]:
@@ -315,7 +235,7 @@ class GenerationAttribution(JsonResult):
         removed alone the ones that change the log-probability by at least as much as the least of these lowers it, or
         0.1 nats. Of the negative effects the strongest one is the first.
         """
-        effects, leading = self._effects, set(leading_of(self._order, self.importance, COVERED))
+        effects, leading = self._effects, set(self._leading)
         both = [part.effect for part in self.parts if part.effect is not None]
         least = max(_NOTICEABLE, min((effect for effect in both if effect > NO_EFFECT), default=0.0))
         shown = [
@@ -346,6 +266,11 @@ class GenerationAttribution(JsonResult):
             )
             for part, share in self.listed
         ]
+
+    @property
+    def _leading(self) -> list[int]:
+        leading = leading_of(self._order, self.importance, COVERED)
+        return leading if self.check is None else leading[: self.check.n_leading or None]
 
     def unlisted(self, listed: Sequence[PromptPart]) -> str:
         """What the parts that are not listed hold: "23.0% of the bits in 9 other parts; 2 more are at the floor"."""
@@ -403,7 +328,7 @@ class GenerationAttribution(JsonResult):
         lines = [
             f"{printable(self.model)}: {_visible(self.explained)}" if self.model else _visible(self.explained),
             *([f"rather than: {_visible(self.contrast)}"] if self.contrast is not None else []),
-            *([_CUT_OFF] if self.cut_off else []),
+            *([CUT_OFF] if self.cut_off else []),
             f"{self.measured.removeprefix('the ')} {format_probability(self.probability)}",
             *filter(None, [self.answer]),
         ]

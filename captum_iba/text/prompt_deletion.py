@@ -13,7 +13,7 @@ from torch import Tensor
 
 from captum_iba.attr._model.guard import ModuleGuard
 from captum_iba.metrics.prompt_removal import CachedRemoval, removal_effects
-from captum_iba.text.deletion import kept_in_check, kept_without_first, kept_without_leading
+from captum_iba.text.deletion import kept_in_check, kept_without_leading, without_first
 from captum_iba.text.generation_result import GenerationAttribution, PromptCheck
 from captum_iba.text.prompt import Prompt
 from captum_iba.text.prompt_model import (
@@ -220,11 +220,12 @@ def check_by_removal(removal: Removal, result: GenerationAttribution) -> PromptC
     if not result.leading and any(part.known_effect is not None for part in result.parts):
         return None  # all parts with bits speak against the response
     by_bits = np.lexsort((-result.bits, -result.shares))
-    order, n_leading = (-result.scores).argsort(), len(result.leading)
+    cached, order = CachedRemoval(removal), (-result.scores).argsort()
+    n_leading, first = without_first(cached, order, len(result.leading))
     kept = kept_in_check(order, n_leading, 0, by_bits)
-    all_leading, first = kept_without_leading(kept, order, n_leading), kept_without_first(order, n_leading)
-    rows = torch.from_numpy(np.concatenate([kept, first, all_leading]))
-    found = CachedRemoval(lambda some: removal.probabilities(removal(some).double()))(rows).tolist()
+    all_leading = kept_without_leading(kept, order, n_leading)
+    rows = torch.from_numpy(np.concatenate([kept, all_leading]))
+    found = removal.probabilities(cached(rows).double()).tolist()
     without_all = found.pop() if len(all_leading) else None
     whole, without_leading, without_least, *others = found[: len(kept)]
     of_wholes = None
@@ -240,5 +241,6 @@ def check_by_removal(removal: Removal, result: GenerationAttribution) -> PromptC
         lowest_random=min(others),
         whole_without_leading=of_wholes,
         without_all_leading=without_all,
-        without_first=tuple(found[len(kept) :]),
+        without_first=tuple(removal.probabilities(torch.tensor(first, dtype=torch.float64)).tolist()),
+        n_leading=n_leading,
     )

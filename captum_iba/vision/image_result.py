@@ -58,6 +58,7 @@ class ImageCheck:
         without_all_leading (float or None): Without all leading regions, if more than half lead; else None.
         without_first (tuple of float): Without the first k leading regions, for k from 1 to 8; empty in results of
             earlier versions.
+        n_leading (int): Number of leading regions; 0 in results of earlier versions.
     """
 
     n_regions: int
@@ -70,6 +71,7 @@ class ImageCheck:
     lowest_random: float | None = None
     without_all_leading: float | None = None
     without_first: tuple[float, ...] = ()
+    n_leading: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,8 +213,11 @@ class ImageAttribution(JsonResult):
     def leading(self) -> list[int]:
         """The most important regions, by number, until they hold 80% of the sum of :attr:`importance`.
 
-        Where the removal of some lowers the probability, only these lead.
+        Where the removal of some lowers the probability, only these lead. With a check it is as few of them as lower
+        the probability by 90% of what the first ones of them lower it by at most.
         """
+        if self.check is not None and self.check.n_leading:
+            return [int(region) for region in self._order[: self.check.n_leading]]
         leading, levels = leading_of(self._order, self.importance, COVERED), self._levels
         helps = [region for region in leading if (levels[region] or 0.0) > 0]
         return helps or leading
@@ -231,7 +236,7 @@ class ImageAttribution(JsonResult):
                     "",
                     float(bits[number]),
                     float(shares[number]),
-                    float(self.importance[number]),
+                    float(self.importance[number]) if decrease is None else max(0.0, decrease) / max(self.effects),
                     math.nan if without is None else without,
                     math.nan if decrease is None else decrease,
                     number=number,
@@ -323,8 +328,8 @@ class ImageAttribution(JsonResult):
         layers = names[0] if len(names) == 1 else f"{len(names)} layers, {names[0]} to {names[-1]}"
         return (
             f"{printable(layers)} · {self.preset}, statistics of {self.statistics} · "
-            f"{format_number(self.total_bits)} bits; with these bits alone "
-            f"{format_probability(self.masked_probability)}, without any bits "
+            f"{format_number(self.total_bits)} bits; with the information in the bits alone "
+            f"{format_probability(self.masked_probability)}, with none of it "
             f"{format_probability(self.closed_probability)}"
             f"{f' (means of {len(names)} layers by themselves)' if len(names) > 1 else ''}"
         )

@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from captum_iba.text.deletion import kept_in_check, kept_without_first, kept_without_leading
+from captum_iba.metrics.prompt_removal import CachedRemoval
+from captum_iba.text.deletion import kept_in_check, kept_without_leading, without_first
 from captum_iba.vision.image_result import ImageAttribution, ImageCheck
 from captum_iba.vision.regions import RegionRemoval, order_by_removal
 from captum_iba.visualization.mask_sentences import is_much_lower
@@ -54,15 +55,16 @@ def checked(removal: RegionRemoval, result: ImageAttribution, count: int, seed: 
 def check_of_regions(removal: RegionRemoval, result: ImageAttribution, seed: int) -> ImageCheck:
     """Probabilities without the leading regions, the least, and others at random; of up to 64 without each alone."""
     by_bits = np.lexsort((-result.region_shares,))
-    order, n_leading, n_regions = (-result.scores).argsort(), len(result.leading), result.n_regions
+    order, n_regions = (-result.scores).argsort(), result.n_regions
+    cached = CachedRemoval(removal)
+    n_leading, first = without_first(cached, order, len(result.leading))
     kept = kept_in_check(order, n_leading, seed % 2**63, by_bits)
     n_removed, n_random = int((~kept[1]).sum()), len(kept) - 3
-    all_leading, first = kept_without_leading(kept, order, n_leading), kept_without_first(order, n_leading)
+    all_leading = kept_without_leading(kept, order, n_leading)
     alone = ~np.eye(n_regions, dtype=bool)[: n_regions if 1 < n_regions <= _N_ALONE else 0]
-    rows = torch.from_numpy(np.concatenate([kept, alone, first, all_leading]))
-    whole, without_leading, without_least, *others = removal(rows).tolist()
+    rows = torch.from_numpy(np.concatenate([kept, alone, all_leading]))
+    whole, without_leading, without_least, *others = cached(rows).tolist()
     without_all = others.pop() if len(all_leading) else None
     random, lowest = float(np.mean(others[:n_random])), min(others[:n_random])
-    each, so_far = tuple(others[n_random:][: len(alone)]), tuple(others[n_random + len(alone) :])
-    of_others = (without_least, random, n_random, each, lowest)
-    return ImageCheck(n_removed, whole, without_leading, *of_others, without_all, so_far)
+    of_others = (without_least, random, n_random, tuple(others[n_random:]), lowest)
+    return ImageCheck(n_removed, whole, without_leading, *of_others, without_all, tuple(first), n_leading)

@@ -16,8 +16,9 @@ from captum_iba.visualization.check_sentences import VERDICTS
 from captum_iba.visualization.color import Scale, color_class
 from captum_iba.visualization.colored_text import PALE
 from captum_iba.visualization.html import Html, render_template
+from captum_iba.visualization.legend import PART_LABELS
 from captum_iba.visualization.pieces import format_number, format_probability
-from captum_iba.visualization.prompt_sentences import ExplainedResponse, probability_without
+from captum_iba.visualization.prompt_sentences import CUT_OFF, ExplainedResponse, probability_without
 from captum_iba.visualization.rows import ListedPart, is_in_turn, listed_name
 
 
@@ -110,7 +111,14 @@ def generation_page(
     ]
     relations = {row.relation for one in drawn for row in one["rows"]}
     template = "generation.html.jinja"
-    return render_template(template, title=title, sorting=None, drawn=drawn, relations=relations, scale=Scale(1.0))
+    values: dict[str, Any] = {
+        "drawn": drawn,
+        "relations": relations,
+        "labels": PART_LABELS,
+        "cut_off": CUT_OFF,
+        "scale": Scale(1.0),
+    }
+    return render_template(template, title=title, sorting=None, **values)
 
 
 def generation_map(attribution: DrawableGeneration) -> Html:
@@ -127,7 +135,7 @@ def generation_map(attribution: DrawableGeneration) -> Html:
         >>> generation_map(generated).count('class="w ')
         2
     """
-    return Html(render_template("notebook_generation.html.jinja", **_drawn(attribution)))
+    return Html(render_template("notebook_generation.html.jinja", cut_off=CUT_OFF, **_drawn(attribution)))
 
 
 def asked(attribution: DrawableGeneration) -> str:

@@ -56,9 +56,9 @@ def remark(image: ExplainedImage) -> str:
         )
     if image.lost_prediction:
         return (
-            f"The mask removed too much: with these bits alone the probability of {target} is {masked}, and without "
-            f"any bits {format_probability(closed)}. The bits may miss what decides. Look at the check, or use a "
-            "smaller beta."
+            f"The mask removed too much: with the information in the bits alone the probability of {target} is "
+            f"{masked}, and with none of it {format_probability(closed)}. The bits may miss what decides. Look at the "
+            "check, or use a smaller beta."
         )
     if not is_unexplained(probability, closed):
         return ""

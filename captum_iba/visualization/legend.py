@@ -6,13 +6,31 @@ from collections.abc import Iterable, Sequence
 
 from captum_iba.visualization.drawable import DrawableBits
 from captum_iba.visualization.mask_sentences import has_percentages
-from captum_iba.visualization.pieces import quantity
+from captum_iba.visualization.pieces import (
+    AGAINST_WITHOUT_OTHERS,
+    DEPENDS_ON_OTHERS,
+    NEEDED_WITHOUT_OTHERS,
+    SPEAKS_AGAINST,
+    quantity,
+)
 from captum_iba.visualization.prompt_sentences import ExplainedResponse
 from captum_iba.visualization.rows import ListedPart, is_in_turn
 from captum_iba.visualization.words import ranked_words
 
 Legend = dict[str, str]
 """Meanings by their terms."""
+
+
+PART_LABELS: Legend = {
+    SPEAKS_AGAINST: "without this part the response is more probable",
+    AGAINST_WITHOUT_OTHERS: "its deletion alone changes next to nothing; after the other parts it makes the response "
+    "more probable",
+    NEEDED_WITHOUT_OTHERS: "its deletion alone changes next to nothing; after the other parts it makes the response "
+    "less probable",
+    DEPENDS_ON_OTHERS: "of its deletions, alone and after the other parts, one makes the response more probable, and "
+    "the other less",
+}
+"""What the two removals of a part of a prompt say of it."""
 
 
 def word_legend(attribution: DrawableBits) -> Legend:
@@ -37,25 +55,30 @@ def part_legend(response: ExplainedResponse) -> Legend:
     if not any(row.is_measured for row in response.rows):
         return {}
     of = "log-probability per token" if response.contrast is None else "log-odds of the choice"
-    measured = "the probability per token (geometric mean)" if response.contrast is None else response.measured
-    return {
-        "without it": f"{measured} when this part is deleted",
+    terms = {
+        "without it": "the probability per token (geometric mean) when this part is deleted",
         **_above(response.rows, "the same when the parts above it are deleted, too"),
         "of the bits": "its share of the bits above the floor, which every part keeps",
         "bar": f"mean decrease in the {of} without it: alone, and after the other parts with the most bits",
     }
+    if response.contrast is not None:
+        terms["without it"] = "the probability of the choice when this part is deleted"
+        terms["choice"] = "p(response) / (p(response) + p(other response)), geometric means per token"
+    relations = {row.relation for row in response.rows}
+    return terms | {label: meaning for label, meaning in PART_LABELS.items() if label in relations}
 
 
 def region_legend(rows: Sequence[ListedPart]) -> Legend:
     """The terms in the list of an image whose regions were removed; else none."""
     if not any(row.is_deleted for row in rows):
         return {}
+    of_two = "of the first without it alone, of the second after the first"
+    of_others = ", of the others the mean of three removals" if len(rows) > 2 else ""
     return {
         "without it": "the probability when this region is removed: it gets the mean color of the image",
         **_above(rows, "the probability when the regions above it are removed, too"),
         "of the bits": "its share of the bits above the floor, which every cell keeps",
-        "bar": "decrease in the probability: of the first without it alone, of the second after the first, of others "
-        "the mean of three removals",
+        **({"bar": f"decrease in the probability: {of_two}{of_others}"} if len(rows) > 1 else {}),
     }
 
 

@@ -16,7 +16,7 @@ from captum_iba.visualization.pieces import (
     scale_of,
 )
 
-THESE_ALONE = "with these bits alone"
+THESE_ALONE = "with the information in the bits alone"
 """Begins what the model gives through the final mask."""
 HARDLY_ANYTHING = "The model needs hardly anything of this text."
 # A mask has lost a prediction with less than half of its probability, or a quarter of what the input adds to that
@@ -143,10 +143,10 @@ def of_mask(measured: str, probability: float, masked: float, closed: float, wha
     Examples::
 
         >>> of_mask("the probability", 0.9, 0.8, 0.1)
-        'with these bits alone the probability is 80.0%, and without any bits 10.0%'
+        'with the information in the bits alone the probability is 80.0%, and with none of it 10.0%'
     """
     through = f"{THESE_ALONE} {measured} is {format_probability(masked)}"
-    through += f", and without any bits {format_probability(closed)}"
+    through += f", and with none of it {format_probability(closed)}"
     if masked > max(probability, closed) + LARGE_DROP:
         whole, parts_of = format_probability(probability), _PARTS_OF[what]
         return f"{through}. With the whole {what} it is {whole}: the mask hides {parts_of} that lower it"

@@ -19,6 +19,7 @@ from captum_iba.visualization.rows import ListedPart
 from captum_iba.visualization.terminal import printable
 
 _LONGEST_NAME, _NAMED = 60, 3
+CUT_OFF = "Generation stopped at the largest number of new tokens (max_new_tokens): the response may be incomplete."
 LEAST_PROBABILITY = 1e-3
 """Per token; models give a response in other words, or without the space before it, less."""
 
@@ -103,14 +104,14 @@ def _of_wholes(response: ExplainedResponse) -> str:
         return ""
     of_contrast = n_other * math.log(max(response.contrast_probability, 1e-300))
     whole = _logistic(math.fsum(math.log(max(chance, 1e-300)) for chance in chances) - of_contrast)
-    counts = f"of {n_other}" if len(chances) == n_other else f"of {len(chances)} and {n_other}"
+    counts = f"{n_other}" if len(chances) == n_other else f"{len(chances)} and {n_other}"
     wholes = f"the explained response has {format_probability(whole)} of the probability of both"
     if (whole < 0.5) != (response.probability < 0.5):
         wholes = f"the model prefers the {'other' if whole < 0.5 else 'explained'} one: {wholes}"
     if check is not None and check.whole_without_leading is not None:
-        wholes += f", and without {'it' if max(check.n_parts, len(response.leading)) == 1 else 'them'} "
-        wholes += format_probability(check.whole_without_leading)
-    return f"These numbers compare means per token. As wholes, {counts} tokens, {wholes}."
+        one = max(check.n_parts, len(response.leading)) == 1
+        wholes += f", and {format_probability(check.whole_without_leading)} without the leading part{'s' * (not one)}"
+    return f"These percentages compare mean log-probabilities per token. By their sums, over {counts} tokens, {wholes}."
 
 
 def _logistic(log_odds: float) -> float:

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from captum_iba.text import GenerationAttribution, GenerationExplainer
-from captum_iba.text.generation_result import SPEAKS_AGAINST, TOLERANCE, label_of
+from captum_iba.text.prompt_parts import TOLERANCE, label_of
 from captum_iba.visualization import generation_page
 from captum_iba.visualization.generation_page import asked
-from captum_iba.visualization.pieces import format_probability
+from captum_iba.visualization.pieces import AGAINST_WITHOUT_OTHERS, SPEAKS_AGAINST, format_probability
 
 PROMPT = "the film was not good . a dull plot !"
 RESPONSE = "a bad film"
@@ -58,12 +58,13 @@ def without_alone(result, part):
 @pytest.mark.parametrize(
     ("alone", "after", "label"),
     [
-        (-0.0029, -4.17, SPEAKS_AGAINST),  # it was printed to depend on the other parts
+        (-0.0029, -4.17, AGAINST_WITHOUT_OTHERS),  # "speaks against it" stood beside a number that does not change
+        (-0.06, -4.17, SPEAKS_AGAINST),
         (-1.11, 0.376, "depends on the other parts"),  # to speak against the response
         (-0.09, 3.93, "depends on the other parts"),  # nothing was printed
         (-0.24, 0.50, "depends on the other parts"),
-        (TOLERANCE, -0.2, SPEAKS_AGAINST),
-        (-0.04, 3.93, "needed only without the other parts"),  # every sentence of a prompt led without a label
+        (TOLERANCE, -0.2, AGAINST_WITHOUT_OTHERS),
+        (-0.04, 3.93, "matters only without the other parts"),  # every sentence of a prompt led without a label
         (3.93, -0.04, ""),
         (0.5, 0.4, ""),
         (0.04, -0.04, ""),
@@ -77,7 +78,7 @@ def test_one_rule_says_what_two_removals_of_a_part_mean(result, alone, after, la
     assert label_of(alone, after) == label
     if after is None:
         return
-    if "needed only" not in label + label_of(after, alone):  # of the others the order does not matter
+    if "only without" not in label + label_of(after, alone):  # of the others the order does not matter
         assert label_of(after, alone) == label
     one = with_effects(result, [2.0, alone], [2.0, after])
     part = one.parts[1]
@@ -267,7 +268,7 @@ def test_evidence_that_the_bits_miss_is_told(explainer):
         said = "The parts with the fewest bits matter more than others. The bits do not show all the evidence."
         assert (one.sentences[-2] == said) == is_told == (said in generation_page(one)) == (said in str(one))
     (through_the_mask,) = replace(result, check=None).sentences
-    assert through_the_mask.startswith("With these bits alone the probability per token is ")
+    assert through_the_mask.startswith("With the information in the bits alone the probability per token is ")
 
 
 def test_parts_with_the_fewest_bits_that_raise_the_probability_are_named(explainer):
@@ -300,26 +301,24 @@ def test_a_choice_between_responses_of_different_lengths_is_told_as_wholes(expla
     choice = 1 / (1 + math.exp(totals[1] - totals[0]))
     said = f"the model prefers the other one: the explained response has {format_probability(choice)} of the"
     assert choice < 0.5 < result.probability
-    assert said in result.sentences[0] and f"of {n_tokens[0]} and {n_tokens[1]} tokens," in result.sentences[0]
+    assert said in result.sentences[0] and f"over {n_tokens[0]} and {n_tokens[1]} tokens," in result.sentences[0]
     checked = explainer.explain(PROMPT, "a bad film", contrast="good", check=True, **QUICK)
     kept = torch.ones(1, len(checked.parts), dtype=torch.bool)
     kept[0, (-checked.scores).argsort()[: len(checked.leading)].tolist()] = False
     totals = [float(removal(kept)) * n for removal, n in zip(removals, n_tokens, strict=True)]
     without = 1 / (1 + math.exp(totals[1] - totals[0]))
     assert checked.check.whole_without_leading == pytest.approx(without, abs=1e-5)
-    assert (
-        f"em {format_probability(without)}." in checked.answer or f"it {format_probability(without)}." in checked.answer
-    )
+    assert f"both, and {format_probability(without)} without the leading part" in checked.answer
     # Directly below the probability, and on the page.
     assert str(result).splitlines()[3] == result.sentences[0] and said in generation_page(result)
     same = explainer.explain(PROMPT, "bad", contrast="good", **QUICK)
-    assert "As wholes" not in str(same)
+    assert "By their sums" not in str(same)
     # Of responses of as many tokens the wholes stand beside the numbers per token.
     alike = explainer.explain(PROMPT, "a bad film", contrast="a good film", check=True, **QUICK)
     per_token, n = alike.check.probability, alike.contrast_tokens
     odds = (per_token / (1 - per_token)) ** n
     assert n > 1 and "of the choice per token" in str(alike)
-    assert f"As wholes, of {n} tokens, " in alike.answer and f"has {odds / (1 + odds):.1%} of the" in alike.answer
+    assert f"By their sums, over {n} tokens, " in alike.answer and f"has {odds / (1 + odds):.1%} of the" in alike.answer
     assert GenerationAttribution.from_dict(json.loads(result.to_json())) == result
 
 
@@ -332,8 +331,8 @@ def test_a_choice_between_responses_of_different_lengths_is_told_as_wholes(expla
             0.029,
             "Without any bits of the parts the probability per token is 2.9%, no less than with",
         ),
-        (0.5, 0.2, 0.1, "The mask removed too much: with these bits alone the probability per token is 20.0%"),
-        (0.5, 0.45, 0.1, "With these bits alone the probability per token is 45.0%, and without any bits 10.0%."),
+        (0.5, 0.2, 0.1, "The mask removed too much: with the information in the bits alone the probability per token"),
+        (0.5, 0.45, 0.1, "alone the probability per token is 45.0%, and with none of it 10.0%."),
         (
             0.5,
             0.42,

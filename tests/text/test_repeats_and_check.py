@@ -13,7 +13,7 @@ import torch
 
 from captum_iba.demo import embedded_model_path, embedded_statistics
 from captum_iba.text import TextAttribution, TextExplainer
-from captum_iba.text.deletion import keep_words, kept_in_check
+from captum_iba.text.deletion import keep_words, kept_in_check, without_first
 from captum_iba.text.result import DeletionCheck
 from captum_iba.text.statistics import GroupedStatistics
 from captum_iba.visualization import save_token_page, token_map, token_page
@@ -321,7 +321,7 @@ def test_the_probability_through_the_mask_is_said_once(film_explainer):
     for text in ("A dull, boring film.", "A film."):
         result = film_explainer.explain(text)
         for shown in (str(result), token_page([result]).partition("How to read this")[0]):
-            assert shown.lower().count("with these bits alone") == 1
+            assert shown.lower().count("with the information in the bits alone") == 1
             assert f"{result.masked_probability:.1%}" in shown
 
 
@@ -537,3 +537,22 @@ def test_a_cut_is_marked(film_explainer):
     result = explainer.explain("A dreadful, boring film that nobody could follow.", n_steps=1)
     assert "A dreadful, boring film that …\n" in str(result) and "nobody" not in str(result)
     assert [part.text for part in parts(result)][-1] == " …" and "nobody" not in token_page([result])
+
+
+def test_removals_that_bring_the_decision_back_do_not_lead():
+    """7 regions of an image were "confirmed": one changes the decision, the third undoes that, the last changes it."""
+
+    def value(kept):
+        n_removed = (~kept).sum(1)
+        return torch.tensor([0.9, 0.05, 0.001, 1.0, 1.0, 0.99, 0.99, 0.003, 0.5])[n_removed]
+
+    order = np.array([3, 0, 1, 2, 6, 5, 4, 7, 8])
+    assert without_first(value, order, 7) == (1, pytest.approx([0.05]))
+    assert without_first(lambda kept: value(kept) - 0.2 * (~kept[:, 0]), order, 7) == (2, pytest.approx([0.05, -0.199]))
+    # Of more than eight not all are tried, and where nothing falls all that lead stay.
+    assert without_first(lambda kept: -(~kept).sum(1) / 10.0, np.arange(20), 12) == (
+        12,
+        pytest.approx(-np.arange(1, 9) / 10),
+    )
+    assert without_first(lambda kept: (~kept).sum(1) / 10.0, order, 2) == (2, pytest.approx([0.1, 0.2]))
+    assert without_first(value, order[:1], 1) == (1, [])

@@ -53,7 +53,7 @@ FEW = {"unneeded_bits": 1.0, "open_bits": 200.0, "layer_index": None}
         ),
         (
             {"target_probability": 0.3, "masked_probability": 0.77, "closed_probability": 0.31},
-            "and without any bits 31.0%. With the whole text it is 30.0%: the mask hides words that lower it.",
+            "and with none of it 31.0%. With the whole text it is 30.0%: the mask hides words that lower it.",
             True,
         ),
     ],

@@ -150,20 +150,20 @@ def test_a_mask_that_has_lost_the_prediction_does_not_say_that_hardly_anything_i
     assert lost_prediction(lost) and "The mask removed too much" in str(lost)
     assert HARDLY_ANYTHING[:-1] not in str(lost) + token_map(lost)
     kept = dataclasses.replace(result, target_probability=0.9, masked_probability=0.85)
-    assert HARDLY_ANYTHING in str(kept) and "With these bits alone the probability of positive is 85.0%." in str(kept)
+    assert HARDLY_ANYTHING in str(kept) and "alone the probability of positive is 85.0%." in str(kept)
     # Percentages of next to nothing say nothing.
     listed = str(kept).split("this text.\n")[1].split("\nNo word")[0]
     assert "3.00 bits" in listed and "%" not in listed and "of the bits" not in token_map(kept)
     partly = dataclasses.replace(result, target_probability=0.9, masked_probability=0.6)
     assert HARDLY_ANYTHING[:-1] not in str(partly)
-    assert "The mask keeps hardly any bits above the floor: with these bits alone" in str(partly)
+    assert "The mask keeps hardly any bits above the floor: with the information in the bits alone" in str(partly)
     assert "A smaller beta keeps more of them." in str(partly)
     # A decision that falls below one half is lost, and so are bits that add next to nothing to a closed mask.
     assert lost_prediction(dataclasses.replace(result, target_probability=0.957, masked_probability=0.479))
     with_closed = {"target_probability": 0.954, "masked_probability": 0.561}
     assert not lost_prediction(dataclasses.replace(result, **with_closed, closed_probability=0.2))
     lost_to_closed = dataclasses.replace(result, **with_closed, closed_probability=0.557)
-    assert lost_prediction(lost_to_closed) and "is 56.1%, and without any bits 55.7%" in str(lost_to_closed)
+    assert lost_prediction(lost_to_closed) and "is 56.1%, and with none of it 55.7%" in str(lost_to_closed)
     # Advice is not given again where it was followed.
     least = dataclasses.replace(lost, settings={"beta": 1.0})
     assert "Even beta 1 keeps too little" in str(least) and "A smaller beta" not in str(least)
@@ -206,7 +206,7 @@ def test_a_closed_mask_leaves_the_mean_of_the_statistics():
     with torch.no_grad(), explainer.model.bert.embeddings.register_forward_hook(closed):
         expected = explainer.model(**inputs).logits.softmax(-1)[0, result.target]
     assert result.closed_probability == pytest.approx(float(expected), abs=1e-5)
-    assert f"and without any bits {expected:.1%}" in str(result)
+    assert f"and with none of it {expected:.1%}" in str(result)
     assert TextAttribution.from_dict(result.to_dict()) == result
 
 

@@ -251,7 +251,7 @@ def test_needed_among_the_leaders_alone():
 
 def test_a_mask_that_has_lost_the_prediction_is_said():
     result = image_attribution()
-    said = "The mask removed too much: with these bits alone the probability of dog is 10.0%"
+    said = "The mask removed too much: with the information in the bits alone the probability of dog is 10.0%"
     layers = tuple(replace(layer, masked_probability=0.1) for layer in result.layers)
     lost = replace(result, layers=layers)
     assert said in str(lost) and said in image_page([lost])
