@@ -73,7 +73,7 @@ def test_several_texts_in_order_and_files(tmp_path):
 def test_several_texts_have_one_legend():
     one, both = run("explain", "--quiet", DULL).stdout, run("explain", "--quiet", DULL, GOOD).stdout
     legend = one[one.index("without it       the probability when") :]
-    assert legend.count("\n") == 4 and both.endswith(f"\n\n{legend}") and both.count("mean decrease") == 1
+    assert legend.count("\n") == 4 and both.endswith(f"\n\n{legend}") and both.count("mean of two") == 1
     assert one.splitlines()[-5] == both.split("\n\n")[0].splitlines()[-1]  # the setting is the line before
 
 

@@ -74,13 +74,13 @@ def doubt_of_pairs(paired: bool, labels: Sequence[str]) -> str:
     classes = ", ".join(labels)
     if not paired and any("entail" in label.casefold() for label in labels):
         return (
-            f"The classes {classes} are of pairs of texts, such as a premise and a hypothesis, and the model reads one "
-            "text alone: give the second text (pairs, --pair)."
+            f"No second text is given (pairs, --pair), but the classes {classes} are of pairs of texts, such as a "
+            "premise and a hypothesis."
         )
     if paired and len(labels) > 1 and not any(map(_OF_PAIRS.search, labels)):
         return (
-            f"The classes {classes} may be of single texts, and the model reads both texts as one: leave pairs "
-            "(--pair) out unless it was trained on pairs."
+            f"A second text is given (pairs, --pair), but the classes {classes} may be of single texts. Leave it out "
+            "unless the model was trained on pairs."
         )
     return ""
 

@@ -325,9 +325,7 @@ class TextExplainer:
         paired = encoded[0].pair is not None
         if (doubt := doubt_of_pairs(paired, self.classifier.labels)) and not self._warned_of_pairs:
             self._warned_of_pairs = True
-            warn_user(
-                f"pairs (--pair, --pair-column) is {'given' if paired else 'None'}: {doubt[0].lower()}{doubt[1:]}"
-            )
+            warn_user(f"pairs: {doubt[0].lower()}{doubt[1:]}")
         if not settings.noise_around_input:
             self._find_statistics(paired, show_progress)
         self._check_statistics(warn=not settings.noise_around_input)

@@ -338,7 +338,8 @@ class TextAttribution(JsonResult):
             parts.append(f"pair={_shortened(self.pair)!r}")
         parts.append(f"target={self.target} ({self.target_label} {self.target_probability:.3f})")
         if leading := ranked_words(self)[0]:
-            parts.append(f"leading={leading[0].name!r} ({leading[0].share:.1%})")
+            more = f" and {len(leading) - 3} more" if len(leading) > 3 else ""
+            parts.append(f"leading={', '.join(repr(row.name) for row in leading[:3])}{more}")
         return f"TextAttribution({', '.join(parts)})"
 
     @property

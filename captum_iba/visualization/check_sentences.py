@@ -94,7 +94,9 @@ class CheckSentences:
         if self.n_deleted == self.n_words or self.is_ruled_out:
             return ""
         why = f", because {self._why}" if self._why else ""
-        said = f"{self._which} {self.verdict or 'neither confirmed nor refuted'}{why}" if self.verdict or why else ""
+        half = f" (at most half of all {self.noun}s are deleted)" if self.n_deleted < self.n_leading else ""
+        verdict = f"{self.verdict or 'neither confirmed nor refuted'}{half}"
+        said = f"{self._which} {verdict}{why}" if self.verdict or why else ""
         random, least = map(format_probability, (self.check.without_random, self.check.without_least))
         others = f"without {self._at_random}{self._among} {self.measured} is {random}"
         if self.check.n_random > 1:
@@ -151,7 +153,6 @@ class CheckSentences:
         which = f"the {self._several('leading {}s')}"
         if self.n_deleted < self.n_leading:
             which = f"the first {'' if one else f'{self.n_deleted} '}of the {self.n_leading} leading {self.noun}s"
-            which += " (the check deletes at most half of all)"
         return f"{which} {'is' if one else 'together are'}"
 
     @property

@@ -63,7 +63,7 @@ _MARKS_OF_CHECK = {
     "–": "The check says nothing: the class has little probability, no word leads, or the words that are deleted for "
     "comparison lead, too.",
 }
-_LONG = 60  # words of a text that a table folds
+_LONG = 150  # words of a text that a table folds
 Labels = Sequence[str] | Mapping[int, str]
 """Names of classes by their number."""
 
@@ -175,7 +175,7 @@ def token_page(
 ) -> str:
     """A self-contained page of explanations: each text colored, and the words that the decision needs.
 
-    Several texts without other methods are a table, to be sorted by class, probability or bits.
+    Several texts without other methods are a table, to be sorted by class or probability.
 
     Args:
         attributions (sequence of TextAttribution): Attributions. Each text has its own scale, up to its largest word.

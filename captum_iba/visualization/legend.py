@@ -15,7 +15,7 @@ from captum_iba.visualization.pieces import (
 )
 from captum_iba.visualization.prompt_sentences import ExplainedResponse
 from captum_iba.visualization.rows import ListedPart, is_in_turn
-from captum_iba.visualization.words import ranked_words
+from captum_iba.visualization.words import ranked_words, standing_out
 
 Legend = dict[str, str]
 """Meanings by their terms."""
@@ -35,9 +35,10 @@ PART_LABELS: Legend = {
 
 def word_legend(attribution: DrawableBits) -> Legend:
     """The terms in the list of a text; without percentages only those of deletions."""
-    rows = [row for of in ranked_words(attribution) for row in of]
+    leading, rest = ranked_words(attribution)
+    rows, shown = [*leading, *rest], [*leading, *standing_out(leading, rest)]
     about = attribution.explained
-    decrease = "decrease" if about is not None and about.kind == "value" else "decrease in the log-odds"
+    decreases = "decreases" if about is not None and about.kind == "value" else "decreases in the log-odds"
     terms = {}
     if any(row.is_deleted for row in rows):
         terms["without it"] = f"{quantity(attribution.measured)} when this word is deleted"
@@ -45,8 +46,12 @@ def word_legend(attribution: DrawableBits) -> Legend:
         terms["and those above"] = f"{quantity(attribution.measured)} when the words above it are deleted, too"
     if has_percentages(attribution) and attribution.unneeded_bits:
         terms["of the bits"] = "its share of the bits above the floor, which every token keeps"
-    if any(row.is_measured for row in rows):
-        terms["bar"] = f"mean {decrease} without it: alone, and after the other words with the most bits"
+    if any(row.is_measured and row.importance > 0 for row in shown):
+        terms["bar"] = f"mean of two {decreases}: without this word alone, and after the other measured words"
+    if any(row.relation for row in shown):
+        terms[SPEAKS_AGAINST] = "the probability is much higher without this word"
+    if any(row not in leading and not row.relation for row in shown):
+        terms["does not lead"] = "measured, but the leading words do nearly as much without it"
     return terms
 
 
@@ -59,7 +64,7 @@ def part_legend(response: ExplainedResponse) -> Legend:
         "without it": "the probability per token (geometric mean) when this part is deleted",
         **_above(response.rows, "the same when the parts above it are deleted, too"),
         "of the bits": "its share of the bits above the floor, which every part keeps",
-        "bar": f"mean decrease in the {of} without it: alone, and after the other parts with the most bits",
+        "bar": f"mean of two decreases in the {of}: without this part alone, and after the other measured parts",
     }
     if response.contrast is not None:
         terms["without it"] = "the probability of the choice when this part is deleted"

@@ -227,8 +227,8 @@ def preset_note(attribution: DrawableBits) -> str:
     """The preset; of the default with a smaller ``beta`` also why, and that its bits stand for themselves."""
     if not attribution.preset.startswith("default, beta"):
         return attribution.preset
-    why = "the smallest that is tried" if lost_prediction(attribution) else "a larger beta removed too much"
-    return f"{attribution.preset} ({why}; do not compare with the bits of another beta)"
+    why = "the smallest that is tried" if lost_prediction(attribution) else "lowered, because the mask removed too much"
+    return f"{attribution.preset} ({why}; its bits do not compare with those of another text)"
 
 
 def _leader(attribution: DrawableBits) -> str:

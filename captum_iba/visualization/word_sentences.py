@@ -267,7 +267,9 @@ def _not_tried(attribution: DrawableBits) -> str:
         return ""
     others = [row for of in ranked_words(attribution) for row in of if not row.is_deleted]
     are = "was" if len(others) == 1 else "were"
-    return f"The text is long, so {counted(others)} {are} not deleted one by one."
+    return (
+        f"The text is long, so {counted(others)} {are} not deleted one by one: one that matters alone may be missing."
+    )
 
 
 def _deletable(attribution: DrawableBits) -> list[int]:

@@ -135,14 +135,16 @@ def test_what_is_shown_of_effects(film_explainer):
     without = f"{result.without[result.words.index(first)]:.1%}"
     assert head.split() in (HEAD, [*HEAD[:2], "and", "those", "above", *HEAD[2:]])
     assert row.split()[0] == without and "█" * 24 in row and f"{first.word} (word " in row
-    said = "mean decrease in the log-odds without it: alone, and after the other words with the most bits"
-    assert str(result).endswith(f"bar{' ' * 14 if len(result.removal_order) > 1 else ' ' * 10}{said}")
+    said = "mean of two decreases in the log-odds: without this word alone, and after the other measured words"
+    (legend,) = [line for line in str(result).splitlines() if line.startswith("bar ")]
+    assert legend.split(maxsplit=1) == ["bar", said] and legend.index(said) == len(max(result.legend, key=len)) + 2
+    assert result.legend["does not lead"] == "measured, but the leading words do nearly as much without it"
     for page in (token_map(result), token_page([result])):
         assert f"<b>{without}</b>" in page and 'style="width:100.0%"' in page
     assert said in token_map(result) and "<dt>bars, color</dt>" in token_page([result])
     by_bits = film_explainer.explain("Not bad at all.", rerank=0)
     for page in (str(by_bits), token_map(by_bits), token_page([by_bits])):
-        assert "without it" not in page and "mean decrease" not in page
+        assert "without it" not in page and "mean of two" not in page
 
 
 def test_color_and_bars_show_the_effects(film_explainer):
@@ -221,7 +223,7 @@ def test_one_by_one_as_in_a_batch(explainer):
 
 def test_a_single_word_has_no_order(explainer):
     result = explainer.explain("good", **QUICK)
-    assert result.effects == () and "Bars:" not in str(result)
+    assert result.effects == () and "mean of two" not in str(result)
 
 
 @pytest.mark.parametrize("rerank", [-1, 1.5, True, "8"])

@@ -143,7 +143,7 @@ def test_loading_something_else_is_an_error(tmp_path, content, says):
 def test_the_repr_is_one_short_line():
     long = repr(attribution(text="so <b>good</b>" + " and so on" * 99))
     assert long.startswith("TextAttribution(text='so <b>good</b> and so on") and "…'" in long and len(long) < 200
-    assert "target=1 (<good> 0.900), leading='<b>good</b>' (" in long
+    assert "target=1 (<good> 0.900), leading='<b>good</b>'" in long
     assert "pair='second'" in repr(attribution(pair="second"))
 
 

@@ -83,7 +83,7 @@ def test_as_text():
     row = next(line for line in text.splitlines() if "rows 4 to 7, columns 4 to 7" in line)
     assert row.split()[:2] == ["70.0%", "41.4%"] and "█" * 24 in row
     assert (
-        "Check: the first of the 2 leading regions (the check deletes at most half of all) is confirmed. Without "
+        "Check: the first of the 2 leading regions is confirmed (at most half of all regions are deleted). Without "
         "another region at random (regions that" in text
     )
     assert "layer3 · default, statistics of a dataset of 1,000 positions" in text
