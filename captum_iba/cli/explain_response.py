@@ -97,7 +97,7 @@ def explain_response(
         str | None,
         typer.Option(help="Another response, or text in the place of --span: why does the model prefer the first one?"),
     ] = None,
-    by: Annotated[PartOfPrompt, typer.Option(help="Parts of the prompt.")] = PartOfPrompt.word,
+    by: Annotated[PartOfPrompt, typer.Option("--by", "--granularity", help="Parts of the prompt.")] = PartOfPrompt.word,
     per_token: Annotated[
         bool, typer.Option("--per-token", help="Explain each token of the response by itself, too.")
     ] = False,

@@ -37,6 +37,7 @@ _ADDS = 0.1
 _LEAST_DECREASE = 0.03  # nats: where the log-odds fall by less without any measured words, none leads
 # Leading words that are deleted alone, of longer texts than those of which all are, and those of which the first are.
 _N_ALONE = 8
+_N_FIRST = 16  # leading parts of prompts and images that a check removes one after the other
 
 
 def class_probabilities(classifier: Classifier, logits: Tensor) -> Tensor:
@@ -288,12 +289,12 @@ def kept_in_check(
 def without_first(
     value: Callable[[Tensor], Tensor], order: npt.NDArray[np.intp], n_leading: int
 ) -> tuple[int, list[float]]:
-    """How few of the leading parts are enough, and the value without the first k of these, for k from 1 to 8.
+    """How few of the leading parts are enough, and the value without the first k of these, for k from 1 to 16.
 
-    Enough are the first ones without which the value falls by 90% of what it falls by at most. Where more than 8 lead,
+    Enough are the first ones without which the value falls by 90% of what it falls by at most. Where more than 16 lead,
     all of them stay, for not all are tried. Never are all parts removed.
     """
-    n_tried = max(0, min(n_leading, _N_ALONE, len(order) - 1))
+    n_tried = max(0, min(n_leading, _N_FIRST, len(order) - 1))
     kept = torch.ones(1 + n_tried, len(order), dtype=torch.bool)
     for count, row in enumerate(kept):
         row[torch.from_numpy(order[:count].copy())] = False

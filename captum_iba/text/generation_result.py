@@ -79,7 +79,7 @@ class PromptCheck:
         whole_without_leading (float or None): Of a choice, the probability of the response as a whole without the
             leading parts, relative to that of both; None without ``contrast``.
         without_all_leading (float or None): Without all leading parts, if more than half of all parts lead; else None.
-        without_first (tuple of float): Without the first k leading parts, for k from 1 to 8; empty in results of
+        without_first (tuple of float): Without the first k leading parts, for k from 1 to 16; empty in results of
             earlier versions.
         n_leading (int): Number of leading parts; 0 in results of earlier versions.
     """
@@ -222,8 +222,8 @@ class GenerationAttribution(JsonResult):
     def leading(self) -> list[tuple[PromptPart, float]]:
         """The first of :attr:`ranked`, until they hold 80% of the sum of :attr:`importance`.
 
-        With a check it is as few of them as lower the log-probability by 90% of what the first ones of them lower it
-        by at most.
+        With a check it is the shortest beginning of these whose removal lowers the log-probability by at least 90% of
+        the largest decrease of any beginning.
         """
         return self._with_shares(self._leading)
 

@@ -51,6 +51,8 @@ class ImageClassifier:
         given = getattr(getattr(model, "config", None), "id2label", None) if labels is None else labels
         pairs = given.items() if isinstance(given, Mapping) else enumerate(given or ())
         self._labels = {_class_number(number): label for number, label in pairs}
+        # A mapping may name some classes only.
+        self._n_labels = None if given is None or isinstance(given, Mapping) else len(given)
         self._warned = False
         self.name = model_name(model)
 
@@ -84,6 +86,8 @@ class ImageClassifier:
                 f"model {self.name} gives {found} for inputs of shape {tuple(images.shape)}, expected logits of two or "
                 f"more classes, ({len(images)}, C)"
             )
+        if self._n_labels not in (None, logits.shape[1]):
+            raise ValueError(f"labels has {self._n_labels} names, expected one for each of {logits.shape[1]} classes")
         if are_probabilities(logits.detach()):
             if not self._warned:
                 self._warned = True

@@ -56,7 +56,7 @@ class ImageCheck:
         lowest_random (float or None): The lowest of the probabilities without regions at random; None in results of
             earlier versions.
         without_all_leading (float or None): Without all leading regions, if more than half lead; else None.
-        without_first (tuple of float): Without the first k leading regions, for k from 1 to 8; empty in results of
+        without_first (tuple of float): Without the first k leading regions, for k from 1 to 16; empty in results of
             earlier versions.
         n_leading (int): Number of leading regions; 0 in results of earlier versions.
     """
@@ -213,8 +213,8 @@ class ImageAttribution(JsonResult):
     def leading(self) -> list[int]:
         """The most important regions, by number, until they hold 80% of the sum of :attr:`importance`.
 
-        Where the removal of some lowers the probability, only these lead. With a check it is as few of them as lower
-        the probability by 90% of what the first ones of them lower it by at most.
+        Where the removal of some lowers the probability, only these lead. With a check it is the shortest beginning of
+        these whose removal lowers the probability by at least 90% of the largest decrease of any beginning.
         """
         if self.check is not None and self.check.n_leading:
             return [int(region) for region in self._order[: self.check.n_leading]]

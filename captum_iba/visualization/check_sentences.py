@@ -212,7 +212,7 @@ class CheckSentences:
             return ""
         if self.n_deleted == self.check.n_random == 1:
             return ", which leads, too,"
-        return f" ({self.noun}s that lead among them)"
+        return ", some of which lead,"
 
     @property
     def _at_random(self) -> str:

@@ -106,7 +106,7 @@ def _least(check: Any) -> str:
 
 def _hidden(image: ExplainedImage, check: Any) -> str:
     """Regions that do not lead, and whose removal alone lowers the probability by more than 0.1, and at least nearly as
-    much as that of one that leads; empty without such."""
+    much as that of one that leads, and how many others lower it by more than 0.1; empty without the former."""
     drops = [check.probability - without for without in check.without_each]
     if not drops:
         return ""
@@ -118,4 +118,7 @@ def _hidden(image: ExplainedImage, check: Any) -> str:
     named = [f"{image.place_of(i)} (to {format_probability(check.without_each[i])})" for i in found[:_NAMED]]
     more = f" and {len(found) - len(named)} more" if len(found) > len(named) else ""
     these, lower = ("These regions do", "lower") if len(found) > 1 else ("This region does", "lowers")
-    return f"{these} not lead, but {lower} the probability when removed alone: {'; '.join(named)}{more}."
+    others = sum(drop > LARGE_DROP for i, drop in enumerate(drops) if i not in leading and i not in found)
+    further = f" {others} more lower{'s' * (others == 1)} it by more than 10 points." if others else ""
+    lower = f"{lower} the probability nearly as much as a leading region when removed alone"
+    return f"{these} not lead, but {lower}: {'; '.join(named)}{more}.{further}"

@@ -548,10 +548,9 @@ def test_removals_that_bring_the_decision_back_do_not_lead():
     order = np.array([3, 0, 1, 2, 6, 5, 4, 7, 8])
     assert without_first(value, order, 7) == (1, pytest.approx([0.05]))
     assert without_first(lambda kept: value(kept) - 0.2 * (~kept[:, 0]), order, 7) == (2, pytest.approx([0.05, -0.199]))
-    # Of more than eight not all are tried, and where nothing falls all that lead stay.
-    assert without_first(lambda kept: -(~kept).sum(1) / 10.0, np.arange(20), 12) == (
-        12,
-        pytest.approx(-np.arange(1, 9) / 10),
-    )
+    # Of more than 16 not all are tried, and where nothing falls all that lead stay.
+    falling = without_first(lambda kept: kept.sum(1) / 10.0, np.arange(20), 17)
+    assert falling == (17, pytest.approx((20 - np.arange(1, 17)) / 10))
+    assert without_first(lambda kept: -(~kept).sum(1).clamp(max=6) / 10.0, np.arange(20), 12)[0] == 6
     assert without_first(lambda kept: (~kept).sum(1) / 10.0, order, 2) == (2, pytest.approx([0.1, 0.2]))
     assert without_first(value, order[:1], 1) == (1, [])

@@ -143,7 +143,7 @@ def test_the_check_is_that_of_images_without_regions(explainer, cnn, images):
             expected = cnn(torch.where(mask, images[0].mean((1, 2), keepdim=True), images[0])[None]).softmax(-1)
         assert found == pytest.approx(float(expected[0, result.target]), rel=1e-4)
     so_far = [row.without_so_far for row in result.rows]
-    assert so_far[:8] == list(result.check.without_first) != []
+    assert so_far[:16] == list(result.check.without_first) != []
     again = type(result).from_dict(json.loads(result.to_json()))
     assert again.check == result.check
 

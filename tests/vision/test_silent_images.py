@@ -166,7 +166,7 @@ def test_targets_out_of_range_are_named():
         for target in (-1, 3):
             with pytest.raises(ValueError, match=r"targets is .*, expected classes from 0 to 2"):
                 attribute_images(method, cnn(), IMAGES[:1], target)
-    explainer = ImageExplainer(cnn(), labels=["a", "b", "c", "d"])
+    explainer = ImageExplainer(cnn(), labels=dict(enumerate("abcd")))
     with pytest.raises(ValueError, match="target is 3, expected a class from 0 to 2"):
         explainer.explain(IMAGES[0], target="d")
 
@@ -216,3 +216,9 @@ def test_transformers_with_a_class_token_are_masked_before_it_reads():
         assert embeddings.grid == first.grid and first.grid.n_extra == 1
     names = [layer.name for layer in ImageExplainer(Tokens().eval()).find_layers(IMAGES[:1])]
     assert names == ["blocks.0"]  # whose embeddings are no module
+
+
+def test_labels_of_another_number_of_classes():
+    """Two names of a model of three classes were taken, and the third class printed as a number."""
+    with pytest.raises(ValueError, match="labels has 2 names, expected one for each of 3 classes"):
+        ImageExplainer(cnn(), labels=["a", "b"]).explain(IMAGES[0], n_steps=2)
