@@ -94,7 +94,7 @@ class CheckSentences:
         if self.n_deleted == self.n_words or self.is_ruled_out:
             return ""
         why = f", because {self._why}" if self._why else ""
-        half = f" (at most half of all {self.noun}s are deleted)" if self.n_deleted < self.n_leading else ""
+        half = f" (at most half of all {self._every} are deleted)" if self.n_deleted < self.n_leading else ""
         verdict = f"{self.verdict or 'neither confirmed nor refuted'}{half}"
         said = f"{self._which} {verdict}{why}" if self.verdict or why else ""
         random, least = map(format_probability, (self.check.without_random, self.check.without_least))
@@ -156,6 +156,10 @@ class CheckSentences:
         return f"{which} {'is' if one else 'together are'}"
 
     @property
+    def _every(self) -> str:
+        return "words and punctuation marks" if self.noun == "word" else f"{self.noun}s"
+
+    @property
     def _why(self) -> str:
         """Why the leading words are not, or weakly, confirmed; empty where they are confirmed, or none leads."""
         them, left = "it" if self.n_deleted == 1 else "them", fraction_left(self.check)
@@ -176,7 +180,7 @@ class CheckSentences:
                 return f"deleting one of {self.check.n_random} sets of {self._at_random} {further}"
             return f"deleting {them} lowers {quantity(self.measured)} no more than deleting {others}"
         if self.n_deleted < self.n_leading:
-            return f"at most half of all {self.noun}s are deleted, and the model does not need these"
+            return f"at most half of all {self._every} are deleted, and the model does not need these"
         return f"the model does not depend on {them} alone"
 
     @property

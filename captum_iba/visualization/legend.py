@@ -45,7 +45,7 @@ def word_legend(attribution: DrawableBits) -> Legend:
     if is_in_turn(rows):
         terms["and those above"] = f"{quantity(attribution.measured)} when the words above it are deleted, too"
     if has_percentages(attribution) and attribution.unneeded_bits:
-        terms["of the bits"] = "its share of the bits above the floor, which every token keeps"
+        terms["of the bits"] = "its share of the bits above the floor, about what a token keeps that is not needed"
     if any(row.is_measured and row.importance > 0 for row in shown):
         terms["bar"] = f"mean of two {decreases}: without this word alone, and after the other measured words"
     if any(row.relation for row in shown):
@@ -63,7 +63,7 @@ def part_legend(response: ExplainedResponse) -> Legend:
     terms = {
         "without it": "the probability per token (geometric mean) when this part is deleted",
         **_above(response.rows, "the same when the parts above it are deleted, too"),
-        "of the bits": "its share of the bits above the floor, which every part keeps",
+        "of the bits": "its share of the bits above the floor, about what a part keeps that is not needed",
         "bar": f"mean of two decreases in the {of}: without this part alone, and after the other measured parts",
     }
     if response.contrast is not None:
@@ -82,7 +82,7 @@ def region_legend(rows: Sequence[ListedPart]) -> Legend:
     return {
         "without it": "the probability when this region is removed: it gets the mean color of the image",
         **_above(rows, "the probability when the regions above it are removed, too"),
-        "of the bits": "its share of the bits above the floor, which every cell keeps",
+        "of the bits": "its share of the bits above the floor, about what a cell keeps that is not needed",
         **({"bar": f"decrease in the probability: {of_two}{of_others}"} if len(rows) > 1 else {}),
     }
 

@@ -164,7 +164,8 @@ def verdicts(attributions: Sequence[DrawableBits]) -> str:
     counts = Counter(map(verdict, attributions))
     if (n_judged := len(attributions) - counts[""]) < 2:
         return ""
-    lost, unexplained = sum(map(lost_prediction, attributions)), sum(map(_is_unexplained, attributions))
+    lost = [number for number, item in enumerate(attributions, 1) if lost_prediction(item)]
+    unexplained = [number for number, item in enumerate(attributions, 1) if _is_unexplained(item)]
     of_texts = ", ".join(f"{said} in {counts[said]}" for said in VERDICTS if counts[said])
     what = "texts" if all(item.explained is None for item in attributions) else "explanations"
     sentences = [f"Check of {n_judged} {what}: the leading words are {of_texts}."]
@@ -175,13 +176,19 @@ def verdicts(attributions: Sequence[DrawableBits]) -> str:
         sentences.append(f"It does not judge {texts}{': ' * bool(said)}{', '.join(said)}.")
     if unexplained:
         sentences.append(
-            f"In {unexplained} the bits only rank the words, and do not explain the probability: average activations "
-            "in place of the text give the class about as much, or the bits keep little of what the text adds."
+            f"In {_numbered(unexplained)} the bits only rank the words, and do not explain the probability: average "
+            "activations in place of the text give the class about as much, or the bits keep little of what it adds."
         )
     if lost:
-        bits = f"{'its' if lost == 1 else 'their'} bits are not shown as percentages"
-        sentences.append(f"In {lost} the mask removed too much, so {bits}.")
+        bits = f"{'its' if len(lost) == 1 else 'their'} bits are not shown as percentages"
+        sentences.append(f"In {_numbered(lost)} the mask removed too much, so {bits}.")
     return " ".join(sentences)
+
+
+def _numbered(numbers: Sequence[int]) -> str:
+    """Texts by their numbers: "text 4", "texts 1, 3 and 2 more"."""
+    named = enumerated(list(map(str, numbers[:_NAMED])), max(0, len(numbers) - _NAMED))
+    return f"text{'s' * (len(numbers) > 1)} {named}"
 
 
 def _not_judged(attribution: DrawableBits) -> str:
@@ -235,11 +242,10 @@ def _leader(attribution: DrawableBits) -> str:
     """In how many repeats the first word of the list leads, and in how many no word has bits above the floor."""
     first, repeated = ranking(attribution)[0], attribution.repeated_shares
     if n_measured := sum(effect is not None for effect in attribution.effects):
-        among = sum(int((shares > shares[first]).sum()) < n_measured for shares in repeated)
-        return (
-            f'"{visible(attribution.words[first].word)}" is among the {n_measured} words with the most bits in {among} '
-            f"of {len(repeated)} repeats"
-        )
+        count = max(1, min(n_measured, len(attribution.words) // 2))  # to be one of nearly all says nothing
+        among = sum(int((shares > shares[first]).sum()) < count for shares in repeated)
+        which = f"is among the {count} words with" if count > 1 else "has"
+        return f'"{visible(attribution.words[first].word)}" {which} the most bits in {among} of {len(repeated)} repeats'
     without = sum(not shares.any() for shares in repeated)
     if not attribution.word_shares[first] > 0:
         return f"no word leads in {without} of {len(repeated)} repeats"

@@ -271,7 +271,7 @@ def test_one_meaning_of_leading_beside_a_check(film_explainer):
     # A word in the list is not among those with the fewest bits.
     every = attribution("a b c", bits=[40.0, 39.0, 38.0], **FEW, target_probability=0.9)
     one = replace(every, check=DeletionCheck(1, 0.9, 0.2, 0.9, 0.3, 10, (0.2, 0.9, 0.3)))
-    said = "the first of the 3 leading words is confirmed (at most half of all words are deleted)"
+    said = "the first of the 3 leading words is confirmed (at most half of all words and punctuation marks are deleted)"
     assert "fewest bits (" not in str(one) and said in str(one)
     # Where there is one other set, it is named once.
     two = replace(every, check=DeletionCheck(1, 0.9, 0.2, 0.9, 0.9, 1))
@@ -358,7 +358,7 @@ def test_a_summary_and_a_table_tell_of_a_mask_that_closed_too_much():
     sure = attribution("a b", bits=[30.0, 2.0], **few, masked_probability=0.85, closed_probability=0.2, check=check)
     lost = replace(sure, masked_probability=0.3)
     page = token_page([sure, lost])
-    assert "In 1 the mask removed too much, so its bits are not shown as percentages." in page
+    assert "In text 2 the mask removed too much, so its bits are not shown as percentages." in page
     assert page.count(">mask removed too much</mark>") == 1
     assert "the leading words are confirmed in 2." in page
 

@@ -163,7 +163,7 @@ def test_words_without_a_number_or_with_a_spread_are_no_zeros():
 def test_percentages_are_explained():
     one = attribution("floor some most", bits=[2.0, 27.0, 52.0], unneeded_bits=2.0)
     assert " 66.7%        52.0 bits" in str(one)
-    assert "of the bits  its share of the bits above the floor, which every token keeps" in str(one)
+    assert "of the bits  its share of the bits above the floor, about what a token keeps that is" in str(one)
     assert "floor 2.00 per token" in str(one)
     assert "of the bits" not in str(attribution("a film"))  # of the total
     released = attribution("a film")
@@ -171,7 +171,10 @@ def test_percentages_are_explained():
     shown_beside = str(dataclasses.replace(released, tokens=tokens))
     assert "Percentages are of the bits of all words, without special tokens." in shown_beside
     seen = " ".join(Page(token_page([one])).text.split())
-    assert "The bits that a token keeps if it is not needed" in seen and "Percentages are of the bits above it." in seen
+    assert (
+        "About the bits that a token keeps if it is not needed" in seen
+        and "Percentages are of the bits above it." in seen
+    )
     assert "per cent" not in seen
 
 
