@@ -152,10 +152,8 @@ def _leading(log_odds: CachedRemoval, attribution: TextAttribution, whole: Tenso
     order = [i for i in ranking(attribution) if (attribution.effects[i] or 0.0) > 0]
     if not order:
         return []
-    kept = torch.ones(len(order), len(attribution.words), dtype=torch.bool)
-    for number, row in enumerate(kept, 1):
-        row[order[:number]] = False
-    decreases = whole.double() - log_odds(kept).double()
+    kept = _kept_without_first(order, len(order), len(attribution.words))
+    decreases = whole.double() - log_odds(kept[1:]).double()
     return order[: first_to_cover(decreases)] if float(decreases.max()) > _LEAST_DECREASE else []
 
 
@@ -286,6 +284,14 @@ def kept_in_check(
     return kept
 
 
+def _kept_without_first(order: Sequence[int], count: int, n_parts: int) -> Tensor:
+    """The parts that stay without the first k of an order, for k from 0 to ``count``, (1 + count, n_parts)."""
+    kept = torch.ones(1 + count, n_parts, dtype=torch.bool)
+    for number, row in enumerate(kept):
+        row[list(order[:number])] = False
+    return kept
+
+
 def without_first(
     value: Callable[[Tensor], Tensor], order: npt.NDArray[np.intp], n_leading: int
 ) -> tuple[int, list[float]]:
@@ -295,10 +301,7 @@ def without_first(
     all of them stay, for not all are tried. Never are all parts removed.
     """
     n_tried = max(0, min(n_leading, _N_FIRST, len(order) - 1))
-    kept = torch.ones(1 + n_tried, len(order), dtype=torch.bool)
-    for count, row in enumerate(kept):
-        row[torch.from_numpy(order[:count].copy())] = False
-    values = value(kept).double()
+    values = value(_kept_without_first(order.tolist(), n_tried, len(order))).double()
     decreases = values[0] - values[1:]
     if n_tried and n_tried >= min(n_leading, len(order) - 1) and float(decreases.max()) > 0:
         n_leading = n_tried = min(n_tried, first_to_cover(decreases))

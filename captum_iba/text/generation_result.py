@@ -24,7 +24,7 @@ from captum_iba._ranking import (
 from captum_iba.attr.optimizer import AT_FLOOR
 from captum_iba.text.json_result import JsonResult
 from captum_iba.text.prompt_parts import PromptPart
-from captum_iba.visualization.check_sentences import VERDICTS
+from captum_iba.visualization.check_sentences import NOT_CONFIRMED
 from captum_iba.visualization.legend import Legend, legend_lines, part_legend
 from captum_iba.visualization.pieces import (
     COVERED,
@@ -335,7 +335,7 @@ class GenerationAttribution(JsonResult):
         if not self.leading:
             lines.append("no part speaks for it" if self.shares.any() else "no part has bits above the floor")
         rows = self.rows
-        lines += row_lines([row._replace(name=printable(row.name)) for row in rows], pale=self.verdict == VERDICTS[2])
+        lines += row_lines([row._replace(name=printable(row.name)) for row in rows], pale=self.verdict == NOT_CONFIRMED)
         lines += filter(None, [self.unlisted([part for part, _ in self.listed])])
         in_parts = f"{len(self.parts)} part{'s' * (len(self.parts) != 1)} ({self.granularity})"
         lines += [*self.notes, f"{format_number(self.total_bits)} bits in {in_parts}"]

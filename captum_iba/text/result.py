@@ -23,7 +23,7 @@ from captum_iba.attr.optimizer import AT_FLOOR
 from captum_iba.text.encoding import join_words, scores_per_word
 from captum_iba.text.json_result import JsonResult, json_number, json_safe
 from captum_iba.text.target import TextTarget
-from captum_iba.visualization.check_sentences import VERDICTS
+from captum_iba.visualization.check_sentences import NOT_CONFIRMED
 from captum_iba.visualization.legend import Legend, legend_lines, word_legend
 from captum_iba.visualization.mask_sentences import remark
 from captum_iba.visualization.pieces import format_number, format_probability, has_characters
@@ -366,7 +366,7 @@ class TextAttribution(JsonResult):
         if sentence := self.open_words:
             lines.append(printable(sentence))
         lines += map(printable, filter(None, [answer(self), remark(self)]))
-        lines += word_lines(*ranked_words(self), pale=self.verdict == VERDICTS[2])
+        lines += word_lines(*ranked_words(self), pale=self.verdict == NOT_CONFIRMED)
         lines += map(printable, filter(None, [percentage_note(self), *notes(self)]))
         floor = f", floor {format_number(self.unneeded_bits)} per token" if self.unneeded_bits and self.words else ""
         bits = f"{self.total_bits:,.2f} bits{floor}"

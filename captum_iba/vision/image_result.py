@@ -23,7 +23,7 @@ from captum_iba.vision.grids import resize_map
 from captum_iba.vision.images import Pixels, pixels_of_png, png_bytes
 from captum_iba.vision.layer_map import LayerMap
 from captum_iba.vision.regions import Regions, sum_per_region
-from captum_iba.visualization.check_sentences import VERDICTS
+from captum_iba.visualization.check_sentences import NOT_CONFIRMED
 from captum_iba.visualization.image_sentences import check_notes, check_sentences, remark
 from captum_iba.visualization.legend import Legend, legend_lines, region_legend
 from captum_iba.visualization.mask_sentences import LARGE_DROP, is_little, is_lost
@@ -311,7 +311,7 @@ class ImageAttribution(JsonResult):
         lines = [self.headline(), *filter(None, [self.answer()])]
         if not self.leading:
             lines.append("no region has bits above the floor")
-        lines += row_lines(self.rows, pale=self.verdict == VERDICTS[2])
+        lines += row_lines(self.rows, pale=self.verdict == NOT_CONFIRMED)
         lines += [*filter(None, [self.remark(), self.check_sentence()]), self.setting()]
         return "\n".join([*lines, *legend_lines([self.legend] if legend else [])])
 

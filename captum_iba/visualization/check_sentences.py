@@ -18,6 +18,7 @@ _NAMED = 5
 VERDICTS = ("confirmed", "weakly confirmed", "not confirmed")
 """What a check says of the leading words: without them the probability falls by more than 15% of its value, by less, or
 by no more than 1% or than without others."""
+NOT_CONFIRMED = VERDICTS[2]
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ class CheckSentences:
         verb = falls if left <= SAME else "rises" if left >= 1 / SAME else "hardly changes,"
         changes = f"stays at {after}" if before == after else f"{verb} from {before} to {after}"
         sentence = f"Without {self._deleted} {self.measured} {changes}"
-        if self.verdict == VERDICTS[2]:
+        if self.verdict == NOT_CONFIRMED:
             sentence = f"Not confirmed: w{sentence[1:]}"
         if self.then:
             sentence += f", and the model {self.then}"
@@ -128,7 +129,7 @@ class CheckSentences:
             return ""
         left = fraction_left(self.check)
         if left > SAME or not self._is_least:
-            return VERDICTS[2]
+            return NOT_CONFIRMED
         return VERDICTS[1] if left > MOST else VERDICTS[0]
 
     @property

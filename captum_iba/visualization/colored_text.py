@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from captum_iba.visualization.check_sentences import VERDICTS
+from captum_iba.visualization.check_sentences import NOT_CONFIRMED
 from captum_iba.visualization.color import Scale, color_class
 from captum_iba.visualization.drawable import Drawable, is_scores
 from captum_iba.visualization.mask_sentences import needs_hardly_anything, remark
@@ -88,7 +88,7 @@ def token_parts(attribution: Drawable, scale: Scale | None = None) -> TokenMap:
     leading, rest = ranked_words(attribution)
     if scale is None and any(row.is_measured for row in (*leading, *rest)):
         scale, importance = Scale(1.0, unit="relative effect of deletion"), attribution.importance
-        if verdict(attribution) == VERDICTS[2]:
+        if verdict(attribution) == NOT_CONFIRMED:
             importance = PALE * importance
         drawn = tuple(
             part._replace(depth=0.0 if part.word is None else float(importance[part.word]))

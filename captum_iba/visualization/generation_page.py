@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from captum_iba.visualization.check_sentences import VERDICTS
+from captum_iba.visualization.check_sentences import NOT_CONFIRMED
 from captum_iba.visualization.color import Scale, color_class
 from captum_iba.visualization.colored_text import PALE
 from captum_iba.visualization.html import Html, render_template
@@ -179,7 +179,7 @@ def _drawn(attribution: DrawableGeneration) -> dict[str, Any]:
         "whole": _pieces(attribution, bits.tolist(), shares.tolist(), importance.tolist(), True),
         "rows": listed,
         "in_turn": is_in_turn(listed),
-        "pale": attribution.verdict == VERDICTS[2],
+        "pale": attribution.verdict == NOT_CONFIRMED,
         "unlisted": attribution.unlisted([attribution.parts[row.number] for row in listed]),
         "measured": any(row.is_measured for row in listed),
     }
@@ -195,7 +195,7 @@ def _pieces(
     """The prompt in order: parts, each colored by its importance up to the largest one, and what is between them."""
     largest = max(importance) or 1.0
     # Where the check does not confirm the leading parts, colors are pale.
-    is_pale = with_effect and attribution.verdict == VERDICTS[2]
+    is_pale = with_effect and attribution.verdict == NOT_CONFIRMED
     scale, pieces, place = Scale(largest / PALE if is_pale else largest), [], 0
     leading = [part for part, _ in attribution.leading] if with_effect else []
     for part, of_part, share, depth in zip(attribution.parts, bits, shares, importance, strict=True):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from captum_iba._files import write_text
-from captum_iba.visualization.check_sentences import VERDICTS
+from captum_iba.visualization.check_sentences import NOT_CONFIRMED, VERDICTS
 from captum_iba.visualization.color import Scale, color_class, colors
 from captum_iba.visualization.colored_text import token_parts
 from captum_iba.visualization.drawable import Drawable, DrawableBits, DrawableScores, is_scores
@@ -157,7 +157,7 @@ def token_map(attribution: Drawable) -> Html:
             render_template("notebook.html.jinja", item=None, method=method_title(attribution.method), map=drawn)
         )
     leading, rest = ranked_words(attribution)
-    pale = verdict(attribution) == VERDICTS[2]
+    pale = verdict(attribution) == NOT_CONFIRMED
     return Html(
         render_template("notebook.html.jinja", item=attribution, map=drawn, leading=leading, rest=rest, pale=pale)
     )

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from captum_iba.visualization.check_sentences import VERDICTS
+from captum_iba.visualization.check_sentences import NOT_CONFIRMED
 from captum_iba.visualization.color import Scale
 from captum_iba.visualization.html import Html, render_template
 from captum_iba.visualization.image_figures import DrawableImage, Pixels, heat_over_image, leading_regions
@@ -74,7 +74,7 @@ def _drawn(attribution: DrawableImage) -> dict[str, Any]:
         "heat": _data(heat_over_image(attribution)),
         "top": _data(leading_regions(attribution)),
         "in_turn": is_in_turn(attribution.rows),
-        "pale": attribution.verdict == VERDICTS[2],
+        "pale": attribution.verdict == NOT_CONFIRMED,
         "rows": [row._replace(name=_place(attribution, row.number)) for row in attribution.rows],
     }
 

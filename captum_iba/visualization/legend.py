@@ -77,14 +77,16 @@ def region_legend(rows: Sequence[ListedPart]) -> Legend:
     """The terms in the list of an image whose regions were removed; else none."""
     if not any(row.is_deleted for row in rows):
         return {}
-    of_two = "of the first without it alone, of the second after the first"
-    of_others = ", of the others the mean of three removals" if len(rows) > 2 else ""
-    return {
+    terms = {
         "without it": "the probability when this region is removed: it gets the mean color of the image",
         **_above(rows, "the probability when the regions above it are removed, too"),
         "of the bits": "its share of the bits above the floor, about what a cell keeps that is not needed",
-        **({"bar": f"decrease in the probability: {of_two}{of_others}"} if len(rows) > 1 else {}),
     }
+    if len(rows) > 1:
+        of_others = ", of the others the mean of three removals" if len(rows) > 2 else ""
+        of_two = "of the first without it alone, of the second after the first"
+        terms["bar"] = f"decrease in the probability: {of_two}{of_others}"
+    return terms
 
 
 def _above(rows: Sequence[ListedPart], meaning: str) -> Legend:

@@ -17,10 +17,10 @@ NEUTRAL_TEXTS = "neutral texts"
 FLOORS = 10
 """Floors above the floor from which a word is colored fully."""
 SPEAKS_AGAINST = "speaks against it"
+"""What lists say of a part without which the output is more probable."""
 AGAINST_WITHOUT_OTHERS = "speaks against it only without the other parts"
 NEEDED_WITHOUT_OTHERS = "matters only without the other parts"
 DEPENDS_ON_OTHERS = "depends on the other parts"
-"""What lists say of a part without which the output is more probable."""
 COVERED = 0.8
 """Share of the bits above the floor that the parts hold which a reader is shown first."""
 

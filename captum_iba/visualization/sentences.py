@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from captum_iba.visualization.check_sentences import VERDICTS
+from captum_iba.visualization.check_sentences import NOT_CONFIRMED, VERDICTS
 from captum_iba.visualization.drawable import DrawableBits
 from captum_iba.visualization.mask_sentences import (
     THESE_ALONE,
@@ -140,7 +140,7 @@ def findings(attribution: DrawableBits) -> list[str]:
         "unexplained": _is_unexplained(attribution),
         "near_tie": _close(attribution),
         "weakly_confirmed": said == VERDICTS[1],
-        "not_confirmed": said == VERDICTS[2],
+        "not_confirmed": said == NOT_CONFIRMED,
         "hidden_evidence": attribution.check is not None
         and (hidden_evidence(attribution) or least_effect(attribution) == "falls"),
         "other_order": has_other_order(attribution),
