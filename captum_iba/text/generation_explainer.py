@@ -7,7 +7,6 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -19,7 +18,6 @@ from captum_iba.attr.optimizer import unneeded_bits
 from captum_iba.attr.settings import BottleneckSettings
 from captum_iba.text.generation import (
     GENERATION,
-    AskedResponse,
     LLMInformationBottleneckAttribution,
     PartAttributions,
     generation_settings,
@@ -27,7 +25,7 @@ from captum_iba.text.generation import (
 from captum_iba.text.generation_result import GenerationAttribution, ResponseToken
 from captum_iba.text.json_result import provenance
 from captum_iba.text.model_properties import model_name
-from captum_iba.text.prompt import Prompt, decode_response, encode_response, find_span, warn_without_template
+from captum_iba.text.prompt import Prompt
 from captum_iba.text.prompt_deletion import (
     ChoiceRemoval,
     PromptRemoval,
@@ -37,8 +35,9 @@ from captum_iba.text.prompt_deletion import (
     rerank_by_removal,
     with_contrast,
 )
-from captum_iba.text.prompt_model import LanguageModel, decoder_arguments, is_cut_off
+from captum_iba.text.prompt_model import LanguageModel, decoder_arguments
 from captum_iba.text.prompt_parts import PromptPart
+from captum_iba.text.response import ResponseToExplain, explained_response
 from captum_iba.text.statistics import model_fingerprint, tokenizer_fingerprint
 from captum_iba.visualization.prompt_sentences import LEAST_PROBABILITY
 
@@ -264,42 +263,16 @@ class GenerationExplainer:
         granularity: str | Sequence[tuple[int, int]],
         per_token: bool,
         gen_args: dict[str, Any] | None,
-    ) -> _Asked:
+    ) -> ResponseToExplain:
         """What is explained, generated if need be."""
         check_flag("per_token", per_token)
-        if contrast is not None and per_token:
-            raise ValueError("per_token is True, and contrast is given; expected one of them")
-        warn_without_template(self.tokenizer, prompt, response)
+        _warn_without_template(self.tokenizer, prompt, response)
         read = self.read(prompt, response, granularity, gen_args)
-        ids = self.attribution.response_ids(read, response, gen_args, "response")
-        cut_off = response is None and is_cut_off(self.model, read, len(ids), gen_args)
-        text, offsets, shared = self._offsets(read, ids, response)
-        start, end = find_span(span, text)
-        explained = [span is None or (start < b and a < end) for a, b in shared]
-        if not any(explained):
-            raise ValueError(f"span is {span!r}, which holds no token of the response {text!r}")
-        length = max(i for i, inside in enumerate(explained) if inside) + 1
-        ids = ids[:length]  # what comes after the span has no part in it
-        weights = torch.tensor(explained[:length], dtype=torch.float32)
-        weights = weights / weights.sum()
-        if contrast == text[start:end]:
-            what = "response" if span is None else "span"
-            raise ValueError(f"contrast is {contrast!r}, which is the {what} itself; expected another text")
-        other = None if contrast is None else self._contrast(read, text[:start], contrast)
-        if contrast is not None and not read.before_response and text[start].isspace() != contrast[0].isspace():
-            warn_user(
-                f"contrast: one of {text[start:end]!r} and {contrast!r} begins with white space, which may decide "
-                "between them; expected both to begin alike"
-            )
-        rows = weights.unsqueeze(0)
-        if per_token:
-            rows = torch.cat([rows, torch.eye(length)[weights > 0]])
-        of_name = granularity if isinstance(granularity, str) else "spans"
-        rows_asked = AskedResponse(read, ids, rows, other)
-        return _Asked(rows_asked, text, (start, end), offsets, explained, contrast, of_name, cut_off)
+        of_response = (response, span, contrast, granularity, per_token, gen_args)
+        return explained_response(self.attribution, read, *of_response)
 
     def _explain(
-        self, several: Sequence[_Asked], settings: BottleneckSettings, measuring: _Measuring
+        self, several: Sequence[ResponseToExplain], settings: BottleneckSettings, measuring: _Measuring
     ) -> list[GenerationAttribution]:
         rerank, check, batch_size, show_progress = measuring
         found = self.attribution.attribute_responses(
@@ -317,10 +290,10 @@ class GenerationExplainer:
         return results
 
     def _attribution(
-        self, asked: _Asked, found: PartAttributions, settings: BottleneckSettings
+        self, asked: ResponseToExplain, found: PartAttributions, settings: BottleneckSettings
     ) -> GenerationAttribution:
         read, _, rows, _ = asked.rows
-        text, (start, end), per_token = asked.response, asked.span, len(rows) > 1
+        text, (start, end), per_token = asked.text, asked.span, len(rows) > 1
         of_tokens = iter(found.bits[1:].tolist())
         tokens = tuple(
             ResponseToken(text[a:b], a, b, probability, inside, tuple(next(of_tokens)) if inside and per_token else ())
@@ -412,15 +385,6 @@ class GenerationExplainer:
         ids = self.attribution.response_ids(read, response, gen_args, "response")
         return PromptRemoval(self.model, read, ids, None, replacement, batch_size)
 
-    def _contrast(self, prompt: Prompt, before: str, contrast: str) -> tuple[list[int], Tensor]:
-        """Token ids of the response with another text in the place of its span, and the weights of that text's."""
-        self.attribution.response_ids(prompt, contrast, None, "contrast")
-        text = before + contrast
-        ids = self.attribution.response_ids(prompt, text, None, "contrast")
-        _, _, shared = self._offsets(prompt, ids, text)
-        inside = torch.tensor([float(end > len(before)) for _, end in shared])
-        return ids, inside / inside.sum()
-
     def _removal(
         self,
         prompt: Prompt,
@@ -433,30 +397,6 @@ class GenerationExplainer:
         if contrast is None:
             return of_response
         return ChoiceRemoval(of_response, PromptRemoval(self.model, prompt, *contrast, None, batch_size))
-
-    def _offsets(
-        self, prompt: Prompt, ids: Sequence[int], response: str | Sequence[int] | None
-    ) -> tuple[str, list[tuple[int, int]], list[tuple[int, int]]]:
-        """A response, and the characters of its tokens, twice.
-
-        First a character of several tokens belongs to the last one, so that the tokens join to the response; then it
-        belongs to each.
-        """
-        if isinstance(response, str):
-            _, shared = encode_response(self.tokenizer, prompt, response)
-            spans = [*shared, (len(response), len(response))]
-            ends = list(accumulate((min(b, after) for (_, b), (after, _) in pairwise(spans)), max, initial=0))
-            return response, list(pairwise([*ends[:-1], len(response)])), shared
-        text = decode_response(self.tokenizer, prompt, ids)
-        space = text.removesuffix(str(self.tokenizer.decode(ids)))
-        ends, shared = [0], []
-        for i in range(1, len(ids) + 1):
-            begun = space + str(self.tokenizer.decode(ids[:i])) if i < len(ids) else text
-            whole = begun.removesuffix("\ufffd") if i < len(ids) else text
-            same = next((k for k, (a, b) in enumerate(zip(whole, text, strict=False)) if a != b), len(whole))
-            ends.append(max(ends[-1], min(same, len(text))))
-            shared.append((ends[-2], min(len(text), ends[-1] + (begun != whole))))
-        return text, list(pairwise(ends)), shared
 
     def _parts(self, prompt: Prompt, bits: Tensor, settings: BottleneckSettings) -> tuple[PromptPart, ...]:
         width = self.model.get_input_embeddings().weight.shape[1]
@@ -484,17 +424,10 @@ class _Measuring(NamedTuple):
         return cls(rerank, check, batch_size, show_progress)
 
 
-class _Asked(NamedTuple):
-    """What is explained of a response: the rows of its tokens, its text, and how its tokens lie in it.
-
-    A result names the contrast and the granularity as they were asked for.
-    """
-
-    rows: AskedResponse
-    response: str
-    span: tuple[int, int]
-    offsets: Sequence[tuple[int, int]]
-    explained: Sequence[bool]
-    contrast: str | None
-    granularity: str
-    cut_off: bool
+def _warn_without_template(tokenizer: Any, prompt: Any, response: Any) -> None:
+    """Warn of a prompt that is a string where the tokenizer has a chat template, and a response is generated."""
+    if isinstance(prompt, str) and response is None and getattr(tokenizer, "chat_template", None):
+        warn_user(
+            "prompt is a string, which the model reads as it is; the tokenizer has a chat template, which a prompt of "
+            'messages goes through: [{"role": "user", "content": ...}]'
+        )

@@ -13,7 +13,6 @@ from captum.attr import TextTemplateInput, TextTokenInput
 from torch import Tensor
 
 from captum_iba._checks import check_choice, kind_of
-from captum_iba._warnings import warn_user
 
 GRANULARITIES = ("token", "word", "sentence", "paragraph")
 """The parts that a prompt can be divided into."""
@@ -309,26 +308,6 @@ def _check_ends(tokens: _Tokens, spans: Sequence[tuple[int, int]], found: Sequen
             )
 
 
-def find_span(span: str | tuple[int, int] | None, response: str) -> tuple[int, int]:
-    """Start and end in a response of a text that is in it once, or of such a pair; None is all of it."""
-    if span is None:
-        return 0, len(response)
-    if span == "":
-        raise ValueError("span is '', expected a text that is in the response once, or None for all of it")
-    if isinstance(span, str):
-        count = sum(response.startswith(span, place) for place in range(len(response)))
-        if count != 1:
-            where = f"{count} times in" if count else "not in"
-            raise ValueError(f"span is {span!r}, which is {where} the response {response!r}, expected once")
-        start = response.index(span)
-        return start, start + len(span)
-    if not is_span(span):
-        raise TypeError(f"span is {span!r}, expected a text, or (start, end) in characters of the response")
-    if not 0 <= span[0] < span[1] <= len(response):
-        raise ValueError(f"span is {tuple(span)}, expected start and end from 0 to {len(response)}, in order")
-    return span[0], span[1]
-
-
 def is_span(value: object) -> bool:
     """Whether it is (start, end), two integers."""
     return isinstance(value, (tuple, list)) and len(value) == 2 and all(type(place) is int for place in value)
@@ -419,12 +398,3 @@ def _with_values(marked: str, marks: Sequence[str], values: Sequence[str]) -> tu
         spans[i] = (len(text), len(text) + len(values[i]))
         text += values[i]
     return text, spans
-
-
-def warn_without_template(tokenizer: Any, prompt: Any, response: Any) -> None:
-    """Warn of a prompt that is a string where the tokenizer has a chat template, and a response is generated."""
-    if isinstance(prompt, str) and response is None and getattr(tokenizer, "chat_template", None):
-        warn_user(
-            "prompt is a string, which the model reads as it is; the tokenizer has a chat template, which a prompt of "
-            'messages goes through: [{"role": "user", "content": ...}]'
-        )
