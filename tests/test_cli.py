@@ -136,7 +136,7 @@ def test_another_model_without_statistics_says_what_it_did():
     done = run("explain", *QUICK, "--model", embedded_model_path(), GOOD)
     assert done.exit_code == 0, done.output
     assert "statistics: of neutral texts in the package" in done.stderr
-    assert "statistics of neutral texts of" in done.stdout
+    assert "statistics of neutral texts (" in done.stdout
 
 
 def test_texts_and_statistics_of_a_table():
@@ -155,7 +155,7 @@ def test_texts_and_statistics_of_a_table():
     run("explain", *QUICK, *model, GOOD, DULL, "--json", "c.json")
     of_lines = json.loads(Path("c.json").read_text("utf-8"))
     for entry, name in ((found[0], "reviews.jsonl"), (of_lines[0], "lines.txt")):
-        assert entry["statistics"].startswith(f"{len(REVIEWS)} texts of {name} of ")
+        assert entry["statistics"].startswith(f"{len(REVIEWS)} texts of {name} (")
     for entry in (*found, *of_lines):
         entry.pop("statistics")
     assert found == of_lines  # the same texts, in whatever file
@@ -319,6 +319,7 @@ def test_no_command_shows_the_help(capsys):
         (["explain", "--keep", os.devnull, GOOD], 2, "--keep: /dev/null is a file, expected a folder"),
         (["explain", "--json", "/proc/self/out.json", GOOD], 2, "--json: /proc/self/out.json cannot be written"),
         (["explain", "--preset", "best"], 2, "(captum-iba explain --help says more)"),
+        (["explain", "--response", "x", "a"], 2, "--response is an option of explain-response (captum-iba explain"),
         (["nonsense"], 2, "(captum-iba --help says more)"),
         (["explain", "--device", "nonsense", GOOD], 1, "nonsense"),
         (["explain", *QUICK, "--html", "no/folder.html", GOOD], 2, "--html: there is no folder no"),

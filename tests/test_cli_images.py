@@ -36,7 +36,7 @@ def test_explain_image(model):
     assert done.stdout.startswith("photo.jpg · dog") and "Check: " in done.stdout
     result = ImageAttribution.load("result.json")
     assert (result.name, result.target_label, result.settings["n_steps"]) == ("photo.jpg", "dog", 2)
-    assert result.statistics == "a dataset of 34 positions"
+    assert result.statistics == "a dataset (34 positions of the layer)"
     assert Path("page.html").read_text("utf-8").count("<img") == 3
     assert Path("figure.png").read_bytes().startswith(b"\x89PNG")
     several = run(*model, "photo.jpg", "other.png", "--json", "-", "--preset", "coiba", "--no-check", "-q")
@@ -68,6 +68,7 @@ def test_errors_are_one_line(model, options, message):
 
 
 def test_explain_of_an_image_names_the_right_command(model):
-    done = run("explain", "photo.jpg")
-    assert done.exit_code == 2
-    assert "photo.jpg is the file of an image, which captum-iba explain-image explains" in done.stderr
+    for name in ("photo.jpg", "no_such_file.png"):  # never explained as a text
+        done = run("explain", name)
+        assert done.exit_code == 2
+        assert f"{name} is the name of an image, which captum-iba explain-image explains" in done.stderr

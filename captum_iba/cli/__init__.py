@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from importlib.util import find_spec
 from itertools import pairwise
-from typing import Annotated
+from typing import Annotated, Any
 
 from captum_iba._version import __version__
 
@@ -81,7 +81,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             known = named in command.commands  # type: ignore[attr-defined]
             said = message().replace("Value error, ", "")  # of pydantic
             print_error(
-                f"{said}{_value_of(failure, given)} (captum-iba {f'{named} ' if known else ''}--help says more)"
+                f"{said}{_value_of(failure, given)}{_commands_with(failure, command)} "
+                f"(captum-iba {f'{named} ' if known else ''}--help says more)"
             )
         sys.exit(getattr(failure, "exit_code", 2))
 
@@ -91,6 +92,13 @@ def _value_of(failure: Exception, given: Sequence[str]) -> str:
     options = getattr(getattr(failure, "param", None), "opts", ())
     values = [value for option, value in pairwise(given) if option in options]
     return "" if len(values) != 1 or values[0] in str(failure) else f", got {values[0]!r}"
+
+
+def _commands_with(failure: Exception, app: Any) -> str:
+    """The commands that have the option that another one does not have."""
+    option = getattr(failure, "option_name", None)
+    names = [name for name, command in app.commands.items() if any(option in item.opts for item in command.params)]
+    return f"; {option} is an option of {', '.join(names)}" if names else ""
 
 
 def _show_version(wanted: bool) -> None:

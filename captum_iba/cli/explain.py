@@ -285,8 +285,8 @@ def _check_options(
 ) -> None:
     """Refuse options that would change nothing, and files of images in the place of texts."""
     for text in texts or ():
-        if text.lower().endswith(IMAGE_ENDINGS) and Path(text).is_file():
-            raise typer.BadParameter(f"TEXT: {text} is the file of an image, which captum-iba explain-image explains.")
+        if text.lower().endswith(IMAGE_ENDINGS) and (" " not in text or Path(text).is_file()):
+            raise typer.BadParameter(f"TEXT: {text} is the name of an image, which captum-iba explain-image explains.")
         if (os.sep in text or "." in text) and " " not in text and Path(text).exists():
             option = "--model" if Path(text).is_dir() else "--file"
             raise typer.BadParameter(f"TEXT: {text} is a file or folder, expected a text, or {option} {text}.")

@@ -206,9 +206,7 @@ class ClassifierBottleneck:
     def _noise_origin(self, settings: BottleneckSettings) -> str:
         if settings.noise_around_input:
             return "the layer's own input (as released)"
-        return (
-            "this text only" if self.statistics is None else f"{self.source} of {self.statistics[0].count:,} positions"
-        )
+        return "this text only" if self.statistics is None else f"{self.source} ({self.statistics[0].count:,} tokens)"
 
 
 def tokens_with_bits(encoded: EncodedText, bits: Sequence[float], unknown: str | None) -> tuple[Token, ...]:

@@ -122,7 +122,7 @@ class TextExplainer:
     def __repr__(self) -> str:
         first, last = self.layers[0].key, self.layers[-1].key
         layers = first if len(self.layers) == 1 else f"{len(self.layers)} layers, {first} to {last}"
-        origin = "None" if self._statistics is None else f"{self._statistics[0].count:,} positions"
+        origin = "None" if self._statistics is None else f"{self._statistics[0].count:,} tokens"
         return f"TextExplainer(model={self.classifier.name!r}, layer={layers}, statistics={origin})"
 
     @property

@@ -326,7 +326,8 @@ class GenerationAttribution(JsonResult):
             legend (bool): Whether the legend is the last of it; of several results one is enough. Default: True.
         """
         lines = [
-            f"{printable(self.model)}: {_visible(self.explained)}" if self.model else _visible(self.explained),
+            f"{printable(self.model)}: {_visible(self.response)}" if self.model else _visible(self.response),
+            *([f"explained of it: {_visible(self.explained)}"] if self.explained != self.response else []),
             *([f"rather than: {_visible(self.contrast)}"] if self.contrast is not None else []),
             *([CUT_OFF] if self.cut_off else []),
             f"{self.measured.removeprefix('the ')} {format_probability(self.probability)}",

@@ -288,7 +288,7 @@ class ImageExplainer:
                     settings={**asdict(settings), "seed": int(seed), "rerank": count},
                     statistics=OWN_STATISTICS
                     if statistics is None
-                    else f"a dataset of {statistics[0].count:,} positions",
+                    else f"a dataset ({statistics[0].count:,} positions of the layer)",
                     name=names[i],
                     model=self.classifier.name,
                     provenance=origin,

@@ -202,13 +202,6 @@ class ImageAttribution(JsonResult):
         ranked = self._levels[region] is not None
         return self.effects[self.measured.index(region)] if ranked else None
 
-    def kind_of_decrease(self, region: int) -> str:
-        """How :meth:`decrease_of` was measured: "alone", "after the first", or "mean of three removals"."""
-        if self._levels[region] is None:
-            return ""
-        number = self.measured.index(region)
-        return ("alone", "after the first")[number] if number < self.n_in_turn else "mean of three removals"
-
     @property
     def leading(self) -> list[int]:
         """The most important regions, by number, until they hold 80% of the sum of :attr:`importance`.

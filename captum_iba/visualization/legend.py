@@ -45,7 +45,7 @@ def word_legend(attribution: DrawableBits) -> Legend:
     if is_in_turn(rows):
         terms["and those above"] = f"{quantity(attribution.measured)} when the words above it are deleted, too"
     if has_percentages(attribution) and attribution.unneeded_bits:
-        terms["of the bits"] = "its share of the bits above the floor, about what a token keeps that is not needed"
+        terms |= _of_bits(rows, "token")
     if any(row.is_measured and row.importance > 0 for row in shown):
         terms["bar"] = f"mean of two {decreases}: without this word alone, and after the other measured words"
     if any(row.relation for row in shown):
@@ -56,14 +56,15 @@ def word_legend(attribution: DrawableBits) -> Legend:
 
 
 def part_legend(response: ExplainedResponse) -> Legend:
-    """The terms in the list of a prompt whose parts were measured; else none."""
+    """The terms in the list of a prompt; where no part was measured only that of its percentages."""
+    of_bits = _of_bits(response.rows, "part")
     if not any(row.is_measured for row in response.rows):
-        return {}
+        return of_bits
     of = "log-probability per token" if response.contrast is None else "log-odds of the choice"
     terms = {
         "without it": "the probability per token (geometric mean) when this part is deleted",
         **_above(response.rows, "the same when the parts above it are deleted, too"),
-        "of the bits": "its share of the bits above the floor, about what a part keeps that is not needed",
+        **of_bits,
         "bar": f"mean of two decreases in the {of}: without this part alone, and after the other measured parts",
     }
     if response.contrast is not None:
@@ -74,19 +75,26 @@ def part_legend(response: ExplainedResponse) -> Legend:
 
 
 def region_legend(rows: Sequence[ListedPart]) -> Legend:
-    """The terms in the list of an image whose regions were removed; else none."""
+    """The terms in the list of an image; where no region was removed only that of its percentages."""
+    of_bits = _of_bits(rows, "cell")
     if not any(row.is_deleted for row in rows):
-        return {}
+        return of_bits
     terms = {
         "without it": "the probability when this region is removed: it gets the mean color of the image",
         **_above(rows, "the probability when the regions above it are removed, too"),
-        "of the bits": "its share of the bits above the floor, about what a cell keeps that is not needed",
+        **of_bits,
     }
     if len(rows) > 1:
         of_others = ", of the others the mean of three removals" if len(rows) > 2 else ""
         of_two = "of the first without it alone, of the second after the first"
         terms["bar"] = f"decrease in the probability: {of_two}{of_others}"
     return terms
+
+
+def _of_bits(rows: Sequence[ListedPart], unit: str) -> Legend:
+    if not any(row.in_percent for row in rows):
+        return {}
+    return {"of the bits": f"its share of the bits above the floor, about what a {unit} keeps that is not needed"}
 
 
 def _above(rows: Sequence[ListedPart], meaning: str) -> Legend:

@@ -85,7 +85,7 @@ def is_in_turn(rows: Sequence[ListedPart]) -> bool:
 
 
 def row_lines(rows: Sequence[ListedPart], others: Sequence[tuple[float, str]] = (), pale: bool = False) -> list[str]:
-    """A list of rows for a terminal, in columns, with a head where some were removed alone.
+    """A list of rows for a terminal, in columns, with a head where there are probabilities or percentages.
 
     The columns are the probability without each, that without it and those above it, its share of the bits above the
     floor, or its bits where no row was measured, a bar, and its name and place.
@@ -110,7 +110,7 @@ def row_lines(rows: Sequence[ListedPart], others: Sequence[tuple[float, str]] = 
     deleted, measured = any(row.is_deleted for row in rows), any(row.is_measured for row in rows)
     in_turn = is_in_turn(rows)
     in_percent = any(row.in_percent for row in rows)
-    wide = 11 if deleted else 6
+    wide = 11
     if in_percent and not all(math.isnan(row.spread) for row in rows):
         wide = 15
 
@@ -118,7 +118,8 @@ def row_lines(rows: Sequence[ListedPart], others: Sequence[tuple[float, str]] = 
         cells = (f"{without:>10}",) * deleted + (f"{so_far:>15}",) * in_turn + (f"{share:>{wide}}",) * in_percent
         return "  ".join((*cells, *(f"{bits:>15}",) * (not measured)))
 
-    lines = [columns("without it", "and those above", "of the bits", "").rstrip()] if deleted else []
+    head = columns("without it", "and those above", "of the bits", "").rstrip()
+    lines = [head] if rows and (deleted or in_percent) else []
     longest = max((row.importance for row in rows), default=0.0)
     for row in rows:
         without = format_probability(row.without) if row.is_deleted else ""

@@ -108,7 +108,7 @@ def test_the_repr_names_model_layers_and_statistics(bert, wordpiece):
         warnings.simplefilter("ignore")  # few positions
         explainer.estimate_statistics(TEXTS)
     n_positions = explainer.statistics[0].count
-    assert repr(explainer).endswith(f"layer={explainer.layers[0].key}, statistics={n_positions:,} positions)")
+    assert repr(explainer).endswith(f"layer={explainer.layers[0].key}, statistics={n_positions:,} tokens)")
 
 
 def test_words_share_a_mask_value(explainer):
@@ -294,7 +294,7 @@ def test_statistics_are_saved_checked_and_named_in_results(explainer, bert, word
     again = TextExplainer(bert, wordpiece, layer=2, statistics=path)
     assert torch.equal(again.statistics[0].mean, explainer.statistics[0].mean)
     text = explainer.explain("good", **QUICK)
-    assert text.statistics == f"3 texts of {explainer.statistics[0].count} positions"
+    assert text.statistics == f"3 texts ({explainer.statistics[0].count} tokens)"
     assert (again.explain("good", **QUICK).bits == text.bits).all()
     with pytest.raises(ValueError, match="layer"):
         TextExplainer(bert, wordpiece, layer=3, statistics=path)
@@ -348,7 +348,7 @@ def test_without_statistics_those_of_neutral_texts_are_used(bert, wordpiece, tmp
         result = bare.explain(TEXTS, batch_size=1, **QUICK)
         bare.explain(TEXTS[0], **QUICK)
     assert len(caught) == 1
-    assert result[0].statistics == f"neutral texts of {bare.statistics[0].count:,} positions"
+    assert result[0].statistics == f"neutral texts ({bare.statistics[0].count:,} tokens)"
     by_hand = TextExplainer(bert, wordpiece)
     by_hand.estimate_statistics(neutral_texts(paired=False)[0])
     np.testing.assert_array_equal(by_hand.explain(TEXTS[0], **QUICK).bits, result[0].bits)

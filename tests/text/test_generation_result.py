@@ -390,7 +390,7 @@ def test_the_space_before_a_token_makes_no_gap(result):
     )
     listed = [line.split("█ ")[-1].strip() for line in str(one).splitlines()]
     assert "film" in listed and any(name.startswith("␣") for name in listed)
-    assert str(one).startswith("LlamaForCausalLM: a\n")
+    assert str(one).startswith("LlamaForCausalLM: a film\nexplained of it: a\n")
     assert {text for text, *_ in rows_of(generation_page(one))} == {*(part.text.strip() for part in parts[:-1]), "␣"}
 
 

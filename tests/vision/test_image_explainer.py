@@ -275,7 +275,7 @@ def test_statistics_are_saved_and_loaded(explainer, cnn, images, tmp_path):
     again = ImageExplainer(cnn, statistics=tmp_path / "statistics", labels=["cat", "dog", "owl", "fox"])
     assert set(again.statistics) == set(explainer.statistics)
     np.testing.assert_array_equal(again.explain(images[0]).bits, explainer.explain(images[0]).bits)
-    assert "a dataset of" in again.explain(images[0], **QUICK).statistics
+    assert "a dataset (" in again.explain(images[0], **QUICK).statistics
     with torch.no_grad():
         cnn.linear.weight.add_(1)
     with pytest.warns(UserWarning, match="the weights of the model have changed"):

@@ -43,7 +43,6 @@ def test_a_later_region_is_never_brighter():
     assert (-result.scores).argsort().tolist()[:2] == [0, 3]
     assert result.importance[0] == result.importance[3] == 1
     assert (result.decrease_of(0), result.decrease_of(3), result.decrease_of(1)) == (0.1, 0.4, None)
-    assert [result.kind_of_decrease(region) for region in (0, 3, 1)] == ["alone", "after the first", ""]
     first, second = (row.number for row in result.rows)
     assert (first, second) == (0, 3)
     none = image_attribution(measured=(0, 3), effects=(1e-6, 1e-7))  # of an image of one color
