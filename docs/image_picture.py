@@ -1,4 +1,4 @@
-"""Twelve images by five methods, as a picture for the documentation.
+"""Twelve images by five methods, as a picture for the documentation, and one of them as ``print`` shows it.
 
     python -m docs.image_picture resnet56.safetensors cifar10_test_600.npz cifar10_train_1200.npz
 
@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from benchmarks.images import load
 from captum_iba.compare.image_files import read_images
@@ -21,6 +20,7 @@ from captum_iba.visualization.figures import new_figure
 
 METHODS = {"Grad-CAM": "grad_cam", "Occlusion": "occlusion", "Integrated\nGradients": "ig", "LIME": "lime"}
 N_IMAGES = 12
+LABELS = "airplane automobile bird cat deer dog frog horse ship truck".split()
 
 if __name__ == "__main__":
     weights, test, train = map(Path, sys.argv[1:])
@@ -28,14 +28,14 @@ if __name__ == "__main__":
     chosen = sorted(np.random.default_rng(0).permutation(len(found.images))[:N_IMAGES])
     pictures = [found.images[number] for number in chosen]
     model, images = load(weights, pictures)
-    explainer = ImageExplainer(model)
+    explainer = ImageExplainer(model, labels=LABELS)
     explainer.estimate_statistics(load(weights, read_images(train).images)[1])
     rows = {"Information\nbottleneck": [result.heat_map for result in explainer.explain(images)]}
     for title, method in METHODS.items():
         maps = attribute_images(method, model, images, regions=tiles(*images.shape[2:], size=8))
         rows[title] = list(maps.clamp_min(0).numpy())  # what speaks for the class
-    with torch.no_grad():
-        print("predicted", model(images).argmax(1).tolist())
+    results = explainer.explain(images, check=True)
+    print(next(result for result in results if len(result.leading) > 1 and result.verdict == "confirmed"))
     figure = new_figure(9.6, 5.2)
     figure.set_layout_engine("none")
     for row, (title, maps) in enumerate({"": pictures, **rows}.items()):

@@ -213,7 +213,8 @@ def explain(
             if pair and second_texts:
                 raise typer.BadParameter("--pair: the second texts are in the file already.")
             if pair and len(pair) != len(first_texts):
-                expected = f"expected one for each of the {len(first_texts)} texts, got {len(pair)}"
+                each = "one" if len(first_texts) == 1 else f"one for each of the {len(first_texts)} texts"
+                expected = f"expected {each}, got {len(pair)}"
                 raise typer.BadParameter(f"--pair: {expected}.")
             from captum_iba.compare.explain_many import explain_texts
             from captum_iba.text.arguments import check_device, check_texts
@@ -338,7 +339,7 @@ def _texts(
     read = read_columns(source, text_column, pair_column, label_column)
     if not read.first:
         raise typer.BadParameter(
-            f"no text in {'standard input; write it behind explain, or name a --file' if source == '-' else source}."
+            f"no text in {'standard input; write it after explain, or name a --file' if source == '-' else source}."
         )
     return read
 

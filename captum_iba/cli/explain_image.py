@@ -191,7 +191,7 @@ def load_image_explainer(
             if os.path.isdir(model) or "/" in model:
                 raise
             first = str(error).strip().splitlines()[0]
-            raise OSError(f"{first} (a model of torchvision needs pip install torchvision)") from error
+            raise OSError(f"a model of torchvision needs pip install torchvision; of transformers: {first}") from error
 
 
 def _deliver(

@@ -242,8 +242,8 @@ def removal_sequence(
 
     First, parts are left out, one at a time, as long as the value without the others of them is higher by at most
     ``tolerance``. The first of those that are left is the part whose removal lowers the value most, and each next one
-    lowers it most after those before it. The order ends where the value has fallen by a share, ``covered``, of what it
-    falls by at most.
+    lowers it most after those before it; of parts that lower it as much, within ``tolerance``, it is the first one in
+    ``parts``. The order ends where the value has fallen by a share, ``covered``, of what it falls by at most.
 
     Args:
 
@@ -284,7 +284,8 @@ def removal_sequence(
         needed.pop(int(at))
     order = list[int]()
     while rest := [part for part in needed if part not in order]:
-        order.append(rest[int(without([*order, part] for part in rest).argmin())])
+        values = without([*order, part] for part in rest)
+        order.append(rest[int((values <= values.min() + tolerance).nonzero()[0])])
     if not order:
         return RemovalSequence((), torch.zeros(0, dtype=torch.float64))
     whole, *left = without(order[:count] for count in range(len(order) + 1))

@@ -18,6 +18,7 @@ from captum_iba.text.classifier import Classifier
 from captum_iba.text.encoding import EncodedText
 from captum_iba.text.heads import TARGET_ROW, ValueHead, with_row
 from captum_iba.text.result import DeletionCheck, TextAttribution
+from captum_iba.visualization.check_sentences import SAME
 from captum_iba.visualization.mask_sentences import is_much_lower
 from captum_iba.visualization.words import (
     ALL_DELETED_ALONE,
@@ -34,7 +35,7 @@ N_RANDOM = 10
 _LEAST = 1e-12  # probability, and distance from 1, that log-odds take
 # Nats that a leading word adds to the others at least: the odds change by a tenth.
 _ADDS = 0.1
-_LEAST_DECREASE = 0.03  # nats: where the log-odds fall by less without any measured words, none leads
+_SMALL = 0.5  # nats, of log-odds that fall, and of a probability that keeps 99%: then no word leads
 # Leading words that are deleted alone, of longer texts than those of which all are, and those of which the first are.
 _N_ALONE = 8
 _N_FIRST = 16  # leading parts of prompts and images that a check removes one after the other
@@ -141,20 +142,24 @@ def order_by_removal(
     leading = _leading(log_odds, found, measured.whole)
     in_turn = removal_sequence(log_odds, leading, len(own), _ADDS, covered=0.9)
     first = in_turn.without if is_value else in_turn.without.sigmoid()
+    before = float(measured.whole if is_value else measured.whole.sigmoid())
+    decrease = float(measured.whole - in_turn.without.min()) if leading else 0.0
+    if decrease < _SMALL and (not leading or float(first.min()) > SAME * before):
+        return found
     return replace(found, removal_order=in_turn.parts, without_first=tuple(first.tolist()))
 
 
 def _leading(log_odds: CachedRemoval, attribution: TextAttribution, whole: Tensor) -> list[int]:
     """The first words in the order of their effects without which the log-odds fall by 90% of what they fall at most.
 
-    None where no word has an effect, or the log-odds fall by next to nothing.
+    None where no word has an effect, or the log-odds do not fall.
     """
     order = [i for i in ranking(attribution) if (attribution.effects[i] or 0.0) > 0]
     if not order:
         return []
     kept = _kept_without_first(order, len(order), len(attribution.words))
     decreases = whole.double() - log_odds(kept[1:]).double()
-    return order[: first_to_cover(decreases)] if float(decreases.max()) > _LEAST_DECREASE else []
+    return order[: first_to_cover(decreases)] if float(decreases.max()) > 0 else []
 
 
 def checked(

@@ -25,6 +25,7 @@ from captum_iba.attr._model.guard import ModuleGuard
 from captum_iba.attr.objective import NATS_PER_BIT, Information, MaskLayout
 from captum_iba.attr.optimizer import optimize_mask
 from captum_iba.attr.settings import BottleneckSettings, SettingsOverrides, resolve_settings
+from captum_iba.text.model_properties import rows_in_memory
 from captum_iba.text.prompt import Prompt, encode_response, read_prompt, token_ids, token_text
 from captum_iba.text.prompt_model import (
     ClosableModel,
@@ -246,6 +247,8 @@ class LLMInformationBottleneckAttribution:
 
         Where a model gives other log-probabilities for prompts of several lengths in one pass, each prompt has its own.
         """
+        longest = max(len(item.prompt.ids) + len(item.response) for item in several)
+        internal_batch_size = rows_in_memory(self.model, longest, internal_batch_size)
         with ModuleGuard(self.model), torch.inference_mode(False):
             models = [closable(self.model, item.prompt, item.response) for item in several]
             choices = [

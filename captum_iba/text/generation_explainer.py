@@ -282,7 +282,7 @@ class GenerationExplainer:
         for asked, of_parts in zip(several, found, strict=True):
             read, ids, rows, other = asked.rows
             removal = self._removal(read, ids, rows[0], other, batch_size)
-            result = rerank_by_removal(removal, self._attribution(asked, of_parts, settings), rerank)
+            result = rerank_by_removal(removal, self._attribution(asked, of_parts, settings, rerank), rerank)
             if check:  # of the order that the removal of each alone gives, which is the one that is listed
                 result = remove_each_alone(removal, result)
                 result = replace(result, check=check_by_removal(removal, result))
@@ -290,7 +290,7 @@ class GenerationExplainer:
         return results
 
     def _attribution(
-        self, asked: ResponseToExplain, found: PartAttributions, settings: BottleneckSettings
+        self, asked: ResponseToExplain, found: PartAttributions, settings: BottleneckSettings, rerank: int
     ) -> GenerationAttribution:
         read, _, rows, _ = asked.rows
         text, (start, end), per_token = asked.text, asked.span, len(rows) > 1
@@ -318,7 +318,7 @@ class GenerationExplainer:
             masked_probability=float(found.masked_probability[0]),
             closed_probability=float(found.closed_probability[0]),
             contrast=asked.contrast,
-            settings=asdict(settings),
+            settings={**asdict(settings), "rerank": rerank, "generated_with": _plain(asked.gen_args)},
             cut_off=asked.cut_off,
             model=model_name(self.model),
             provenance=provenance(self.model),
@@ -422,6 +422,12 @@ class _Measuring(NamedTuple):
         check_integer("batch_size", batch_size, at_least=1)
         check_integer("rerank", rerank, at_least=0)
         return cls(rerank, check, batch_size, show_progress)
+
+
+def _plain(gen_args: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Arguments of ``generate`` as JSON has them: objects by their ``repr``."""
+    plain = (str, int, float, bool, type(None))
+    return None if gen_args is None else {k: v if isinstance(v, plain) else repr(v) for k, v in gen_args.items()}
 
 
 def _warn_without_template(tokenizer: Any, prompt: Any, response: Any) -> None:

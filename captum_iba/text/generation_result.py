@@ -117,7 +117,8 @@ class GenerationAttribution(JsonResult):
         contrast (str or None): The response that it is compared with.
         contrast_tokens (int), contrast_probability (float): Number of its tokens, and its probability, the geometric
             mean per token; 0 without ``contrast``.
-        settings (dict): Settings of the bottleneck.
+        settings (dict): Settings of the bottleneck, ``rerank``, and ``generated_with``: the arguments of ``generate``,
+            None of a response that was given.
         check (PromptCheck or None): The probability without the leading parts; None where there are none.
         cut_off (bool): Whether the response was generated, and ended because it reached ``max_new_tokens``.
         model (str): Name of the model, without a path.

@@ -256,3 +256,31 @@ def _restore_attention(config: Any, before: dict[str, Any]) -> None:
             vars(config)[name] = before[name]
         else:
             del vars(config)[name]
+
+
+def rows_in_memory(model: Any, length: int, n_rows: int) -> int:
+    """How many of ``n_rows`` rows a pass with gradients can have on a CPU, by the memory of the machine; at least 1.
+
+    A row keeps the attention weights of all blocks, about 1.5 times. On a GPU all rows count as possible: there torch
+    says that memory is missing, while a process on a CPU is killed without a message.
+
+    Args:
+        model (nn.Module): A model of ``transformers``, with its configuration.
+        length (int): Number of tokens of the longest row.
+        n_rows (int): Number of rows that are asked for.
+
+    Raises:
+        ValueError: One row needs more than the memory of the machine.
+    """
+    parameter, config = next(iter(model.parameters())), model.config.get_text_config()
+    if parameter.device.type != "cpu" or not hasattr(os, "sysconf"):
+        return n_rows
+    n_weights = getattr(config, "num_hidden_layers", 1) * getattr(config, "num_attention_heads", 1) * length**2
+    needed = 1.5 * n_weights * parameter.element_size()
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > memory:
+        raise ValueError(
+            f"prompt and response have {length:,} tokens, whose attention weights need at least {needed / 1e9:,.0f} GB "
+            f"for the backward pass; this machine has {memory / 1e9:,.0f} GB, expected a shorter prompt, or a GPU"
+        )
+    return max(1, min(n_rows, int(memory / 2 / needed)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from captum_iba._warnings import warn_user
-from captum_iba.text.generation import AskedResponse, LLMInformationBottleneckAttribution
+from captum_iba.text.generation import GREEDY, AskedResponse, LLMInformationBottleneckAttribution
 from captum_iba.text.prompt import Prompt, decode_response, encode_response, is_span
 from captum_iba.text.prompt_model import is_cut_off
 
@@ -27,6 +27,7 @@ class ResponseToExplain(NamedTuple):
         contrast (str or None): The contrast, as it was asked for.
         granularity (str): The granularity, "spans" for spans of one's own.
         cut_off (bool): Whether generation ended before the response did.
+        gen_args (mapping or None): Arguments of ``generate``; None of a response that was given.
     """
 
     rows: AskedResponse
@@ -37,6 +38,7 @@ class ResponseToExplain(NamedTuple):
     contrast: str | None
     granularity: str
     cut_off: bool
+    gen_args: Mapping[str, Any] | None
 
 
 def explained_response(
@@ -83,7 +85,8 @@ def explained_response(
         rows = torch.cat([rows, torch.eye(length)[weights > 0]])
     of_name = granularity if isinstance(granularity, str) else "spans"
     asked = AskedResponse(prompt, ids, rows, other)
-    return ResponseToExplain(asked, text, (start, end), offsets, explained, contrast, of_name, cut_off)
+    arguments = None if response is not None else GREEDY if gen_args is None else gen_args
+    return ResponseToExplain(asked, text, (start, end), offsets, explained, contrast, of_name, cut_off, arguments)
 
 
 def find_span(span: str | tuple[int, int] | None, response: str) -> tuple[int, int]:

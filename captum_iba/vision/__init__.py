@@ -14,6 +14,7 @@ from captum_iba.vision.image_result import ImageAttribution, ImageCheck
 from captum_iba.vision.image_settings import IMAGE_PRESETS
 from captum_iba.vision.images import read_image
 from captum_iba.vision.layer_map import LayerMap
+from captum_iba.vision.region_check import leading_by_removal
 from captum_iba.vision.regions import RegionRemoval, RemovalOrder, order_by_removal, superpixels, tile_regions
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "RegionRemoval",
     "RemovalOrder",
     "find_image_layers",
+    "leading_by_removal",
     "order_by_removal",
     "read_image",
     "superpixels",

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure, SubFigure
 
 _FORMAT = "captum-iba image/2"
-_SEVERAL = ("without_each", "without_first")
+_SEVERAL = ("without_each", "leading", "without_first", "without_others")
 _LEAST = 1e-5  # of a probability: a smaller decrease is rounding
 _NEAR_FLOOR, _CLOSED = 3.0, 20.0  # of the bits of a cell that is not needed; with fewer steps the mask has not closed
 
@@ -56,9 +56,11 @@ class ImageCheck:
         lowest_random (float or None): The lowest of the probabilities without regions at random; None in results of
             earlier versions.
         without_all_leading (float or None): Without all leading regions, if more than half lead; else None.
-        without_first (tuple of float): Without the first k leading regions, for k from 1 to 16; empty in results of
-            earlier versions.
-        n_leading (int): Number of leading regions; 0 in results of earlier versions.
+        leading (tuple of int): Numbers of the leading regions (:func:`captum_iba.vision.leading_by_removal`); empty in
+            results of earlier versions.
+        without_first (tuple of float): Without the first k leading regions, for k from 1 to 16.
+        without_others (tuple of float): Of each leading region, without all others of them; empty of a single one.
+        changes_pixels (bool): Whether the removal of the leading regions changes the image.
     """
 
     n_regions: int
@@ -70,8 +72,10 @@ class ImageCheck:
     without_each: tuple[float, ...] = ()
     lowest_random: float | None = None
     without_all_leading: float | None = None
+    leading: tuple[int, ...] = ()
     without_first: tuple[float, ...] = ()
-    n_leading: int = 0
+    without_others: tuple[float, ...] = ()
+    changes_pixels: bool = True
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,11 +210,11 @@ class ImageAttribution(JsonResult):
     def leading(self) -> list[int]:
         """The most important regions, by number, until they hold 80% of the sum of :attr:`importance`.
 
-        Where the removal of some lowers the probability, only these lead. With a check it is the shortest beginning of
-        these whose removal lowers the probability by at least 90% of the largest decrease of any beginning.
+        Where the removal of some lowers the probability, only these lead. With a check they are as few of these as are
+        enough, in the order of their removal (:func:`captum_iba.vision.leading_by_removal`).
         """
-        if self.check is not None and self.check.n_leading:
-            return [int(region) for region in self._order[: self.check.n_leading]]
+        if self.check is not None and self.check.leading:
+            return list(self.check.leading)
         leading, levels = leading_of(self._order, self.importance, COVERED), self._levels
         helps = [region for region in leading if (levels[region] or 0.0) > 0]
         return helps or leading
@@ -220,7 +224,7 @@ class ImageAttribution(JsonResult):
         """The leading regions, as terminals and pages list them."""
         shares, bits = self.region_shares, sum_per_region(self.bits, self.regions)
         so_far = dict(zip(self.leading, () if self.check is None else self.check.without_first, strict=False))
-        rows = []
+        bars, rows = self._bars(), []
         for number in self.leading:
             without, decrease = self.probability_without(number), self.decrease_of(number)
             rows.append(
@@ -229,7 +233,7 @@ class ImageAttribution(JsonResult):
                     "",
                     float(bits[number]),
                     float(shares[number]),
-                    float(self.importance[number]) if decrease is None else max(0.0, decrease) / max(self.effects),
+                    bars[number],
                     math.nan if without is None else without,
                     math.nan if decrease is None else decrease,
                     number=number,
@@ -237,6 +241,19 @@ class ImageAttribution(JsonResult):
                 )
             )
         return rows
+
+    def _bars(self) -> dict[int, float]:
+        """Bars of the leading regions, relative to the longest one.
+
+        With a check it is the increase in the probability where the region is kept, and the other leading ones are
+        removed; else the importance.
+        """
+        leading, check = self.leading, self.check
+        lengths = self.importance[leading]
+        if check is not None and check.without_others:
+            lengths = np.maximum(0.0, np.array(check.without_others) - check.without_first[-1])
+        longest = lengths.max(initial=0.0)
+        return dict(zip(leading, (lengths / longest if longest > 0 else lengths).tolist(), strict=True))
 
     @property
     def total_bits(self) -> float:
@@ -304,7 +321,7 @@ class ImageAttribution(JsonResult):
         lines = [self.headline(), *filter(None, [self.answer()])]
         if not self.leading:
             lines.append("no region has bits above the floor")
-        lines += row_lines(self.rows, pale=self.verdict == NOT_CONFIRMED)
+        lines += row_lines(self.rows, pale=self.verdict == NOT_CONFIRMED or self.is_improbable)
         lines += [*filter(None, [self.remark(), self.check_sentence()]), self.setting()]
         return "\n".join([*lines, *legend_lines([self.legend] if legend else [])])
 
@@ -408,6 +425,7 @@ class ImageAttribution(JsonResult):
             for name in ("measured", "effects", "effects_alone"):
                 values[name] = tuple(values[name])
             if (check := values["check"]) is not None:
+                check = {item.name: check[item.name] for item in dataclasses.fields(ImageCheck) if item.name in check}
                 values["check"] = ImageCheck(**{**check, **{name: tuple(check.get(name, ())) for name in _SEVERAL}})
             return cls(**values)
         except (KeyError, TypeError, OSError) as error:

@@ -41,6 +41,7 @@ class CheckSentences:
         then (str): What the model does without the leading words, "still predicts positive"; empty where that is not
             known. Default: "".
         n_marks (int): How many of the words that are deleted for comparison are punctuation marks. Default: 0.
+        excuse (str): Why the deletion of the leading words can say nothing; empty where it can. Default: "".
 
     Examples::
 
@@ -65,6 +66,7 @@ class CheckSentences:
     is_opposed: bool = False
     then: str = ""
     n_marks: int = 0
+    excuse: str = ""
 
     @property
     def answer(self) -> str:
@@ -83,6 +85,8 @@ class CheckSentences:
         sentence = f"Without {self._deleted} {self.measured} {changes}"
         if self.verdict == NOT_CONFIRMED:
             sentence = f"Not confirmed: w{sentence[1:]}"
+            if left <= MOST and not self._is_least:
+                sentence += f", and no less without other {self.noun}s"
         if self.then:
             sentence += f", and the model {self.then}"
         if self.is_improbable:
@@ -96,8 +100,11 @@ class CheckSentences:
             return ""
         why = f", because {self._why}" if self._why else ""
         half = f" (at most half of all {self._every} are deleted)" if self.n_deleted < self.n_leading else ""
-        verdict = f"{self.verdict or 'neither confirmed nor refuted'}{half}"
-        said = f"{self._which} {verdict}{why}" if self.verdict or why else ""
+        said = f"{self._which} {self.verdict}{half}{why}" if self.verdict else ""
+        if self._is_undecided:
+            first = f"the first {f'{self.n_deleted} ' if self.n_deleted > 1 else ''}of them"
+            said = f"neither confirmed nor refuted, because more than half of all {self._every} lead. Without {first} "
+            said += f"{self.measured} is {format_probability(self.check.without_leading)}"
         random, least = map(format_probability, (self.check.without_random, self.check.without_least))
         others = f"without {self._at_random}{self._among} {self.measured} is {random}"
         if self.check.n_random > 1:
@@ -141,12 +148,19 @@ class CheckSentences:
 
     @property
     def _is_undecided(self) -> bool:
-        """Whether the probability falls, and no less without others, because some of these lead, too."""
-        if self.is_improbable or self.n_deleted >= self.n_leading or fraction_left(self.check) > SAME:
+        """Whether the comparison says nothing, for more than half of all words lead.
+
+        That is where the probability falls without the first of them, and no less without others, because some of these
+        lead, too; or where it falls by more than 15% without all leading words, and not without the first half.
+        """
+        if self.is_improbable or self.n_deleted >= self.n_leading:
             return False
-        n_not_leading = self.n_words - self.n_leading
-        of_others = self.check.without_least if n_not_leading >= self.n_deleted else math.inf
-        return not self._is_least and self.check.without_leading < of_others
+        check, left = self.check, fraction_left(self.check)
+        if left > MOST:
+            every = check.without_all_leading
+            return every is not None and _fraction(check.probability, every) <= MOST
+        of_others = check.without_least if self.n_words - self.n_leading >= self.n_deleted else math.inf
+        return not self._is_least and check.without_leading < of_others
 
     @property
     def _which(self) -> str:
@@ -164,8 +178,8 @@ class CheckSentences:
     def _why(self) -> str:
         """Why the leading words are not, or weakly, confirmed; empty where they are confirmed, or none leads."""
         them, left = "it" if self.n_deleted == 1 else "them", fraction_left(self.check)
-        if self._is_undecided:
-            return f"the {self.noun}s that are deleted for comparison lead, too"
+        if self.excuse:
+            return self.excuse
         if self.verdict in ("", VERDICTS[0]):
             return ""
         if self.verdict == VERDICTS[1]:
@@ -180,9 +194,7 @@ class CheckSentences:
                 further = f"lowers {quantity(self.measured)} further"
                 return f"deleting one of {self.check.n_random} sets of {self._at_random} {further}"
             return f"deleting {them} lowers {quantity(self.measured)} no more than deleting {others}"
-        if self.n_deleted < self.n_leading:
-            return f"at most half of all {self._every} are deleted, and the model does not need these"
-        return f"the model does not depend on {them} alone"
+        return f"{quantity(self.measured)} hardly changes without {them}"
 
     @property
     def _deleted(self) -> str:
@@ -216,8 +228,8 @@ class CheckSentences:
         if self.n_deleted >= self.n_leading:
             return ""
         if self.n_deleted == self.check.n_random == 1:
-            return ", which leads, too,"
-        return ", some of which lead,"
+            return " (it leads, too)"
+        return " (some of them lead, too)"
 
     @property
     def _at_random(self) -> str:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from captum_iba.visualization.color import LEVELS, palette
 from captum_iba.visualization.figures import axes_on
 from captum_iba.visualization.image_sentences import ExplainedImage
+from captum_iba.visualization.pieces import format_probability
 from captum_iba.visualization.rows import ListedPart
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def plot_image(
 
         >>> fig, ax = plot_image(explained)
         >>> ax.get_title()
-        'dog 0.9'
+        'dog 90.0%'
     """
     height, width = attribution.regions.shape
     fig, ax = axes_on(ax, 4.0, 4.0 * height / width + 0.4)
@@ -107,7 +108,8 @@ def plot_image(
             ax.plot([column + 0.5] * 2, [row - 0.5, row + 0.5], color="white", linewidth=1.2)
         for row, column in np.argwhere(mask[1:] != mask[:-1]):
             ax.plot([column - 0.5, column + 0.5], [row + 0.5] * 2, color="white", linewidth=1.2)
-    ax.set_title(f"{attribution.target_label} {attribution.target_probability:.3g}", fontsize=10, parse_math=False)
+    chance = format_probability(attribution.target_probability)
+    ax.set_title(f"{attribution.target_label} {chance}", fontsize=10, parse_math=False)
     ax.set_xticks([])
     ax.set_yticks([])
     return fig, ax

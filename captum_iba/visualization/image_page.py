@@ -74,7 +74,7 @@ def _drawn(attribution: DrawableImage) -> dict[str, Any]:
         "heat": _data(heat_over_image(attribution)),
         "top": _data(leading_regions(attribution)),
         "in_turn": is_in_turn(attribution.rows),
-        "pale": attribution.verdict == NOT_CONFIRMED,
+        "pale": attribution.verdict == NOT_CONFIRMED or attribution.is_improbable,
         "rows": [row._replace(name=_place(attribution, row.number)) for row in attribution.rows],
     }
 

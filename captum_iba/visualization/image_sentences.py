@@ -14,7 +14,8 @@ from captum_iba.visualization.terminal import printable
 
 OWN_STATISTICS = "this image only"
 """Statistics of the image itself, where there are no others."""
-_NAMED, _NEARLY = 3, 0.8
+_NAMED = 3
+_NO_CHANGE = "the removal changes no pixel: there the image has its mean color already"
 
 
 class ExplainedImage(Protocol):
@@ -82,6 +83,7 @@ def check_sentences(image: ExplainedImage, check: Any) -> CheckSentences:
         f"the probability of {printable(image.target_label)}",
         "region",
         is_improbable=image.is_improbable,
+        excuse="" if check.changes_pixels else _NO_CHANGE,
     )
 
 
@@ -105,20 +107,14 @@ def _least(check: Any) -> str:
 
 
 def _hidden(image: ExplainedImage, check: Any) -> str:
-    """Regions that do not lead, and whose removal alone lowers the probability by more than 0.1, and at least nearly as
-    much as that of one that leads, and how many others lower it by more than 0.1; empty without the former."""
-    drops = [check.probability - without for without in check.without_each]
-    if not drops:
-        return ""
-    leading = image.leading
-    least = max(LARGE_DROP, _NEARLY * min((drops[i] for i in leading), default=0.0))
-    found = sorted((i for i in range(len(drops)) if i not in leading and drops[i] > least), key=lambda i: -drops[i])
+    """Regions that do not lead, and whose removal alone lowers the probability by more than 0.1; empty without any."""
+    leading, each = image.leading, check.without_each
+    drops = {i: check.probability - without for i, without in enumerate(each) if i not in leading}
+    found = sorted((i for i in drops if drops[i] > LARGE_DROP), key=lambda i: -drops[i])
     if not found:
         return ""
-    named = [f"{image.place_of(i)} (to {format_probability(check.without_each[i])})" for i in found[:_NAMED]]
-    more = f" and {len(found) - len(named)} more" if len(found) > len(named) else ""
-    these, lower = ("These regions do", "lower") if len(found) > 1 else ("This region does", "lowers")
-    others = sum(drop > LARGE_DROP for i, drop in enumerate(drops) if i not in leading and i not in found)
-    further = f" {others} more lower{'s' * (others == 1)} it by more than 10 points." if others else ""
-    lower = f"{lower} the probability nearly as much as a leading region when removed alone"
-    return f"{these} not lead, but {lower}: {'; '.join(named)}{more}.{further}"
+    named = "; ".join(f"{image.place_of(i)} (to {format_probability(each[i])})" for i in found[:_NAMED])
+    more = f"; and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+    several = len(found) > 1
+    which = f"{len(found)} other regions" if several else "Another region"
+    return f"{which} lower{'' if several else 's'} it by more than 10 points when removed alone: {named}{more}."

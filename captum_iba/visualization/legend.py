@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from captum_iba.visualization.check_sentences import NOT_CONFIRMED
 from captum_iba.visualization.drawable import DrawableBits
 from captum_iba.visualization.mask_sentences import has_percentages
 from captum_iba.visualization.pieces import (
@@ -13,8 +14,9 @@ from captum_iba.visualization.pieces import (
     SPEAKS_AGAINST,
     quantity,
 )
-from captum_iba.visualization.prompt_sentences import ExplainedResponse
+from captum_iba.visualization.prompt_sentences import ExplainedResponse, part_verdict
 from captum_iba.visualization.rows import ListedPart, is_in_turn
+from captum_iba.visualization.word_sentences import verdict
 from captum_iba.visualization.words import ranked_words, standing_out
 
 Legend = dict[str, str]
@@ -27,8 +29,8 @@ PART_LABELS: Legend = {
     "more probable",
     NEEDED_WITHOUT_OTHERS: "its deletion alone changes next to nothing; after the other parts it makes the response "
     "less probable",
-    DEPENDS_ON_OTHERS: "of its deletions, alone and after the other parts, one makes the response more probable, and "
-    "the other less",
+    DEPENDS_ON_OTHERS: "deleted alone, and deleted after the other parts, it changes the probability in opposite "
+    "directions",
 }
 """What the two removals of a part of a prompt say of it."""
 
@@ -51,8 +53,8 @@ def word_legend(attribution: DrawableBits) -> Legend:
     if any(row.relation for row in shown):
         terms[SPEAKS_AGAINST] = "the probability is much higher without this word"
     if any(row not in leading and not row.relation for row in shown):
-        terms["does not lead"] = "measured, but the leading words do nearly as much without it"
-    return terms
+        terms["does not lead"] = "measured; deleting it as well as the leading words adds little"
+    return terms | _pale(verdict(attribution))
 
 
 def part_legend(response: ExplainedResponse) -> Legend:
@@ -70,8 +72,11 @@ def part_legend(response: ExplainedResponse) -> Legend:
     if response.contrast is not None:
         terms["without it"] = "the probability of the choice when this part is deleted"
         terms["choice"] = "p(response) / (p(response) + p(other response)), geometric means per token"
+    if any(part.effect is None and part.effect_alone is not None for part, _ in response.listed):
+        terms["bar"] += " (of a part that was deleted alone only: that decrease)"
     relations = {row.relation for row in response.rows}
-    return terms | {label: meaning for label, meaning in PART_LABELS.items() if label in relations}
+    labels = {label: meaning for label, meaning in PART_LABELS.items() if label in relations}
+    return terms | labels | _pale(part_verdict(response))
 
 
 def region_legend(rows: Sequence[ListedPart]) -> Legend:
@@ -84,17 +89,21 @@ def region_legend(rows: Sequence[ListedPart]) -> Legend:
         **_above(rows, "the probability when the regions above it are removed, too"),
         **of_bits,
     }
-    if len(rows) > 1:
-        of_others = ", of the others the mean of three removals" if len(rows) > 2 else ""
-        of_two = "of the first without it alone, of the second after the first"
-        terms["bar"] = f"decrease in the probability: {of_two}{of_others}"
+    if is_in_turn(rows):
+        terms["bar"] = "increase in the probability when this region is kept and the other leading ones are removed"
+    elif len(rows) > 1:
+        terms["bar"] = "decrease in the probability by removal, as in the heat map"
     return terms
 
 
 def _of_bits(rows: Sequence[ListedPart], unit: str) -> Legend:
     if not any(row.in_percent for row in rows):
         return {}
-    return {"of the bits": f"its share of the bits above the floor, about what a {unit} keeps that is not needed"}
+    return {"of the bits": f"its share of the bits above the floor; the floor is about what an unneeded {unit} keeps"}
+
+
+def _pale(said: str) -> Legend:
+    return {"pale bar": "the check does not confirm what leads"} if said == NOT_CONFIRMED else {}
 
 
 def _above(rows: Sequence[ListedPart], meaning: str) -> Legend:

@@ -149,7 +149,7 @@ def of_mask(measured: str, probability: float, masked: float, closed: float, wha
     through += f", and with none of it {format_probability(closed)}"
     if masked > max(probability, closed) + LARGE_DROP:
         whole, parts_of = format_probability(probability), _PARTS_OF[what]
-        return f"{through}. With the whole {what} it is {whole}: the mask hides {parts_of} that lower it"
+        return f"{through}. That is more than with the whole {what} ({whole}): the mask hides {parts_of} that lower it"
     if is_lost(probability, masked, closed) or not keeps_little(probability, masked, closed):
         return through
     kept = "little" if masked > closed + _KEPT else "nothing"

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -19,6 +20,7 @@ from captum_iba.visualization.rows import ListedPart
 from captum_iba.visualization.terminal import printable
 
 _LONGEST_NAME, _NAMED = 60, 3
+_DISAGREE = "Two measures disagree"
 CUT_OFF = "Generation stopped at the largest number of new tokens (max_new_tokens): the response may be incomplete."
 LEAST_PROBABILITY = 1e-3
 """Per token; models give a response in other words, or without the space before it, less."""
@@ -59,6 +61,9 @@ class ExplainedResponse(Protocol):
     def check(self) -> Any: ...
     @property
     def rows(self) -> Sequence[ListedPart]: ...
+    @property
+    def listed(self) -> Sequence[tuple[Any, float]]: ...
+    def place_of(self, part: Any) -> str: ...
 
 
 def answer(response: ExplainedResponse) -> str:
@@ -66,8 +71,8 @@ def answer(response: ExplainedResponse) -> str:
 
     Of a choice between responses of several tokens it has the probabilities of the wholes, too.
     """
-    said = "" if response.check is None else _check_sentences(response).answer
-    return " ".join(filter(None, [said, _of_wholes(response)]))
+    said, wholes = "" if response.check is None else _check_sentences(response).answer, _of_wholes(response)
+    return " ".join(filter(None, [wholes, said] if wholes.startswith(_DISAGREE) else [said, wholes]))
 
 
 def part_verdict(response: ExplainedResponse) -> str:
@@ -92,6 +97,7 @@ def _check_sentences(response: ExplainedResponse) -> CheckSentences:
         response.measured,
         "part",
         [_name(response.parts[i]) for i in (-response.scores).argsort()[:n_named]],
+        Counter(map(_name, response.parts)),
         is_improbable=response.contrast is None and response.probability < LEAST_PROBABILITY,
     )
 
@@ -106,12 +112,15 @@ def _of_wholes(response: ExplainedResponse) -> str:
     whole = _logistic(math.fsum(math.log(max(chance, 1e-300)) for chance in chances) - of_contrast)
     counts = f"{n_other}" if len(chances) == n_other else f"{len(chances)} and {n_other}"
     wholes = f"the explained response has {format_probability(whole)} of the probability of both"
+    begins = "These percentages compare mean log-probabilities per token. By"
     if (whole < 0.5) != (response.probability < 0.5):
-        wholes = f"the model prefers the {'other' if whole < 0.5 else 'explained'} one: {wholes}"
+        one, other = ("explained", "other") if whole < 0.5 else ("other", "explained")
+        begins = f"{_DISAGREE}: per token the model prefers the {one} response, and as a whole the {other} one. The "
+        begins += "percentages and the list are per token; responses of the same number of tokens have one measure. By"
     if check is not None and check.whole_without_leading is not None:
         one = max(check.n_parts, len(response.leading)) == 1
         wholes += f", and {format_probability(check.whole_without_leading)} without the leading part{'s' * (not one)}"
-    return f"These percentages compare mean log-probabilities per token. By their sums, over {counts} tokens, {wholes}."
+    return f"{begins} the sums of log-probabilities, over {counts} tokens, {wholes}."
 
 
 def _logistic(log_odds: float) -> float:
@@ -135,7 +144,7 @@ def _raising(response: ExplainedResponse) -> str:
     if part is None or not without >= response.probability + LARGE_DROP:
         return ""
     rises = f"from {format_probability(response.probability)} to {format_probability(without)}"
-    return f'Without "{_name(part)}" alone {response.measured} rises {rises}.'
+    return f"Without {_quoted(response, part)} alone {response.measured} rises {rises}."
 
 
 def _least(response: ExplainedResponse) -> str:
@@ -149,7 +158,7 @@ def _least(response: ExplainedResponse) -> str:
     by_bits = [i for i in np.lexsort((-response.bits, -response.shares)).tolist() if i not in deleted]
     least = [response.parts[i] for i in by_bits[-check.n_parts :]][::-1]
     # The list says it of parts that were removed.
-    against = [f'"{_name(part)}"' for part in least if part.known_effect is None]
+    against = [_quoted(response, part) for part in least if part.known_effect is None]
     if check.without_least < max(check.probability, check.without_random) + LARGE_DROP or not against:
         return ""
     named = f"{', '.join(against[:_NAMED])}{', …' if len(against) > _NAMED else ''}"
@@ -172,6 +181,12 @@ def _of_mask(response: ExplainedResponse) -> str:
     if check is not None and check.without_leading < MOST * min(probability, closed):
         follows = "The parts for and against the response cancel out"
     return unexplained(response.measured, "this prompt", probability, closed, follows, "Without any bits of the parts")
+
+
+def _quoted(response: ExplainedResponse, part: Any) -> str:
+    """A part in quotes, with its place where others have its name."""
+    place = response.place_of(part)
+    return f'"{_name(part)}"{f" ({place})" if place else ""}'
 
 
 def _name(part: Any) -> str:

@@ -111,18 +111,19 @@ def row_lines(rows: Sequence[ListedPart], others: Sequence[tuple[float, str]] = 
     in_turn = is_in_turn(rows)
     in_percent = any(row.in_percent for row in rows)
     wide = 11
+    alone = [format_probability(row.without) if row.is_deleted else "" for row in rows]
+    first = max(10, *map(len, alone), 0)
     if in_percent and not all(math.isnan(row.spread) for row in rows):
         wide = 15
 
     def columns(without: str, so_far: str, share: str, bits: str) -> str:
-        cells = (f"{without:>10}",) * deleted + (f"{so_far:>15}",) * in_turn + (f"{share:>{wide}}",) * in_percent
+        cells = (f"{without:>{first}}",) * deleted + (f"{so_far:>15}",) * in_turn + (f"{share:>{wide}}",) * in_percent
         return "  ".join((*cells, *(f"{bits:>15}",) * (not measured)))
 
     head = columns("without it", "and those above", "of the bits", "").rstrip()
     lines = [head] if rows and (deleted or in_percent) else []
     longest = max((row.importance for row in rows), default=0.0)
-    for row in rows:
-        without = format_probability(row.without) if row.is_deleted else ""
+    for row, without in zip(rows, alone, strict=True):
         so_far = "" if math.isnan(row.without_so_far) else format_probability(row.without_so_far)
         share = f"{row.share:.1%}{'' if math.isnan(row.spread) else f' ± {row.spread:5.1%}'}"
         bar = ("░" if pale else "█") * round(_BAR_WIDTH * row.importance / longest) if longest else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 
@@ -34,10 +35,11 @@ _MOST_OPPOSING, _NAMED = 3, 5
 
 
 def answer(attribution: DrawableBits) -> str:
-    """The answer that a check gives: what the model predicts without the leading words.
+    """The probability without the leading words, and with a check what the model predicts then.
 
     Words that do not lead follow where much more is lost without one of them alone, and for a class that is not
-    predicted those which speak against it. Empty without a check, and where there is none of these and no word leads.
+    predicted those which speak against it. Empty where there is none of these and no word leads, and where neither a
+    check nor the order by removal has deleted any.
     """
     return " ".join(_answer(attribution))
 
@@ -45,7 +47,7 @@ def answer(attribution: DrawableBits) -> str:
 def _answer(attribution: DrawableBits) -> list[str]:
     check = attribution.check
     if check is None:
-        return []
+        return _without_check(attribution)
     said = _check_sentences(attribution)
     sentences = [] if said.none_leads else [said.answer]
     if any(row.without <= MUCH * check.without_leading for row in _hidden(attribution)):
@@ -55,6 +57,19 @@ def _answer(attribution: DrawableBits) -> list[str]:
     if attribution.target_label != attribution.predicted_label:
         sentences.append(_against(attribution))
     return list(filter(None, sentences))
+
+
+def _without_check(attribution: DrawableBits) -> list[str]:
+    """The probability without the leading words by their removal; empty where none was removed."""
+    leading, _ = ranked_words(attribution)
+    if not leading or math.isnan(leading[-1].without_so_far) or is_improbable(attribution):
+        return []
+    before = format_probability(attribution.target_probability)
+    after = format_probability(leading[-1].without_so_far)
+    quoted = [f'"{row.name}"' for row in leading]
+    named = enumerated(quoted[:_NAMED], max(len(quoted) - _NAMED, 0))
+    changes = f"stays at {after}" if before == after else f"falls from {before} to {after}"
+    return [f"Without {named} {attribution.measured} {changes} (not checked against other words)."]
 
 
 def check_notes(attribution: DrawableBits) -> list[str]:
@@ -108,6 +123,7 @@ def _alone(attribution: DrawableBits) -> str:
     leading = [row for row in every if row.is_deleted]
     if len(leading) < 2:  # of one the check has said it
         return ""
+    every_lower = check.without_all_leading is not None and check.without_all_leading < SAME * check.probability
     falls = _falls(attribution)
     raising, idle = _without_effect_alone(attribution)
     if len(raising) + len(idle) == len(leading):
@@ -116,7 +132,8 @@ def _alone(attribution: DrawableBits) -> str:
         number = f"{'first ' * (len(leading) < len(every))}{len(leading)} leading words"
         # More may lead than the check deletes, and more may be deleted than were tried alone.
         several = f"{'All' if check.n_words > len(leading) else 'The first'} {check.n_words} together"
-        together = f" {'Together they' if len(leading) == check.n_words else several} lower it." if falls else ""
+        of_all = len(leading) == check.n_words or (every_lower and len(leading) == len(every))
+        together = f" {'Together they' if of_all else several} lower it." if falls or every_lower else ""
         lowers = f"lowers {quantity(attribution.measured)} by more than 1% of its value"
         return f"None of the {number} {lowers} when it is deleted alone.{together}"
     strongest = min(leading, key=lambda row: row.without)

@@ -6,7 +6,12 @@ import pytest
 import torch
 from scipy.stats import spearmanr
 
-from captum_iba.metrics.prompt_removal import linear_datamodeling_score, prompt_degradation, removal_effects
+from captum_iba.metrics.prompt_removal import (
+    linear_datamodeling_score,
+    prompt_degradation,
+    removal_effects,
+    removal_sequence,
+)
 
 EFFECTS = torch.tensor([1.0, 3.0, 0.5, 0.0])
 
@@ -78,3 +83,11 @@ def test_removal_effects_are_the_ends_of_a_shapley_value():
     for parts in ([0, 0], [5]):
         with pytest.raises(ValueError, match="expected different numbers from 0 to 4"):
             removal_effects(of_rows, parts, 5)
+
+
+def test_of_parts_that_lower_the_value_as_much_the_first_one_given_comes_first():
+    effects = torch.tensor([1.0, 1.04, 0.5, 0.01])
+    found = removal_sequence(lambda kept: kept.float() @ effects, [0, 1, 2, 3], n_parts=4)
+    assert found.parts == (0, 1, 2)  # the last one adds nothing
+    assert removal_sequence(lambda kept: kept.float() @ effects, [0, 1, 2], 4, tolerance=0.0).parts == (1, 0, 2)
+    assert found.without.tolist() == pytest.approx([1.55, 0.51, 0.01], abs=1e-6)

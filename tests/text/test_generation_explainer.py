@@ -480,6 +480,7 @@ def test_a_response_that_reached_its_largest_length_is_told(explainer):
     assert explainer.explain(PROMPT, gen_args={"max_length": total, "do_sample": False}, **QUICK).cut_off
     given = explainer.explain(PROMPT, cut.response, **QUICK)
     assert not given.cut_off and CUT_OFF not in str(given) + generation_page(given)
+    assert cut.settings["generated_with"]["max_new_tokens"] == 2 and given.settings["generated_with"] is None
     ids = explainer.attribution.response_ids(explainer.read(PROMPT), None, {"max_new_tokens": 2, "do_sample": False})
     explainer.model.generation_config.eos_token_id = ids[1]
     ended = explainer.explain(PROMPT, gen_args={"max_new_tokens": 2, "do_sample": False}, **QUICK)

@@ -299,7 +299,10 @@ def test_a_choice_between_responses_of_different_lengths_is_told_as_wholes(expla
     assert (len(result.tokens), result.contrast_tokens) == n_tokens and n_tokens[0] > n_tokens[1]
     totals = [float(removal(whole)) * n for removal, n in zip(removals, n_tokens, strict=True)]
     choice = 1 / (1 + math.exp(totals[1] - totals[0]))
-    said = f"the model prefers the other one: the explained response has {format_probability(choice)} of the"
+    said = f"the explained response has {format_probability(choice)} of the"
+    assert result.sentences[0].startswith(
+        "Two measures disagree: per token the model prefers the explained response, and"
+    )
     assert choice < 0.5 < result.probability
     assert said in result.sentences[0] and f"over {n_tokens[0]} and {n_tokens[1]} tokens," in result.sentences[0]
     checked = explainer.explain(PROMPT, "a bad film", contrast="good", check=True, **QUICK)
@@ -312,13 +315,14 @@ def test_a_choice_between_responses_of_different_lengths_is_told_as_wholes(expla
     # Directly below the probability, and on the page.
     assert str(result).splitlines()[3] == result.sentences[0] and said in generation_page(result)
     same = explainer.explain(PROMPT, "bad", contrast="good", **QUICK)
-    assert "By their sums" not in str(same)
+    assert "By the sums" not in str(same)
     # Of responses of as many tokens the wholes stand beside the numbers per token.
     alike = explainer.explain(PROMPT, "a bad film", contrast="a good film", check=True, **QUICK)
     per_token, n = alike.check.probability, alike.contrast_tokens
     odds = (per_token / (1 - per_token)) ** n
     assert n > 1 and "of the choice per token" in str(alike)
-    assert f"By their sums, over {n} tokens, " in alike.answer and f"has {odds / (1 + odds):.1%} of the" in alike.answer
+    assert f"By the sums of log-probabilities, over {n} tokens, " in alike.answer
+    assert f"has {odds / (1 + odds):.1%} of the" in alike.answer
     assert GenerationAttribution.from_dict(json.loads(result.to_json())) == result
 
 

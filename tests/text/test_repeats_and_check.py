@@ -261,7 +261,7 @@ def test_the_check_begins_with_what_the_leading_words_change(film_explainer):
     assert f"the {n} leading words together are confirmed. Without" in said
     said = checked(result, n, 0.9, 0.895, 0.9, 0.9)
     assert "the probability of negative hardly changes, from 90.0% to 89.5%" in said
-    assert "are not confirmed, because the model does not depend on them alone" in said
+    assert "are not confirmed, because the probability hardly changes without them" in said
     said = checked(result, n, 0.9, 0.95, 0.9, 0.8)
     assert "rises from 90.0% to 95.0%" in said and "speak" not in said
     assert "are not confirmed, because the probability rises without them." in said

@@ -17,6 +17,7 @@ from captum_iba.text import TextAttribution, TextExplainer
 from captum_iba.visualization import terminal_text, token_map, token_page
 from captum_iba.visualization.colored_text import token_parts
 from captum_iba.visualization.mask_sentences import needs_hardly_anything
+from captum_iba.visualization.pieces import format_probability
 from captum_iba.visualization.words import ranked_words
 
 from .conftest import built
@@ -105,9 +106,20 @@ def test_as_few_words_lead_as_hold_the_decrease(film_explainer, text):
         left.remove(least)
     in_turn = []
     while left:
-        in_turn.append(max(left, key=lambda i: decrease([*in_turn, i])))
+        largest = max(decrease([*in_turn, i]) for i in left)
+        in_turn.append(next(i for i in left if decrease([*in_turn, i]) >= largest - 0.1))  # the larger effect of a tie
         left.remove(in_turn[-1])
     assert list(result.removal_order) == first_to_cover(in_turn)
+
+
+def test_no_word_leads_where_all_measured_words_lower_the_class_by_next_to_nothing(film_explainer):
+    result = film_explainer.explain("A wonderful film.", check=True)
+    helpful = [i for i, effect in enumerate(result.effects) if (effect or 0) > 0]
+    every = set(range(len(result.words)))
+    whole = log_odds_of(film_explainer, result, every)
+    lowest = min(log_odds_of(film_explainer, result, every - {i}) for i in helpful)
+    assert 0.03 < whole - lowest < 0.5 and result.removal_order == result.without_first == ()
+    assert ranked_words(result)[0] == [] and result.verdict == ""
 
 
 def test_no_word_leads_where_no_deletion_lowers_the_class(explainer):
@@ -130,7 +142,9 @@ def test_a_word_that_a_synonym_covers_leads(film_explainer):
 
 def test_what_is_shown_of_effects(film_explainer):
     result = film_explainer.explain("Not bad at all.", target="negative")
-    head, row = str(result).splitlines()[2:4]
+    answer, head, row = str(result).splitlines()[2:5]
+    after = format_probability(result.without_first[-1])
+    assert answer.endswith(f"to {after} (not checked against other words).")
     first = result.ranked[0]
     without = f"{result.without[result.words.index(first)]:.1%}"
     assert head.split() in (HEAD, [*HEAD[:2], "and", "those", "above", *HEAD[2:]])
@@ -138,7 +152,7 @@ def test_what_is_shown_of_effects(film_explainer):
     said = "mean of two decreases in the log-odds: without this word alone, and after the other measured words"
     (legend,) = [line for line in str(result).splitlines() if line.startswith("bar ")]
     assert legend.split(maxsplit=1) == ["bar", said] and legend.index(said) == len(max(result.legend, key=len)) + 2
-    assert result.legend["does not lead"] == "measured, but the leading words do nearly as much without it"
+    assert result.legend["does not lead"] == "measured; deleting it as well as the leading words adds little"
     for page in (token_map(result), token_page([result])):
         assert f"<b>{without}</b>" in page and 'style="width:100.0%"' in page
     assert said in token_map(result) and "<dt>bars, color</dt>" in token_page([result])

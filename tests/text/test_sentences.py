@@ -9,6 +9,7 @@ from captum_iba.demo import embedded_model_path, embedded_statistics
 from captum_iba.text import TextAttribution, TextExplainer
 from captum_iba.text.result import DeletionCheck
 from captum_iba.visualization import token_page
+from captum_iba.visualization.check_sentences import CheckSentences
 from captum_iba.visualization.mask_sentences import needs_hardly_anything, remark
 from captum_iba.visualization.sentences import findings
 from captum_iba.visualization.words import ranked_words
@@ -53,7 +54,7 @@ FEW = {"unneeded_bits": 1.0, "open_bits": 200.0, "layer_index": None}
         ),
         (
             {"target_probability": 0.3, "masked_probability": 0.77, "closed_probability": 0.31},
-            "and with none of it 31.0%. With the whole text it is 30.0%: the mask hides words that lower it.",
+            "with none of it 31.0%. That is more than with the whole text (30.0%): the mask hides words that lower it.",
             True,
         ),
     ],
@@ -263,6 +264,21 @@ def test_deleting_words_is_not_said_to_lower_what_it_raises():
     )
 
 
+def test_a_check_of_half_of_the_leading_words_does_not_refute_all_of_them():
+    """ "Not confirmed" stood before a probability that fell from 96.2% to 10.2% without the six leading words."""
+    check = DeletionCheck(2, 0.96, 0.955, 0.96, 0.96, 10, without_all_leading=0.1)
+    said = CheckSentences(check, 2, 3, 4, "the probability of Sports", names=("cup", "won", "team"))
+    assert said.verdict == "" and said.answer.startswith(
+        'Without "cup", "won" and "team" the probability of Sports falls'
+    )
+    assert said.comparison.startswith(
+        "Check: neither confirmed nor refuted, because more than half of all words and punctuation marks lead. Without "
+        "the first 2 of them the probability of Sports is 95.5%. Without 2 other words at random (some of them lead"
+    )
+    idle = replace(check, without_all_leading=0.95)
+    assert CheckSentences(idle, 2, 3, 4, "the probability").verdict == "not confirmed"
+
+
 def test_one_meaning_of_leading_beside_a_check(film_explainer):
     """A check deleted one of 9 words, where hardly any bits led nothing, and then two words were said to lead."""
     result = attribution("a b c d e f", bits=[4.0, 3.0, 3.0, 2.0, 2.0, 2.0], **FEW, target_probability=0.9)
@@ -275,7 +291,7 @@ def test_one_meaning_of_leading_beside_a_check(film_explainer):
     assert "fewest bits (" not in str(one) and said in str(one)
     # Where there is one other set, it is named once.
     two = replace(every, check=DeletionCheck(1, 0.9, 0.2, 0.9, 0.9, 1))
-    assert "Without the other word, which leads, too, the probability of positive is 90.0%." in str(two)
+    assert "Without the other word (it leads, too) the probability of positive is 90.0%." in str(two)
     long = film_explainer.explain("A dull film about a man and a plot. " * 8, check=True)
     said = str(long)
     n_others = sum(not row.is_punctuation for of in ranked_words(long) for row in of if not row.is_deleted)
@@ -294,17 +310,20 @@ def test_a_table_shows_the_first_words_and_folds_long_texts(film_explainer):
     first, second = page.split('<p class="answer" dir="auto">')[1:]
     assert first.startswith("Without &#34;dull&#34; ") and second.startswith("Without &#34;dull&#34; ")
     unchecked = token_page([replace(one, check=None) for one in results])
-    assert unchecked.count('<p class="first"><bdi>dull</bdi>') == 2
+    assert unchecked.count("(not checked against other words).") == 2
+    by_bits = token_page([replace(one, check=None, effects=(), removal_order=(), without_first=()) for one in results])
+    assert by_bits.count('<p class="first"><bdi>dull</bdi>') == 2
     assert first.index('class="map"') < first.index("<details>") < first.index("the words and their numbers")
     assert "<summary><bdi>A dull film about a man. A dull" in second
     assert "…</bdi> (175 words and marks, and their numbers)" in second
     assert second.index("<details>") < second.index('class="map"')
     hidden = replace(results[0], check=DeletionCheck(1, 0.9, 0.2, 0.9, 0.9, 10, (0.2, 0.1, 0.9, 0.9)))
     assert ">another word matters</mark>" in token_page([hidden, results[1]])
-    # Alone on a page, the answer of the check stands there, and without a check the first words.
-    for one, said in ((results[1], False), (replace(results[1], check=None), True), (results[0], False)):
+    # Alone on a page, the answer stands there, and without any deletion the first words.
+    by_bits = replace(results[1], check=None, effects=(), removal_order=(), without_first=())
+    for one, said in ((results[1], False), (replace(results[1], check=None), False), (by_bits, True)):
         assert ('<p class="first">' in token_page([one])) is said
-        assert ('<p class="answer" dir="auto">Without ' in token_page([one])) is (one.check is not None)
+        assert ('<p class="answer" dir="auto">Without ' in token_page([one])) is not said
 
 
 def test_a_mask_that_keeps_little_does_not_explain_the_probability():

@@ -5,6 +5,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, LlamaTokenizer
 
 from captum_iba.text import GenerationExplainer, LLMInformationBottleneckAttribution
+from captum_iba.text.model_properties import rows_in_memory
 from captum_iba.text.prompt import encode_response, read_prompt
 
 MESSAGES = [{"role": "user", "content": "Where is Anna?"}]
@@ -88,3 +89,14 @@ def test_a_contrast_without_the_space_of_the_response_is_warned_of(llama, llama_
     explainer = GenerationExplainer(llama, llama_tokenizer)
     with pytest.warns(UserWarning, match="one of ' Rome' and 'Paris' begins with white space"):
         explainer.explain("Anna is", " Rome", contrast="Paris", rerank=0, n_steps=1)
+
+
+def test_a_prompt_that_the_memory_is_too_small_for_is_refused(llama, llama_tokenizer, monkeypatch):
+    """A prompt of 7,500 tokens ended the process without a message."""
+    explainer = explainer_of(llama, llama_tokenizer, SPACE)
+    monkeypatch.setattr("os.sysconf", lambda name: 50)  # 50 pages of 50 bytes
+    with pytest.raises(ValueError, match="tokens, whose attention weights need at least .* GB for the backward pass"):
+        explainer.explain(MESSAGES, response="Rome")
+    assert rows_in_memory(llama, 10, 8) == 1  # 2,400 bytes per row
+    monkeypatch.setattr("os.sysconf", lambda name: 150)
+    assert [rows_in_memory(llama, length, 8) for length in (5, 10, 20)] == [8, 4, 1]

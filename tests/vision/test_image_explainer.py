@@ -128,7 +128,7 @@ def test_the_result_does_not_depend_on_the_batch_size(explainer, images):
 def test_the_check_is_that_of_images_without_regions(explainer, cnn, images):
     result = explainer.explain(images[0], check=True)
     n_removed = result.check.n_regions
-    removed = (-result.scores).argsort()[:n_removed]
+    removed = result.leading[:n_removed]
     mask = torch.from_numpy(np.isin(result.regions, removed))
     image = torch.where(mask, images[0].mean((1, 2), keepdim=True), images[0])
     with torch.no_grad():

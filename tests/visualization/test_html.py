@@ -163,7 +163,7 @@ def test_words_without_a_number_or_with_a_spread_are_no_zeros():
 def test_percentages_are_explained():
     one = attribution("floor some most", bits=[2.0, 27.0, 52.0], unneeded_bits=2.0)
     assert " 66.7%        52.0 bits" in str(one)
-    assert "of the bits  its share of the bits above the floor, about what a token keeps that is" in str(one)
+    assert "of the bits  its share of the bits above the floor; the floor is about what an unneeded" in str(one)
     assert "floor 2.00 per token" in str(one)
     assert "above the floor" not in str(attribution("a film"))  # of the total
     released = attribution("a film")
