@@ -20,7 +20,7 @@ from captum_iba.visualization.figures import new_figure
 
 METHODS = {"Grad-CAM": "grad_cam", "Occlusion": "occlusion", "Integrated\nGradients": "ig", "LIME": "lime"}
 N_IMAGES = 12
-LABELS = "airplane automobile bird cat deer dog frog horse ship truck".split()
+LABELS = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 
 if __name__ == "__main__":
     weights, test, train = map(Path, sys.argv[1:])

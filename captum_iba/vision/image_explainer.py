@@ -19,7 +19,6 @@ from captum_iba._warnings import warn_user
 from captum_iba.attr.feature_statistics import FeatureStatistics
 from captum_iba.attr.settings import BottleneckSettings, SettingsOverrides, with_smaller_betas
 from captum_iba.text import statistics as layer_statistics
-from captum_iba.text.json_result import provenance
 from captum_iba.text.layers import Block
 from captum_iba.vision.grids import ImageLayer, find_image_layers, token_embeddings
 from captum_iba.vision.image_bottleneck import ImageBottleneck
@@ -255,7 +254,7 @@ class ImageExplainer:
         layers = self.find_layers(batch, name)
         statistics = self._known(layers)
         smooth_where_possible = name == "default" and overrides.get("smoothing") is None
-        origin = provenance(self.model) if [*self.model.parameters()] else {}
+        origin = self.classifier.provenance(statistics)
         names = _names_of(images, one, len(batch))
 
         def explained(numbers: Sequence[int], settings: BottleneckSettings, named: str) -> list[ImageAttribution]:

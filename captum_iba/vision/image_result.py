@@ -103,7 +103,7 @@ class ImageAttribution(JsonResult):
         name (str): Name of the image's file, without a path; empty where it is not known.
         model (str): Name of the model, without a path.
         check (ImageCheck or None): With ``check``, the probability without the leading regions.
-        provenance (dict): Versions of the libraries, device and precision.
+        provenance (dict): Versions of the libraries, device and precision, fingerprints of the model and statistics.
 
     Examples::
 

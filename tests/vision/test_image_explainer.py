@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from copy import deepcopy
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import torch
 from torch import nn
 
 from captum_iba import FeatureStatistics, InformationBottleneckAttribution
+from captum_iba.text.statistics import model_fingerprint
 from captum_iba.vision import IMAGE_PRESETS, ImageAttribution, ImageExplainer, superpixels
 from captum_iba.vision.image_settings import NO_STATISTICS
 from tests.vision.architectures import ARCHITECTURES
@@ -72,6 +74,19 @@ def test_class_tokens_are_untouched():
     assert last.masked_probability == pytest.approx(last.target_probability, rel=1e-5)
     before = ImageExplainer(model, layer="vit.layers.2").explain(image, beta=1000.0, rerank=0)
     assert before.masked_probability != pytest.approx(before.target_probability, rel=1e-5)
+
+
+def test_results_name_the_weights_and_the_statistics(cnn, images):
+    copy = deepcopy(cnn)
+    explainer = ImageExplainer(copy)
+    alone = explainer.explain(images[0], **QUICK).provenance
+    explainer.estimate_statistics(images)
+    with_statistics = explainer.explain(images[0], **QUICK).provenance
+    assert "statistics_fingerprint" in with_statistics and "statistics_fingerprint" not in alone
+    assert alone["model_fingerprint"] == with_statistics["model_fingerprint"] == model_fingerprint(cnn)
+    with torch.no_grad():
+        next(copy.parameters()).mul_(1.5)
+    assert explainer.classifier.provenance()["model_fingerprint"] != alone["model_fingerprint"]
 
 
 def test_presets(explainer, cnn, images):
