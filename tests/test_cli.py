@@ -206,6 +206,12 @@ def test_all_layers_can_be_asked_for():
     assert done.exit_code == 0 and done.stdout == default.stdout and "12 layers with one mask" in done.stdout
 
 
+def test_signs_of_other_methods_are_told():
+    said = "above 0 a word speaks for what is explained, below 0 against it."
+    asked = ["explain", "--steps", "2", "--rerank", "0", "--no-check", GOOD, "--methods"]
+    assert said in run(*asked, "ig").stdout and said not in run(*asked, "saliency").stdout
+
+
 def test_another_bottleneck_uses_the_layer_that_is_asked_for():
     done = run("explain", "--steps", "2", "--layer", "1", "--methods", "iba_paper", "--json", "out.json", GOOD)
     assert done.exit_code == 0, done.output

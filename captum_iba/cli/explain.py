@@ -461,6 +461,8 @@ def _deliver(
                 typer.echo(str(item))
         if len(results) > 1 and (lines := legend_lines(result.legend for result in results)):
             typer.echo("\n".join(["", *lines]))
+        if any(item.signed for of_text in scores for item in of_text):
+            typer.echo("Scores of other methods: above 0 a word speaks for what is explained, below 0 against it.")
     for said in filter(None, (verdicts(results), missed_labels(results, names, known))):
         note(said, quiet)
     for path in written:
