@@ -278,10 +278,10 @@ def removal_sequence(
 
     needed = list(parts)
     while len(needed) > 1:
-        lowest, at = without([part for part in needed if part != one] for one in needed).min(0)
-        if float(lowest - without([needed])) > tolerance:
+        values = without([part for part in needed if part != one] for one in needed)
+        if float(values.min() - without([needed])) > tolerance:
             break
-        needed.pop(int(at))
+        needed.pop(int((values == values.min()).nonzero()[-1]))  # of equal ones the last
     order = list[int]()
     while rest := [part for part in needed if part not in order]:
         values = without([*order, part] for part in rest)

@@ -218,7 +218,8 @@ def check_by_deletion(
     marks = np.array([is_punctuation(word.word) for word in attribution.words])[others]
     order = order[~own[order]]
     ordered = np.searchsorted(others, order)
-    compared = kept_in_check(ordered, n_leading, seed, marks=marks)
+    by_bits = np.array([i for i in ranking_by_bits(attribution) if not own[i]])
+    compared = kept_in_check(ordered, n_leading, seed, np.searchsorted(others, by_bits), marks)
     all_leading = kept_without_leading(compared, ordered, n_leading)
     n_compared, n_all = len(compared), len(all_leading)
     kept = np.ones((n_compared + n_all, len(own)), dtype=bool)

@@ -385,9 +385,13 @@ class ImageAttribution(JsonResult):
         return is_little(self.target_probability, self.target == self.predicted)
 
     def place_of(self, region: int) -> str:
-        """Where a region is, in pixels from 0: "rows 8 to 15, columns 0 to 7"."""
-        rows, columns = (np.flatnonzero((self.regions == region).any(axis)) for axis in (1, 0))
-        return f"rows {rows[0]} to {rows[-1]}, columns {columns[0]} to {columns[-1]}"
+        """Where a region is, in pixels from 0: "rows 8 to 15, columns 0 to 7", or "41 pixels within rows ..."."""
+        mask = self.regions == region
+        rows, columns = (np.flatnonzero(mask.any(axis)) for axis in (1, 0))
+        n_pixels = int(mask.sum())
+        is_whole = n_pixels == (rows[-1] - rows[0] + 1) * (columns[-1] - columns[0] + 1)
+        within = "" if is_whole else f"{n_pixels} pixels within "  # of the smallest rectangle around it
+        return f"{within}rows {rows[0]} to {rows[-1]}, columns {columns[0]} to {columns[-1]}"
 
     def to_dict(self) -> dict[str, Any]:
         """The result as plain Python for JSON; the image is a PNG in base 64."""

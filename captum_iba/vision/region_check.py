@@ -109,8 +109,6 @@ def leading_by_removal(
     Examples::
 
         >>> def probability(kept): return 0.1 + 0.9 * (kept[:, 0] | kept[:, 2]).double()
-        >>> leading_by_removal(probability, np.array([0, 1, 2]), 2)[0]
-        [0]
         >>> leading_by_removal(probability, np.array([0, 1, 2, 3]), 3)[0]
         [0, 2]
     """

@@ -186,15 +186,16 @@ class CheckSentences:
             return f"most of {quantity(self.measured)} is left without {them}"
         if left >= 1 / SAME:
             return f"{quantity(self.measured)} rises without {them}"
-        if not self._is_least:
-            others = f"the {self._with_fewest_bits}"
-            if self.check.without_leading >= self.check.without_random:
-                others = self._at_random
-            elif self.check.without_leading < self.check.without_least:
-                further = f"lowers {quantity(self.measured)} further"
-                return f"deleting one of {self.check.n_random} sets of {self._at_random} {further}"
-            return f"deleting {them} lowers {quantity(self.measured)} no more than deleting {others}"
-        return f"{quantity(self.measured)} hardly changes without {them}"
+        if left > SAME:
+            return f"{quantity(self.measured)} hardly changes without {them}"
+        others = f"the {self._with_fewest_bits}"
+        if self.check.without_leading >= self.check.without_random:
+            others = self._at_random
+        elif self.check.without_leading < self.check.without_least:
+            further = f"lowers {quantity(self.measured)} further"
+            several = f"sets of {self._at_random}" if self.n_deleted > 1 else f"other {self.noun}s"
+            return f"deleting one of {self.check.n_random} {several} {further}"
+        return f"deleting {them} lowers {quantity(self.measured)} no more than deleting {others}"
 
     @property
     def _deleted(self) -> str:

@@ -85,7 +85,9 @@ def _place(attribution: DrawableImage, number: int) -> str:
     height, width = attribution.regions.shape
     vertical = ("top", "middle", "bottom")[min(2, int(3 * rows.mean() / height))]
     horizontal = ("left", "center", "right")[min(2, int(3 * columns.mean() / width))]
-    return f"{vertical} {horizontal}, rows {rows.min()}–{rows.max()}, columns {columns.min()}–{columns.max()}"
+    is_whole = len(rows) == (np.ptp(rows) + 1) * (np.ptp(columns) + 1)
+    within = "" if is_whole else f"{len(rows)} pixels within "
+    return f"{vertical} {horizontal}, {within}rows {rows.min()}–{rows.max()}, columns {columns.min()}–{columns.max()}"
 
 
 def _data(pixels: Pixels) -> str:

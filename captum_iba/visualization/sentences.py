@@ -54,7 +54,7 @@ def notes(attribution: DrawableBits) -> list[str]:
     measured = [effect for effect in attribution.effects if effect is not None]
     if measured and not ranked_words(attribution)[0] and not needs_hardly_anything(attribution):
         sentences.append(
-            f"No word leads: no deletion lowers {quantity(attribution.measured)} by more than next to nothing."
+            f"No word leads: no small group of these words lowers {quantity(attribution.measured)} by 1% of its value."
         )
     sentences += check_notes(attribution)
     if len(attribution.repeated_shares) and attribution.words:

@@ -211,8 +211,8 @@ def _without_each(attribution: DrawableBits, order: Sequence[int]) -> dict[int, 
 
 
 def least_words(attribution: DrawableBits, numbers: Sequence[int], count: int) -> list[int]:
-    """The last of some words in order that a check deletes: punctuation alone only where there is too little else."""
-    others = numbers[count:]
+    """Of some words without the first ones, those with the fewest bits; punctuation only where too few are left."""
+    others = [i for i in ranking_by_bits(attribution) if i in numbers[count:]]
     return sorted(others, key=lambda i: not is_punctuation(attribution.words[i].word))[-count:]
 
 

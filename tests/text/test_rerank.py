@@ -14,6 +14,7 @@ from rich.console import Console
 from captum_iba.demo import embedded_model_path, embedded_statistics
 from captum_iba.methods import attribute
 from captum_iba.text import TextAttribution, TextExplainer
+from captum_iba.text.deletion import check_by_deletion
 from captum_iba.visualization import terminal_text, token_map, token_page
 from captum_iba.visualization.colored_text import token_parts
 from captum_iba.visualization.mask_sentences import needs_hardly_anything
@@ -122,6 +123,22 @@ def test_no_word_leads_where_all_measured_words_lower_the_class_by_next_to_nothi
     assert ranked_words(result)[0] == [] and result.verdict == ""
 
 
+def test_the_least_words_of_a_check_are_those_with_the_fewest_bits(film_explainer):
+    """A measured word with a negative effect stood last, and was deleted as the one with the fewest bits."""
+    result = film_explainer.explain("A dull and boring film.")
+    by_bits = film_explainer.explain(result.text, rerank=0).ranked
+    last = result.words.index(by_bits[1])
+    effects = tuple(-1.0 if i == last else effect for i, effect in enumerate(result.effects))
+    harmful = dataclasses.replace(result, effects=effects, removal_order=(), without_first=())
+    (encoded,) = film_explainer.classifier.encode([result.text], [None])
+    check = check_by_deletion(film_explainer.classifier, encoded, harmful, 8)
+    order = [result.words.index(word) for word in by_bits if word.word != "."]
+    leading = [result.words.index(row_word) for row_word in harmful.ranked[: check.n_words]]
+    least = [i for i in order if i not in leading][-check.n_words :]
+    expected = 1 / (1 + np.exp(-log_odds_of(film_explainer, result, set(range(len(result.words))) - set(least))))
+    assert last not in least and check.without_least == pytest.approx(expected, abs=1e-6)
+
+
 def test_no_word_leads_where_no_deletion_lowers_the_class(explainer):
     result = explainer.explain(SHORT, **QUICK)
     none = dataclasses.replace(
@@ -129,7 +146,7 @@ def test_no_word_leads_where_no_deletion_lowers_the_class(explainer):
     )
     assert ranked_words(none)[0] == []
     sure = dataclasses.replace(none, closed_probability=0.0, masked_probability=none.target_probability)
-    assert ("No word leads: no deletion lowers" in str(sure)) is not needs_hardly_anything(sure)
+    assert ("No word leads: no small group of these words lowers" in str(sure)) is not needs_hardly_anything(sure)
 
 
 def test_a_word_that_a_synonym_covers_leads(film_explainer):
