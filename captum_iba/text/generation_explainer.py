@@ -307,6 +307,8 @@ class GenerationExplainer:
                 f"response: the model gives {text[start:end]!r} the probability {per_token_probability:.1e} per token, "
                 "and would hardly say it; many responses begin with a space, which belongs to them"
             )
+        # The granularity of the bottleneck is always "token"; that of the result is its parts'.
+        of_bottleneck = {name: value for name, value in asdict(settings).items() if name != "granularity"}
         return GenerationAttribution(
             prompt=read.text,
             parts=self._parts(read, found.bits[0], settings),
@@ -318,7 +320,7 @@ class GenerationExplainer:
             masked_probability=float(found.masked_probability[0]),
             closed_probability=float(found.closed_probability[0]),
             contrast=asked.contrast,
-            settings={**asdict(settings), "rerank": rerank, "generated_with": _plain(asked.gen_args)},
+            settings={**of_bottleneck, "rerank": rerank, "generated_with": _plain(asked.gen_args)},
             cut_off=asked.cut_off,
             model=model_name(self.model),
             provenance=provenance(self.model),

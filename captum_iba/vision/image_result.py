@@ -24,7 +24,7 @@ from captum_iba.vision.images import Pixels, pixels_of_png, png_bytes
 from captum_iba.vision.layer_map import LayerMap
 from captum_iba.vision.regions import Regions, sum_per_region
 from captum_iba.visualization.check_sentences import NOT_CONFIRMED
-from captum_iba.visualization.image_sentences import check_notes, check_sentences, remark
+from captum_iba.visualization.image_sentences import check_answer, check_notes, check_sentences, remark
 from captum_iba.visualization.legend import Legend, legend_lines, region_legend
 from captum_iba.visualization.mask_sentences import LARGE_DROP, is_little, is_lost
 from captum_iba.visualization.pieces import COVERED, format_number, format_probability
@@ -196,9 +196,9 @@ class ImageAttribution(JsonResult):
 
     def probability_without(self, region: int) -> float | None:
         """Probability of the target without a region, with all others; None where neither this nor a check tried it."""
-        alone = dict(zip(self.measured, self.effects_alone, strict=True)).get(region)
-        if alone is None and self.check is not None and self.check.without_each:
+        if self.check is not None and self.check.without_each:
             return self.check.without_each[region]
+        alone = dict(zip(self.measured, self.effects_alone, strict=True)).get(region)
         return None if alone is None else self.target_probability - alone
 
     def decrease_of(self, region: int) -> float | None:
@@ -372,8 +372,8 @@ class ImageAttribution(JsonResult):
         return remark(self)
 
     def answer(self) -> str:
-        """The probability without the leading regions, in words; empty without a check."""
-        return "" if self.check is None else check_sentences(self, self.check).answer
+        """The probability without the leading regions, and others that lower it, in words; empty without a check."""
+        return "" if self.check is None else check_answer(self, self.check)
 
     def check_sentence(self) -> str:
         """Whether the check by removal confirms the leading regions, in words; empty without one."""
@@ -437,6 +437,8 @@ class ImageAttribution(JsonResult):
 
     def plot(self, ax: Axes | None = None, count: int | None = None) -> tuple[Figure | SubFigure, Axes]:
         """The heat map over the image, with the outline of the most important regions.
+
+        With a check of up to 64 regions the map is what the removal of each region does.
 
         Args:
             ax (matplotlib.axes.Axes, optional): Axes to draw on. Default: those of a new figure.

@@ -89,6 +89,8 @@ class CheckSentences:
                 sentence += f", and no less without other {self.noun}s"
         if self.then:
             sentence += f", and the model {self.then}"
+        if self._is_undecided:
+            sentence += f" (no verdict: more than half of all {self._every} lead)"
         if self.is_improbable:
             sentence += f". {capitalized(quantity(self.measured))} is small with all {self.noun}s{little}"
         return f"{sentence}."
@@ -201,7 +203,8 @@ class CheckSentences:
     def _deleted(self) -> str:
         """The deleted words by name, or by their number."""
         if self.names:
-            counts = list(Counter(self.names).items())[:_NAMED]
+            counts = list(Counter(self.names).items())
+            counts = counts[: len(counts) if len(counts) == _NAMED + 1 else _NAMED]  # "another" hides no single one
             quoted = [f'"{name}"{self._times(name, count)}' for name, count in counts]
             if more := len(self.names) - sum(count for _, count in counts):
                 words = f"{self.noun}{'s' * (more > 1)}"

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from captum_iba.visualization.color import LEVELS, palette
 from captum_iba.visualization.figures import axes_on
 from captum_iba.visualization.image_sentences import ExplainedImage
+from captum_iba.visualization.mask_sentences import LARGE_DROP
 from captum_iba.visualization.pieces import format_probability
 from captum_iba.visualization.rows import ListedPart
 
@@ -34,6 +35,8 @@ class DrawableImage(ExplainedImage, Protocol):
     @property
     def name(self) -> str: ...
     @property
+    def check(self) -> Any: ...
+    @property
     def verdict(self) -> str: ...
     @property
     def provenance(self) -> Any: ...
@@ -51,6 +54,7 @@ Pixels = npt.NDArray[np.uint8]
 _GREY = np.array([0.299, 0.587, 0.114])  # luma, ITU-R BT.601
 _OPACITY = 0.7
 _OUTLIERS = 98.0
+_IMPROBABLE = 0.4  # brightness of a map of bits of a class that the model rules out
 
 
 def heat_positions(heat_map: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -62,13 +66,54 @@ def heat_positions(heat_map: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]
     return positions
 
 
+def removal_map(attribution: DrawableImage) -> npt.NDArray[np.float64] | None:
+    """
+    What the removal of each region does, as a map that is drawn.
+
+    It is the decrease in the probability without the region alone. Of a leading region it is the decrease without it
+    where the other leading ones are removed, too, if that is larger. 1 is the largest decrease, at least 0.1.
+
+    Args:
+        attribution (ImageAttribution): Attribution to draw.
+
+    Returns:
+        array or None: Values from 0 to 1, (H, W). None if no check removed each region alone.
+
+    Examples::
+
+        >>> removal_map(explained) is None
+        True
+    """
+    check = attribution.check
+    if check is None or not check.without_each:
+        return None
+    decreases = check.probability - np.array(check.without_each)
+    if check.without_others:
+        leading = list(check.leading)
+        decreases[leading] = np.maximum(decreases[leading], np.array(check.without_others) - check.without_first[-1])
+    of_region: npt.NDArray[np.float64] = np.clip(decreases / max(decreases.max(), LARGE_DROP), 0.0, 1.0)
+    return of_region[attribution.regions]
+
+
 def heat_over_image(attribution: DrawableImage) -> Pixels:
-    """The heat map over the grey image, (H, W, 3), 8-bit: from dark, not needed, to pale yellow, most needed."""
+    """The map of an attribution over the grey image, (H, W, 3), 8-bit: from dark, not needed, to pale yellow.
+
+    With a check that removed each region alone it is :func:`removal_map`, else the heat map.
+    """
     shades = np.array([[int(color[i : i + 2], 16) for i in (1, 3, 5)] for color, _ in palette("dark")], dtype=float)
-    levels = (LEVELS * heat_positions(attribution.heat_map)).round().astype(int)
+    positions = removal_map(attribution)
+    if positions is None:
+        positions = heat_positions(attribution.heat_map) * (_IMPROBABLE if attribution.is_improbable else 1.0)
+    levels = (LEVELS * positions).round().astype(int)
     grey = (attribution.image @ _GREY)[..., None]
     mixed: Pixels = (_OPACITY * shades[levels] + (1 - _OPACITY) * grey).round().astype(np.uint8)
     return mixed
+
+
+def map_title(attribution: DrawableImage) -> str:
+    """What the colors of :func:`heat_over_image` say."""
+    what = "needed most" if removal_map(attribution) is None else "without it the probability falls most"
+    return f"pale yellow: {what}"
 
 
 def leading_regions(attribution: DrawableImage, count: int | None = None) -> Pixels:
@@ -82,7 +127,7 @@ def leading_regions(attribution: DrawableImage, count: int | None = None) -> Pix
 def plot_image(
     attribution: DrawableImage, ax: Axes | None = None, count: int | None = None
 ) -> tuple[Figure | SubFigure, Axes]:
-    """The heat map over the image, with the outline of the most important regions.
+    """The map over the image, as pages draw it, with the outline of the most important regions.
 
     Args:
         attribution (ImageAttribution): Attribution to draw.
@@ -110,6 +155,8 @@ def plot_image(
             ax.plot([column - 0.5, column + 0.5], [row + 0.5] * 2, color="white", linewidth=1.2)
     chance = format_probability(attribution.target_probability)
     ax.set_title(f"{attribution.target_label} {chance}", fontsize=10, parse_math=False)
+    outlined = "; outlined: leading regions" if count is None and mask.any() and not mask.all() else ""
+    ax.set_xlabel(f"{map_title(attribution)}{outlined}", fontsize=6.5)
     ax.set_xticks([])
     ax.set_yticks([])
     return fig, ax

@@ -12,7 +12,15 @@ import numpy as np
 from captum_iba.visualization.check_sentences import NOT_CONFIRMED
 from captum_iba.visualization.color import Scale
 from captum_iba.visualization.html import Html, render_template
-from captum_iba.visualization.image_figures import DrawableImage, Pixels, heat_over_image, leading_regions
+from captum_iba.visualization.image_figures import (
+    DrawableImage,
+    Pixels,
+    heat_over_image,
+    leading_regions,
+    map_title,
+    removal_map,
+)
+from captum_iba.visualization.pieces import capitalized
 from captum_iba.visualization.rows import is_in_turn
 
 _SMALLEST = 224  # pixels of a side below which a small image is enlarged
@@ -72,6 +80,8 @@ def _drawn(attribution: DrawableImage) -> dict[str, Any]:
         "height": height * scale,
         "image": _data(attribution.image),
         "heat": _data(heat_over_image(attribution)),
+        "by_removal": removal_map(attribution) is not None,
+        "map_title": capitalized(map_title(attribution)),
         "top": _data(leading_regions(attribution)),
         "in_turn": is_in_turn(attribution.rows),
         "pale": attribution.verdict == NOT_CONFIRMED or attribution.is_improbable,

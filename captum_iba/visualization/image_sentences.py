@@ -8,7 +8,14 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from captum_iba.visualization.check_sentences import CheckSentences
-from captum_iba.visualization.mask_sentences import LARGE_DROP, MOST, is_unexplained, lowers_it, unexplained
+from captum_iba.visualization.mask_sentences import (
+    LARGE_DROP,
+    MOST,
+    is_unexplained,
+    lowers_it,
+    rises_much,
+    unexplained,
+)
 from captum_iba.visualization.pieces import format_probability
 from captum_iba.visualization.terminal import printable
 
@@ -87,11 +94,17 @@ def check_sentences(image: ExplainedImage, check: Any) -> CheckSentences:
     )
 
 
+def check_answer(image: ExplainedImage, check: Any) -> str:
+    """The probability without the leading regions, and other regions that lower it when they are removed alone."""
+    others = "" if image.is_improbable else _others(image, check)
+    return " ".join(filter(None, [check_sentences(image, check).answer, others]))
+
+
 def check_notes(image: ExplainedImage, check: Any) -> list[str]:
     """Sentences on the check beside its answer."""
-    said = [check_sentences(image, check).comparison]
+    said = [check_sentences(image, check).comparison, _against(image, check)]
     if not image.is_improbable:
-        said += [_hidden(image, check), _least(check)]
+        said.append(_least(check))
     return list(filter(None, said))
 
 
@@ -106,15 +119,32 @@ def _least(check: Any) -> str:
     )
 
 
-def _hidden(image: ExplainedImage, check: Any) -> str:
+def _against(image: ExplainedImage, check: Any) -> str:
+    """Regions whose removal alone raises the probability by much; empty without any."""
+    each = check.without_each
+    found = sorted((i for i, p in enumerate(each) if rises_much(check.probability, p)), key=lambda i: -each[i])
+    if not found:
+        return ""
+    which = f"{len(found)} regions" if len(found) > 1 else "A region"
+    named = _named(image, found, each)
+    it = "it" if len(found) == 1 else "one of them"
+    measured = f"the probability of {printable(image.target_label)}"
+    return f"{which} may speak against {printable(image.target_label)}: without {it} alone {measured} rises: {named}."
+
+
+def _named(image: ExplainedImage, regions: Sequence[int], each: Sequence[float]) -> str:
+    """The first regions by their places, with the probability without each alone, and how many more there are."""
+    named = "; ".join(f"{image.place_of(i)} (to {format_probability(each[i])})" for i in regions[:_NAMED])
+    return f"{named}; and {len(regions) - _NAMED} more" if len(regions) > _NAMED else named
+
+
+def _others(image: ExplainedImage, check: Any) -> str:
     """Regions that do not lead, and whose removal alone lowers the probability by more than 0.1; empty without any."""
     leading, each = image.leading, check.without_each
     drops = {i: check.probability - without for i, without in enumerate(each) if i not in leading}
     found = sorted((i for i in drops if drops[i] > LARGE_DROP), key=lambda i: -drops[i])
     if not found:
         return ""
-    named = "; ".join(f"{image.place_of(i)} (to {format_probability(each[i])})" for i in found[:_NAMED])
-    more = f"; and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
     several = len(found) > 1
-    which = f"{len(found)} other regions" if several else "Another region"
-    return f"{which} lower{'' if several else 's'} it by more than 10 points when removed alone: {named}{more}."
+    which = f"Each of {len(found)} other regions" if several else "Another region"
+    return f"{which} lowers it by more than 10 points when removed alone, too: {_named(image, found, each)}."

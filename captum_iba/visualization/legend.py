@@ -91,8 +91,8 @@ def region_legend(rows: Sequence[ListedPart]) -> Legend:
     }
     if is_in_turn(rows):
         terms["bar"] = "increase in the probability when this region is kept and the other leading ones are removed"
-    elif len(rows) > 1:
-        terms["bar"] = "decrease in the probability by removal, as in the heat map"
+    else:
+        terms["bar"] = "decrease in the probability by removal, relative to the largest"
     return terms
 
 

@@ -201,6 +201,9 @@ def remark(attribution: DrawableBits) -> str:
     if few and largest(tuple(parts(attribution))) < _NEAR_FLOOR * attribution.unneeded_bits:
         floor = format_number(attribution.unneeded_bits)
         return f"No word has clearly more bits than the floor ({floor} bits per token), so the percentages say little."
+    if closed is not None and closed >= _MOST * probability:
+        alone = "With average activations (from the statistics) in place of this text"
+        return f"{alone} {attribution.measured} is {format_probability(closed)} already."
     return ""
 
 

@@ -20,7 +20,7 @@ from captum_iba.vision.image_model import ImageClassifier
 from captum_iba.vision.image_result import ImageCheck
 from captum_iba.vision.regions import sum_per_region
 from captum_iba.visualization import image_map, image_page, plot_image
-from captum_iba.visualization.image_figures import heat_over_image, heat_positions, leading_regions
+from captum_iba.visualization.image_figures import heat_over_image, heat_positions, leading_regions, removal_map
 from tests.vision.examples import image_attribution
 
 
@@ -135,7 +135,7 @@ def test_a_class_that_is_ruled_out_keeps_nothing():
     nearly = [0.9] * result.n_regions
     nearly[result.leading[0]], nearly[result.leading[1]], nearly[2] = 0.3, 0.35, 0.4
     check = replace(result.check, without_each=tuple(nearly))  # nearly as much as one that leads
-    assert f"when removed alone: {result.place_of(2)} (to 40.0%)." in replace(result, check=check).check_sentence()
+    assert f"when removed alone, too: {result.place_of(2)} (to 40.0%)." in replace(result, check=check).answer()
 
 
 def test_json(tmp_path):
@@ -189,6 +189,34 @@ def test_colors():
     top = leading_regions(result, 1)
     np.testing.assert_array_equal(top[4:, 4:], result.image[4:, 4:])
     assert top[:4].min() > 200
+
+
+def test_regions_that_each_decide_alone_are_all_bright():
+    """A region without which 99.9% fell to 4.8% was dark, because another one that decides led."""
+    result = image_attribution()
+    assert removal_map(result) is None  # this check removed no region alone
+    check = ImageCheck(1, 0.9, 0.0, 0.9, 0.9, 10, (0.9, 0.1, 0.95, 0.0), leading=(3,), without_first=(0.0,))
+    drawn = removal_map(replace(result, check=check))
+    np.testing.assert_allclose(drawn[::4, ::4], [[0.0, 0.8 / 0.9], [0.0, 1.0]])
+    # Neither of two leading regions is missed alone: each is as bright as what it adds to the other.
+    added = replace(check, without_each=(0.9,) * 4, leading=(3, 1), without_first=(0.9, 0.1), without_others=(0.9, 0.5))
+    np.testing.assert_allclose(removal_map(replace(result, check=added))[::4, ::4], [[0.0, 0.5], [0.0, 1.0]])
+    # A map of decreases that are all small is dark.
+    small = replace(result, check=replace(check, without_each=(0.9, 0.89, 0.9, 0.85)))
+    np.testing.assert_allclose(removal_map(small)[::4, ::4], [[0.0, 0.1], [0.0, 0.5]])
+    assert "palest color is the largest decrease" in image_page([small]) and "follows the bits" not in image_page(
+        [small]
+    )
+    np.testing.assert_array_equal(small.heat_map, result.heat_map)
+
+
+def test_regions_without_which_the_class_is_more_probable():
+    result = image_attribution()
+    check = replace(result.check, without_each=(0.9, 0.99, 0.9, 0.3))
+    rises = "without it alone the probability of dog rises"
+    said = f"A region may speak against dog: {rises}: {result.place_of(1)} (to 99.0%)."
+    assert said in replace(result, check=check).check_sentence()
+    assert "speak against" not in replace(result, check=replace(check, without_each=(0.9,) * 4)).check_sentence()
 
 
 def test_pages(tmp_path):
@@ -314,7 +342,7 @@ def test_a_check_names_the_region_that_matters_most_alone_and_does_not_lead():
     assert "other region" not in str(replace(result, check=check)).replace("another region at random", "")
     each[other] = 0.3
     said = replace(result, check=replace(check, without_each=tuple(each)))
-    nearly = "Another region lowers it by more than 10 points when removed alone"
+    nearly = "Another region lowers it by more than 10 points when removed alone, too"
     named = f"{nearly}: {said.place_of(other)} (to 30.0%)."
     assert named in str(said) and named in image_page([said])
     assert said.probability_without(other) == 0.3 and said.decrease_of(other) is None
