@@ -87,7 +87,8 @@ def terminal_text(attribution: DrawableBits, legend: bool = True) -> Group:
         elif part.kind == "gap":
             line.append(" " if part.text.isspace() else printable(part.text))
         elif part.kind == "special":
-            line.append(f" {printable(part.text)} ", style="dim")
+            if level != 0:  # without bits it says nothing of the text
+                line.append(f" {printable(part.text)} ", style="dim")
         elif level is None:
             line.append(printable(part.text), style="strike")
         elif level <= _FAINT or token_map.hardly_anything:
