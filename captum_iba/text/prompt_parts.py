@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from captum_iba.visualization.pieces import (
+    AGAINST_ALONE,
     AGAINST_WITHOUT_OTHERS,
-    DEPENDS_ON_OTHERS,
+    NEEDED_ALONE,
     NEEDED_WITHOUT_OTHERS,
     SPEAKS_AGAINST,
 )
@@ -16,11 +17,12 @@ TOLERANCE = 0.05
 
 
 def label_of(alone: float, after: float | None = None) -> str:
-    """What the removal of a part says of it: it speaks against the response, depends on the other parts, or neither.
+    """What the removal of a part says of it: it speaks for or against the response, or each in turn.
 
     It speaks against the response if its removal raises the log-probability by more than 0.05 nats, on average where
-    it was removed both ways, and neither removal lowers it by more than that. It depends on the other parts if one
-    removal lowers it by more than that, and the other raises it by more. It matters only without the other parts, or
+    it was removed both ways, and neither removal lowers it by more than that. It is for the response alone, and
+    against it without the other parts, if its removal alone lowers it by more than that, and the removal after the
+    others raises it by more; or the reverse. It matters only without the other parts, or
     speaks against it only then, if its removal alone does not change it by more than that, and the removal after the
     others does.
 
@@ -29,17 +31,17 @@ def label_of(alone: float, after: float | None = None) -> str:
         after (float, optional): The same without the part, after the other measured parts. Default: None, not measured.
 
     Returns:
-        str: "speaks against it", "speaks against it only without the other parts", "depends on the other parts",
-        "matters only without the other parts", or "".
+        str: "speaks against it", "speaks against it only without the other parts", "matters only without the other
+        parts", "for it alone, against it without the other parts", the reverse of this, or "".
 
     Examples::
 
         >>> label_of(-1.11, 0.02), label_of(-1.11, 0.38), label_of(0.01, -0.03), label_of(-0.3)
-        ('speaks against it', 'depends on the other parts', '', 'speaks against it')
+        ('speaks against it', 'against it alone, for it without the other parts', '', 'speaks against it')
     """
     both = (alone,) if after is None else (alone, after)
     if min(both) < -TOLERANCE and max(both) > TOLERANCE:
-        return DEPENDS_ON_OTHERS
+        return NEEDED_ALONE if alone > 0 else AGAINST_ALONE
     if after is not None and alone <= TOLERANCE < after:
         return NEEDED_WITHOUT_OTHERS
     if max(both) > TOLERANCE:

@@ -8,9 +8,10 @@
 """
 
 from captum_iba.vision.grids import Grid, ImageLayer, find_image_layers
+from captum_iba.vision.image_check import ImageCheck
 from captum_iba.vision.image_explainer import ImageExplainer
 from captum_iba.vision.image_model import ImageClassifier
-from captum_iba.vision.image_result import ImageAttribution, ImageCheck
+from captum_iba.vision.image_result import ImageAttribution
 from captum_iba.vision.image_settings import IMAGE_PRESETS
 from captum_iba.vision.images import read_image
 from captum_iba.vision.layer_map import LayerMap

@@ -20,6 +20,7 @@ from captum_iba._files import write_text
 from captum_iba._ranking import importance_of, leading_of, order_of
 from captum_iba.text.json_result import JsonResult
 from captum_iba.vision.grids import resize_map
+from captum_iba.vision.image_check import ImageCheck
 from captum_iba.vision.images import Pixels, pixels_of_png, png_bytes
 from captum_iba.vision.layer_map import LayerMap
 from captum_iba.vision.regions import Regions, sum_per_region
@@ -36,46 +37,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure, SubFigure
 
 _FORMAT = "captum-iba image/2"
-_SEVERAL = ("without_each", "leading", "without_first", "without_others")
 _LEAST = 1e-5  # of a probability: a smaller decrease is rounding
 _NEAR_FLOOR, _CLOSED = 3.0, 20.0  # of the bits of a cell that is not needed; with fewer steps the mask has not closed
-
-
-@dataclass(frozen=True)
-class ImageCheck:
-    """Probability of the target without some regions of the image, which get its mean color.
-
-    Attributes:
-        n_regions (int): Number of regions that are removed: those that a reader is shown, at most half.
-        probability (float): With all regions.
-        without_leading (float): Without the leading regions.
-        without_least (float): Without those with the fewest bits among the others.
-        without_random (float): Without as many other regions at random, the mean over ``n_random`` draws.
-        n_random (int): Number of these draws.
-        without_each (tuple of float): Without each region alone, by number; empty of more than 64 regions.
-        lowest_random (float or None): The lowest of the probabilities without regions at random; None in results of
-            earlier versions.
-        without_all_leading (float or None): Without all leading regions, if more than half lead; else None.
-        leading (tuple of int): Numbers of the leading regions (:func:`captum_iba.vision.leading_by_removal`); empty in
-            results of earlier versions.
-        without_first (tuple of float): Without the first k leading regions, for k from 1 to 16.
-        without_others (tuple of float): Of each leading region, without all others of them; empty of a single one.
-        changes_pixels (bool): Whether the removal of the leading regions changes the image.
-    """
-
-    n_regions: int
-    probability: float
-    without_leading: float
-    without_least: float
-    without_random: float
-    n_random: int
-    without_each: tuple[float, ...] = ()
-    lowest_random: float | None = None
-    without_all_leading: float | None = None
-    leading: tuple[int, ...] = ()
-    without_first: tuple[float, ...] = ()
-    without_others: tuple[float, ...] = ()
-    changes_pixels: bool = True
 
 
 @dataclass(frozen=True, eq=False)
@@ -246,13 +209,14 @@ class ImageAttribution(JsonResult):
         """Bars of the leading regions, relative to the longest one.
 
         With a check it is the increase in the probability where the region is kept, and the other leading ones are
-        removed; else the importance.
+        removed, relative to the largest, at least 0.1; else the importance.
         """
         leading, check = self.leading, self.check
         lengths = self.importance[leading]
-        if check is not None and check.without_others:
-            lengths = np.maximum(0.0, np.array(check.without_others) - check.without_first[-1])
         longest = lengths.max(initial=0.0)
+        if check is not None and check.leading and len(check.without_others or check.leading[:1]) == len(leading):
+            lengths = np.array(check.without_others or [check.probability]) - check.without_first[-1]
+            lengths, longest = lengths.clip(0), max(lengths.max(), LARGE_DROP)
         return dict(zip(leading, (lengths / longest if longest > 0 else lengths).tolist(), strict=True))
 
     @property
@@ -403,8 +367,7 @@ class ImageAttribution(JsonResult):
             content[name] = list(content[name])
         content["settings"], content["provenance"] = dict(self.settings), dict(self.provenance)
         if self.check is not None:
-            several = {name: list(getattr(self.check, name)) for name in _SEVERAL}
-            content["check"] = {**dataclasses.asdict(self.check), **several}
+            content["check"] = self.check.to_dict()
         content["region_shares"] = self.region_shares.tolist()
         content["total_bits"] = self.total_bits
         return {"format": _FORMAT, **content}
@@ -428,9 +391,7 @@ class ImageAttribution(JsonResult):
             values["regions"] = np.array(values["regions"], dtype=np.int64)
             for name in ("measured", "effects", "effects_alone"):
                 values[name] = tuple(values[name])
-            if (check := values["check"]) is not None:
-                check = {item.name: check[item.name] for item in dataclasses.fields(ImageCheck) if item.name in check}
-                values["check"] = ImageCheck(**{**check, **{name: tuple(check.get(name, ())) for name in _SEVERAL}})
+            values["check"] = None if values["check"] is None else ImageCheck.from_dict(values["check"])
             return cls(**values)
         except (KeyError, TypeError, OSError) as error:
             raise ValueError(f"content is not a whole attribution, {error} is missing or wrong") from error

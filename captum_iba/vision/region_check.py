@@ -12,9 +12,10 @@ from torch import Tensor
 
 from captum_iba.metrics.prompt_removal import CachedRemoval, removal_sequence
 from captum_iba.text.deletion import kept_in_check, kept_without_leading, without_first
-from captum_iba.vision.image_result import ImageAttribution, ImageCheck
+from captum_iba.vision.image_check import ImageCheck
+from captum_iba.vision.image_result import ImageAttribution
 from captum_iba.vision.regions import RegionRemoval, order_by_removal
-from captum_iba.visualization.mask_sentences import is_much_lower
+from captum_iba.visualization.mask_sentences import LARGE_DROP
 
 _N_ALONE = 64  # regions, of which a check removes each alone
 _ADDS = 0.02  # of a probability, that a leading region adds to the others at least
@@ -50,7 +51,7 @@ def checked(removal: RegionRemoval, result: ImageAttribution, count: int, seed: 
     found = replace(settled, check=check_of_regions(removal, settled, seed))
     assert found.check is not None
     probability, each = found.check.probability, found.check.without_each
-    missed = [i for i, without in enumerate(each) if i not in found.measured and is_much_lower(probability, without)]
+    missed = [i for i, without in enumerate(each) if i not in found.measured and probability - without > LARGE_DROP]
     if not missed or not count:
         return found
     again = settled_by_removal(removal, result, count, missed)
@@ -74,6 +75,10 @@ def check_of_regions(removal: RegionRemoval, result: ImageAttribution, seed: int
     without_all = others.pop() if len(all_leading) else None
     random, lowest = float(np.mean(others[:n_random])), min(others[:n_random])
     of_others = (without_least, random, n_random, tuple(others[n_random:]), lowest)
+    bare = torch.ones(2, n_regions, dtype=torch.bool)
+    bare[0, leading] = bare[1] = False
+    chances = removal.probabilities(bare)
+    decision = int(chances[0].argmax())
     return ImageCheck(
         n_removed,
         whole,
@@ -84,6 +89,9 @@ def check_of_regions(removal: RegionRemoval, result: ImageAttribution, seed: int
         tuple(first),
         _without_others(cached, leading, n_regions),
         _changes_pixels(result, leading),
+        removal.classifier.label(decision),
+        float(chances[0, decision]),
+        float(chances[1, removal.target]),
     )
 
 

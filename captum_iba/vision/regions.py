@@ -160,11 +160,16 @@ class RegionRemoval:
 
     def __call__(self, kept: Tensor) -> Tensor:
         """Probability of the class, (N,), float64, with the regions that are kept, (N, R), as booleans."""
-        parts = [
-            self.classifier.probabilities(self.images(rows), self.batch_size)[:, self.target]
-            for rows in torch.split(kept, self.batch_size)
-        ]
-        return torch.cat(parts)
+        return self.probabilities(kept)[:, self.target]
+
+    def probabilities(self, kept: Tensor) -> Tensor:
+        """Probabilities of all classes, (N, C), float64, with the regions that are kept, (N, R), as booleans."""
+        return torch.cat(
+            [
+                self.classifier.probabilities(self.images(rows), self.batch_size)
+                for rows in torch.split(kept, self.batch_size)
+            ]
+        )
 
 
 @dataclass(frozen=True)

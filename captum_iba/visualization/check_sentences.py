@@ -42,6 +42,7 @@ class CheckSentences:
             known. Default: "".
         n_marks (int): How many of the words that are deleted for comparison are punctuation marks. Default: 0.
         excuse (str): Why the deletion of the leading words can say nothing; empty where it can. Default: "".
+        doubt (str): Why there is no verdict, though the check has deleted words; empty where there is one. Default: "".
 
     Examples::
 
@@ -67,6 +68,7 @@ class CheckSentences:
     then: str = ""
     n_marks: int = 0
     excuse: str = ""
+    doubt: str = ""
 
     @property
     def answer(self) -> str:
@@ -86,11 +88,11 @@ class CheckSentences:
         if self.verdict == NOT_CONFIRMED:
             sentence = f"Not confirmed: w{sentence[1:]}"
             if left <= MOST and not self._is_least:
-                sentence += f", and no less without other {self.noun}s"
+                sentence += f", and {self._without_others}"
         if self.then:
             sentence += f", and the model {self.then}"
-        if self._is_undecided:
-            sentence += f" (no verdict: more than half of all {self._every} lead)"
+        if why := self.doubt or (f"more than half of all {self._every} lead" if self._is_undecided else ""):
+            sentence += f". No verdict: {why}"
         if self.is_improbable:
             sentence += f". {capitalized(quantity(self.measured))} is small with all {self.noun}s{little}"
         return f"{sentence}."
@@ -136,6 +138,8 @@ class CheckSentences:
         """
         if not self.n_leading or self.is_improbable or self.n_deleted == self.n_words or self._is_undecided:
             return ""
+        if self.doubt:
+            return ""
         left = fraction_left(self.check)
         if left > SAME or not self._is_least:
             return NOT_CONFIRMED
@@ -147,6 +151,15 @@ class CheckSentences:
         check = self.check
         lowest = check.without_random if check.lowest_random is None else check.lowest_random
         return check.without_leading < min(check.without_random, check.without_least, lowest)
+
+    @property
+    def _without_others(self) -> str:
+        """That other words lower the probability as far: those with the fewest bits, at random, or one set of these."""
+        check = self.check
+        if check.without_leading >= min(check.without_random, check.without_least) or check.lowest_random is None:
+            return f"no less without other {self.noun}s"
+        sets = f"sets of other {self.noun}s" if self.n_deleted > 1 else f"other {self.noun}s"
+        return f"one of {check.n_random} {sets} lowers it further, to {format_probability(check.lowest_random)}"
 
     @property
     def _is_undecided(self) -> bool:

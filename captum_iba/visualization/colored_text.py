@@ -10,7 +10,7 @@ from captum_iba.visualization.check_sentences import NOT_CONFIRMED
 from captum_iba.visualization.color import Scale, color_class
 from captum_iba.visualization.drawable import Drawable, is_scores
 from captum_iba.visualization.mask_sentences import needs_hardly_anything, remark
-from captum_iba.visualization.pieces import Part, format_number, format_probability, parts, scale_of
+from captum_iba.visualization.pieces import SPEAKS_AGAINST, Part, format_number, format_probability, parts, scale_of
 from captum_iba.visualization.rows import ListedPart
 from captum_iba.visualization.word_sentences import verdict
 from captum_iba.visualization.words import ranked_words, standing_out
@@ -87,11 +87,11 @@ def token_parts(attribution: Drawable, scale: Scale | None = None) -> TokenMap:
         return TokenMap(drawn, scale or scale_of(attribution), False)
     leading, rest = ranked_words(attribution)
     if scale is None and any(row.is_measured for row in (*leading, *rest)):
-        scale, importance = Scale(1.0, unit="relative effect of deletion"), attribution.importance
-        if verdict(attribution) == NOT_CONFIRMED:
-            importance = PALE * importance
+        scale = Scale(1.0, unit="relative effect of deletion")
+        colors = {row.number: row.color for row in (*leading, *rest)}
+        strength = PALE if verdict(attribution) == NOT_CONFIRMED else 1.0
         drawn = tuple(
-            part._replace(depth=0.0 if part.word is None else float(importance[part.word]))
+            part._replace(depth=0.0 if part.word is None else strength * colors.get(part.word, 0.0))
             if math.isfinite(part.depth)
             else part
             for part in drawn
@@ -104,5 +104,5 @@ def token_parts(attribution: Drawable, scale: Scale | None = None) -> TokenMap:
         remark(attribution),
         {row.number: row for row in (*leading, *rest)},
         frozenset(row.number for row in leading if row.is_measured),
-        frozenset(row.number for row in standing_out(leading, rest) if row.relation),
+        frozenset(row.number for row in standing_out(leading, rest) if row.relation == SPEAKS_AGAINST),
     )

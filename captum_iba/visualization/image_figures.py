@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from captum_iba.visualization.color import LEVELS, palette
 from captum_iba.visualization.figures import axes_on
-from captum_iba.visualization.image_sentences import ExplainedImage
+from captum_iba.visualization.image_sentences import ExplainedImage, opposing
 from captum_iba.visualization.mask_sentences import LARGE_DROP
 from captum_iba.visualization.pieces import format_probability
 from captum_iba.visualization.rows import ListedPart
@@ -71,13 +71,14 @@ def removal_map(attribution: DrawableImage) -> npt.NDArray[np.float64] | None:
     What the removal of each region does, as a map that is drawn.
 
     It is the decrease in the probability without the region alone. Of a leading region it is the decrease without it
-    where the other leading ones are removed, too, if that is larger. 1 is the largest decrease, at least 0.1.
+    where the other leading ones are removed, too, if that is larger. 1 is :func:`largest_decrease`. Of a region that
+    may speak against the class it is the increase, as a negative number.
 
     Args:
         attribution (ImageAttribution): Attribution to draw.
 
     Returns:
-        array or None: Values from 0 to 1, (H, W). None if no check removed each region alone.
+        array or None: Values from -1 to 1, (H, W). None if no check removed each region alone.
 
     Examples::
 
@@ -87,12 +88,24 @@ def removal_map(attribution: DrawableImage) -> npt.NDArray[np.float64] | None:
     check = attribution.check
     if check is None or not check.without_each:
         return None
-    decreases = check.probability - np.array(check.without_each)
+    decreases = _decreases(check)
+    is_opposing = np.isin(np.arange(len(decreases)), opposing(check))
+    decreases = np.where(is_opposing, decreases, decreases.clip(0))
+    of_region: npt.NDArray[np.float64] = np.clip(decreases / largest_decrease(check), -1.0, 1.0)
+    return of_region[attribution.regions]
+
+
+def _decreases(check: Any) -> npt.NDArray[np.float64]:
+    decreases: npt.NDArray[np.float64] = check.probability - np.array(check.without_each)
     if check.without_others:
         leading = list(check.leading)
         decreases[leading] = np.maximum(decreases[leading], np.array(check.without_others) - check.without_first[-1])
-    of_region: npt.NDArray[np.float64] = np.clip(decreases / max(decreases.max(), LARGE_DROP), 0.0, 1.0)
-    return of_region[attribution.regions]
+    return decreases
+
+
+def largest_decrease(check: Any) -> float:
+    """The decrease in the probability that has the palest color of :func:`removal_map`: the largest, at least 0.1."""
+    return max(float(_decreases(check).max()), LARGE_DROP)
 
 
 def heat_over_image(attribution: DrawableImage) -> Pixels:
@@ -100,20 +113,32 @@ def heat_over_image(attribution: DrawableImage) -> Pixels:
 
     With a check that removed each region alone it is :func:`removal_map`, else the heat map.
     """
-    shades = np.array([[int(color[i : i + 2], 16) for i in (1, 3, 5)] for color, _ in palette("dark")], dtype=float)
     positions = removal_map(attribution)
     if positions is None:
         positions = heat_positions(attribution.heat_map) * (_IMPROBABLE if attribution.is_improbable else 1.0)
+    # What speaks against the class is seen, however small it is beside the largest decrease.
+    positions = np.where(positions < 0, (positions - 1) / 2, positions)
     levels = (LEVELS * positions).round().astype(int)
+    against, needed = _shades("dark against")[-levels.clip(max=0)], _shades("dark")[levels.clip(0)]
+    colors = np.where(levels[..., None] < 0, against, needed)
     grey = (attribution.image @ _GREY)[..., None]
-    mixed: Pixels = (_OPACITY * shades[levels] + (1 - _OPACITY) * grey).round().astype(np.uint8)
+    mixed: Pixels = (_OPACITY * colors + (1 - _OPACITY) * grey).round().astype(np.uint8)
     return mixed
+
+
+def _shades(name: str) -> npt.NDArray[np.float64]:
+    return np.array([[int(color[i : i + 2], 16) for i in (1, 3, 5)] for color, _ in palette(name)], dtype=float)
 
 
 def map_title(attribution: DrawableImage) -> str:
     """What the colors of :func:`heat_over_image` say."""
-    what = "needed most" if removal_map(attribution) is None else "without it the probability falls most"
-    return f"pale yellow: {what}"
+    drawn = removal_map(attribution)
+    if drawn is None:
+        return "pale yellow: needed most"
+    points = f"{100 * largest_decrease(attribution.check):.0f} points"
+    several = ", alone or after the other leading regions" * bool(attribution.check.without_others)
+    purple = "; purple: without it the probability rises" * bool(drawn.min() < 0)
+    return f"pale yellow: without it the probability falls by {points}{several}{purple}"
 
 
 def leading_regions(attribution: DrawableImage, count: int | None = None) -> Pixels:
@@ -141,22 +166,26 @@ def plot_image(
 
         >>> fig, ax = plot_image(explained)
         >>> ax.get_title()
-        'dog 90.0%'
+        'dog 90.0% · confirmed'
     """
     height, width = attribution.regions.shape
     fig, ax = axes_on(ax, 4.0, 4.0 * height / width + 0.4)
     ax.imshow(heat_over_image(attribution), interpolation="nearest")
     mask = attribution.top_mask(count)
-    if mask.any() and not mask.all():
+    outlined = mask.any() and not mask.all() and not attribution.is_improbable
+    if outlined:
         # Lines between pixels: a contour of the mask would cut corners.
         for row, column in np.argwhere(mask[:, 1:] != mask[:, :-1]):
             ax.plot([column + 0.5] * 2, [row - 0.5, row + 0.5], color="white", linewidth=1.2)
         for row, column in np.argwhere(mask[1:] != mask[:-1]):
             ax.plot([column - 0.5, column + 0.5], [row + 0.5] * 2, color="white", linewidth=1.2)
     chance = format_probability(attribution.target_probability)
-    ax.set_title(f"{attribution.target_label} {chance}", fontsize=10, parse_math=False)
-    outlined = "; outlined: leading regions" if count is None and mask.any() and not mask.all() else ""
-    ax.set_xlabel(f"{map_title(attribution)}{outlined}", fontsize=6.5)
+    title = f"{attribution.target_label} {chance}"
+    if attribution.check is not None and not attribution.is_improbable:
+        title += f" · {attribution.verdict or 'no verdict'}"
+    ax.set_title(title, fontsize=10, parse_math=False)
+    key = [*map_title(attribution).split("; "), *["outlined: leading regions"] * (count is None and bool(outlined))]
+    ax.set_xlabel("\n".join(key), fontsize=6.5)
     ax.set_xticks([])
     ax.set_yticks([])
     return fig, ax

@@ -31,6 +31,8 @@ class ExplainedImage(Protocol):
     @property
     def target_label(self) -> str: ...
     @property
+    def predicted_label(self) -> str: ...
+    @property
     def target_probability(self) -> float: ...
     @property
     def masked_probability(self) -> float: ...
@@ -80,8 +82,24 @@ def remark(image: ExplainedImage) -> str:
     return unexplained(f"the probability of {target}", "this image", probability, closed, follows)
 
 
+def is_of_mean_color(probability: float, without_all: float | None) -> bool:
+    """Whether the mean color of an image, which removed regions get, is itself evidence for the class.
+
+    That is where an image of this color alone has at least 85% of the class's probability.
+    """
+    return without_all is not None and without_all >= max(MOST * probability, LARGE_DROP)
+
+
 def check_sentences(image: ExplainedImage, check: Any) -> CheckSentences:
     """The check by removal in words."""
+    doubt, then = "", ""
+    if is_of_mean_color(check.probability, check.without_all):
+        target, blank = printable(image.target_label), format_probability(check.without_all)
+        doubt = f"an image of the mean color alone, which removed regions get, is {target} with {blank}"
+    if check.decision and image.target_label == image.predicted_label:
+        still = "still " * (check.decision == image.predicted_label)
+        then = f"{still}predicts {printable(check.decision)}"
+        then += "" if still else f" ({format_probability(check.decision_probability)})"
     return CheckSentences(
         check,
         check.n_regions,
@@ -90,7 +108,9 @@ def check_sentences(image: ExplainedImage, check: Any) -> CheckSentences:
         f"the probability of {printable(image.target_label)}",
         "region",
         is_improbable=image.is_improbable,
+        then=then,
         excuse="" if check.changes_pixels else _NO_CHANGE,
+        doubt=doubt,
     )
 
 
@@ -102,7 +122,7 @@ def check_answer(image: ExplainedImage, check: Any) -> str:
 
 def check_notes(image: ExplainedImage, check: Any) -> list[str]:
     """Sentences on the check beside its answer."""
-    said = [check_sentences(image, check).comparison, _against(image, check)]
+    said = [check_sentences(image, check).comparison, _against(image, check), _without_all(image, check)]
     if not image.is_improbable:
         said.append(_least(check))
     return list(filter(None, said))
@@ -119,10 +139,20 @@ def _least(check: Any) -> str:
     )
 
 
+def opposing(check: Any) -> list[int]:
+    """Numbers of the regions whose removal alone raises the probability by much, the most first.
+
+    None where the mean color, which a removed region gets, is itself evidence for the class.
+    """
+    if is_of_mean_color(check.probability, check.without_all):
+        return []
+    each = check.without_each
+    return sorted((i for i, p in enumerate(each) if rises_much(check.probability, p)), key=lambda i: -each[i])
+
+
 def _against(image: ExplainedImage, check: Any) -> str:
     """Regions whose removal alone raises the probability by much; empty without any."""
-    each = check.without_each
-    found = sorted((i for i, p in enumerate(each) if rises_much(check.probability, p)), key=lambda i: -each[i])
+    found, each = opposing(check), check.without_each
     if not found:
         return ""
     which = f"{len(found)} regions" if len(found) > 1 else "A region"
@@ -130,6 +160,20 @@ def _against(image: ExplainedImage, check: Any) -> str:
     it = "it" if len(found) == 1 else "one of them"
     measured = f"the probability of {printable(image.target_label)}"
     return f"{which} may speak against {printable(image.target_label)}: without {it} alone {measured} rises: {named}."
+
+
+def _without_all(image: ExplainedImage, check: Any) -> str:
+    """The probability of an image of the mean color, and what follows where it is large; empty if it is not known."""
+    if check.without_all is None:
+        return ""
+    target, blank = printable(image.target_label), format_probability(check.without_all)
+    said = f"An image of the mean color alone, without any region, is {target} with {blank}."
+    if not is_of_mean_color(check.probability, check.without_all):
+        return said
+    return (
+        f"{said} So a removed region is itself evidence for {target}, and removal is a poor test of the regions of "
+        "this image."
+    )
 
 
 def _named(image: ExplainedImage, regions: Sequence[int], each: Sequence[float]) -> str:

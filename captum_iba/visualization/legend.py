@@ -8,9 +8,13 @@ from captum_iba.visualization.check_sentences import NOT_CONFIRMED
 from captum_iba.visualization.drawable import DrawableBits
 from captum_iba.visualization.mask_sentences import has_percentages
 from captum_iba.visualization.pieces import (
+    AGAINST_ALONE,
     AGAINST_WITHOUT_OTHERS,
-    DEPENDS_ON_OTHERS,
+    DELETED_ALONE,
+    MATTERS_ALONE,
+    NEEDED_ALONE,
     NEEDED_WITHOUT_OTHERS,
+    NEEDED_WITHOUT_WORDS,
     SPEAKS_AGAINST,
     quantity,
 )
@@ -29,10 +33,20 @@ PART_LABELS: Legend = {
     "more probable",
     NEEDED_WITHOUT_OTHERS: "its deletion alone changes next to nothing; after the other parts it makes the response "
     "less probable",
-    DEPENDS_ON_OTHERS: "deleted alone, and deleted after the other parts, it changes the probability in opposite "
-    "directions",
+    NEEDED_ALONE: "its deletion alone makes the response less probable, and that after the other parts more probable",
+    AGAINST_ALONE: "its deletion alone makes the response more probable, and that after the other parts less probable",
+    DELETED_ALONE: "it was not deleted after the other parts; its bar is the decrease without it alone",
 }
 """What the two removals of a part of a prompt say of it."""
+
+
+WORD_LABELS: Legend = {
+    SPEAKS_AGAINST: "the probability is much higher without this word",
+    MATTERS_ALONE: "does not lead; its deletion alone lowers the probability by much",
+    NEEDED_WITHOUT_WORDS: "its deletion alone changes next to nothing; after the other measured words it lowers the "
+    "probability",
+}
+"""What the deletions of a word say of it."""
 
 
 def word_legend(attribution: DrawableBits) -> Legend:
@@ -48,10 +62,11 @@ def word_legend(attribution: DrawableBits) -> Legend:
         terms["and those above"] = f"{quantity(attribution.measured)} when the words above it are deleted, too"
     if has_percentages(attribution) and attribution.unneeded_bits:
         terms |= _of_bits(rows, "token")
+    relations = {row.relation for row in shown}
     if any(row.is_measured and row.importance > 0 for row in shown):
         terms["bar"] = f"mean of two {decreases}: without this word alone, and after the other measured words"
-    if any(row.relation for row in shown):
-        terms[SPEAKS_AGAINST] = "the probability is much higher without this word"
+        terms["bar"] += " (of a word that matters alone: the first, if it is larger)" * (MATTERS_ALONE in relations)
+    terms |= {label: meaning for label, meaning in WORD_LABELS.items() if label in relations}
     if any(row not in leading and not row.relation for row in shown):
         terms["does not lead"] = "measured; deleting it as well as the leading words adds little"
     return terms | _pale(verdict(attribution))
@@ -72,8 +87,6 @@ def part_legend(response: ExplainedResponse) -> Legend:
     if response.contrast is not None:
         terms["without it"] = "the probability of the choice when this part is deleted"
         terms["choice"] = "p(response) / (p(response) + p(other response)), geometric means per token"
-    if any(part.effect is None and part.effect_alone is not None for part, _ in response.listed):
-        terms["bar"] += " (of a part that was deleted alone only: that decrease)"
     relations = {row.relation for row in response.rows}
     labels = {label: meaning for label, meaning in PART_LABELS.items() if label in relations}
     return terms | labels | _pale(part_verdict(response))

@@ -226,7 +226,8 @@ def _unexplained(attribution: DrawableBits, closed: float, few: bool) -> str:
             "mask cannot tell which words are needed"
         )
     elif keep_it:
-        follows = "The whole text adds little: its leading words speak for the class, and its other words against it"
+        adds = "adds little" if closed <= attribution.target_probability + _NOTICEABLE else "lowers it a little"
+        follows = f"The whole text {adds}: its leading words speak for the class, and its other words against it"
     elif few:
         follows = f"The model needs hardly anything of {what}"
         if least < MOST:

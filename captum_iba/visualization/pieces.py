@@ -20,7 +20,13 @@ SPEAKS_AGAINST = "speaks against it"
 """What lists say of a part without which the output is more probable."""
 AGAINST_WITHOUT_OTHERS = "speaks against it only without the other parts"
 NEEDED_WITHOUT_OTHERS = "matters only without the other parts"
-DEPENDS_ON_OTHERS = "depends on the other parts"
+NEEDED_ALONE = "for it alone, against it without the other parts"
+AGAINST_ALONE = "against it alone, for it without the other parts"
+DELETED_ALONE = "deleted alone only"
+MATTERS_ALONE = "matters alone"
+"""What lists say of a word that does not lead, and whose deletion alone lowers the probability by much."""
+NEEDED_WITHOUT_WORDS = "matters only without other words"
+"""What lists say of a word whose deletion matters only after that of others."""
 COVERED = 0.8
 """Share of the bits above the floor that the parts hold which a reader is shown first."""
 
@@ -178,8 +184,8 @@ def has_characters(text: str) -> bool:
 
 
 def format_probability(probability: float) -> str:
-    """A probability in percent, with two digits where it would be 0.0%."""
-    if probability >= 5e-4 or probability == 0:
+    """A probability in percent, with two digits below 0.1%."""
+    if probability >= 9.995e-4 or probability == 0:
         return f"{probability:.1%}"
     return f"{100 * probability:.2g}%" if probability >= 1e-6 else "less than 0.0001%"
 

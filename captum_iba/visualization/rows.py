@@ -10,7 +10,9 @@ from captum_iba.visualization.pieces import format_number, format_probability
 from captum_iba.visualization.pieces import visible as with_symbols
 
 _SHOWN_AS_ZERO = 0.0005
-_MANY, _COLORED, _STRONG = 0.05, 0.2, -1  # of the bits above the floor, of a bar, and nats: what stands out
+_MANY, _VISIBLE, _STRONG = 0.05, 0.05, -0.5  # of the bits above the floor, of a bar, and nats: what stands out
+COLORED = 0.2
+"""Of the longest bar: a shorter one is of no word that a list says more of."""
 _BAR_WIDTH = 24
 
 
@@ -23,6 +25,7 @@ class ListedPart(NamedTuple):
         bits (float): Its bits.
         share (float): Its share of the bits above the floor.
         importance (float): Length of its bar, from 0 to 1.
+        color (float): Position of its color, from 0 to 1; that of a word without a bar is by its bits.
         without (float): Probability (or closeness, as ``measure`` says) without it alone; NaN if that was not measured.
         without_so_far (float): Probability without it and those above it in the list; NaN if that was not measured.
         effect (float): Decrease that its place in the list is by, of words and parts in nats; NaN if not measured.
@@ -56,6 +59,7 @@ class ListedPart(NamedTuple):
     is_punctuation: bool = False
     number: int = -1
     without_so_far: float = math.nan
+    color: float = 0.0
 
     @property
     def is_measured(self) -> bool:
@@ -71,7 +75,7 @@ class ListedPart(NamedTuple):
     def stands_out(self) -> bool:
         """Whether it was measured, and its bits, bar or negative effect stand out: lists show it, leading or not."""
         has_many_bits = self.in_percent and self.share >= _MANY
-        return self.is_measured and (has_many_bits or self.importance >= _COLORED or self.effect <= _STRONG)
+        return self.is_measured and (has_many_bits or self.importance >= _VISIBLE or self.effect <= _STRONG)
 
     @property
     def is_zero(self) -> bool:
@@ -122,7 +126,7 @@ def row_lines(rows: Sequence[ListedPart], others: Sequence[tuple[float, str]] = 
 
     head = columns("without it", "and those above", "of the bits", "").rstrip()
     lines = [head] if rows and (deleted or in_percent) else []
-    longest = max((row.importance for row in rows), default=0.0)
+    longest = 1.0 if measured else max((row.importance for row in rows), default=0.0)
     for row, without in zip(rows, alone, strict=True):
         so_far = "" if math.isnan(row.without_so_far) else format_probability(row.without_so_far)
         share = f"{row.share:.1%}{'' if math.isnan(row.spread) else f' ± {row.spread:5.1%}'}"

@@ -70,7 +70,7 @@ def terminal_text(attribution: DrawableBits, legend: bool = True) -> Group:
         >>> from rich.console import Console
         >>> Console(no_color=True, width=40).print(terminal_text(result))  # doctest: +ELLIPSIS, +NORMALIZE_WHITESPACE
         positive 75.0%
-         [CLS] a film
+        a film
         ...
     """
     # Not at the top: figures do without rich.

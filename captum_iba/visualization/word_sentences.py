@@ -14,9 +14,15 @@ from captum_iba.visualization.mask_sentences import (
     MUCH,
     is_improbable,
     is_lowered,
-    is_much_lower,
 )
-from captum_iba.visualization.pieces import enumerated, format_probability, quantity, visible
+from captum_iba.visualization.pieces import (
+    MATTERS_ALONE,
+    SPEAKS_AGAINST,
+    enumerated,
+    format_probability,
+    quantity,
+    visible,
+)
 from captum_iba.visualization.rows import ListedPart
 from captum_iba.visualization.words import (
     ALL_DELETED_ALONE,
@@ -27,7 +33,6 @@ from captum_iba.visualization.words import (
     place_in_texts,
     ranked_words,
     ranking,
-    strongest_alone,
     word_places,
 )
 
@@ -188,7 +193,7 @@ def _without_effect_alone(attribution: DrawableBits) -> tuple[list[ListedPart], 
 
 def opposing(attribution: DrawableBits) -> list[ListedPart]:
     """Words without which alone the probability is much higher, the most first, as far as they were deleted alone."""
-    rows = [row for of in ranked_words(attribution) for row in of if row.relation]
+    rows = [row for of in ranked_words(attribution) for row in of if row.relation == SPEAKS_AGAINST]
     return sorted(rows, key=lambda row: -row.without)
 
 
@@ -200,7 +205,8 @@ def _against(attribution: DrawableBits) -> str:
     # Those that lead first: they are in the list.
     leading = {row.place for row in ranked_words(attribution)[0]}
     every = sorted(every, key=lambda row: row.place not in leading)
-    rows, label = every[:_MOST_OPPOSING], attribution.target_label
+    # "1 more" hides no single one.
+    rows, label = every[: _MOST_OPPOSING + (len(every) == _MOST_OPPOSING + 1)], attribution.target_label
     if len(every) == 1:
         (row,) = rows
         rises = f"{attribution.measured} rises to {format_probability(row.without)}"
@@ -230,14 +236,7 @@ def hidden_evidence(attribution: DrawableBits) -> str:
 
 def _hidden(attribution: DrawableBits) -> list[ListedPart]:
     """The words of :func:`hidden_evidence`, that without which most is lost first."""
-    if is_improbable(attribution):
-        return []
-    leading, others = ranked_words(attribution)
-    # The check has said what happens without those that it deletes first.
-    tried = [row for row in (*leading, *others) if row.is_deleted][attribution.check.n_words :]
-    probability = attribution.check.probability
-    strongest = strongest_alone(attribution)
-    hidden = [row for row in tried if row in others and is_much_lower(probability, row.without, strongest)]
+    hidden = [row for row in ranked_words(attribution)[1] if row.relation == MATTERS_ALONE]
     return sorted(hidden, key=lambda row: row.without)
 
 

@@ -14,21 +14,26 @@ from captum_iba.visualization.drawable import DrawableBits
 from captum_iba.visualization.mask_sentences import (
     has_hardly_any_bits,
     has_percentages,
+    is_improbable,
+    is_much_lower,
     needs_hardly_anything,
     rises_much,
 )
 from captum_iba.visualization.pieces import (
     COVERED,
+    MATTERS_ALONE,
+    NEEDED_WITHOUT_WORDS,
     NEUTRAL_TEXTS,
     SPEAKS_AGAINST,
     has_characters,
     visible,
 )
-from captum_iba.visualization.rows import ListedPart
+from captum_iba.visualization.rows import COLORED, ListedPart
 
 ALL_DELETED_ALONE = 60
 """Number of words of a text up to which a check deletes every one alone."""
 _AGAINST = 3
+_UNCHANGED = 0.99  # of a probability, that is left without a word that changes next to nothing
 _NEARLY_TIED, _WITH_NEUTRAL_STATISTICS = 0.8, 0.6
 
 
@@ -95,7 +100,7 @@ def ranked_words(attribution: DrawableBits) -> tuple[list[ListedPart], list[List
     shares, spread, repeated = attribution.word_shares, attribution.word_spread, attribution.repeated_shares
     if has_neutral_statistics(attribution):
         spread = [math.nan] * len(shares)
-    places, importance = word_places(attribution), attribution.importance
+    places = word_places(attribution)
     about = attribution.explained  # is never deleted
     effects_of = {i: effect for i, effect in enumerate(attribution.effects) if effect is not None}
     so_far = dict(zip(attribution.removal_order, attribution.without_first, strict=True))
@@ -118,36 +123,104 @@ def ranked_words(attribution: DrawableBits) -> tuple[list[ListedPart], list[List
                 measure=measure,
                 number=i,
                 effect=effects_of.get(i, math.nan),
-                importance=float(importance[i]),
                 without_so_far=so_far.get(i, math.nan),
             )
         )
-    order, whole = ranking(attribution), attribution.target_probability
+    order = ranking(attribution)
     for i, without in _without_each(attribution, order).items():
-        # A word that speaks for it after the other words is no word against it.
-        against = SPEAKS_AGAINST if rises_much(whole, without) and not effects_of.get(i, 0.0) > 0 else ""
-        rows[i] = rows[i]._replace(without=without, relation=against)
+        rows[i] = rows[i]._replace(without=without)
+    count = _count_listed(attribution)
+    rows = _with_relations(attribution, rows, order, count)
+    for i, color in enumerate(_colors(attribution, rows)):
+        # A bar is a measurement: words that were not deleted after others have none beside words that were.
+        is_bar = not effects_of or rows[i].is_measured or rows[i].relation == MATTERS_ALONE
+        rows[i] = rows[i]._replace(color=color, importance=color if is_bar else 0.0)
     # The order of words whose effect was measured does not depend on repeats.
     same_order = [rows[i].is_measured or bool((repeated[:, i] > repeated[:, j]).all()) for i, j in pairwise(order)]
     rows = [rows[i]._replace(tied=not all(same_order[max(0, rank - 1) : rank + 1])) for rank, i in enumerate(order)]
-    count = count_leading(attribution)
     if not has_percentages(attribution):
         rows = [row._replace(in_percent=False) for row in rows]
-    if has_hardly_any_bits(attribution):
-        needs_none, check = needs_hardly_anything(attribution), attribution.check
-        if needs_none:
-            count = 0
-        elif check is not None and not effects_of:
-            count = min(count, check.n_words)
     # What is explained, and stays open, is no word of the list.
     rows = [row for row, i in zip(rows, order, strict=True) if not is_open[i]]
     return rows[:count], rows[count:]
 
 
+def _count_listed(attribution: DrawableBits) -> int:
+    """How many words lists show as leading."""
+    count = count_leading(attribution)
+    if has_hardly_any_bits(attribution):
+        check = attribution.check
+        if needs_hardly_anything(attribution):
+            return 0
+        if check is not None and all(effect is None for effect in attribution.effects):
+            return min(count, int(check.n_words))
+    return count
+
+
+def _with_relations(
+    attribution: DrawableBits, rows: list[ListedPart], order: Sequence[int], n_leading: int
+) -> list[ListedPart]:
+    """The words, by number, with what their deletions say of them."""
+    check, whole, leading = attribution.check, attribution.target_probability, order[:n_leading]
+    strongest = min((rows[i].without for i in leading if rows[i].is_deleted), default=0.0)
+    # The check has said what happens without those that it deletes first.
+    tried = [] if check is None else [i for i in order if rows[i].is_deleted][check.n_words :]
+    alone = [] if is_improbable(attribution) else [i for i in tried if i not in leading]
+    found = list(rows)
+    for i, row in enumerate(rows):
+        if not row.is_deleted:
+            continue
+        relation = ""
+        # A word that speaks for it after the other words is no word against it.
+        if rises_much(whole, row.without) and not row.effect > 0:
+            relation = SPEAKS_AGAINST
+        elif i in alone and is_much_lower(whole, row.without, strongest):
+            relation = MATTERS_ALONE
+        elif row.without > _UNCHANGED * whole and row.effect >= COLORED * _largest_effect(attribution):
+            relation = NEEDED_WITHOUT_WORDS
+        found[i] = row._replace(relation=relation)
+    return found
+
+
+def _largest_effect(attribution: DrawableBits) -> float:
+    """The largest effect of a word; infinite where none is positive."""
+    effects = [effect for effect in attribution.effects if effect is not None]
+    largest = max(effects, default=0.0)
+    return largest if largest > 0 else math.inf
+
+
+def _colors(attribution: DrawableBits, rows: Sequence[ListedPart]) -> list[float]:
+    """What is colored of each word, by number, from 0 to 1.
+
+    It is the importance. Of a word that matters alone it is its effect alone, if that is more; a word without which
+    the class is more probable has no color, whatever its bits.
+    """
+    colors: list[float] = attribution.importance.tolist()
+    whole, largest = attribution.target_probability, _largest_effect(attribution)
+    for i, row in enumerate(rows):
+        if row.relation == MATTERS_ALONE and math.isfinite(largest):
+            scale = _log_odds if row.measure == "probability" else float
+            alone = scale(whole) - scale(row.without)
+            colors[i] = min(1.0, max(colors[i], alone / largest))
+        elif row.relation == SPEAKS_AGAINST or (not row.is_measured and row.without > whole / _UNCHANGED):
+            colors[i] = 0.0
+    return colors
+
+
+def _log_odds(probability: float) -> float:
+    within = min(max(probability, 1e-12), 1 - 1e-12)
+    return math.log(within / (1 - within))
+
+
 def standing_out(leading: Sequence[ListedPart], rest: Sequence[ListedPart]) -> list[ListedPart]:
-    """The words that lists show beside the leading ones: measured ones with many bits, and the strongest against it."""
-    against = sorted((row for row in rest if row.relation), key=lambda row: -row.without)[:_AGAINST]
-    return [row for row in rest if row in against or (leading and row.stands_out)]
+    """The words that lists show beside the leading ones.
+
+    They are measured ones whose bits or effects stand out, those that matter alone, and the strongest against it.
+    """
+    opposing = [row for row in rest if row.relation == SPEAKS_AGAINST]
+    most = _AGAINST + (len(opposing) == _AGAINST + 1)
+    against = sorted(opposing, key=lambda row: -row.without)[:most]
+    return [row for row in rest if row in against or row.relation == MATTERS_ALONE or (leading and row.stands_out)]
 
 
 def count_leading(attribution: DrawableBits) -> int:

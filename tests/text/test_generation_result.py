@@ -60,9 +60,10 @@ def without_alone(result, part):
     [
         (-0.0029, -4.17, AGAINST_WITHOUT_OTHERS),  # "speaks against it" stood beside a number that does not change
         (-0.06, -4.17, SPEAKS_AGAINST),
-        (-1.11, 0.376, "depends on the other parts"),  # to speak against the response
-        (-0.09, 3.93, "depends on the other parts"),  # nothing was printed
-        (-0.24, 0.50, "depends on the other parts"),
+        (-1.11, 0.376, "against it alone, for it without the other parts"),  # to speak against the response
+        (-0.09, 3.93, "against it alone, for it without the other parts"),  # nothing was printed
+        (-0.24, 0.50, "against it alone, for it without the other parts"),
+        (0.24, -0.50, "for it alone, against it without the other parts"),
         (TOLERANCE, -0.2, AGAINST_WITHOUT_OTHERS),
         (-0.04, 3.93, "matters only without the other parts"),  # every sentence of a prompt led without a label
         (3.93, -0.04, ""),
@@ -78,7 +79,7 @@ def test_one_rule_says_what_two_removals_of_a_part_mean(result, alone, after, la
     assert label_of(alone, after) == label
     if after is None:
         return
-    if "only without" not in label + label_of(after, alone):  # of the others the order does not matter
+    if "without" not in label + label_of(after, alone):  # of the others the order does not matter
         assert label_of(after, alone) == label
     one = with_effects(result, [2.0, alone], [2.0, after])
     part = one.parts[1]
@@ -139,7 +140,7 @@ def test_a_part_without_which_the_response_is_more_probable_is_not_needed(result
     one = with_effects(result, [0.4, -0.33], [0.5, 3.35])
     part = one.parts[1]
     assert part.effect == pytest.approx(1.51) and part.known_effect == pytest.approx(-0.33)
-    assert part.label == "depends on the other parts"
+    assert part.label == "against it alone, for it without the other parts"
     assert one.ranked[0][0] is one.parts[0] and one.importance[1] == 0
     assert one.estimated_effects[1] == pytest.approx(1.51)  # sums predict removals of several parts
 

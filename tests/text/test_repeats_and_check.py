@@ -310,7 +310,7 @@ def test_the_check_deletes_each_leading_word_alone(film_explainer):
         shortened = " ".join(word.word for word in words)
         alone = film_explainer.explain(shortened, target=result.target, n_steps=0).target_probability
         assert row.without == pytest.approx(alone, abs=1e-5)
-        (line,) = (line for line in str(result).splitlines() if line.endswith(f"{row.name} ({row.place})"))
+        (line,) = (line for line in str(result).splitlines() if f"{row.name} ({row.place})" in line and "█" in line)
         assert line.split()[0] == f"{alone:.1%}" and f"  {row.share:>11.1%}  █" in line
         assert f"without it {alone:.1%}" in token_page([result])
     again = type(result).from_dict(json.loads(json.dumps(result.to_dict())))

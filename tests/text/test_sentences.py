@@ -215,7 +215,7 @@ def test_a_word_that_speaks_against_the_class_is_named():
         ),
         (
             (0.2, 0.5, 0.3, 0.9),
-            '"not" (word 4, to 90.0%), "gets" (word 2, to 50.0%), "it" (word 3, to 30.0%) and 1 more may speak',
+            '"gets" (word 2, to 50.0%), "it" (word 3, to 30.0%) and "it" (word 1, to 20.0%) may speak',
         ),
         (
             (0.05, 0.05, 0.03, 0.06),

@@ -150,7 +150,16 @@ def test_the_check_is_that_of_images_without_regions(explainer, cnn, images):
         expected = cnn(image[None]).softmax(-1)[0, result.target]
     assert result.check.without_leading == pytest.approx(float(expected), rel=1e-4)
     assert result.check.probability == pytest.approx(result.target_probability, rel=1e-4)
-    assert "Check: the " in str(result)
+    with torch.no_grad():
+        bare = cnn(torch.where(mask, images[0].mean((1, 2), keepdim=True), images[0])[None]).softmax(-1)[0]
+        blank = cnn(images[0].mean((1, 2), keepdim=True).expand_as(images[0])[None]).softmax(-1)[0, result.target]
+    assert result.check.without_all == pytest.approx(float(blank), rel=1e-4)
+    if len(removed) == len(result.leading):
+        assert result.check.decision_probability == pytest.approx(float(bare.max()), rel=1e-4)
+    # The mean color alone has as much of the class as this image, so that the removal of regions says little.
+    assert blank > 0.85 * result.target_probability and result.verdict == ""
+    assert "No verdict: an image of the mean color alone, which removed regions get, is owl with" in result.answer()
+    assert "removal is a poor test" in result.check_sentence() and "speak against" not in result.check_sentence()
     # The list has the probability without the first k of them.
     for count, found in enumerate(result.check.without_first, 1):
         mask = torch.from_numpy(np.isin(result.regions, result.leading[:count]))

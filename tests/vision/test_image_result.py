@@ -10,6 +10,7 @@ from captum.attr import LayerAttribution, visualization
 
 from captum_iba.vision import (
     ImageAttribution,
+    ImageCheck,
     RegionRemoval,
     leading_by_removal,
     order_by_removal,
@@ -17,7 +18,6 @@ from captum_iba.vision import (
     tile_regions,
 )
 from captum_iba.vision.image_model import ImageClassifier
-from captum_iba.vision.image_result import ImageCheck
 from captum_iba.vision.regions import sum_per_region
 from captum_iba.visualization import image_map, image_page, plot_image
 from captum_iba.visualization.image_figures import heat_over_image, heat_positions, leading_regions, removal_map
