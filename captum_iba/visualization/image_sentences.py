@@ -95,7 +95,9 @@ def check_sentences(image: ExplainedImage, check: Any) -> CheckSentences:
     doubt, then = "", ""
     if is_of_mean_color(check.probability, check.without_all):
         target, blank = printable(image.target_label), format_probability(check.without_all)
-        doubt = f"an image of the mean color alone, which removed regions get, is {target} with {blank}"
+        doubt = (
+            f"of an image of the mean color alone, which removed regions get, the probability of {target} is {blank}"
+        )
     if check.decision and image.target_label == image.predicted_label:
         still = "still " * (check.decision == image.predicted_label)
         then = f"{still}predicts {printable(check.decision)}"
@@ -122,7 +124,9 @@ def check_answer(image: ExplainedImage, check: Any) -> str:
 
 def check_notes(image: ExplainedImage, check: Any) -> list[str]:
     """Sentences on the check beside its answer."""
-    said = [check_sentences(image, check).comparison, _against(image, check), _without_all(image, check)]
+    comparison = check_sentences(image, check).comparison
+    it = "it" if comparison else f"the probability of {printable(image.target_label)}"
+    said = [comparison, _without_all(image, check, it), _against(image, check)]
     if not image.is_improbable:
         said.append(_least(check))
     return list(filter(None, said))
@@ -162,12 +166,12 @@ def _against(image: ExplainedImage, check: Any) -> str:
     return f"{which} may speak against {printable(image.target_label)}: without {it} alone {measured} rises: {named}."
 
 
-def _without_all(image: ExplainedImage, check: Any) -> str:
+def _without_all(image: ExplainedImage, check: Any, it: str) -> str:
     """The probability of an image of the mean color, and what follows where it is large; empty if it is not known."""
     if check.without_all is None:
         return ""
     target, blank = printable(image.target_label), format_probability(check.without_all)
-    said = f"An image of the mean color alone, without any region, is {target} with {blank}."
+    said = f"Without any region, of an image of the mean color alone, {it} is {blank}."
     if not is_of_mean_color(check.probability, check.without_all):
         return said
     return (
