@@ -24,9 +24,16 @@ from captum_iba.vision.image_check import ImageCheck
 from captum_iba.vision.images import Pixels, pixels_of_png, png_bytes
 from captum_iba.vision.layer_map import LayerMap
 from captum_iba.vision.regions import Regions, sum_per_region
-from captum_iba.visualization.check_sentences import NOT_CONFIRMED
-from captum_iba.visualization.image_sentences import check_answer, check_notes, check_sentences, remark
-from captum_iba.visualization.legend import Legend, legend_lines, region_legend
+from captum_iba.visualization.check_sentences import CONFIRMING
+from captum_iba.visualization.image_sentences import check_answer, check_notes, check_sentences, decision, remark
+from captum_iba.visualization.legend import (
+    BAR_ALONE,
+    BAR_IN_ORDER,
+    BAR_OF_SEVERAL,
+    Legend,
+    legend_lines,
+    region_legend,
+)
 from captum_iba.visualization.mask_sentences import LARGE_DROP, is_little, is_lost
 from captum_iba.visualization.pieces import COVERED, format_number, format_probability
 from captum_iba.visualization.rows import ListedPart, row_lines
@@ -187,7 +194,7 @@ class ImageAttribution(JsonResult):
         """The leading regions, as terminals and pages list them."""
         shares, bits = self.region_shares, sum_per_region(self.bits, self.regions)
         so_far = dict(zip(self.leading, () if self.check is None else self.check.without_first, strict=False))
-        bars, rows = self._bars(), []
+        bars, rows = self._bars[0], []
         for number in self.leading:
             without, decrease = self.probability_without(number), self.decrease_of(number)
             rows.append(
@@ -205,19 +212,20 @@ class ImageAttribution(JsonResult):
             )
         return rows
 
-    def _bars(self) -> dict[int, float]:
-        """Bars of the leading regions, relative to the longest one.
-
-        With a check it is the increase in the probability where the region is kept, and the other leading ones are
-        removed, relative to the largest, at least 0.1; else the importance.
-        """
+    @cached_property
+    def _bars(self) -> tuple[dict[int, float], str]:
+        """Bars of the leading regions, and what they are; with a check relative to a decrease of at least 0.1."""
         leading, check = self.leading, self.check
-        lengths = self.importance[leading]
-        longest = lengths.max(initial=0.0)
-        if check is not None and check.leading and len(check.without_others or check.leading[:1]) == len(leading):
-            lengths = np.array(check.without_others or [check.probability]) - check.without_first[-1]
-            lengths, longest = lengths.clip(0), max(lengths.max(), LARGE_DROP)
-        return dict(zip(leading, (lengths / longest if longest > 0 else lengths).tolist(), strict=True))
+        if check is not None and check.without_others:
+            lengths, meaning = np.array(check.without_others) - check.without_first[-1], BAR_OF_SEVERAL
+        elif check is not None and check.leading and (check.without_each or len(leading) == 1):
+            without = check.without_first if len(leading) == 1 else [check.without_each[i] for i in leading]
+            lengths, meaning = check.probability - np.array(without), BAR_ALONE
+        else:
+            lengths, meaning = self.importance[leading], BAR_IN_ORDER
+        longest = max(lengths.max(initial=0.0), 0.0 if meaning == BAR_IN_ORDER else LARGE_DROP)
+        lengths = lengths.clip(0) / longest if longest > 0 else 0.0 * lengths
+        return dict(zip(leading, lengths.tolist(), strict=True)), meaning
 
     @property
     def total_bits(self) -> float:
@@ -271,7 +279,7 @@ class ImageAttribution(JsonResult):
     @property
     def legend(self) -> Legend:
         """What the columns and bars of :meth:`to_text` are, by their names."""
-        return region_legend(self.rows)
+        return region_legend(self.rows, self._bars[1], self.is_pale)
 
     def __str__(self) -> str:
         return self.to_text()
@@ -285,16 +293,13 @@ class ImageAttribution(JsonResult):
         lines = [self.headline(), *filter(None, [self.answer()])]
         if not self.leading:
             lines.append("no region has bits above the floor")
-        lines += row_lines(self.rows, pale=self.verdict == NOT_CONFIRMED or self.is_improbable)
+        lines += row_lines(self.rows, pale=self.is_pale)
         lines += [*filter(None, [self.remark(), self.check_sentence()]), self.setting()]
         return "\n".join([*lines, *legend_lines([self.legend] if legend else [])])
 
     def headline(self) -> str:
         """One line: image, class, probability and model."""
-        first = f"{printable(self.target_label)} {format_probability(self.target_probability)}"
-        if self.target != self.predicted:
-            first += f" (predicted: {printable(self.predicted_label)} {format_probability(self.predicted_probability)})"
-        return " · ".join(filter(None, [printable(self.name), first, printable(self.model)]))
+        return " · ".join(filter(None, [printable(self.name), printable(decision(self)), printable(self.model)]))
 
     def setting(self) -> str:
         """One line: layers, preset, statistics and bits."""
@@ -347,6 +352,12 @@ class ImageAttribution(JsonResult):
     def is_improbable(self) -> bool:
         """Whether the target has so little probability that there is little to explain."""
         return is_little(self.target_probability, self.target == self.predicted)
+
+    @property
+    def is_pale(self) -> bool:
+        """Whether bars are pale: the check does not confirm the leading regions, or the target is improbable."""
+        has_verdict = self.check is None or self.verdict in CONFIRMING
+        return self.is_improbable or not has_verdict
 
     def place_of(self, region: int) -> str:
         """Where a region is, in pixels from 0: "rows 8 to 15, columns 0 to 7", or "41 pixels within rows ..."."""

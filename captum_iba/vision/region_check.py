@@ -20,6 +20,7 @@ from captum_iba.visualization.mask_sentences import LARGE_DROP
 _N_ALONE = 64  # regions, of which a check removes each alone
 _ADDS = 0.02  # of a probability, that a leading region adds to the others at least
 _N_PRUNED = 8  # leading regions of which superfluous ones are left out: of more it takes too many forward passes
+_N_EXCHANGED = 3
 _SAME_COLOR = 2  # of 255: a region as near to the mean color is not changed by its removal
 
 
@@ -63,7 +64,7 @@ def check_of_regions(removal: RegionRemoval, result: ImageAttribution, seed: int
     by_bits = np.lexsort((-result.region_shares,))
     order, n_regions = (-result.scores).argsort(), result.n_regions
     cached = CachedRemoval(removal)
-    leading, first = leading_by_removal(cached, order, len(result.leading))
+    leading, first = leading_by_removal(cached, order, len(result.leading), result.measured)
     n_leading = len(leading)
     order = np.array([*leading, *(i for i in order.tolist() if i not in leading)])
     kept = kept_in_check(order, n_leading, seed % 2**63, by_bits)
@@ -96,20 +97,25 @@ def check_of_regions(removal: RegionRemoval, result: ImageAttribution, seed: int
 
 
 def leading_by_removal(
-    probability: Callable[[Tensor], Tensor], order: npt.NDArray[np.intp], n_leading: int
+    probability: Callable[[Tensor], Tensor],
+    order: npt.NDArray[np.intp],
+    n_leading: int,
+    measured: Sequence[int] = (),
 ) -> tuple[list[int], list[float]]:
     """
     As few of the first regions of an order as are enough, in the order of their removal.
 
     First the beginning is taken without which the probability falls by 90% of what it falls by at most. Then regions
-    are left out, one at a time, as long as the probability without the others is higher by at most 0.02. Of those that
-    are left the first one lowers the probability most when it is removed alone, and each next one lowers it most after
-    those before it. A beginning of more than eight regions stays as it is.
+    are left out, one at a time, as long as the probability without the others is higher by at most 0.02. A region is
+    exchanged for another measured one, up to three times, if the probability without the regions is then lower by at
+    least 0.02. Of those that are left the first one lowers the probability most when it is removed alone, and each next
+    one lowers it most after those before it. A beginning of more than eight regions stays as it is.
 
     Args:
         probability (Callable): Function of the kept regions, (rows, R) booleans, that returns (rows,).
         order (array): Numbers of all regions, (R,), the most important one first.
         n_leading (int): How many of them may lead; of more than 16 all do.
+        measured (sequence of int, optional): Numbers of regions that may take the place of one of these. Default: none.
 
     Returns:
         tuple: Numbers of the leading regions, and the probability without the first k of them, for k up to 16.
@@ -125,7 +131,31 @@ def leading_by_removal(
     if not 1 < n_leading <= _N_PRUNED:
         return leading, first
     found = removal_sequence(probability, leading, len(order), _ADDS, covered=0.9)
+    exchanged = _exchanged(probability, found.parts, measured, len(order))
+    if exchanged != found.parts:
+        found = removal_sequence(probability, exchanged, len(order), _ADDS, covered=0.9)
     return list(found.parts), found.without.tolist()
+
+
+def _exchanged(
+    probability: Callable[[Tensor], Tensor], leading: tuple[int, ...], measured: Sequence[int], n_regions: int
+) -> tuple[int, ...]:
+    """The leading regions, with some of them in exchange for measured ones without which more probability is lost."""
+
+    def without(sets: Sequence[Sequence[int]]) -> Tensor:
+        return probability(torch.tensor([[i not in one for i in range(n_regions)] for one in sets]))
+
+    lowest = float(without([leading]))
+    for _ in range(_N_EXCHANGED):
+        others = [i for i in measured if i not in leading]
+        sets = [(*leading[:at], other, *leading[at + 1 :]) for at in range(len(leading)) for other in others]
+        if not sets:
+            break
+        values = without(sets)
+        if lowest - float(values.min()) < _ADDS:
+            break
+        lowest, leading = float(values.min()), sets[int(values.argmin())]
+    return leading
 
 
 def _without_others(

@@ -18,7 +18,7 @@ _NAMED = 5
 VERDICTS = ("confirmed", "weakly confirmed", "not confirmed")
 """What a check says of the leading words: without them the probability falls by more than 15% of its value, by less, or
 by no more than 1% or than without others."""
-NOT_CONFIRMED = VERDICTS[2]
+NOT_CONFIRMED, CONFIRMING = VERDICTS[2], VERDICTS[:2]
 
 
 @dataclass(frozen=True)
@@ -91,10 +91,10 @@ class CheckSentences:
                 sentence += f", and {self._without_others}"
         if self.then:
             sentence += f", and the model {self.then}"
-        if why := self.doubt or (f"more than half of all {self._every} lead" if self._is_undecided else ""):
-            sentence += f". No verdict: {why}"
         if self.is_improbable:
             sentence += f". {capitalized(quantity(self.measured))} is small with all {self.noun}s{little}"
+        if why := self.doubt or (f"more than half of all {self._every} lead" if self._is_undecided else ""):
+            sentence = f"No verdict, because {why}. {sentence}"
         return f"{sentence}."
 
     @property

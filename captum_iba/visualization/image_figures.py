@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -11,9 +12,8 @@ import numpy.typing as npt
 
 from captum_iba.visualization.color import LEVELS, palette
 from captum_iba.visualization.figures import axes_on
-from captum_iba.visualization.image_sentences import ExplainedImage, opposing
+from captum_iba.visualization.image_sentences import ExplainedImage, decision, is_of_mean_color, opposing
 from captum_iba.visualization.mask_sentences import LARGE_DROP
-from captum_iba.visualization.pieces import format_probability
 from captum_iba.visualization.rows import ListedPart
 
 if TYPE_CHECKING:
@@ -39,6 +39,10 @@ class DrawableImage(ExplainedImage, Protocol):
     @property
     def verdict(self) -> str: ...
     @property
+    def is_pale(self) -> bool: ...
+    @property
+    def legend(self) -> dict[str, str]: ...
+    @property
     def provenance(self) -> Any: ...
     @property
     def rows(self) -> list[ListedPart]: ...
@@ -54,7 +58,8 @@ Pixels = npt.NDArray[np.uint8]
 _GREY = np.array([0.299, 0.587, 0.114])  # luma, ITU-R BT.601
 _OPACITY = 0.7
 _OUTLIERS = 98.0
-_IMPROBABLE = 0.4  # brightness of a map of bits of a class that the model rules out
+_PALE = 0.4  # brightness of the bits of a class that the model rules out, and of removals that are a poor test
+_KEY = 70  # characters of a line below a figure
 
 
 def heat_positions(heat_map: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -71,8 +76,8 @@ def removal_map(attribution: DrawableImage) -> npt.NDArray[np.float64] | None:
     What the removal of each region does, as a map that is drawn.
 
     It is the decrease in the probability without the region alone. Of a leading region it is the decrease without it
-    where the other leading ones are removed, too, if that is larger. 1 is :func:`largest_decrease`. Of a region that
-    may speak against the class it is the increase, as a negative number.
+    where the other leading ones are removed, too, if that is larger. 1 is the largest decrease, at least 0.1. Of a
+    region that may speak against the class it is the increase, as a negative number; -1 is the largest one.
 
     Args:
         attribution (ImageAttribution): Attribution to draw.
@@ -91,7 +96,9 @@ def removal_map(attribution: DrawableImage) -> npt.NDArray[np.float64] | None:
     decreases = _decreases(check)
     is_opposing = np.isin(np.arange(len(decreases)), opposing(check))
     decreases = np.where(is_opposing, decreases, decreases.clip(0))
-    of_region: npt.NDArray[np.float64] = np.clip(decreases / largest_decrease(check), -1.0, 1.0)
+    of_region: npt.NDArray[np.float64] = np.where(
+        decreases < 0, decreases / max(-decreases.min(), LARGE_DROP), decreases / largest_decrease(check)
+    )
     return of_region[attribution.regions]
 
 
@@ -104,7 +111,7 @@ def _decreases(check: Any) -> npt.NDArray[np.float64]:
 
 
 def largest_decrease(check: Any) -> float:
-    """The decrease in the probability that has the palest color of :func:`removal_map`: the largest, at least 0.1."""
+    """The decrease in the probability that 1 is in :func:`removal_map`: the largest, at least 0.1."""
     return max(float(_decreases(check).max()), LARGE_DROP)
 
 
@@ -115,9 +122,11 @@ def heat_over_image(attribution: DrawableImage) -> Pixels:
     """
     positions = removal_map(attribution)
     if positions is None:
-        positions = heat_positions(attribution.heat_map) * (_IMPROBABLE if attribution.is_improbable else 1.0)
+        positions = heat_positions(attribution.heat_map) * (_PALE if attribution.is_improbable else 1.0)
     # What speaks against the class is seen, however small it is beside the largest decrease.
     positions = np.where(positions < 0, (positions - 1) / 2, positions)
+    if attribution.check is not None and is_of_mean_color(attribution.check.probability, attribution.check.without_all):
+        positions = _PALE * positions
     levels = (LEVELS * positions).round().astype(int)
     against, needed = _shades("dark against")[-levels.clip(max=0)], _shades("dark")[levels.clip(0)]
     colors = np.where(levels[..., None] < 0, against, needed)
@@ -135,10 +144,18 @@ def map_title(attribution: DrawableImage) -> str:
     drawn = removal_map(attribution)
     if drawn is None:
         return "pale yellow: needed most"
-    points = f"{100 * largest_decrease(attribution.check):.0f} points"
-    several = ", alone or after the other leading regions" * bool(attribution.check.without_others)
-    purple = "; purple: without it the probability rises" * bool(drawn.min() < 0)
-    return f"pale yellow: without it the probability falls by {points}{several}{purple}"
+    check = attribution.check
+    largest, rises = _decreases(check).max(), max(check.without_each) - check.probability
+    several = ", alone or after the other leading regions" * bool(check.without_others)
+    said = f"pale yellow: without it the probability falls by {_points(largest)}{several}"
+    if largest < LARGE_DROP:
+        said = f"no region lowers the probability by more than {_points(largest)}{several}"
+    return said + f"; purple: without it the probability rises, by up to {_points(rises)}" * bool(drawn.min() < 0)
+
+
+def _points(difference: float) -> str:
+    points = max(1, round(100 * difference))
+    return f"{points} point{'s' * (points > 1)}"
 
 
 def leading_regions(attribution: DrawableImage, count: int | None = None) -> Pixels:
@@ -169,7 +186,8 @@ def plot_image(
         'dog 90.0% · confirmed'
     """
     height, width = attribution.regions.shape
-    fig, ax = axes_on(ax, 4.0, 4.0 * height / width + 0.4)
+    lines = [line for said in map_title(attribution).split("; ") for line in textwrap.wrap(said, _KEY)]
+    fig, ax = axes_on(ax, 4.0, 4.0 * height / width + 0.5 + 0.13 * len(lines))
     ax.imshow(heat_over_image(attribution), interpolation="nearest")
     mask = attribution.top_mask(count)
     outlined = mask.any() and not mask.all() and not attribution.is_improbable
@@ -179,13 +197,14 @@ def plot_image(
             ax.plot([column + 0.5] * 2, [row - 0.5, row + 0.5], color="white", linewidth=1.2)
         for row, column in np.argwhere(mask[1:] != mask[:-1]):
             ax.plot([column - 0.5, column + 0.5], [row + 0.5] * 2, color="white", linewidth=1.2)
-    chance = format_probability(attribution.target_probability)
-    title = f"{attribution.target_label} {chance}"
-    if attribution.check is not None and not attribution.is_improbable:
+    title = decision(attribution)
+    if attribution.is_improbable:
+        title += " · little to explain"
+    elif attribution.check is not None:
         title += f" · {attribution.verdict or 'no verdict'}"
-    ax.set_title(title, fontsize=10, parse_math=False)
-    key = [*map_title(attribution).split("; "), *["outlined: leading regions"] * (count is None and bool(outlined))]
-    ax.set_xlabel("\n".join(key), fontsize=6.5)
+    ax.set_title("\n".join(textwrap.wrap(title, _KEY // 2)), fontsize=10, parse_math=False)
+    key = "outlined: leading regions" if count is None and outlined else ""
+    ax.set_xlabel("\n".join(filter(None, [*lines, key])), fontsize=6.5)
     ax.set_xticks([])
     ax.set_yticks([])
     return fig, ax

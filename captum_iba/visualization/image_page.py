@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from captum_iba.visualization.check_sentences import NOT_CONFIRMED
 from captum_iba.visualization.color import Scale
 from captum_iba.visualization.html import Html, render_template
 from captum_iba.visualization.image_figures import (
@@ -82,9 +81,9 @@ def _drawn(attribution: DrawableImage) -> dict[str, Any]:
         "heat": _data(heat_over_image(attribution)),
         "by_removal": removal_map(attribution) is not None,
         "map_title": capitalized(map_title(attribution)),
-        "top": _data(leading_regions(attribution)),
+        "top": "" if attribution.is_improbable else _data(leading_regions(attribution)),
         "in_turn": is_in_turn(attribution.rows),
-        "pale": attribution.verdict == NOT_CONFIRMED or attribution.is_improbable,
+        "pale": attribution.is_pale,
         "rows": [row._replace(name=_place(attribution, row.number)) for row in attribution.rows],
     }
 

@@ -16,7 +16,7 @@ from captum_iba.visualization.mask_sentences import (
     rises_much,
     unexplained,
 )
-from captum_iba.visualization.pieces import format_probability
+from captum_iba.visualization.pieces import format_probability, quantity
 from captum_iba.visualization.terminal import printable
 
 OWN_STATISTICS = "this image only"
@@ -31,7 +31,13 @@ class ExplainedImage(Protocol):
     @property
     def target_label(self) -> str: ...
     @property
+    def target(self) -> int: ...
+    @property
+    def predicted(self) -> int: ...
+    @property
     def predicted_label(self) -> str: ...
+    @property
+    def predicted_probability(self) -> float: ...
     @property
     def target_probability(self) -> float: ...
     @property
@@ -95,9 +101,9 @@ def check_sentences(image: ExplainedImage, check: Any) -> CheckSentences:
     doubt, then = "", ""
     if is_of_mean_color(check.probability, check.without_all):
         target, blank = printable(image.target_label), format_probability(check.without_all)
-        doubt = (
-            f"of an image of the mean color alone, which removed regions get, the probability of {target} is {blank}"
-        )
+        doubt = f"an image of the mean color alone, which removed regions get, is {target} with {blank}"
+    elif 2 * len(_lowering(image, check)) > len(check.without_each) - len(image.leading) > 0:
+        doubt = f"most other regions lower {quantity(_measured(image))} by more than 10 points, too"
     if check.decision and image.target_label == image.predicted_label:
         still = "still " * (check.decision == image.predicted_label)
         then = f"{still}predicts {printable(check.decision)}"
@@ -107,7 +113,7 @@ def check_sentences(image: ExplainedImage, check: Any) -> CheckSentences:
         check.n_regions,
         len(image.leading),
         image.n_regions,
-        f"the probability of {printable(image.target_label)}",
+        _measured(image),
         "region",
         is_improbable=image.is_improbable,
         then=then,
@@ -116,19 +122,30 @@ def check_sentences(image: ExplainedImage, check: Any) -> CheckSentences:
     )
 
 
+def decision(image: ExplainedImage) -> str:
+    """The class and its probability, with the predicted one where that is another: "dog 3.0% (predicted: cat 90%)"."""
+    said = f"{image.target_label} {format_probability(image.target_probability)}"
+    if image.target == image.predicted:
+        return said
+    return f"{said} (predicted: {image.predicted_label} {format_probability(image.predicted_probability)})"
+
+
 def check_answer(image: ExplainedImage, check: Any) -> str:
-    """The probability without the leading regions, and other regions that lower it when they are removed alone."""
-    others = "" if image.is_improbable else _others(image, check)
-    return " ".join(filter(None, [check_sentences(image, check).answer, others]))
+    """The probability without the leading regions, and other regions that lower it when they are removed alone.
+
+    Of an improbable class it has the regions that speak against it.
+    """
+    more = _against(image, check) if image.is_improbable else _others(image, check)
+    return " ".join(filter(None, [check_sentences(image, check).answer, more]))
 
 
 def check_notes(image: ExplainedImage, check: Any) -> list[str]:
     """Sentences on the check beside its answer."""
     comparison = check_sentences(image, check).comparison
-    it = "it" if comparison else f"the probability of {printable(image.target_label)}"
-    said = [comparison, _without_all(image, check, it), _against(image, check)]
+    it = "it" if comparison else _measured(image)
+    said = [comparison, _without_all(image, check, it)]
     if not image.is_improbable:
-        said.append(_least(check))
+        said += [_against(image, check), _least(check)]
     return list(filter(None, said))
 
 
@@ -162,8 +179,19 @@ def _against(image: ExplainedImage, check: Any) -> str:
     which = f"{len(found)} regions" if len(found) > 1 else "A region"
     named = _named(image, found, each)
     it = "it" if len(found) == 1 else "one of them"
-    measured = f"the probability of {printable(image.target_label)}"
-    return f"{which} may speak against {printable(image.target_label)}: without {it} alone {measured} rises: {named}."
+    against = f"{which} may speak against {printable(image.target_label)}"
+    return f"{against}: without {it} alone {_measured(image)} rises: {named}."
+
+
+def _measured(image: ExplainedImage) -> str:
+    return f"the probability of {printable(image.target_label)}"
+
+
+def _lowering(image: ExplainedImage, check: Any) -> list[int]:
+    """Numbers of the regions that do not lead, and whose removal alone lowers the probability by more than 0.1."""
+    each, leading = check.without_each, image.leading
+    found = [i for i, without in enumerate(each) if i not in leading and check.probability - without > LARGE_DROP]
+    return sorted(found, key=lambda i: each[i])
 
 
 def _without_all(image: ExplainedImage, check: Any, it: str) -> str:
@@ -188,9 +216,7 @@ def _named(image: ExplainedImage, regions: Sequence[int], each: Sequence[float])
 
 def _others(image: ExplainedImage, check: Any) -> str:
     """Regions that do not lead, and whose removal alone lowers the probability by more than 0.1; empty without any."""
-    leading, each = image.leading, check.without_each
-    drops = {i: check.probability - without for i, without in enumerate(each) if i not in leading}
-    found = sorted((i for i in drops if drops[i] > LARGE_DROP), key=lambda i: -drops[i])
+    found, each = _lowering(image, check), check.without_each
     if not found:
         return ""
     several = len(found) > 1

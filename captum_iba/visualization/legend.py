@@ -92,7 +92,16 @@ def part_legend(response: ExplainedResponse) -> Legend:
     return terms | labels | _pale(part_verdict(response))
 
 
-def region_legend(rows: Sequence[ListedPart]) -> Legend:
+BAR_OF_SEVERAL = "increase in the probability when this region is kept and the other leading ones are removed"
+BAR_ALONE = "decrease in the probability when this region alone is removed"
+BAR_IN_ORDER = (
+    "decrease in the probability by which the regions are ordered: of the first two when one is removed after the "
+    "other, of the others the mean of three"
+)
+"""What the bars of the regions of an image are."""
+
+
+def region_legend(rows: Sequence[ListedPart], bar: str, is_pale: bool = False) -> Legend:
     """The terms in the list of an image; where no region was removed only that of its percentages."""
     of_bits = _of_bits(rows, "cell")
     if not any(row.is_deleted for row in rows):
@@ -102,10 +111,10 @@ def region_legend(rows: Sequence[ListedPart]) -> Legend:
         **_above(rows, "the probability when the regions above it are removed, too"),
         **of_bits,
     }
-    if is_in_turn(rows):
-        terms["bar"] = "increase in the probability when this region is kept and the other leading ones are removed"
-    else:
-        terms["bar"] = "decrease in the probability by removal, relative to the largest"
+    if any(row.importance > 0 for row in rows):
+        terms["bar"] = bar
+        if is_pale:
+            terms["pale bar"] = "the check does not confirm the leading regions, or the class is improbable"
     return terms
 
 

@@ -96,6 +96,53 @@ def test_as_few_regions_lead_as_are_enough():
     assert ImageAttribution.from_dict(json.loads(result.to_json())).check == check
 
 
+def test_a_leading_region_is_exchanged_for_a_better_one():
+    """The first by removal was one that no pair of regions needs: of three, two others decide together."""
+
+    def probability(kept):  # 0 lowers it most alone; 1 and 2 together take all
+        return 0.2 * kept[:, 0] + 0.8 * (kept[:, 1] | kept[:, 2]).double() - 0.1 * kept[:, 3]
+
+    order = np.array([0, 1, 3, 2])
+    assert leading_by_removal(probability, order, 2)[0] == [0]
+    leading, without = leading_by_removal(probability, order, 3, measured=(0, 1, 2, 3))
+    assert leading == [0] and without == pytest.approx([0.7])  # an exchange of one for one finds nothing better
+
+    def several(kept):  # 0 and 3 look best, 0 and 2 are
+        return 0.5 * kept[:, 0] + 0.3 * (kept[:, 1] | kept[:, 2]).double() + 0.2 * kept[:, 2] + 0.1 * kept[:, 3]
+
+    assert sorted(leading_by_removal(several, np.array([0, 3, 1, 2]), 2)[0]) == [0, 3]
+    leading, without = leading_by_removal(several, np.array([0, 3, 1, 2]), 2, measured=(0, 1, 2, 3))
+    assert leading == [0, 2] and without == pytest.approx([0.6, 0.4])
+
+
+def test_nothing_is_confirmed_where_most_regions_lower_the_probability():
+    """ "Confirmed" was said where 15 of 16 regions did as much alone."""
+    result = image_attribution()
+    check = ImageCheck(
+        1, 0.9, 0.0, 0.2, 0.3, 10, (0.1, 0.2, 0.9, 0.0), 0.1, None, (3,), (0.0,), (), True, "cat", 0.8, 0.01
+    )
+    said = replace(result, check=check)
+    assert said.verdict == "" and said.is_pale and "░" in str(said)
+    assert said.answer().startswith(
+        "No verdict, because most other regions lower the probability by more than 10 points"
+    )
+    assert "and the model predicts cat (80.0%). Each of 2 other regions" in said.answer()
+    fewer = replace(said, check=replace(check, without_each=(0.1, 0.85, 0.9, 0.0)))
+    assert fewer.verdict == "confirmed" and not fewer.is_pale
+    assert "Without any region, of an image of the mean color alone, it is 1.0%." in fewer.check_sentence()
+    assert plot_image(fewer)[1].get_title() == "dog 90.0% · confirmed"
+    assert plot_image(said)[1].get_title() == "dog 90.0% · no verdict"
+    other = replace(said, target_probability=0.001, predicted=0, predicted_label="cat", predicted_probability=0.8)
+    other = replace(other, check=replace(check, probability=0.001, without_each=(0.001, 0.6, 0.001, 0.001)))
+    assert "(predicted: cat" in plot_image(other)[1].get_title() and not plot_image(other)[1].lines
+    assert "A region may speak against dog: without it alone the probability of dog rises" in other.answer()
+    assert image_page([other]).count('src="data:image/png;base64,') == 2  # no picture of leading regions
+    # The mean color itself has the class: removal is a poor test.
+    grey = replace(fewer, check=replace(fewer.check, without_all=0.89))
+    assert grey.verdict == "" and "is dog with 89.0%" in grey.answer() and "poor test" in grey.check_sentence()
+    assert heat_over_image(grey).max() < heat_over_image(fewer).max()
+
+
 def test_a_removal_that_changes_no_pixel_says_nothing(capsys):
     grey = np.full((8, 8, 3), 128, dtype=np.uint8)
     result = replace(image_attribution(), image=grey)
