@@ -219,7 +219,9 @@ def check_by_deletion(
     order = order[~own[order]]
     ordered = np.searchsorted(others, order)
     by_bits = np.array([i for i in ranking_by_bits(attribution) if not own[i]])
-    compared = kept_in_check(ordered, n_leading, seed, np.searchsorted(others, by_bits), marks)
+    # Each of them is deleted alone, too, so that none is left to chance.
+    n_single = ALL_DELETED_ALONE if len(others) <= ALL_DELETED_ALONE else N_RANDOM
+    compared = kept_in_check(ordered, n_leading, seed, np.searchsorted(others, by_bits), marks, n_single)
     all_leading = kept_without_leading(compared, ordered, n_leading)
     n_compared, n_all = len(compared), len(all_leading)
     kept = np.ones((n_compared + n_all, len(own)), dtype=bool)
@@ -228,7 +230,9 @@ def check_by_deletion(
     n_alone = len(others) if 1 < len(others) <= ALL_DELETED_ALONE else min(n_leading, _N_ALONE) * (n_leading > 1)
     n_deleted, decision = int((~kept[1]).sum()), ""
     numbers += [numbers[0] - {number} for number in order[:n_alone].tolist()]
-    probabilities = probabilities_without(classifier, encoded, numbers, batch_size)
+    sets = list(dict.fromkeys(map(frozenset, numbers)))  # each set once
+    every = probabilities_without(classifier, encoded, sets, batch_size)
+    probabilities = every[[sets.index(frozenset(one)) for one in numbers]]
     found = probabilities[:, column].tolist()
     whole, without_leading, without_least, *at_random = found[:n_compared]
     without_all, alone = found[n_compared] if n_all else None, tuple(found[n_compared + n_all :])
@@ -256,6 +260,7 @@ def kept_in_check(
     seed: int,
     by_bits: npt.NDArray[np.intp] | None = None,
     marks: npt.NDArray[np.bool_] | None = None,
+    n_single: int = N_RANDOM,
 ) -> npt.NDArray[np.bool_]:
     """The words that a check keeps: all, all but the leading, the least, and others at random, (3 + R, W).
 
@@ -263,7 +268,7 @@ def kept_in_check(
     with the most bits first. The least ones have the fewest bits of those that are not leading. So that a leading word
     is not deleted on both sides of the comparison, the random ones are drawn from those that are not leading, too.
     ``marks`` are True for punctuation, (W,): it is among neither, unless too few words are left. R is ``N_RANDOM``, or
-    the number of sets of others where there are fewer.
+    the number of sets of others where there are fewer; of single ones it is each of them, of up to ``n_single``.
 
     As many are deleted as are leading, at most half of all; one in nine where none is.
     """
@@ -279,7 +284,7 @@ def kept_in_check(
     words, rest = others[~marks[others]], others[marks[others]]
     always, drawn = (words[:0], words) if len(words) >= n_deleted else (words, rest)
     n_drawn = n_deleted - len(always)
-    if math.comb(len(drawn), n_drawn) <= N_RANDOM:
+    if math.comb(len(drawn), n_drawn) <= (n_single if n_deleted == 1 else N_RANDOM):
         sets: Iterable[Any] = combinations(drawn.tolist(), n_drawn)
     else:
         sets = (generator.permutation(drawn)[:n_drawn] for _ in range(N_RANDOM))

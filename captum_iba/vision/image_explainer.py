@@ -228,7 +228,7 @@ class ImageExplainer:
 
             >>> results = explainer.explain(torch.rand(2, 3, 32, 32), check=True)
             >>> [result.check.n_random for result in results]
-            [10, 10]
+            [15, 15]
         """
         name, settings = resolve_image_settings(preset, overrides)
         check_integer("seed", seed, kind=Integral)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from captum_iba.metrics.prompt_removal import CachedRemoval, removal_sequence
-from captum_iba.text.deletion import kept_in_check, kept_without_leading, without_first
+from captum_iba.text.deletion import N_RANDOM, kept_in_check, kept_without_leading, without_first
 from captum_iba.vision.image_check import ImageCheck
 from captum_iba.vision.image_result import ImageAttribution
 from captum_iba.vision.regions import RegionRemoval, order_by_removal
@@ -67,7 +67,9 @@ def check_of_regions(removal: RegionRemoval, result: ImageAttribution, seed: int
     leading, first = leading_by_removal(cached, order, len(result.leading), result.measured)
     n_leading = len(leading)
     order = np.array([*leading, *(i for i in order.tolist() if i not in leading)])
-    kept = kept_in_check(order, n_leading, seed % 2**63, by_bits)
+    # Each of up to 64 regions is removed alone, too, so that none is left to chance.
+    n_single = _N_ALONE if n_regions <= _N_ALONE else N_RANDOM
+    kept = kept_in_check(order, n_leading, seed % 2**63, by_bits, n_single=n_single)
     n_removed, n_random = int((~kept[1]).sum()), len(kept) - 3
     all_leading = kept_without_leading(kept, order, n_leading)
     alone = ~np.eye(n_regions, dtype=bool)[: n_regions if 1 < n_regions <= _N_ALONE else 0]

@@ -14,6 +14,7 @@ from captum_iba.visualization.pieces import capitalized, enumerated, format_prob
 SAME = 0.99  # of a probability, what is left: a smaller change is no finding of a check
 _SMALLEST = 0.005  # of a probability: a smaller change is none, unless a quarter of it is lost
 _NAMED = 5
+_N_RANDOM = 10  # draws of a check
 
 VERDICTS = ("confirmed", "weakly confirmed", "not confirmed")
 """What a check says of the leading words: without them the probability falls by more than 15% of its value, by less, or
@@ -103,7 +104,10 @@ class CheckSentences:
         if self.n_deleted == self.n_words or self.is_ruled_out:
             return ""
         why = f", because {self._why}" if self._why else ""
-        half = f" (at most half of all {self._every} are deleted)" if self.n_deleted < self.n_leading else ""
+        half = ""
+        if self.n_deleted < self.n_leading:
+            left = format_probability(self.check.without_leading)
+            half = f" (more than half of all {self._every} lead, and at most half are deleted: {left})"
         said = f"{self._which} {self.verdict}{half}{why}" if self.verdict else ""
         if self._is_undecided:
             first = f"the first {f'{self.n_deleted} ' if self.n_deleted > 1 else ''}of them"
@@ -254,7 +258,8 @@ class CheckSentences:
         if self.check.n_random == 1:  # there is no other set
             return f"the {others}" if several else f"the other {'punctuation mark' if self.n_marks else self.noun}"
         if not several:
-            return f"{'a punctuation mark' if self.n_marks else f'another {self.noun}'} at random"
+            random = " at random" * (self.check.n_random == _N_RANDOM)  # else each of them was tried
+            return f"{'a punctuation mark' if self.n_marks else f'another {self.noun}'}{random}"
         return f"{others} at random"
 
     @property

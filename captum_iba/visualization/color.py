@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 LEVELS = 20
+EFFECT = "relative effect of deletion"
+"""Unit of a scale of what the deletion of a word changes."""
 
 _ANCHORS = {
     # White to navy, and near black to pale yellow: more bits are further from the page in both.
@@ -55,7 +57,9 @@ class Scale:
     @property
     def ends(self) -> tuple[str, str]:
         """What the colors at both ends say of a word."""
-        return ("against the class", "for the class") if self.signed else ("not needed", "most needed")
+        if self.signed:
+            return "against the class", "for the class"
+        return ("no effect", "largest effect") if self.unit == EFFECT else ("not needed", "most needed")
 
     @property
     def levels(self) -> range:

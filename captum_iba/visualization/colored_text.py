@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from captum_iba.visualization.check_sentences import NOT_CONFIRMED
-from captum_iba.visualization.color import Scale, color_class
+from captum_iba.visualization.color import EFFECT, Scale, color_class
 from captum_iba.visualization.drawable import Drawable, is_scores
 from captum_iba.visualization.mask_sentences import needs_hardly_anything, remark
 from captum_iba.visualization.pieces import SPEAKS_AGAINST, Part, format_number, format_probability, parts, scale_of
@@ -87,7 +87,7 @@ def token_parts(attribution: Drawable, scale: Scale | None = None) -> TokenMap:
         return TokenMap(drawn, scale or scale_of(attribution), False)
     leading, rest = ranked_words(attribution)
     if scale is None and any(row.is_measured for row in (*leading, *rest)):
-        scale = Scale(1.0, unit="relative effect of deletion")
+        scale = Scale(1.0, unit=EFFECT)
         colors = {row.number: row.color for row in (*leading, *rest)}
         strength = PALE if verdict(attribution) == NOT_CONFIRMED else 1.0
         drawn = tuple(

@@ -9,6 +9,7 @@ from captum_iba.visualization.drawable import DrawableBits
 from captum_iba.visualization.mask_sentences import has_percentages
 from captum_iba.visualization.pieces import (
     AGAINST_ALONE,
+    AGAINST_ALONE_WORD,
     AGAINST_WITHOUT_OTHERS,
     DELETED_ALONE,
     MATTERS_ALONE,
@@ -42,9 +43,10 @@ PART_LABELS: Legend = {
 
 WORD_LABELS: Legend = {
     SPEAKS_AGAINST: "the probability is much higher without this word",
-    MATTERS_ALONE: "does not lead; its deletion alone lowers the probability by much",
+    MATTERS_ALONE: "does not lead; its deletion alone lowers the probability by much (its bar is this, if longer)",
     NEEDED_WITHOUT_WORDS: "its deletion alone changes next to nothing; after the other measured words it lowers the "
     "probability",
+    AGAINST_ALONE_WORD: "its deletion alone raises the probability; after the other measured words it lowers it",
 }
 """What the deletions of a word say of it."""
 
@@ -65,7 +67,6 @@ def word_legend(attribution: DrawableBits) -> Legend:
     relations = {row.relation for row in shown}
     if any(row.is_measured and row.importance > 0 for row in shown):
         terms["bar"] = f"mean of two {decreases}: without this word alone, and after the other measured words"
-        terms["bar"] += " (of a word that matters alone: the first, if it is larger)" * (MATTERS_ALONE in relations)
     terms |= {label: meaning for label, meaning in WORD_LABELS.items() if label in relations}
     if any(row not in leading and not row.relation for row in shown):
         terms["does not lead"] = "measured; deleting it as well as the leading words adds little"

@@ -203,7 +203,11 @@ def remark(attribution: DrawableBits) -> str:
         return f"No word has clearly more bits than the floor ({floor} bits per token), so the percentages say little."
     if closed is not None and closed >= _MOST * probability:
         alone = "With average activations (from the statistics) in place of this text"
-        return f"{alone} {attribution.measured} is {format_probability(closed)} already."
+        said = f"{alone} {attribution.measured} is {format_probability(closed)} already."
+        check = attribution.check
+        if check is not None and check.without_leading < MOST * closed:
+            said += " Deleting words is another test than averaging them, and here the two disagree."
+        return said
     return ""
 
 
@@ -227,7 +231,7 @@ def _unexplained(attribution: DrawableBits, closed: float, few: bool) -> str:
         )
     elif keep_it:
         adds = "adds little" if closed <= attribution.target_probability + _NOTICEABLE else "lowers it a little"
-        follows = f"The whole text {adds}: its leading words speak for the class, and its other words against it"
+        follows = f"The text as a whole {adds}, although deleting the leading words changes much"
     elif few:
         follows = f"The model needs hardly anything of {what}"
         if least < MOST:

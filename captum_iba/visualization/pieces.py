@@ -25,6 +25,7 @@ AGAINST_ALONE = "against it alone, for it without the other parts"
 DELETED_ALONE = "deleted alone only"
 MATTERS_ALONE = "matters alone"
 """What lists say of a word that does not lead, and whose deletion alone lowers the probability by much."""
+AGAINST_ALONE_WORD = "against it alone, for it without other words"
 NEEDED_WITHOUT_WORDS = "matters only without other words"
 """What lists say of a word whose deletion matters only after that of others."""
 COVERED = 0.8

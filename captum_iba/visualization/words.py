@@ -20,6 +20,7 @@ from captum_iba.visualization.mask_sentences import (
     rises_much,
 )
 from captum_iba.visualization.pieces import (
+    AGAINST_ALONE_WORD,
     COVERED,
     MATTERS_ALONE,
     NEEDED_WITHOUT_WORDS,
@@ -34,6 +35,8 @@ ALL_DELETED_ALONE = 60
 """Number of words of a text up to which a check deletes every one alone."""
 _AGAINST = 3
 _UNCHANGED = 0.99  # of a probability, that is left without a word that changes next to nothing
+_NOTICEABLE = 0.01  # of a probability
+_LEAST_SCALE = 0.5  # nats that have the full color at least
 _NEARLY_TIED, _WITH_NEUTRAL_STATISTICS = 0.8, 0.6
 
 
@@ -176,8 +179,12 @@ def _with_relations(
             relation = SPEAKS_AGAINST
         elif i in alone and is_much_lower(whole, row.without, strongest):
             relation = MATTERS_ALONE
-        elif row.without > _UNCHANGED * whole and row.effect >= COLORED * _largest_effect(attribution):
-            relation = NEEDED_WITHOUT_WORDS
+        elif (
+            row.is_measured
+            and row.without > _UNCHANGED * whole
+            and (i in leading or (leading and row.effect >= COLORED * _largest_effect(attribution)))
+        ):
+            relation = NEEDED_WITHOUT_WORDS if row.without <= whole + _NOTICEABLE else AGAINST_ALONE_WORD
         found[i] = row._replace(relation=relation)
     return found
 
@@ -192,11 +199,15 @@ def _largest_effect(attribution: DrawableBits) -> float:
 def _colors(attribution: DrawableBits, rows: Sequence[ListedPart]) -> list[float]:
     """What is colored of each word, by number, from 0 to 1.
 
-    It is the importance. Of a word that matters alone it is its effect alone, if that is more; a word without which
-    the class is more probable has no color, whatever its bits.
+    It is the importance; of effects that are all below 0.5 nats it is relative to that. Of a word that matters alone
+    it is its effect alone, if that is more; a word without which the class is more probable has no color, whatever its
+    bits.
     """
     colors: list[float] = attribution.importance.tolist()
     whole, largest = attribution.target_probability, _largest_effect(attribution)
+    if rows and rows[0].measure == "probability" and largest < _LEAST_SCALE:
+        # Effects that are all small have pale colors and short bars.
+        colors, largest = [color * largest / _LEAST_SCALE for color in colors], _LEAST_SCALE
     for i, row in enumerate(rows):
         if row.relation == MATTERS_ALONE and math.isfinite(largest):
             scale = _log_odds if row.measure == "probability" else float

@@ -77,7 +77,7 @@ def test_a_check_that_finds_more_than_the_bits_is_pointed_to():
     result = attribution("a b c d", bits=[2.0, 3.0, 2.0, 2.0], **FEW, **close)
     points = re.compile(
         r"\. Deleting some words nevertheless lowers the probability \(see the check\)\.|\. "
-        r"The whole text adds little: its leading words speak for the class, and its other words against it\."
+        r"The text as a whole adds little, although deleting the leading words changes much\."
     )
     for without, said in (((0.94, 0.94, 0.94), False), ((0.94, 0.94, 0.5), True), ((0.2, 0.94, 0.94), True)):
         check = DeletionCheck(1, 0.95, *without, 10, (without[0], 0.94, 0.94, 0.94))
@@ -269,6 +269,7 @@ def test_a_check_of_half_of_the_leading_words_does_not_refute_all_of_them():
     check = DeletionCheck(2, 0.96, 0.955, 0.96, 0.96, 10, without_all_leading=0.1)
     said = CheckSentences(check, 2, 3, 4, "the probability of Sports", names=("cup", "won", "team"))
     assert said.verdict == "" and said.answer.startswith(
+        "No verdict, because more than half of all words and punctuation marks lead. "
         'Without "cup", "won" and "team" the probability of Sports falls'
     )
     assert said.comparison.startswith(
@@ -287,8 +288,10 @@ def test_one_meaning_of_leading_beside_a_check(film_explainer):
     # A word in the list is not among those with the fewest bits.
     every = attribution("a b c", bits=[40.0, 39.0, 38.0], **FEW, target_probability=0.9)
     one = replace(every, check=DeletionCheck(1, 0.9, 0.2, 0.9, 0.3, 10, (0.2, 0.9, 0.3)))
-    said = "the first of the 3 leading words is confirmed (at most half of all words and punctuation marks are deleted)"
-    assert "fewest bits (" not in str(one) and said in str(one)
+    said = (
+        "the first of the 3 leading words is confirmed (more than half of all words and punctuation marks lead, and at "
+    )
+    assert "fewest bits (" not in str(one) and f"{said}most half are deleted: 20.0%)" in str(one)
     # Where there is one other set, it is named once.
     two = replace(every, check=DeletionCheck(1, 0.9, 0.2, 0.9, 0.9, 1))
     assert "Without the other word (it leads, too) the probability of positive is 90.0%." in str(two)
