@@ -177,7 +177,7 @@ def _with_relations(
         # A word that speaks for it after the other words is no word against it.
         if rises_much(whole, row.without) and not row.effect > 0:
             relation = SPEAKS_AGAINST
-        elif i in alone and is_much_lower(whole, row.without, strongest):
+        elif i in alone and is_much_lower(check.probability, row.without, strongest):
             relation = MATTERS_ALONE
         elif (
             row.is_measured
@@ -211,7 +211,7 @@ def _colors(attribution: DrawableBits, rows: Sequence[ListedPart]) -> list[float
     for i, row in enumerate(rows):
         if row.relation == MATTERS_ALONE and math.isfinite(largest):
             scale = _log_odds if row.measure == "probability" else float
-            alone = scale(whole) - scale(row.without)
+            alone = scale(attribution.check.probability) - scale(row.without)
             colors[i] = min(1.0, max(colors[i], alone / largest))
         elif row.relation == SPEAKS_AGAINST or (not row.is_measured and row.without > whole / _UNCHANGED):
             colors[i] = 0.0
