@@ -35,7 +35,7 @@ from captum_iba.visualization.legend import (
     region_legend,
 )
 from captum_iba.visualization.mask_sentences import LARGE_DROP, is_little, is_lost
-from captum_iba.visualization.pieces import COVERED, format_number, format_probability
+from captum_iba.visualization.pieces import COVERED, format_number, format_probability, in_points
 from captum_iba.visualization.rows import ListedPart, row_lines
 from captum_iba.visualization.terminal import printable
 
@@ -193,7 +193,7 @@ class ImageAttribution(JsonResult):
     def rows(self) -> list[ListedPart]:
         """The leading regions, as terminals and pages list them."""
         shares, bits = self.region_shares, sum_per_region(self.bits, self.regions)
-        so_far = dict(zip(self.leading, () if self.check is None else self.check.without_first, strict=False))
+        so_far = dict(zip(self.leading, self._without_first, strict=False))
         bars, rows = self._bars[0], []
         for number in self.leading:
             without, decrease = self.probability_without(number), self.decrease_of(number)
@@ -212,6 +212,15 @@ class ImageAttribution(JsonResult):
             )
         return rows
 
+    @property
+    def _without_first(self) -> list[float]:
+        """The probability without the first k leading regions; without a check those that were removed in turn."""
+        if self.check is not None:
+            return list(self.check.without_first)
+        in_turn = self.leading == list(self.measured[: len(self.leading)])
+        decreases = np.cumsum(self.effects[: self.n_in_turn * in_turn])
+        return [float(left) for left in self.target_probability - decreases]
+
     @cached_property
     def _bars(self) -> tuple[dict[int, float], str]:
         """Bars of the leading regions, and what they are; with a check relative to a decrease of at least 0.1."""
@@ -224,6 +233,8 @@ class ImageAttribution(JsonResult):
         else:
             lengths, meaning = self.importance[leading], BAR_IN_ORDER
         longest = max(lengths.max(initial=0.0), 0.0 if meaning == BAR_IN_ORDER else LARGE_DROP)
+        if longest > 0:
+            meaning += f"; a full bar is {in_points(longest)}" * (meaning != BAR_IN_ORDER)
         lengths = lengths.clip(0) / longest if longest > 0 else 0.0 * lengths
         return dict(zip(leading, lengths.tolist(), strict=True)), meaning
 
@@ -294,7 +305,8 @@ class ImageAttribution(JsonResult):
         if not self.leading:
             lines.append("no region has bits above the floor")
         lines += row_lines(self.rows, pale=self.is_pale)
-        lines += [*filter(None, [self.remark(), self.check_sentence()]), self.setting()]
+        unchecked = "" if self.check is not None else "Not checked against other regions (check=True)."
+        lines += [*filter(None, [self.remark(), self.check_sentence(), unchecked]), self.setting()]
         return "\n".join([*lines, *legend_lines([self.legend] if legend else [])])
 
     def headline(self) -> str:

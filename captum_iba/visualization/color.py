@@ -59,7 +59,7 @@ class Scale:
         """What the colors at both ends say of a word."""
         if self.signed:
             return "against the class", "for the class"
-        return ("no effect", "largest effect") if self.unit == EFFECT else ("not needed", "most needed")
+        return ("no effect", "largest effect in its text") if self.unit == EFFECT else ("not needed", "most needed")
 
     @property
     def levels(self) -> range:

@@ -88,7 +88,7 @@ def token_parts(attribution: Drawable, scale: Scale | None = None) -> TokenMap:
     leading, rest = ranked_words(attribution)
     if scale is None and any(row.is_measured for row in (*leading, *rest)):
         scale = Scale(1.0, unit=EFFECT)
-        colors = {row.number: row.color for row in (*leading, *rest)}
+        colors = {row.number: row.importance for row in (*leading, *rest)}
         strength = PALE if verdict(attribution) == NOT_CONFIRMED else 1.0
         drawn = tuple(
             part._replace(depth=0.0 if part.word is None else strength * colors.get(part.word, 0.0))

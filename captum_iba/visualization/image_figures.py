@@ -12,8 +12,15 @@ import numpy.typing as npt
 
 from captum_iba.visualization.color import LEVELS, palette
 from captum_iba.visualization.figures import axes_on
-from captum_iba.visualization.image_sentences import ExplainedImage, decision, is_of_mean_color, opposing
+from captum_iba.visualization.image_sentences import (
+    ExplainedImage,
+    decision,
+    is_of_mean_color,
+    lowering,
+    opposing,
+)
 from captum_iba.visualization.mask_sentences import LARGE_DROP
+from captum_iba.visualization.pieces import in_points
 from captum_iba.visualization.rows import ListedPart
 
 if TYPE_CHECKING:
@@ -147,15 +154,13 @@ def map_title(attribution: DrawableImage) -> str:
     check = attribution.check
     largest, rises = _decreases(check).max(), max(check.without_each) - check.probability
     several = ", alone or after the other leading regions" * bool(check.without_others)
-    said = f"pale yellow: without it the probability falls by {_points(largest)}{several}"
-    if largest < LARGE_DROP:
-        said = f"no region lowers the probability by more than {_points(largest)}{several}"
-    return said + f"; purple: without it the probability rises, by up to {_points(rises)}" * bool(drawn.min() < 0)
-
-
-def _points(difference: float) -> str:
-    points = max(1, round(100 * difference))
-    return f"{points} point{'s' * (points > 1)}"
+    said = f"pale yellow: without it the probability falls by {in_points(largest)}{several}"
+    if is_of_mean_color(check.probability, check.without_all):
+        dark = "drawn dark, for removal is a poor test of this image"
+        said = f"{dark}: without the palest region the probability falls by {in_points(largest)}{several}"
+    elif largest < LARGE_DROP:
+        said = f"no region lowers the probability by more than {in_points(largest)}{several}"
+    return said + f"; purple: without it the probability rises, by up to {in_points(rises)}" * bool(drawn.min() < 0)
 
 
 def leading_regions(attribution: DrawableImage, count: int | None = None) -> Pixels:
@@ -190,7 +195,8 @@ def plot_image(
     fig, ax = axes_on(ax, 4.0, 4.0 * height / width + 0.5 + 0.13 * len(lines))
     ax.imshow(heat_over_image(attribution), interpolation="nearest")
     mask = attribution.top_mask(count)
-    outlined = mask.any() and not mask.all() and not attribution.is_improbable
+    is_idle = attribution.check is not None and not attribution.check.changes_pixels
+    outlined = mask.any() and not mask.all() and not attribution.is_improbable and not is_idle
     if outlined:
         # Lines between pixels: a contour of the mask would cut corners.
         for row, column in np.argwhere(mask[:, 1:] != mask[:, :-1]):
@@ -201,7 +207,9 @@ def plot_image(
     if attribution.is_improbable:
         title += " · little to explain"
     elif attribution.check is not None:
-        title += f" · {attribution.verdict or 'no verdict'}"
+        others = len(lowering(attribution, attribution.check))
+        also = f", {others} other{'s' * (others > 1)} alone, too" * bool(others and attribution.verdict)
+        title += f" · {attribution.verdict or 'no verdict'}{also}"
     ax.set_title("\n".join(textwrap.wrap(title, _KEY // 2)), fontsize=10, parse_math=False)
     key = "outlined: leading regions" if count is None and outlined else ""
     ax.set_xlabel("\n".join(filter(None, [*lines, key])), fontsize=6.5)

@@ -84,19 +84,27 @@ def _drawn(attribution: DrawableImage) -> dict[str, Any]:
         "top": "" if attribution.is_improbable else _data(leading_regions(attribution)),
         "in_turn": is_in_turn(attribution.rows),
         "pale": attribution.is_pale,
-        "rows": [row._replace(name=_place(attribution, row.number)) for row in attribution.rows],
+        "rows": [row._replace(name=name) for row, name in zip(attribution.rows, _names(attribution), strict=True)],
     }
 
 
-def _place(attribution: DrawableImage, number: int) -> str:
-    """Where a region is, in ninths of the image."""
+def _names(attribution: DrawableImage) -> list[str]:
+    """Where the listed regions are, in pixels, and in ninths of the image where these tell them apart."""
+    places = [_place(attribution, row.number) for row in attribution.rows]
+    several = len({ninth for ninth, _ in places}) < len(places)
+    return [pixels if several else f"{ninth}, {pixels}" for ninth, pixels in places]
+
+
+def _place(attribution: DrawableImage, number: int) -> tuple[str, str]:
+    """Where a region is, in ninths of the image and in pixels."""
     rows, columns = np.nonzero(attribution.regions == number)
     height, width = attribution.regions.shape
     vertical = ("top", "middle", "bottom")[min(2, int(3 * rows.mean() / height))]
     horizontal = ("left", "center", "right")[min(2, int(3 * columns.mean() / width))]
     is_whole = len(rows) == (np.ptp(rows) + 1) * (np.ptp(columns) + 1)
     within = "" if is_whole else f"{len(rows)} pixels within "
-    return f"{vertical} {horizontal}, {within}rows {rows.min()}–{rows.max()}, columns {columns.min()}–{columns.max()}"
+    pixels = f"{within}rows {rows.min()}–{rows.max()}, columns {columns.min()}–{columns.max()}"
+    return f"{vertical} {horizontal}", pixels
 
 
 def _data(pixels: Pixels) -> str:

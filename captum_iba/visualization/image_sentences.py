@@ -99,10 +99,12 @@ def is_of_mean_color(probability: float, without_all: float | None) -> bool:
 def check_sentences(image: ExplainedImage, check: Any) -> CheckSentences:
     """The check by removal in words."""
     doubt, then = "", ""
-    if is_of_mean_color(check.probability, check.without_all):
+    if not check.changes_pixels:
+        pass  # which says enough
+    elif is_of_mean_color(check.probability, check.without_all):
         target, blank = printable(image.target_label), format_probability(check.without_all)
         doubt = f"an image of the mean color alone, which removed regions get, is {target} with {blank}"
-    elif 2 * len(_lowering(image, check)) > len(check.without_each) - len(image.leading) > 0:
+    elif 2 * len(lowering(image, check)) > len(check.without_each) - len(image.leading) > 0:
         doubt = f"most other regions lower {quantity(_measured(image))} by more than 10 points, too"
     if check.decision and image.target_label == image.predicted_label:
         still = "still " * (check.decision == image.predicted_label)
@@ -135,8 +137,14 @@ def check_answer(image: ExplainedImage, check: Any) -> str:
 
     Of an improbable class it has the regions that speak against it.
     """
-    more = _against(image, check) if image.is_improbable else _others(image, check)
-    return " ".join(filter(None, [check_sentences(image, check).answer, more]))
+    others = "" if image.is_improbable else _others(image, check)
+    against = _against(image, check) if _opposed_by_many(image, check) else ""
+    return " ".join(filter(None, [check_sentences(image, check).answer, others, against]))
+
+
+def _opposed_by_many(image: ExplainedImage, check: Any) -> bool:
+    """Whether a quarter of the regions may speak against the class, or any against an improbable one."""
+    return image.is_improbable or 4 * len(opposing(check)) >= image.n_regions
 
 
 def check_notes(image: ExplainedImage, check: Any) -> list[str]:
@@ -145,7 +153,7 @@ def check_notes(image: ExplainedImage, check: Any) -> list[str]:
     it = "it" if comparison else _measured(image)
     said = [comparison, _without_all(image, check, it)]
     if not image.is_improbable:
-        said += [_against(image, check), _least(check)]
+        said += ["" if _opposed_by_many(image, check) else _against(image, check), _least(check)]
     return list(filter(None, said))
 
 
@@ -187,7 +195,7 @@ def _measured(image: ExplainedImage) -> str:
     return f"the probability of {printable(image.target_label)}"
 
 
-def _lowering(image: ExplainedImage, check: Any) -> list[int]:
+def lowering(image: ExplainedImage, check: Any) -> list[int]:
     """Numbers of the regions that do not lead, and whose removal alone lowers the probability by more than 0.1."""
     each, leading = check.without_each, image.leading
     found = [i for i, without in enumerate(each) if i not in leading and check.probability - without > LARGE_DROP]
@@ -196,7 +204,7 @@ def _lowering(image: ExplainedImage, check: Any) -> list[int]:
 
 def _without_all(image: ExplainedImage, check: Any, it: str) -> str:
     """The probability of an image of the mean color, and what follows where it is large; empty if it is not known."""
-    if check.without_all is None:
+    if check.without_all is None or not check.changes_pixels:
         return ""
     target, blank = printable(image.target_label), format_probability(check.without_all)
     said = f"Without any region, of an image of the mean color alone, {it} is {blank}."
@@ -216,7 +224,7 @@ def _named(image: ExplainedImage, regions: Sequence[int], each: Sequence[float])
 
 def _others(image: ExplainedImage, check: Any) -> str:
     """Regions that do not lead, and whose removal alone lowers the probability by more than 0.1; empty without any."""
-    found, each = _lowering(image, check), check.without_each
+    found, each = lowering(image, check), check.without_each
     if not found:
         return ""
     several = len(found) > 1

@@ -152,10 +152,11 @@ def of_mask(measured: str, probability: float, masked: float, closed: float, wha
         return f"{through}. That is more than with the whole {what} ({whole}): the mask hides {parts_of} that lower it"
     if is_lost(probability, masked, closed) or not keeps_little(probability, masked, closed):
         return through
-    kept = "little" if masked > closed + _KEPT else "nothing"
+    kept, hence = ("little", "") if masked > closed + _KEPT else ("nothing", ", so there are no percentages")
+    hence *= what == "text"
     return (
         f"{through}. The bits keep {kept} of what the {what} adds: they rank its {_PARTS_OF[what]}, but they do not "
-        "explain the probability"
+        f"explain the probability{hence}"
     )
 
 
@@ -301,8 +302,17 @@ def unexplained(
 
 
 def has_percentages(attribution: DrawableBits) -> bool:
-    """Whether bits are shown as percentages: not of next to nothing, and not where the mask removed too much."""
-    return not has_hardly_any_bits(attribution) and not lost_prediction(attribution)
+    """Whether bits are shown as percentages: not of next to nothing, and not where the mask kept too little."""
+    return not (has_hardly_any_bits(attribution) or lost_prediction(attribution) or _keeps_nothing(attribution))
+
+
+def _keeps_nothing(attribution: DrawableBits) -> bool:
+    """Whether the bits keep nothing of what the input adds to average activations."""
+    probability, masked = attribution.target_probability, attribution.masked_probability
+    closed = attribution.closed_probability
+    if masked is None or closed is None:
+        return False
+    return keeps_little(probability, masked, closed) and masked <= closed + _KEPT
 
 
 def has_hardly_any_bits(attribution: Drawable) -> bool:

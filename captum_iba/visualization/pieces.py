@@ -191,6 +191,12 @@ def format_probability(probability: float) -> str:
     return f"{100 * probability:.2g}%" if probability >= 1e-6 else "less than 0.0001%"
 
 
+def in_points(difference: float) -> str:
+    """A difference of probabilities in whole percentage points, at least one: "12 points"."""
+    points = max(1, round(100 * difference))
+    return f"{points} point{'s' * (points > 1)}"
+
+
 _LARGE = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 

@@ -25,7 +25,6 @@ class ListedPart(NamedTuple):
         bits (float): Its bits.
         share (float): Its share of the bits above the floor.
         importance (float): Length of its bar, from 0 to 1.
-        color (float): Position of its color, from 0 to 1; that of a word without a bar is by its bits.
         without (float): Probability (or closeness, as ``measure`` says) without it alone; NaN if that was not measured.
         without_so_far (float): Probability without it and those above it in the list; NaN if that was not measured.
         effect (float): Decrease that its place in the list is by, of words and parts in nats; NaN if not measured.
@@ -59,7 +58,6 @@ class ListedPart(NamedTuple):
     is_punctuation: bool = False
     number: int = -1
     without_so_far: float = math.nan
-    color: float = 0.0
 
     @property
     def is_measured(self) -> bool:

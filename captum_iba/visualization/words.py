@@ -134,10 +134,7 @@ def ranked_words(attribution: DrawableBits) -> tuple[list[ListedPart], list[List
         rows[i] = rows[i]._replace(without=without)
     count = _count_listed(attribution)
     rows = _with_relations(attribution, rows, order, count)
-    for i, color in enumerate(_colors(attribution, rows)):
-        # A bar is a measurement: words that were not deleted after others have none beside words that were.
-        is_bar = not effects_of or rows[i].is_measured or rows[i].relation == MATTERS_ALONE
-        rows[i] = rows[i]._replace(color=color, importance=color if is_bar else 0.0)
+    rows = [row._replace(importance=color) for row, color in zip(rows, _colors(attribution, rows), strict=True)]
     # The order of words whose effect was measured does not depend on repeats.
     same_order = [rows[i].is_measured or bool((repeated[:, i] > repeated[:, j]).all()) for i, j in pairwise(order)]
     rows = [rows[i]._replace(tied=not all(same_order[max(0, rank - 1) : rank + 1])) for rank, i in enumerate(order)]
@@ -199,12 +196,11 @@ def _largest_effect(attribution: DrawableBits) -> float:
 def _colors(attribution: DrawableBits, rows: Sequence[ListedPart]) -> list[float]:
     """What is colored of each word, by number, from 0 to 1.
 
-    It is the importance; of effects that are all below 0.5 nats it is relative to that. Of a word that matters alone
-    it is its effect alone, if that is more; a word without which the class is more probable has no color, whatever its
-    bits.
+    It is the importance; of effects that are all below 0.5 nats it is relative to that. Beside words that were measured
+    the others have no color, whatever their bits; of a word that matters alone it is its effect alone, if that is more.
     """
     colors: list[float] = attribution.importance.tolist()
-    whole, largest = attribution.target_probability, _largest_effect(attribution)
+    largest, is_measured = _largest_effect(attribution), any(row.is_measured for row in rows)
     if rows and rows[0].measure == "probability" and largest < _LEAST_SCALE:
         # Effects that are all small have pale colors and short bars.
         colors, largest = [color * largest / _LEAST_SCALE for color in colors], _LEAST_SCALE
@@ -213,7 +209,7 @@ def _colors(attribution: DrawableBits, rows: Sequence[ListedPart]) -> list[float
             scale = _log_odds if row.measure == "probability" else float
             alone = scale(attribution.check.probability) - scale(row.without)
             colors[i] = min(1.0, max(colors[i], alone / largest))
-        elif row.relation == SPEAKS_AGAINST or (not row.is_measured and row.without > whole / _UNCHANGED):
+        elif row.relation == SPEAKS_AGAINST or (is_measured and not row.is_measured):
             colors[i] = 0.0
     return colors
 

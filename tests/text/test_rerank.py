@@ -190,7 +190,11 @@ def test_color_and_bars_show_the_effects(film_explainer):
     assert (np.diff(importance[3:]) <= 0).all() and importance[3:].max() <= min(importance[:3][np.array(effects) > 0])
     drawn = token_parts(result)
     depths = {part.word: part.depth for part in drawn.parts if part.kind == "word"}
-    assert [depths[i] for i in range(len(result.words))] == result.importance.tolist()
+    # A color and a bar are measurements: the others have neither.
+    measured = [effect is not None for effect in result.effects]
+    assert [depths[i] for i in range(len(result.words))] == np.where(measured, result.importance, 0.0).tolist()
+    rows = {row.number: row for of in ranked_words(result) for row in of}
+    assert all(rows[i].importance == depths[i] for i in rows)
     assert drawn.scale.maximum == 1 and all(part.depth == 0 for part in drawn.parts if part.kind == "special")
     # By the bits alone they are the shares, relative to the largest.
     by_bits = film_explainer.explain(text, rerank=0)
