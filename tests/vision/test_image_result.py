@@ -161,10 +161,10 @@ def test_as_text():
     )
     row = next(line for line in text.splitlines() if "rows 4 to 7, columns 4 to 7" in line)
     assert row.split()[:2] == ["70.0%", "41.4%"] and "█" * 24 in row
-    assert (
-        "Check: the first of the 2 leading regions is confirmed (more than half of all regions lead, and at most half are "
-        "deleted: 30.0%). Without another region at random (some of them lead, too)" in text
+    said = (
+        "Check: the first of the 2 leading regions is confirmed (more than half of all regions lead, and at most half "
     )
+    assert f"{said}are deleted: 30.0%). Without another region at random (some of them lead, too)" in text
     assert "layer3 · default, statistics of a dataset of 1,000 positions" in text
     assert "dog 0.900" in repr(image_attribution())
 
