@@ -113,13 +113,13 @@ def _as_input(image: Any, name: str, transform: Transform | None) -> Tensor:
         if not image.is_floating_point():
             raise ValueError(f"{name} has the dtype {image.dtype}, expected floating-point numbers, or uint8 pixels")
         return _check_input(image.detach(), name)
+    pixels = read_image(image, name)
     if transform is None:
         raise ValueError(
             f"{name} is {kind_of(image)}, and transform is None; expected a transform that makes the model's "
             "input of it (torchvision's weights.transforms(), an image processor of transformers), or a tensor that is "
             "that input"
         )
-    pixels = read_image(image, name)
     made = _check_input(transformed(pixels, transform, name), f"transform({name})")
     if min(made.shape[1:]) > _ENLARGED * min(pixels.shape[:2]):
         warn_user(

@@ -132,7 +132,7 @@ def heat_over_image(attribution: DrawableImage) -> Pixels:
         positions = heat_positions(attribution.heat_map) * (_PALE if attribution.is_improbable else 1.0)
     # What speaks against the class is seen, however small it is beside the largest decrease.
     positions = np.where(positions < 0, (positions - 1) / 2, positions)
-    if attribution.check is not None and is_of_mean_color(attribution.check.probability, attribution.check.without_all):
+    if _is_muted(attribution):
         positions = _PALE * positions
     levels = (LEVELS * positions).round().astype(int)
     against, needed = _shades("dark against")[-levels.clip(max=0)], _shades("dark")[levels.clip(0)]
@@ -140,6 +140,12 @@ def heat_over_image(attribution: DrawableImage) -> Pixels:
     grey = (attribution.image @ _GREY)[..., None]
     mixed: Pixels = (_OPACITY * colors + (1 - _OPACITY) * grey).round().astype(np.uint8)
     return mixed
+
+
+def _is_muted(attribution: DrawableImage) -> bool:
+    """Whether removals are drawn dark, because the mean color that they leave is itself evidence for the class."""
+    check = attribution.check
+    return check is not None and is_of_mean_color(check.probability, check.without_all)
 
 
 def _shades(name: str) -> npt.NDArray[np.float64]:
@@ -155,7 +161,7 @@ def map_title(attribution: DrawableImage) -> str:
     largest, rises = _decreases(check).max(), max(check.without_each) - check.probability
     several = ", alone or after the other leading regions" * bool(check.without_others)
     said = f"pale yellow: without it the probability falls by {in_points(largest)}{several}"
-    if is_of_mean_color(check.probability, check.without_all):
+    if _is_muted(attribution):
         dark = "drawn dark, for removal is a poor test of this image"
         said = f"{dark}: without the palest region the probability falls by {in_points(largest)}{several}"
     elif largest < LARGE_DROP:
@@ -174,11 +180,12 @@ def leading_regions(attribution: DrawableImage, count: int | None = None) -> Pix
 def plot_image(
     attribution: DrawableImage, ax: Axes | None = None, count: int | None = None
 ) -> tuple[Figure | SubFigure, Axes]:
-    """The map over the image, as pages draw it, with the outline of the most important regions.
+    """The map over the image, as pages draw it, with the outlines of the most important regions.
 
     Args:
         attribution (ImageAttribution): Attribution to draw.
-        ax (matplotlib.axes.Axes, optional): Axes to draw on. Default: those of a new figure.
+        ax (matplotlib.axes.Axes, optional): Axes to draw on. Default: those of a new figure, with a color bar where the
+            map is of removals.
         count (int, optional): Number of regions that are outlined. Default: the leading ones.
 
     Returns:
@@ -192,25 +199,36 @@ def plot_image(
     """
     height, width = attribution.regions.shape
     lines = [line for said in map_title(attribution).split("; ") for line in textwrap.wrap(said, _KEY)]
-    fig, ax = axes_on(ax, 4.0, 4.0 * height / width + 0.5 + 0.13 * len(lines))
+    has_bar = ax is None and removal_map(attribution) is not None and not _is_muted(attribution)
+    fig, ax = axes_on(ax, 4.0 + 0.7 * has_bar, 4.0 * height / width + 0.5 + 0.13 * len(lines))
+    if has_bar:
+        from matplotlib.cm import ScalarMappable
+        from matplotlib.colors import ListedColormap, Normalize
+
+        colors = ScalarMappable(
+            Normalize(0, 100 * largest_decrease(attribution.check)), ListedColormap(_shades("dark") / 255)
+        )
+        fig.colorbar(colors, ax=ax, fraction=0.046, pad=0.03).set_label("decrease without it, points", fontsize=7)
     ax.imshow(heat_over_image(attribution), interpolation="nearest")
     mask = attribution.top_mask(count)
     is_idle = attribution.check is not None and not attribution.check.changes_pixels
     outlined = mask.any() and not mask.all() and not attribution.is_improbable and not is_idle
     if outlined:
         # Lines between pixels: a contour of the mask would cut corners.
-        for row, column in np.argwhere(mask[:, 1:] != mask[:, :-1]):
+        numbers = np.where(mask, attribution.regions, -1)
+        for row, column in np.argwhere(numbers[:, 1:] != numbers[:, :-1]):
             ax.plot([column + 0.5] * 2, [row - 0.5, row + 0.5], color="white", linewidth=1.2)
-        for row, column in np.argwhere(mask[1:] != mask[:-1]):
+        for row, column in np.argwhere(numbers[1:] != numbers[:-1]):
             ax.plot([column - 0.5, column + 0.5], [row + 0.5] * 2, color="white", linewidth=1.2)
-    title = decision(attribution)
+    title, said = decision(attribution), ""
     if attribution.is_improbable:
-        title += " · little to explain"
+        said = "little to explain"
     elif attribution.check is not None:
         others = len(lowering(attribution, attribution.check))
         also = f", {others} other{'s' * (others > 1)} alone, too" * bool(others and attribution.verdict)
-        title += f" · {attribution.verdict or 'no verdict'}{also}"
-    ax.set_title("\n".join(textwrap.wrap(title, _KEY // 2)), fontsize=10, parse_math=False)
+        said = f"{attribution.verdict or 'no verdict'}{also}"
+    between = " · " if len(title) + len(said) < _KEY // 2 else "\n"
+    ax.set_title(between.join(filter(None, [title, said])), fontsize=10, parse_math=False)
     key = "outlined: leading regions" if count is None and outlined else ""
     ax.set_xlabel("\n".join(filter(None, [*lines, key])), fontsize=6.5)
     ax.set_xticks([])

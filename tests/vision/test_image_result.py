@@ -130,7 +130,10 @@ def test_nothing_is_confirmed_where_most_regions_lower_the_probability():
     fewer = replace(said, check=replace(check, without_each=(0.1, 0.85, 0.9, 0.0)))
     assert fewer.verdict == "confirmed" and not fewer.is_pale
     assert "Without any region, of an image of the mean color alone, it is 1.0%." in fewer.check_sentence()
-    assert plot_image(fewer)[1].get_title().replace("\n", " ") == "dog 90.0% · confirmed, 1 other alone, too"
+    fig, ax = plot_image(fewer)
+    assert ax.get_title() == "dog 90.0%\nconfirmed, 1 other alone, too"
+    (bar,) = (axes for axes in fig.axes if axes is not ax)
+    assert bar.get_ylim() == pytest.approx((0, 90)) and "points" in bar.get_ylabel()
     assert plot_image(said)[1].get_title() == "dog 90.0% · no verdict"
     other = replace(said, target_probability=0.001, predicted=0, predicted_label="cat", predicted_probability=0.8)
     other = replace(other, check=replace(check, probability=0.001, without_each=(0.001, 0.6, 0.001, 0.001)))
@@ -139,6 +142,7 @@ def test_nothing_is_confirmed_where_most_regions_lower_the_probability():
     assert image_page([other]).count('src="data:image/png;base64,') == 2  # no picture of leading regions
     # The mean color itself has the class: removal is a poor test.
     grey = replace(fewer, check=replace(fewer.check, without_all=0.89))
+    assert len(plot_image(grey)[0].axes) == 1 and "drawn dark" in plot_image(grey)[1].get_xlabel()
     assert grey.verdict == "" and "is dog with 89.0%" in grey.answer() and "poor test" in grey.check_sentence()
     assert heat_over_image(grey).max() < heat_over_image(fewer).max()
 
@@ -226,6 +230,7 @@ def test_a_figure_on_given_axes():
     ax = Figure().add_subplot()
     assert plot_image(image_attribution(), ax, count=1)[1] is ax
     assert len(ax.lines) == 8  # the inner sides of a corner of 4 x 4 pixels
+    assert len(plot_image(image_attribution())[1].lines) == 4 * 4  # of two corners, each by itself
 
 
 def test_colors():
