@@ -43,6 +43,7 @@ class CheckSentences:
             known. Default: "".
         n_marks (int): How many of the words that are deleted for comparison are punctuation marks. Default: 0.
         excuse (str): Why the deletion of the leading words can say nothing; empty where it can. Default: "".
+        only (str): What restricts a verdict, after it: " by deletion only". Default: "".
         doubt (str): Why there is no verdict, though the check has deleted words; empty where there is one. Default: "".
 
     Examples::
@@ -70,6 +71,7 @@ class CheckSentences:
     n_marks: int = 0
     excuse: str = ""
     doubt: str = ""
+    only: str = ""
 
     @property
     def answer(self) -> str:
@@ -108,7 +110,8 @@ class CheckSentences:
         if self.n_deleted < self.n_leading:
             left = format_probability(self.check.without_leading)
             half = f" (more than half of all {self._every} lead, and at most half are deleted: {left})"
-        said = f"{self._which} {self.verdict}{half}{why}" if self.verdict else ""
+        only = self.only if self.verdict in CONFIRMING else ""
+        said = f"{self._which} {self.verdict}{only}{half}{why}" if self.verdict else ""
         if self._is_undecided:
             first = f"the first {f'{self.n_deleted} ' if self.n_deleted > 1 else ''}of them"
             said = f"neither confirmed nor refuted, because more than half of all {self._every} lead. Without {first} "

@@ -18,6 +18,7 @@ from captum_iba.visualization.color import Scale, color_class, colors
 from captum_iba.visualization.colored_text import token_parts
 from captum_iba.visualization.drawable import Drawable, DrawableBits, DrawableScores, is_scores
 from captum_iba.visualization.legend import word_legend
+from captum_iba.visualization.mask_sentences import averages_disagree
 from captum_iba.visualization.pieces import (
     format_number,
     format_probability,
@@ -60,6 +61,8 @@ _MARKS = {
 """What a table says of some findings, and what that means."""
 _MARKS_OF_CHECK = {
     "only together": "The probability falls without all leading words together, and not without any one of them alone.",
+    "by deletion only": "Average activations in place of the text give the class nearly the same probability, so that "
+    "two tests disagree.",
     "–": "The check says nothing: the class has little probability, no word leads, or the words that are deleted for "
     "comparison lead, too.",
 }
@@ -230,6 +233,7 @@ def token_page(
             "id": "" if name is None else str(name),
             "beta": beta,
             "verdict": verdict(item),
+            "by_deletion": item.check is not None and averages_disagree(item),
             "only_together": only_together(item),
             "notes": [mark for code, mark in _MARKS.items() if code in findings(item)],
             "is_long": len(item.words) > _LONG,
@@ -267,6 +271,7 @@ def _marks(texts: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     used = {mark for text in checked for mark, _ in text["notes"]}
     used |= {"–" for text in checked if not text["verdict"]}
     used |= {"only together" for text in checked if text["only_together"]}
+    used |= {"by deletion only" for text in checked if text["by_deletion"]}
     meanings = {**_MARKS_OF_CHECK, **dict(_MARKS.values())}
     return {mark: meaning for mark, meaning in meanings.items() if mark in used}
 

@@ -205,8 +205,7 @@ def remark(attribution: DrawableBits) -> str:
     if closed is not None and closed >= _MOST * probability:
         alone = "With average activations (from the statistics) in place of this text"
         said = f"{alone} {attribution.measured} is {format_probability(closed)} already."
-        check = attribution.check
-        if check is not None and check.without_leading < MOST * closed:
+        if averages_disagree(attribution):
             said += " Deleting words is another test than averaging them, and here the two disagree."
         return said
     return ""
@@ -250,6 +249,14 @@ def _unexplained(attribution: DrawableBits, closed: float, few: bool) -> str:
     raises = check.without_least > check.probability + LARGE_DROP
     other = ", and deleting those with the fewest bits raises it" if raises else ""
     return f"{sentence} Deleting {deleted} {lowers}{other} (see the check)."
+
+
+def averages_disagree(attribution: DrawableBits) -> bool:
+    """Whether average activations keep the class, and the text without its leading words does not."""
+    check, closed = attribution.check, attribution.closed_probability
+    if check is None or closed is None or closed < _MOST * attribution.target_probability:
+        return False
+    return bool(check.without_leading < MOST * min(closed, check.probability))
 
 
 def is_unexplained(probability: float, closed: float | None, few: bool = False) -> bool:

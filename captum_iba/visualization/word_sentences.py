@@ -12,6 +12,7 @@ from captum_iba.visualization.mask_sentences import (
     LARGE_DROP,
     MOST,
     MUCH,
+    averages_disagree,
     is_improbable,
     is_lowered,
 )
@@ -61,6 +62,9 @@ def _answer(attribution: DrawableBits) -> list[str]:
         sentences.append(_alone(attribution))
     if attribution.target_label != attribution.predicted_label:
         sentences.append(_against(attribution))
+        if is_improbable(attribution):
+            predicted = attribution.predicted_label
+            sentences.append(f"To see which words decide, explain {predicted}, the predicted class.")
     return list(filter(None, sentences))
 
 
@@ -103,6 +107,7 @@ def _check_sentences(attribution: DrawableBits) -> CheckSentences:
         names=[visible(attribution.words[i].word) for i in deletable[:n_named]],
         copies=Counter(visible(word.word) for word in attribution.words),
         is_improbable=is_improbable(attribution),
+        only=" by deletion only" * averages_disagree(attribution),
         is_opposed=bool(opposing(attribution)) or is_lowered(attribution),
         then=f"{predicts} {decision}" if decision else "",
         n_marks=max(0, check.n_words - sum(not is_punctuation(attribution.words[i].word) for i in others)),

@@ -280,6 +280,28 @@ def test_a_check_of_half_of_the_leading_words_does_not_refute_all_of_them():
     assert CheckSentences(idle, 2, 3, 4, "the probability").verdict == "not confirmed"
 
 
+def test_a_verdict_beside_averages_that_keep_the_class():
+    """ "Confirmed" stood beside "the two disagree", as for a text that its words decide."""
+    kept = {"target_probability": 0.98, "closed_probability": 0.9, "masked_probability": 0.95}
+    result = attribution(
+        "a b c d e f", bits=[400.0, 3.0, 3.0, 2.0, 2.0, 2.0], unneeded_bits=1.0, open_bits=900.0, **kept
+    )
+    check = DeletionCheck(1, 0.98, 0.2, 0.97, 0.97, 5, (0.2, 0.97, 0.97, 0.97, 0.97, 0.97))
+    both = replace(result, check=check), replace(result, check=check, closed_probability=0.3)
+    for one, said in zip(both, (True, False), strict=True):
+        assert ("the leading word is confirmed by deletion only." in str(one)) is said
+        assert ("averaging them, and here the two disagree" in str(one)) is said
+        assert one.verdict == "confirmed"
+    page = token_page(list(both))
+    assert page.count(", by deletion only") == 1 and "so that two tests disagree" in page
+
+
+def test_an_improbable_class_points_to_the_predicted_one(film_explainer):
+    said = film_explainer.explain("The story is a boring mess.", target="positive", check=True)
+    assert "To see which words decide, explain negative, the predicted class." in str(said)
+    assert "To see which words decide" not in str(film_explainer.explain("The story is a boring mess.", check=True))
+
+
 def test_one_meaning_of_leading_beside_a_check(film_explainer):
     """A check deleted one of 9 words, where hardly any bits led nothing, and then two words were said to lead."""
     result = attribution("a b c d e f", bits=[4.0, 3.0, 3.0, 2.0, 2.0, 2.0], **FEW, target_probability=0.9)
