@@ -14,6 +14,7 @@ probability of the predicted class, and the paired difference to the leading reg
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
@@ -22,8 +23,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.image_default import load_file
-from benchmarks.page import RESULTS, keep, machine
-from captum_iba.metrics import paired_bootstrap
+from benchmarks.page import RESULTS, keep, machine, table_of_decreases
 from captum_iba.metrics.prompt_removal import CachedRemoval
 from captum_iba.vision import ImageAttribution, ImageExplainer, RegionRemoval, leading_by_removal
 
@@ -53,7 +53,7 @@ def decreases(explainer: ImageExplainer, result: ImageAttribution, image: Tensor
     alone = -without([[region] for region in range(n_regions)])
     orders = [np.argsort(values, kind="stable").tolist() for values in (-result.region_shares, alone)]
     order = (-result.scores).argsort()
-    n_shown = len(ImageAttribution.from_dict({**result.to_dict(), "check": None}).leading)
+    n_shown = len(replace(result, check=None).leading)
     first = leading_by_removal(removal, order, n_shown)[0]
     found = without([leading, *(order[: len(leading)] for order in orders), first])
     return [float(len(leading)), *found.tolist(), float(without(sets).max())]
@@ -80,16 +80,11 @@ def main(arguments: list[str] | None = None) -> None:
     results = explainer.explain(images, check=True)
     found = [decreases(explainer, result, image) for result, image in zip(results, images, strict=True)]
     rows = np.array([row for row in found if row is not None])
-    lines = ["| regions removed | decrease in the probability | minus the leading regions |", "|---|---|---|"]
-    for column, name in enumerate(_ROWS, 1):
-        difference = paired_bootstrap(rows[:, column].tolist(), rows[:, 1].tolist())
-        of_leading = "" if column == 1 else f"{difference.mean:+.3f} [{difference.low:+.3f}, {difference.high:+.3f}]"
-        lines.append(f"| {name} | {rows[:, column].mean():.3f} | {of_leading} |")
     left_out = len(found) - len(rows)
     body = (
         f"{len(rows)} images, {rows[:, 0].mean():.1f} regions each; {left_out} more with too many sets of regions.\n\n"
     )
-    body += "\n".join(lines)
+    body += table_of_decreases(rows[:, 1:], _ROWS, "regions removed")
     print(body)
     keep(options.out, "leading_regions", arguments, "Leading regions", machine(), body, rows=rows.tolist())
 

@@ -20,9 +20,8 @@ import numpy as np
 import torch
 
 from benchmarks.degradation import read_texts
-from benchmarks.page import RESULTS, keep, machine
+from benchmarks.page import RESULTS, keep, machine, table_of_decreases
 from captum_iba.demo import embedded_model_path
-from captum_iba.metrics import paired_bootstrap
 from captum_iba.text import TextAttribution, TextExplainer
 from captum_iba.text.deletion import probabilities_without
 from captum_iba.text.encoding import EncodedText
@@ -78,15 +77,9 @@ def main(arguments: list[str] | None = None) -> None:
     results = explainer.explain(first, second)
     found = [decreases(explainer, *pair) for pair in zip(results, encoded, strict=True)]
     rows = np.array([row for row in found if row is not None])
-    lines = ["| words deleted | decrease in the probability | minus the leading words |", "|---|---|---|"]
-    for column, name in enumerate(_ROWS, 1):
-        difference = paired_bootstrap(rows[:, column].tolist(), rows[:, 1].tolist())
-        of_leading = "" if column == 1 else f"{difference.mean:+.3f} [{difference.low:+.3f}, {difference.high:+.3f}]"
-        lines.append(f"| {name} | {rows[:, column].mean():.3f} | {of_leading} |")
     n_none = len(found) - len(rows)
-    body = f"{len(rows)} texts, {rows[:, 0].mean():.1f} words each; in {n_none} more no word leads.\n\n" + "\n".join(
-        lines
-    )
+    body = f"{len(rows)} texts, {rows[:, 0].mean():.1f} words each; in {n_none} more no word leads.\n\n"
+    body += table_of_decreases(rows[:, 1:], _ROWS, "words deleted")
     print(body)
     keep(options.out, "leading_words", arguments, "Leading words", machine(), body, rows=rows.tolist())
 

@@ -8,12 +8,16 @@ import platform
 import statistics
 import sys
 import tempfile
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+
+from captum_iba.metrics import paired_bootstrap
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -46,6 +50,16 @@ def installed_version(package: str) -> str:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return "not installed"
+
+
+def table_of_decreases(rows: np.ndarray, names: Sequence[str], removed: str) -> str:
+    """Mean decreases in the probability, a line each, with the paired difference to the first; rows (N, names)."""
+    lines = [f"| {removed} | decrease in the probability | minus {names[0]} |", "|---|---|---|"]
+    for column, name in enumerate(names):
+        difference = paired_bootstrap(rows[:, column].tolist(), rows[:, 0].tolist())
+        interval = f"{difference.mean:+.3f} [{difference.low:+.3f}, {difference.high:+.3f}]" if column else ""
+        lines.append(f"| {name} | {rows[:, column].mean():.3f} | {interval} |")
+    return "\n".join(lines)
 
 
 def spread(values: list[float], digits: int) -> str:

@@ -18,7 +18,7 @@ from captum_iba.text.classifier import Classifier
 from captum_iba.text.encoding import EncodedText
 from captum_iba.text.heads import TARGET_ROW, ValueHead, with_row
 from captum_iba.text.result import DeletionCheck, TextAttribution
-from captum_iba.visualization.check_sentences import SAME
+from captum_iba.visualization.check_sentences import N_RANDOM, SAME
 from captum_iba.visualization.mask_sentences import is_much_lower
 from captum_iba.visualization.words import (
     ALL_DELETED_ALONE,
@@ -30,8 +30,6 @@ from captum_iba.visualization.words import (
     strongest_alone,
 )
 
-N_RANDOM = 10
-"""Number of draws of random words in a check by deletion; where there are at most so many sets, each is taken once."""
 _LEAST = 1e-12  # probability, and distance from 1, that log-odds take
 # Nats that a leading word adds to the others at least: the odds change by a tenth.
 _ADDS = 0.1

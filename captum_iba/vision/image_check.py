@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 _SEVERAL = ("without_each", "leading", "without_first", "without_others")
 
 
@@ -51,6 +54,23 @@ class ImageCheck:
     decision: str = ""
     decision_probability: float | None = None
     without_all: float | None = None
+
+    @property
+    def added(self) -> npt.NDArray[np.float64]:
+        """What each leading region adds where the other ones are removed, as probability; empty of a single one."""
+        return np.array([kept - self.without_first[-1] for kept in self.without_others])
+
+    @property
+    def decreases(self) -> npt.NDArray[np.float64]:
+        """The decrease in the probability without each region alone, (R,), or what it :attr:`added`, if that is more.
+
+        Empty if the regions were not removed alone.
+        """
+        decreases = self.probability - np.array(self.without_each)
+        if len(decreases) and self.without_others:
+            leading = list(self.leading)
+            decreases[leading] = np.maximum(decreases[leading], self.added)
+        return decreases
 
     def to_dict(self) -> dict[str, Any]:
         """The check as plain Python for JSON."""

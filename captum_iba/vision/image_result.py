@@ -226,7 +226,7 @@ class ImageAttribution(JsonResult):
         """Bars of the leading regions, and what they are; with a check relative to a decrease of at least 0.1."""
         leading, check = self.leading, self.check
         if check is not None and check.without_others:
-            lengths, meaning = np.array(check.without_others) - check.without_first[-1], BAR_OF_SEVERAL
+            lengths, meaning = check.added, BAR_OF_SEVERAL
         elif check is not None and check.leading and (check.without_each or len(leading) == 1):
             without = check.without_first if len(leading) == 1 else [check.without_each[i] for i in leading]
             lengths, meaning = check.probability - np.array(without), BAR_ALONE

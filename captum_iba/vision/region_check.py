@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from captum_iba.metrics.prompt_removal import CachedRemoval, removal_sequence
-from captum_iba.text.deletion import N_RANDOM, kept_in_check, kept_without_leading, without_first
+from captum_iba.text.deletion import kept_in_check, kept_without_leading, without_first
 from captum_iba.vision.image_check import ImageCheck
 from captum_iba.vision.image_result import ImageAttribution
 from captum_iba.vision.regions import RegionRemoval, order_by_removal
+from captum_iba.visualization.check_sentences import N_RANDOM
 from captum_iba.visualization.mask_sentences import LARGE_DROP
 
 _N_ALONE = 64  # regions, of which a check removes each alone

@@ -14,7 +14,8 @@ from captum_iba.visualization.pieces import capitalized, enumerated, format_prob
 SAME = 0.99  # of a probability, what is left: a smaller change is no finding of a check
 _SMALLEST = 0.005  # of a probability: a smaller change is none, unless a quarter of it is lost
 _NAMED = 5
-_N_RANDOM = 10  # draws of a check
+N_RANDOM = 10
+"""Number of draws of random words in a check; where there are at most so many sets, each is taken once."""
 
 VERDICTS = ("confirmed", "weakly confirmed", "not confirmed")
 """What a check says of the leading words: without them the probability falls by more than 15% of its value, by less, or
@@ -261,7 +262,7 @@ class CheckSentences:
         if self.check.n_random == 1:  # there is no other set
             return f"the {others}" if several else f"the other {'punctuation mark' if self.n_marks else self.noun}"
         if not several:
-            random = " at random" * (self.check.n_random == _N_RANDOM)  # else each of them was tried
+            random = " at random" * (self.check.n_random == N_RANDOM)  # else each of them was tried
             return f"{'a punctuation mark' if self.n_marks else f'another {self.noun}'}{random}"
         return f"{others} at random"
 

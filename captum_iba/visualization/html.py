@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from captum_iba._files import write_text
-from captum_iba.visualization.check_sentences import NOT_CONFIRMED, VERDICTS
+from captum_iba.visualization.check_sentences import CONFIRMING, NOT_CONFIRMED, VERDICTS
 from captum_iba.visualization.color import Scale, color_class, colors
 from captum_iba.visualization.colored_text import token_parts
 from captum_iba.visualization.drawable import Drawable, DrawableBits, DrawableScores, is_scores
@@ -233,7 +233,7 @@ def token_page(
             "id": "" if name is None else str(name),
             "beta": beta,
             "verdict": verdict(item),
-            "by_deletion": item.check is not None and averages_disagree(item),
+            "by_deletion": verdict(item) in CONFIRMING and averages_disagree(item),
             "only_together": only_together(item),
             "notes": [mark for code, mark in _MARKS.items() if code in findings(item)],
             "is_long": len(item.words) > _LONG,

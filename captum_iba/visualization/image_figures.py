@@ -100,26 +100,17 @@ def removal_map(attribution: DrawableImage) -> npt.NDArray[np.float64] | None:
     check = attribution.check
     if check is None or not check.without_each:
         return None
-    decreases = _decreases(check)
-    is_opposing = np.isin(np.arange(len(decreases)), opposing(check))
-    decreases = np.where(is_opposing, decreases, decreases.clip(0))
+    is_opposing = np.isin(np.arange(attribution.n_regions), opposing(check))
+    decreases = np.where(is_opposing, check.decreases, check.decreases.clip(0))
     of_region: npt.NDArray[np.float64] = np.where(
         decreases < 0, decreases / max(-decreases.min(), LARGE_DROP), decreases / largest_decrease(check)
     )
     return of_region[attribution.regions]
 
 
-def _decreases(check: Any) -> npt.NDArray[np.float64]:
-    decreases: npt.NDArray[np.float64] = check.probability - np.array(check.without_each)
-    if check.without_others:
-        leading = list(check.leading)
-        decreases[leading] = np.maximum(decreases[leading], np.array(check.without_others) - check.without_first[-1])
-    return decreases
-
-
 def largest_decrease(check: Any) -> float:
     """The decrease in the probability that 1 is in :func:`removal_map`: the largest, at least 0.1."""
-    return max(float(_decreases(check).max()), LARGE_DROP)
+    return max(float(check.decreases.max()), LARGE_DROP)
 
 
 def heat_over_image(attribution: DrawableImage) -> Pixels:
@@ -158,7 +149,7 @@ def map_title(attribution: DrawableImage) -> str:
     if drawn is None:
         return "pale yellow: needed most"
     check = attribution.check
-    largest, rises = _decreases(check).max(), max(check.without_each) - check.probability
+    largest, rises = check.decreases.max(), max(check.without_each) - check.probability
     several = ", alone or after the other leading regions" * bool(check.without_others)
     said = f"pale yellow: without it the probability falls by {in_points(largest)}{several}"
     if _is_muted(attribution):
@@ -214,12 +205,25 @@ def plot_image(
     is_idle = attribution.check is not None and not attribution.check.changes_pixels
     outlined = mask.any() and not mask.all() and not attribution.is_improbable and not is_idle
     if outlined:
-        # Lines between pixels: a contour of the mask would cut corners.
-        numbers = np.where(mask, attribution.regions, -1)
-        for row, column in np.argwhere(numbers[:, 1:] != numbers[:, :-1]):
-            ax.plot([column + 0.5] * 2, [row - 0.5, row + 0.5], color="white", linewidth=1.2)
-        for row, column in np.argwhere(numbers[1:] != numbers[:-1]):
-            ax.plot([column - 0.5, column + 0.5], [row + 0.5] * 2, color="white", linewidth=1.2)
+        _outline(ax, np.where(mask, attribution.regions, -1))
+    ax.set_title(_title(attribution), fontsize=10, parse_math=False)
+    key = "outlined: leading regions" if count is None and outlined else ""
+    ax.set_xlabel("\n".join(filter(None, [*lines, key])), fontsize=6.5)
+    ax.set_xticks([])
+    ax.set_yticks([])
+    return fig, ax
+
+
+def _outline(ax: Axes, numbers: npt.NDArray[np.int64]) -> None:
+    """Lines between pixels of different numbers: a contour would cut corners."""
+    for row, column in np.argwhere(numbers[:, 1:] != numbers[:, :-1]):
+        ax.plot([column + 0.5] * 2, [row - 0.5, row + 0.5], color="white", linewidth=1.2)
+    for row, column in np.argwhere(numbers[1:] != numbers[:-1]):
+        ax.plot([column - 0.5, column + 0.5], [row + 0.5] * 2, color="white", linewidth=1.2)
+
+
+def _title(attribution: DrawableImage) -> str:
+    """The decision, and what the check says of it."""
     title, said = decision(attribution), ""
     if attribution.is_improbable:
         said = "little to explain"
@@ -228,9 +232,4 @@ def plot_image(
         also = f", {others} other{'s' * (others > 1)} alone, too" * bool(others and attribution.verdict)
         said = f"{attribution.verdict or 'no verdict'}{also}"
     between = " · " if len(title) + len(said) < _KEY // 2 else "\n"
-    ax.set_title(between.join(filter(None, [title, said])), fontsize=10, parse_math=False)
-    key = "outlined: leading regions" if count is None and outlined else ""
-    ax.set_xlabel("\n".join(filter(None, [*lines, key])), fontsize=6.5)
-    ax.set_xticks([])
-    ax.set_yticks([])
-    return fig, ax
+    return between.join(filter(None, [title, said]))

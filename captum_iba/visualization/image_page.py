@@ -90,21 +90,20 @@ def _drawn(attribution: DrawableImage) -> dict[str, Any]:
 
 def _names(attribution: DrawableImage) -> list[str]:
     """Where the listed regions are, in pixels, and in ninths of the image where these tell them apart."""
-    places = [_place(attribution, row.number) for row in attribution.rows]
-    several = len({ninth for ninth, _ in places}) < len(places)
-    return [pixels if several else f"{ninth}, {pixels}" for ninth, pixels in places]
+    rows = attribution.rows
+    ninths = [_ninth(attribution, row.number) for row in rows]
+    if len({*ninths}) < len(ninths):
+        return [row.name for row in rows]
+    return [f"{ninth}, {row.name}" for ninth, row in zip(ninths, rows, strict=True)]
 
 
-def _place(attribution: DrawableImage, number: int) -> tuple[str, str]:
-    """Where a region is, in ninths of the image and in pixels."""
+def _ninth(attribution: DrawableImage, number: int) -> str:
+    """Where a region is, in ninths of the image."""
     rows, columns = np.nonzero(attribution.regions == number)
     height, width = attribution.regions.shape
     vertical = ("top", "middle", "bottom")[min(2, int(3 * rows.mean() / height))]
     horizontal = ("left", "center", "right")[min(2, int(3 * columns.mean() / width))]
-    is_whole = len(rows) == (np.ptp(rows) + 1) * (np.ptp(columns) + 1)
-    within = "" if is_whole else f"{len(rows)} pixels within "
-    pixels = f"{within}rows {rows.min()}–{rows.max()}, columns {columns.min()}–{columns.max()}"
-    return f"{vertical} {horizontal}", pixels
+    return f"{vertical} {horizontal}"
 
 
 def _data(pixels: Pixels) -> str:

@@ -98,14 +98,7 @@ def is_of_mean_color(probability: float, without_all: float | None) -> bool:
 
 def check_sentences(image: ExplainedImage, check: Any) -> CheckSentences:
     """The check by removal in words."""
-    doubt, then = "", ""
-    if not check.changes_pixels:
-        pass  # which says enough
-    elif is_of_mean_color(check.probability, check.without_all):
-        target, blank = printable(image.target_label), format_probability(check.without_all)
-        doubt = f"an image of the mean color alone, which removed regions get, is {target} with {blank}"
-    elif 2 * len(lowering(image, check)) > len(check.without_each) - len(image.leading) > 0:
-        doubt = f"most other regions lower {quantity(_measured(image))} by more than 10 points, too"
+    then = ""
     if check.decision and image.target_label == image.predicted_label:
         still = "still " * (check.decision == image.predicted_label)
         then = f"{still}predicts {printable(check.decision)}"
@@ -120,8 +113,18 @@ def check_sentences(image: ExplainedImage, check: Any) -> CheckSentences:
         is_improbable=image.is_improbable,
         then=then,
         excuse="" if check.changes_pixels else _NO_CHANGE,
-        doubt=doubt,
+        doubt=_doubt(image, check) if check.changes_pixels else "",
     )
+
+
+def _doubt(image: ExplainedImage, check: Any) -> str:
+    """Why the removal of the leading regions is no evidence for them; empty where it is."""
+    if is_of_mean_color(check.probability, check.without_all):
+        target, blank = printable(image.target_label), format_probability(check.without_all)
+        return f"an image of the mean color alone, which removed regions get, is {target} with {blank}"
+    if 2 * len(lowering(image, check)) > len(check.without_each) - len(image.leading) > 0:
+        return f"most other regions lower {quantity(_measured(image))} by more than 10 points, too"
+    return ""
 
 
 def decision(image: ExplainedImage) -> str:
