@@ -71,7 +71,7 @@ def test_several_texts_in_order_and_files(tmp_path):
 
 
 def test_several_texts_have_one_legend():
-    one, both = run("explain", "--quiet", DULL).stdout, run("explain", "--quiet", DULL, GOOD).stdout
+    one, both = run("explain", DULL).stdout, run("explain", DULL, GOOD).stdout
     setting = next(line for line in one.splitlines() if "layers with one mask" in line)
     legend = one[one.index(setting) + len(setting) + 1 :]
     terms = {line.split("  ")[0] for line in legend.splitlines()}
@@ -80,6 +80,20 @@ def test_several_texts_have_one_legend():
     first, last, of_both = both.split("\n\n")
     assert first.splitlines()[-1] == setting and "layers with one mask" in last.splitlines()[-1]
     assert terms <= {line.split("  ")[0] for line in of_both.splitlines()} and both.count("mean of two") == 1
+    assert run("explain", "--quiet", DULL).stdout == one[: one.index(legend)]
+    assert "mean of two" not in run("explain", "--quiet", DULL, GOOD).stdout
+
+
+def test_rows_without_a_text_are_left_out_and_counted():
+    Path("gap.csv").write_text(f'id,text,label\n1,"{GOOD}",positive\n2,,positive\n3,"{DULL}",positive\n', "utf-8")
+    done = run("explain", *QUICK, "--file", "gap.csv", "--json", "gap.json")
+    assert done.exit_code == 0 and "left out, because the text is blank: line 3" in done.stderr
+    assert "The gold label is not predicted for 1 of 2 texts." in done.stderr
+    found = json.loads(Path("gap.json").read_text("utf-8"))
+    assert [(one["id"], one["text"], one["gold_label"]) for one in found] == [
+        ("1", GOOD, "positive"),
+        ("3", DULL, "positive"),
+    ]
 
 
 def test_texts_from_a_file_and_from_standard_input(tmp_path):
@@ -127,7 +141,7 @@ def test_statistics_are_estimated_once_and_found_again(tmp_path):
     assert lines[0] == "captum-iba: loading the embedded model"
     assert lines[1].startswith("captum-iba: statistics of the 2 texts of reviews.txt")
     (file,) = (tmp_path / "cache").iterdir()
-    of_file = run("explain", *QUICK, "-q", "--statistics", file, GOOD).stdout
+    of_file = run("explain", *QUICK, "--statistics", file, GOOD).stdout
     assert of_file == first.stdout.replace("2 texts of reviews.txt", "a dataset")
 
 
@@ -312,7 +326,7 @@ def test_no_command_shows_the_help(capsys):
         (["explain", "--methods", "iba_as_released", "--layer", "1,2", GOOD], 2, "--methods: iba_as_released has one"),
         (["explain", "--model", "my/classifier", GOOD], 1, "--model is my/classifier, which cannot be loaded: "),
         (["explain", "--device", "cuda:99", GOOD], 1, "--device is cuda:99, which torch does not find here, expected"),
-        (["explain", "--file", "gap.csv"], 1, "gap.csv: the text of line 4 is empty; leave the row out."),
+        (["explain", "--file", "gaps.csv"], 1, "gaps.csv: every text in text is empty, expected at least one text."),
         (["explain", "--file", "half.jsonl"], 1, "half.jsonl: the text of line 2 has half of a surrogate pair"),
         (["explain", "[SEP]"], 1, "nothing to attribute"),
         (["explain", "--model", "./nowhere", GOOD], 1, "no folder ./nowhere"),
@@ -336,6 +350,7 @@ def test_errors_are_one_line(arguments, code, says, capsys, monkeypatch):
     monkeypatch.setattr("sys.stdin", open(os.devnull))  # noqa: SIM115
     Path("x.txt").write_text(GOOD, "utf-8")
     Path("gap.csv").write_text(f'id,text\n1,"{GOOD}"\n2,"{DULL}"\n3,\n', "utf-8")
+    Path("gaps.csv").write_text("id,text\n1,\n2,\n", "utf-8")
     Path("half.jsonl").write_text('{"text": "good"}\n{"text": "bad \\ud83d"}\n', "utf-8")
     with pytest.raises(SystemExit) as left:
         cli.main(arguments)

@@ -399,6 +399,11 @@ def _gold_labels(read: FileOfTexts, labels: Sequence[str], quiet: bool) -> Label
         what = "labels that are no classes" if gold.are_classes else "labels"
         reason = gold.problem.removeprefix("data: ").rstrip(".")
         note(f"{what} are shown as they are, and not compared with the predicted classes: {reason}", quiet)
+    if read.blank:
+        from captum_iba.visualization.pieces import enumerated
+
+        rows = enumerated(list(read.blank[:5]), max(0, len(read.blank) - 5))
+        note(f"left out, because the text is blank: {rows}", quiet)
     no_gold = "; none has a name known for gold labels (--label-column)" if gold is None else ""
     how = " (--pair-column reads second texts)" if read.second is None else ""
     unread = f"{no_gold}; not read: {', '.join(read.unread)}{how}" if read.unread else ""
@@ -456,14 +461,14 @@ def _deliver(
                 wrong = " (not predicted)" if is_missed(result, label, known) else ""
                 named = [None if read.ids is None else read.ids[number], None if label is None else f"label {label}"]
                 typer.echo(printable(", ".join(str(part) for part in named if part is not None) + wrong))
-            print_result(result, legend=len(results) == 1)
+            print_result(result, legend=len(results) == 1 and not quiet)
             for item in scores[number] if scores else []:
                 typer.echo(str(item))
-        if len(results) > 1 and (lines := legend_lines(result.legend for result in results)):
+        if len(results) > 1 and not quiet and (lines := legend_lines(result.legend for result in results)):
             typer.echo("\n".join(["", *lines]))
         if any(item.signed for of_text in scores for item in of_text):
             typer.echo("Scores of other methods: above 0 a word speaks for what is explained, below 0 against it.")
-    for said in filter(None, (verdicts(results), missed_labels(results, names, known))):
+    for said in filter(None, (missed_labels(results, names, known), verdicts(results))):
         note(said, quiet)
     for path in written:
         note(f"wrote {path}", quiet)

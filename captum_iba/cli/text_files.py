@@ -6,7 +6,6 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -52,7 +51,8 @@ class FileOfTexts(NamedTuple):
 
     ``labels`` are as they are written; ``names_of_labels`` takes the names of a model's classes, and returns the
     labels by their names (:class:`captum_iba.compare.data.LabelNames`).
-    ``columns`` says what is read of which column, and ``unread`` are the names of the others.
+    ``columns`` says what is read of which column, and ``unread`` are the names of the others. ``blank`` are the rows
+    without a text, which are left out.
     """
 
     first: list[str]
@@ -62,6 +62,7 @@ class FileOfTexts(NamedTuple):
     names_of_labels: Callable[[Sequence[str]], LabelNames] | None = None
     unread: Sequence[str] = ()
     columns: str = ""
+    blank: Sequence[str] = ()
 
     def of_rows(self, rows: Sequence[int]) -> FileOfTexts:
         """The texts, labels and ids of some rows, each any number of times."""
@@ -70,7 +71,8 @@ class FileOfTexts(NamedTuple):
             return None if column is None else [column[row] for row in rows]
 
         first = [self.first[row] for row in rows]
-        return FileOfTexts(first, picked(self.second), picked(self.labels), picked(self.ids))
+        columns = {"second": picked(self.second), "labels": picked(self.labels), "ids": picked(self.ids)}
+        return self._replace(first=first, names_of_labels=None, **columns)
 
 
 @contextmanager
@@ -92,7 +94,7 @@ def read_columns(
     label_column: str | None = None,
     option: str = "--file",
 ) -> FileOfTexts:
-    """The texts of a file: columns of a table, else the lines that are not blank; ValueError names the line."""
+    """The texts of a file: columns of a table, or the lines; those that are not blank. ValueError names the line."""
     if not has_columns(source):
         if any(column is not None for column in (text_column, pair_column, label_column)):
             raise ValueError(f"{source} is read line by line and has no columns; expected CSV, JSON lines or parquet.")
@@ -112,20 +114,29 @@ def read_columns(
         None if name is None else [_text_of(value, source, table, number) for number, value in enumerate(table[name])]
         for name in (columns.text, columns.pair)
     )
+    blank = []
     for number, row in enumerate(zip(first or [], *([] if pairs is None else [pairs]), strict=True)):
-        problems = [] if any(text.strip() for text in row) else [blank_text("".join(row))]
-        if problems := [*problems, *filter(None, map(broken_text, row))]:
-            raise ValueError(f"{source}: the text of {row_name(table, number)} {problems[0]}; leave the row out.")
+        if not any(text.strip() for text in row):
+            blank.append(number)
+        elif problem := next(filter(None, map(broken_text, row)), None):
+            raise ValueError(f"{source}: the text of {row_name(table, number)} {problem}; leave the row out.")
+    if first and len(blank) == len(first):
+        raise ValueError(f"{source}: every text in {columns.text} {blank_text('')}, expected at least one text.")
     identifier = next((name for name in table.column_names if name.casefold() == "id" and name not in names), None)
     labels, ids = (
         None if name is None or name in names else ["" if value is None else str(value) for value in table[name]]
         for name in (columns.label, identifier)
     )
-    of_classes = None if labels is None else partial(names_of_labels, table, str(columns.label))
+    kept = [number for number in range(len(table)) if number not in set(blank)]
+
+    def of_classes(classes: Sequence[str]) -> LabelNames:
+        return names_of_labels(table, str(columns.label), classes).of_rows(kept)
+
     unread = [name for name in table.column_names if name not in (*names, columns.label, identifier)]
     read = {"text": columns.text, "second text": columns.pair, "gold label": columns.label, "id": identifier}
     said = ", ".join(f"{name} ({what})" for what, name in read.items() if name is not None)
-    return FileOfTexts(first or [], pairs, labels, ids, of_classes, unread, said)
+    every = FileOfTexts(first or [], pairs, labels, ids, None, unread, said, [row_name(table, row) for row in blank])
+    return every.of_rows(kept)._replace(names_of_labels=None if labels is None else of_classes)
 
 
 def _text_of(value: Any, source: str, table: Any, number: int) -> str:

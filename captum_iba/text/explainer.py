@@ -370,7 +370,7 @@ class TextExplainer:
                 if rerank:
                     results[i] = order_by_removal(self.classifier, text, results[i], rerank, rows)
                 if check:
-                    results[i] = checked(self.classifier, text, results[i], rerank, rows)
+                    results[i] = checked(self.classifier, text, results[i], rerank, rows, self.layers)
         results = [replace(one, doubt=doubt, settings={**one.settings, "rerank": rerank}) for one in results]
         return results if several else results[0]
 

@@ -28,7 +28,6 @@ from captum_iba.visualization.check_sentences import NOT_CONFIRMED
 from captum_iba.visualization.legend import Legend, legend_lines, part_legend
 from captum_iba.visualization.pieces import (
     COVERED,
-    DELETED_ALONE,
     format_number,
     format_probability,
 )
@@ -262,9 +261,10 @@ class GenerationAttribution(JsonResult):
                 float(importance[numbers[id(part)]]),
                 probability_without(self, part),
                 math.nan if part.known_effect is None else part.known_effect,
-                part.label or DELETED_ALONE * (part.effect is None and part.effect_alone is not None),
+                part.label,
                 number=numbers[id(part)],
                 without_so_far=so_far.get(numbers[id(part)], math.nan),
+                share_alone=part.share_alone,
             )
             for part, share in self.listed
         ]

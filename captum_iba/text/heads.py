@@ -151,6 +151,16 @@ class ValueHead(Head):
         return replace(encoded, inputs={name: row for name, row in encoded.inputs.items() if name != TARGET_ROW})
 
 
+LEAST = 1e-12
+"""Probability, and distance from 1, that log-odds take."""
+
+
+def class_probabilities(head: Head, columns: Tensor) -> Tensor:
+    """Probabilities of the columns, (rows, C), precise enough to tell decisions apart that are nearly certain."""
+    # Apple's GPUs have no float64.
+    return head.probabilities(columns.float() if columns.device.type == "mps" else columns.double())
+
+
 class _TargetHead(Head):
     """A head whose columns are "anything else" and "the target"."""
 

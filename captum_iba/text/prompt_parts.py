@@ -8,9 +8,9 @@ from captum_iba.visualization.pieces import (
     AGAINST_ALONE,
     AGAINST_WITHOUT_OTHERS,
     NEEDED_ALONE,
-    NEEDED_WITHOUT_OTHERS,
     SPEAKS_AGAINST,
 )
+from captum_iba.visualization.rows import share_alone
 
 TOLERANCE = 0.05
 """Nats by which the removal of a part may change a log-probability, or log-odds, and count as no change."""
@@ -22,17 +22,16 @@ def label_of(alone: float, after: float | None = None) -> str:
     It speaks against the response if its removal raises the log-probability by more than 0.05 nats, on average where
     it was removed both ways, and neither removal lowers it by more than that. It is for the response alone, and
     against it without the other parts, if its removal alone lowers it by more than that, and the removal after the
-    others raises it by more; or the reverse. It matters only without the other parts, or
-    speaks against it only then, if its removal alone does not change it by more than that, and the removal after the
-    others does.
+    others raises it by more; or the reverse. It speaks against it only without the other parts if its removal alone
+    does not change it by more than that, and the removal after the others raises it.
 
     Args:
         alone (float): Decrease in the log-probability, or the log-odds, without the part alone.
         after (float, optional): The same without the part, after the other measured parts. Default: None, not measured.
 
     Returns:
-        str: "speaks against it", "speaks against it only without the other parts", "matters only without the other
-        parts", "for it alone, against it without the other parts", the reverse of this, or "".
+        str: "speaks against it", "speaks against it only without the other parts", "for it alone, against it without
+        the other parts", the reverse of this, or "".
 
     Examples::
 
@@ -42,8 +41,6 @@ def label_of(alone: float, after: float | None = None) -> str:
     both = (alone,) if after is None else (alone, after)
     if min(both) < -TOLERANCE and max(both) > TOLERANCE:
         return NEEDED_ALONE if alone > 0 else AGAINST_ALONE
-    if after is not None and alone <= TOLERANCE < after:
-        return NEEDED_WITHOUT_OTHERS
     if max(both) > TOLERANCE:
         return ""
     if sum(both) / len(both) >= -TOLERANCE:
@@ -91,6 +88,12 @@ class PromptPart:
         if self.effect is None or (alone is not None and abs(alone) > TOLERANCE and alone * self.effect < 0):
             return alone
         return self.effect
+
+    @property
+    def share_alone(self) -> float:
+        """Share of the decrease without it alone in both decreases, as lists draw it; 1 where it has only this one."""
+        after = self.effect_after
+        return 1.0 if after is None or self.effect_alone is None else share_alone(self.effect_alone, after)
 
     @property
     def label(self) -> str:

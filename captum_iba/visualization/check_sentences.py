@@ -80,9 +80,10 @@ class CheckSentences:
         probability, without = self.check.probability, self.check.without_leading
         if self.n_leading > self.n_deleted and self.check.without_all_leading is not None:
             without = self.check.without_all_leading
-        little = "" if self.is_opposed else ": there is little to explain"
-        if self.is_ruled_out:  # what changes there are no digits show
-            return f"{capitalized(self.measured)} is next to nothing ({format_probability(probability)}){little}."
+        if self.is_improbable:
+            small = "next to nothing" if self.is_ruled_out else "small"
+            little = "" if self.is_opposed else ": there is little to explain"
+            return f"{capitalized(self.measured)} is {small} ({format_probability(probability)}){little}."
         before, after = format_probability(probability), format_probability(without)
         left = _fraction(probability, without)
         falls = "falls" if left <= MOST else "falls a little,"
@@ -95,8 +96,6 @@ class CheckSentences:
                 sentence += f", and {self._without_others}"
         if self.then:
             sentence += f", and the model {self.then}"
-        if self.is_improbable:
-            sentence += f". {capitalized(quantity(self.measured))} is small with all {self.noun}s{little}"
         if why := self.doubt or (f"more than half of all {self._every} lead" if self._is_undecided else ""):
             sentence = f"No verdict, because {why}. {sentence}"
         return f"{sentence}."
@@ -104,7 +103,7 @@ class CheckSentences:
     @property
     def comparison(self) -> str:
         """Whether the check confirms the leading words, and the probability without others; empty without others."""
-        if self.n_deleted == self.n_words or self.is_ruled_out:
+        if self.n_deleted == self.n_words or self.is_improbable:
             return ""
         why = f", because {self._why}" if self._why else ""
         half = ""
@@ -130,7 +129,7 @@ class CheckSentences:
     @property
     def none_leads(self) -> bool:
         """Whether no word leads, so that the deletion of those with the most bits is no answer."""
-        return not self.n_leading and not self.is_ruled_out
+        return not self.n_leading and not self.is_improbable
 
     @property
     def is_ruled_out(self) -> bool:

@@ -31,10 +31,12 @@ from captum_iba.visualization.pieces import (
 from captum_iba.visualization.rows import is_in_turn
 from captum_iba.visualization.sentences import (
     findings,
+    findings_in_words,
     is_missed,
     missed_labels,
-    notes,
+    not_judged,
     preset_note,
+    qualifications,
     verdicts,
 )
 from captum_iba.visualization.word_sentences import answer, only_together, verdict
@@ -63,8 +65,6 @@ _MARKS_OF_CHECK = {
     "only together": "The probability falls without all leading words together, and not without any one of them alone.",
     "by deletion only": "Average activations in place of the text give the class nearly the same probability, so that "
     "two tests disagree.",
-    "–": "The check says nothing: the class has little probability, no word leads, or the words that are deleted for "
-    "comparison lead, too.",
 }
 _LONG = 150  # words of a text that a table folds
 Labels = Sequence[str] | Mapping[int, str]
@@ -100,7 +100,8 @@ def _environment(package: str) -> Environment:
         number=format_number, probability=format_probability, visible=visible, sortable=_sortable
     )
     environment.filters.update(color_class=color_class, counted=counted)
-    environment.globals.update(color_rules=color_rules, notes=notes, answer=answer, word_legend=word_legend)
+    environment.globals.update(color_rules=color_rules, answer=answer, word_legend=word_legend)
+    environment.globals.update(findings_in_words=findings_in_words, qualifications=qualifications)
     environment.globals.update(standing_out=standing_out, is_in_turn=is_in_turn)
     return environment
 
@@ -235,6 +236,7 @@ def token_page(
             "verdict": verdict(item),
             "by_deletion": verdict(item) in CONFIRMING and averages_disagree(item),
             "only_together": only_together(item),
+            "not_judged": "" if verdict(item) else not_judged(item),
             "notes": [mark for code, mark in _MARKS.items() if code in findings(item)],
             "is_long": len(item.words) > _LONG,
             **dict(zip(("leading", "rest"), ranked_words(item), strict=True)),
@@ -260,16 +262,28 @@ def token_page(
         relations={row.relation for text in texts for row in (*text["leading"], *text["rest"])} - {""},
         has_check=any(item.check is not None for item in attributions),
         sorting=sorting() if len(texts) > 1 and methods is None else None,
-        marks=_marks(texts) if len(texts) > 1 and methods is None else {},
+        legend=_legend(texts, has_marks=len(texts) > 1 and methods is None),
+        quantity=_measured(attributions),
         **others,
     )
+
+
+def _measured(attributions: Sequence[DrawableBits]) -> str:
+    """What lists have of a word: "The probability of the class"; of a regression the closeness."""
+    kinds = {"value" if item.explained is not None and item.explained.kind == "value" else "" for item in attributions}
+    return "The closeness" if kinds == {"value"} else "The probability of the class"
+
+
+def _legend(texts: Sequence[Mapping[str, Any]], has_marks: bool) -> list[tuple[str, str]]:
+    """What the columns, bars and labels of the lists are, and the marks of a table, each once."""
+    terms = [pair for text in texts for pair in word_legend(text["item"]).items()]
+    return list(dict.fromkeys([*terms, *(_marks(texts).items() if has_marks else ())]))
 
 
 def _marks(texts: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """The marks in the table of a page of several texts, and what they mean."""
     checked = [text for text in texts if text["item"].check is not None]
     used = {mark for text in checked for mark, _ in text["notes"]}
-    used |= {"–" for text in checked if not text["verdict"]}
     used |= {"only together" for text in checked if text["only_together"]}
     used |= {"by deletion only" for text in checked if text["by_deletion"]}
     meanings = {**_MARKS_OF_CHECK, **dict(_MARKS.values())}

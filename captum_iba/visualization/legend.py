@@ -11,11 +11,8 @@ from captum_iba.visualization.pieces import (
     AGAINST_ALONE,
     AGAINST_ALONE_WORD,
     AGAINST_WITHOUT_OTHERS,
-    DELETED_ALONE,
     MATTERS_ALONE,
     NEEDED_ALONE,
-    NEEDED_WITHOUT_OTHERS,
-    NEEDED_WITHOUT_WORDS,
     SPEAKS_AGAINST,
     quantity,
 )
@@ -32,11 +29,8 @@ PART_LABELS: Legend = {
     SPEAKS_AGAINST: "without this part the response is more probable",
     AGAINST_WITHOUT_OTHERS: "its deletion alone changes next to nothing; after the other parts it makes the response "
     "more probable",
-    NEEDED_WITHOUT_OTHERS: "its deletion alone changes next to nothing; after the other parts it makes the response "
-    "less probable",
     NEEDED_ALONE: "its deletion alone makes the response less probable, and that after the other parts more probable",
     AGAINST_ALONE: "its deletion alone makes the response more probable, and that after the other parts less probable",
-    DELETED_ALONE: "it was not deleted after the other parts; its bar is the decrease without it alone",
 }
 """What the two removals of a part of a prompt say of it."""
 
@@ -44,8 +38,6 @@ PART_LABELS: Legend = {
 WORD_LABELS: Legend = {
     SPEAKS_AGAINST: "the probability is much higher without this word",
     MATTERS_ALONE: "does not lead; its deletion alone lowers the probability by much (its bar is this, if longer)",
-    NEEDED_WITHOUT_WORDS: "its deletion alone changes next to nothing; after the other measured words it lowers the "
-    "probability",
     AGAINST_ALONE_WORD: "its deletion alone raises the probability; after the other measured words it lowers it",
 }
 """What the deletions of a word say of it."""
@@ -65,8 +57,8 @@ def word_legend(attribution: DrawableBits) -> Legend:
     if has_percentages(attribution) and attribution.unneeded_bits:
         terms |= _of_bits(rows, "token")
     relations = {row.relation for row in shown}
-    if any(row.is_measured and row.importance > 0 for row in shown):
-        terms["bar"] = f"mean of two {decreases}: without this word alone, and after the other measured words"
+    if measured := [row for row in shown if row.is_measured and row.importance > 0]:
+        terms["bar"] = _mean_of_two(decreases, "word", measured)
     terms |= {label: meaning for label, meaning in WORD_LABELS.items() if label in relations}
     if any(row not in leading and not row.relation for row in shown):
         terms["does not lead"] = "measured; deleting it as well as the leading words adds little"
@@ -83,11 +75,13 @@ def part_legend(response: ExplainedResponse) -> Legend:
         "without it": "the probability per token (geometric mean) when this part is deleted",
         **_above(response.rows, "the same when the parts above it are deleted, too"),
         **of_bits,
-        "bar": f"mean of two decreases in the {of}: without this part alone, and after the other measured parts",
+        "bar": _mean_of_two(f"decreases in the {of}", "part", response.rows),
     }
     if response.contrast is not None:
         terms["without it"] = "the probability of the choice when this part is deleted"
         terms["choice"] = "p(response) / (p(response) + p(other response)), geometric means per token"
+    if any(part.effect is None and part.effect_alone is not None for part in response.parts):
+        terms["bar"] += "; of other parts only the first"
     relations = {row.relation for row in response.rows}
     labels = {label: meaning for label, meaning in PART_LABELS.items() if label in relations}
     return terms | labels | _pale(part_verdict(response))
@@ -123,6 +117,12 @@ def _of_bits(rows: Sequence[ListedPart], unit: str) -> Legend:
     if not any(row.in_percent for row in rows):
         return {}
     return {"of the bits": f"its share of the bits above the floor; the floor is about what an unneeded {unit} keeps"}
+
+
+def _mean_of_two(decreases: str, noun: str, rows: Iterable[ListedPart]) -> str:
+    after = " (hatched)" * any(row.share_alone < 1 for row in rows)
+    solid = " (solid)" * bool(after)
+    return f"mean of two {decreases}: without this {noun} alone{solid}, and after the other measured {noun}s{after}"
 
 
 def _pale(said: str) -> Legend:

@@ -217,7 +217,8 @@ def _unexplained(attribution: DrawableBits, closed: float, few: bool) -> str:
     least = math.inf
     if check is not None:
         # Of single words those that a sentence of the check names.
-        single = [value for value in check.without_each if is_much_lower(check.probability, value)]
+        single = [*check.without_each, *(without for without in attribution.without if without is not None)]
+        single = [value for value in single if is_much_lower(check.probability, value)]
         tried = (check.without_leading, check.without_random, check.without_least, *single)
         least = min(tried) / check.probability if check.probability > 0 else math.inf
     # Its leading words keep the others from lowering the probability.

@@ -14,6 +14,8 @@ _MANY, _VISIBLE, _STRONG = 0.05, 0.05, -0.5  # of the bits above the floor, of a
 COLORED = 0.2
 """Of the longest bar: a shorter one is of no word that a list says more of."""
 _BAR_WIDTH = 24
+SOLID, HATCHED, PALE = "█", "▒", "░"
+"""Bars of a terminal: the decrease without a part alone, that after the others, and where nothing is confirmed."""
 
 
 class ListedPart(NamedTuple):
@@ -35,6 +37,8 @@ class ListedPart(NamedTuple):
         tied (bool): Whether repeats differ in the order of it and the one before or after it.
         is_punctuation (bool): Whether it has no letter, digit or symbol.
         number (int): Its number in the input, from 0.
+        share_alone (float): Share of its bar that is the decrease without it alone, from 0 to 1. The rest is that
+            after the others.
 
     Examples::
 
@@ -58,6 +62,7 @@ class ListedPart(NamedTuple):
     is_punctuation: bool = False
     number: int = -1
     without_so_far: float = math.nan
+    share_alone: float = 1.0
 
     @property
     def is_measured(self) -> bool:
@@ -79,6 +84,17 @@ class ListedPart(NamedTuple):
     def is_zero(self) -> bool:
         """Whether its percentage is shown as 0.0%, though it has a number of bits."""
         return math.isfinite(self.bits) and self.share < _SHOWN_AS_ZERO and not self.spread >= _SHOWN_AS_ZERO
+
+
+def share_alone(alone: float, after: float) -> float:
+    """Share of the first of two decreases in their sum, from 0 to 1; 1 where they lower nothing together, or is NaN.
+
+    Examples::
+
+        >>> share_alone(1.0, 3.0), share_alone(-0.5, 2.0), share_alone(2.0, float("nan"))
+        (0.25, 0.0, 1.0)
+    """
+    return min(1.0, max(0.0, alone / (alone + after))) if alone + after > 0 else 1.0
 
 
 def is_in_turn(rows: Sequence[ListedPart]) -> bool:
@@ -128,13 +144,19 @@ def row_lines(rows: Sequence[ListedPart], others: Sequence[tuple[float, str]] = 
     for row, without in zip(rows, alone, strict=True):
         so_far = "" if math.isnan(row.without_so_far) else format_probability(row.without_so_far)
         share = f"{row.share:.1%}{'' if math.isnan(row.spread) else f' ± {row.spread:5.1%}'}"
-        bar = ("░" if pale else "█") * round(_BAR_WIDTH * row.importance / longest) if longest else ""
+        bar = _bar(row, longest, pale) if longest else ""
         name = f"{row.name}{f' ({row.place})' if row.place else ''}{' ≈' * row.tied}"
         lines.append(
             f"{columns(without, so_far, share, f'{format_number(row.bits)} bits')}  {bar:<{_BAR_WIDTH}}  "
             f"{' · '.join(filter(None, [name, row.relation]))}"
         )
     return [*lines, *(f"{columns('', '', f'{share:.1%}', '').rstrip()}  {text}" for share, text in others)]
+
+
+def _bar(row: ListedPart, longest: float, pale: bool) -> str:
+    width = round(_BAR_WIDTH * row.importance / longest)
+    alone = round(width * row.share_alone)
+    return PALE * width if pale else SOLID * alone + HATCHED * (width - alone)
 
 
 def listed_name(text: str) -> str:

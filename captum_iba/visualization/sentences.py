@@ -20,7 +20,7 @@ from captum_iba.visualization.mask_sentences import (
     remark,
     through_the_mask,
 )
-from captum_iba.visualization.pieces import NEUTRAL_TEXTS, capitalized, enumerated, quantity, visible
+from captum_iba.visualization.pieces import NEUTRAL_TEXTS, capitalized, enumerated, visible
 from captum_iba.visualization.rows import ListedPart
 from captum_iba.visualization.word_sentences import (
     check_notes,
@@ -29,6 +29,7 @@ from captum_iba.visualization.word_sentences import (
     least_effect,
     named_words,
     opposing,
+    search_notes,
     verdict,
 )
 from captum_iba.visualization.words import (
@@ -50,12 +51,12 @@ def notes(attribution: DrawableBits) -> list[str]:
     What comes first, above the words, is not among them: the doubt of the input, and
     :func:`~captum_iba.visualization.word_sentences.answer`.
     """
+    return [*findings_in_words(attribution), *qualifications(attribution)]
+
+
+def findings_in_words(attribution: DrawableBits) -> list[str]:
+    """The sentences of :func:`notes` that pages show above the list: on unknown words, the check and repeats."""
     sentences = [unknown] if (unknown := _unknown(attribution)) else []
-    measured = [effect for effect in attribution.effects if effect is not None]
-    if measured and not ranked_words(attribution)[0] and not needs_hardly_anything(attribution):
-        sentences.append(
-            f"No word leads: no small group of these words lowers {quantity(attribution.measured)} by 1% of its value."
-        )
     sentences += check_notes(attribution)
     if len(attribution.repeated_shares) and attribution.words:
         some_tied = any(row.tied for row in ranked_words(attribution)[0])
@@ -73,7 +74,13 @@ def notes(attribution: DrawableBits) -> list[str]:
         of = "texts like yours" if has_neutral_statistics(attribution) else "other texts"
         named = named_words(close) if len(close) <= _NAMED else f"The first {len(close)} words of the list"
         sentences.append(f"{named} are close in bits. With statistics of {of} another of them may lead.")
-    elif _is_uncertain(attribution):
+    return sentences
+
+
+def qualifications(attribution: DrawableBits) -> list[str]:
+    """The sentences of :func:`notes` that pages show below the list: what was not tried, statistics and the mask."""
+    sentences = search_notes(attribution)
+    if _is_uncertain(attribution) and not _close(attribution):
         sentences.append(
             f"The text is long, and the statistics are those of {NEUTRAL_TEXTS}. With statistics of texts like yours "
             "(estimate_statistics, --statistics-from) another word may lead."
@@ -170,7 +177,7 @@ def verdicts(attributions: Sequence[DrawableBits]) -> str:
     what = "texts" if all(item.explained is None for item in attributions) else "explanations"
     sentences = [f"Check of {n_judged} {what}: the leading words are {of_texts}."]
     if counts[""]:
-        reasons = Counter(_not_judged(item) for item in attributions if not verdict(item))
+        reasons = Counter(not_judged(item) for item in attributions if not verdict(item))
         said = [f"{why}{f' ({count})' * (len(reasons) > 1)}" for why, count in reasons.items() if why]
         texts = f"{counts['']} more text{'s' * (counts[''] > 1)}"
         sentences.append(f"It does not judge {texts}{': ' * bool(said)}{', '.join(said)}.")
@@ -191,7 +198,7 @@ def _numbered(numbers: Sequence[int]) -> str:
     return f"text{'s' * (len(numbers) > 1)} {named}"
 
 
-def _not_judged(attribution: DrawableBits) -> str:
+def not_judged(attribution: DrawableBits) -> str:
     """Why a check says nothing of the leading words; empty without a check."""
     if attribution.check is None:
         return ""

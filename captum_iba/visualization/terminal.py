@@ -41,7 +41,8 @@ def word_lines(leading: Sequence[ListedPart], rest: Sequence[ListedPart], pale: 
         pale (bool): Whether the bars are pale, because the check does not confirm the leading words. Default: False.
     """
     beside = standing_out(leading, rest)
-    most = [row for row in rest if not row.is_zero and row not in beside][:_LISTED_WITHOUT_LEADING]
+    known = [row for row in rest if row.in_percent or not row.is_deleted]
+    most = [row for row in known if not row.is_zero and row not in beside][:_LISTED_WITHOUT_LEADING]
     shown = list(leading[:_LISTED] or most)
     not_shown = [[row for row in rows if row not in (*shown, *beside)] for rows in (leading, rest)]
     others = [

@@ -15,6 +15,7 @@ from captum_iba.visualization.mask_sentences import (
     averages_disagree,
     is_improbable,
     is_lowered,
+    needs_hardly_anything,
 )
 from captum_iba.visualization.pieces import (
     MATTERS_ALONE,
@@ -51,21 +52,40 @@ def answer(attribution: DrawableBits) -> str:
 
 
 def _answer(attribution: DrawableBits) -> list[str]:
-    check = attribution.check
+    check, none_leads = attribution.check, _none_leads(attribution)
     if check is None:
-        return _without_check(attribution)
+        return [none_leads] if none_leads else _without_check(attribution)
     said = _check_sentences(attribution)
-    sentences = [] if said.none_leads else [said.answer]
+    sentences = [none_leads if said.none_leads else said.answer]
     if any(row.without <= MUCH * check.without_leading for row in _hidden(attribution)):
         sentences.append(hidden_evidence(attribution))
     elif _says_more_alone(attribution):
         sentences.append(_alone(attribution))
-    if attribution.target_label != attribution.predicted_label:
+    against = [row.without for row in opposing(attribution)]
+    if attribution.target_label != attribution.predicted_label or _weighs_as_much(attribution, *against[:1]):
         sentences.append(_against(attribution))
-        if is_improbable(attribution):
-            predicted = attribution.predicted_label
-            sentences.append(f"To see which words decide, explain {predicted}, the predicted class.")
+    if least_effect(attribution) == "rises" and _weighs_as_much(attribution, check.without_least):
+        sentences.append(_without_least(attribution))
+    if is_improbable(attribution) and attribution.target_label != attribution.predicted_label:
+        sentences.append(f"To see which words decide, explain {attribution.predicted_label}, the predicted class.")
     return list(filter(None, sentences))
+
+
+def _none_leads(attribution: DrawableBits) -> str:
+    """That words were deleted, and no small group of them leads; else empty."""
+    is_measured = any(effect is not None for effect in attribution.effects)
+    silent = is_improbable(attribution) or needs_hardly_anything(attribution)
+    if not is_measured or silent or ranked_words(attribution)[0]:
+        return ""
+    return f"No word leads: no small group of these words lowers {quantity(attribution.measured)} by 1% of its value."
+
+
+def _weighs_as_much(attribution: DrawableBits, without: float = 0.0) -> bool:
+    """Whether a deletion raises the probability by as much as that of the leading words lowers it."""
+    check = attribution.check
+    return bool(
+        without > check.probability and without - check.probability >= check.probability - check.without_leading
+    )
 
 
 def _without_check(attribution: DrawableBits) -> list[str]:
@@ -87,9 +107,16 @@ def check_notes(attribution: DrawableBits) -> list[str]:
         return []
     said, above = _check_sentences(attribution), _answer(attribution)
     sentences = [said.answer, said.comparison, _against(attribution)]
-    if not said.is_ruled_out:
-        sentences += [say(attribution) for say in (_alone, hidden_evidence, _without_least, _not_tried)]
+    if not said.is_improbable:
+        sentences += [say(attribution) for say in (_alone, hidden_evidence, _without_least)]
     return [sentence for sentence in sentences if sentence and sentence not in above]
+
+
+def search_notes(attribution: DrawableBits) -> list[str]:
+    """Which words a check did not delete together, or not alone; empty without a check."""
+    if attribution.check is None or is_improbable(attribution):
+        return []
+    return list(filter(None, [_other_groups(attribution), _not_tried(attribution)]))
 
 
 def _check_sentences(attribution: DrawableBits) -> CheckSentences:
@@ -267,9 +294,10 @@ def _without_least(attribution: DrawableBits) -> str:
     """What it means if the words with the fewest bits raise the probability, or lower it, when they are deleted."""
     check, effect = attribution.check, least_effect(attribution)
     numbers = least_words(attribution, _deletable(attribution), check.n_words)
-    if not effect or (opposing(attribution) if effect == "rises" else hidden_evidence(attribution)):
-        # It has been said of single words.
-        return ""
+    single = [row.without for row in opposing(attribution)] or [0.0]
+    is_said = check.without_least < max(single) + LARGE_DROP if max(single) else False
+    if not effect or (is_said if effect == "rises" else hidden_evidence(attribution)):
+        return ""  # it has been said of single words
     rows = {row.place: row for of in ranked_words(attribution) for row in of}
     places = word_places(attribution)
     named = named_words([rows[places[i]] for i in numbers[::-1]])
@@ -288,9 +316,17 @@ def _not_tried(attribution: DrawableBits) -> str:
         return ""
     others = [row for of in ranked_words(attribution) for row in of if not row.is_deleted]
     are = "was" if len(others) == 1 else "were"
-    return (
-        f"The text is long, so {counted(others)} {are} not deleted one by one: one that matters alone may be missing."
-    )
+    return f"The text is long, so {counted(others)} with few bits and small gradients {are} not deleted alone."
+
+
+def _other_groups(attribution: DrawableBits) -> str:
+    """That few words were deleted together, where the model makes the same prediction without the leading ones."""
+    deletable, decision = _deletable(attribution), attribution.check.decision
+    n_measured = sum(effect is not None for effect in attribution.effects)
+    if not n_measured or n_measured >= len(deletable) or decision != attribution.target_label:
+        return ""
+    said = f"{n_measured} of the {len(deletable)} words and punctuation marks were deleted together"
+    return f"{said}: another group may lower {quantity(attribution.measured)} further." * bool(verdict(attribution))
 
 
 def _deletable(attribution: DrawableBits) -> list[int]:

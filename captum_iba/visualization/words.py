@@ -23,19 +23,17 @@ from captum_iba.visualization.pieces import (
     AGAINST_ALONE_WORD,
     COVERED,
     MATTERS_ALONE,
-    NEEDED_WITHOUT_WORDS,
     NEUTRAL_TEXTS,
     SPEAKS_AGAINST,
     has_characters,
     visible,
 )
-from captum_iba.visualization.rows import COLORED, ListedPart
+from captum_iba.visualization.rows import COLORED, ListedPart, share_alone
 
 ALL_DELETED_ALONE = 60
 """Number of words of a text up to which a check deletes every one alone."""
 _AGAINST = 3
-_UNCHANGED = 0.99  # of a probability, that is left without a word that changes next to nothing
-_NOTICEABLE = 0.01  # of a probability
+_NOTICEABLE = 0.01  # a change of a probability
 _LEAST_SCALE = 0.5  # nats that have the full color at least
 _NEARLY_TIED, _WITH_NEUTRAL_STATISTICS = 0.8, 0.6
 
@@ -147,6 +145,8 @@ def ranked_words(attribution: DrawableBits) -> tuple[list[ListedPart], list[List
 
 def _count_listed(attribution: DrawableBits) -> int:
     """How many words lists show as leading."""
+    if is_improbable(attribution):
+        return 0  # what lowers next to nothing is no answer
     count = count_leading(attribution)
     if has_hardly_any_bits(attribution):
         check = attribution.check
@@ -178,12 +178,20 @@ def _with_relations(
             relation = MATTERS_ALONE
         elif (
             row.is_measured
-            and row.without > _UNCHANGED * whole
+            and row.without > whole + _NOTICEABLE
             and (i in leading or (leading and row.effect >= COLORED * _largest_effect(attribution)))
         ):
-            relation = NEEDED_WITHOUT_WORDS if row.without <= whole + _NOTICEABLE else AGAINST_ALONE_WORD
-        found[i] = row._replace(relation=relation)
+            relation = AGAINST_ALONE_WORD
+        found[i] = row._replace(relation=relation, share_alone=_share_alone(row, whole, relation))
     return found
+
+
+def _share_alone(row: ListedPart, whole: float, relation: str) -> float:
+    """The share of the bar of a word that is the decrease without it alone; ``whole`` is the probability with it."""
+    alone = _log_odds(whole) - _log_odds(row.without) if row.measure == "probability" else whole - row.without
+    if relation == MATTERS_ALONE and not alone <= row.effect:
+        return 1.0  # its bar is this decrease
+    return share_alone(alone, 2 * row.effect - alone)
 
 
 def _largest_effect(attribution: DrawableBits) -> float:
@@ -222,12 +230,14 @@ def _log_odds(probability: float) -> float:
 def standing_out(leading: Sequence[ListedPart], rest: Sequence[ListedPart]) -> list[ListedPart]:
     """The words that lists show beside the leading ones.
 
-    They are measured ones whose bits or effects stand out, those that matter alone, and the strongest against it.
+    They are measured ones whose bits or effects stand out, those that matter alone, and the strongest against it, which
+    are the last.
     """
     opposing = [row for row in rest if row.relation == SPEAKS_AGAINST]
     most = _AGAINST + (len(opposing) == _AGAINST + 1)
     against = sorted(opposing, key=lambda row: -row.without)[:most]
-    return [row for row in rest if row in against or row.relation == MATTERS_ALONE or (leading and row.stands_out)]
+    found = [row for row in rest if row.relation == MATTERS_ALONE or (leading and row.stands_out)]
+    return [*(row for row in found if row.relation != SPEAKS_AGAINST), *against]
 
 
 def count_leading(attribution: DrawableBits) -> int:

@@ -13,6 +13,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from captum_iba.demo import embedded_model_path, embedded_statistics
 from captum_iba.text import TextExplainer
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -136,3 +137,9 @@ def entities(wordpiece):
 @pytest.fixture(scope="module")
 def choosing(wordpiece):
     return TextExplainer(built("BertForMultipleChoice"), wordpiece)
+
+
+@pytest.fixture(scope="module")
+def film_explainer():
+    statistics = [embedded_statistics(layer) for layer in range(1, 13)]
+    return TextExplainer.from_pretrained(embedded_model_path(), statistics=statistics)

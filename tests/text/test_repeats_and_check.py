@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from captum_iba.demo import embedded_model_path, embedded_statistics
+from captum_iba.demo import embedded_statistics
 from captum_iba.text import TextAttribution, TextExplainer
 from captum_iba.text.deletion import keep_words, kept_in_check, without_first
 from captum_iba.text.result import DeletionCheck
@@ -34,12 +34,6 @@ def fitted(bert, wordpiece):
         warnings.simplefilter("ignore")  # few positions
         explainer.estimate_statistics(TRAINING)
     return explainer
-
-
-@pytest.fixture(scope="module")
-def film_explainer():
-    statistics = [embedded_statistics(layer) for layer in range(1, 13)]
-    return TextExplainer.from_pretrained(embedded_model_path(), statistics=statistics)
 
 
 def test_groups_of_texts_add_up_to_all_texts(fitted):
@@ -298,6 +292,10 @@ def test_the_embedded_statistics_have_groups():
     assert isinstance(embedded_statistics(1), GroupedStatistics) and embedded_statistics(1).has_groups
 
 
+def log_odds(probability):
+    return math.log(probability / (1 - probability))
+
+
 def test_the_check_deletes_each_leading_word_alone(film_explainer):
     result = film_explainer.explain("The plot is dull and the acting is bad.", check=True)
     leading = ranked_words(result)[0]
@@ -310,8 +308,12 @@ def test_the_check_deletes_each_leading_word_alone(film_explainer):
         shortened = " ".join(word.word for word in words)
         alone = film_explainer.explain(shortened, target=result.target, n_steps=0).target_probability
         assert row.without == pytest.approx(alone, abs=1e-5)
-        (line,) = (line for line in str(result).splitlines() if f"{row.name} ({row.place})" in line and "█" in line)
-        assert line.split()[0] == f"{alone:.1%}" and f"  {row.share:>11.1%}  █" in line
+        (line,) = (line for line in str(result).splitlines() if f"{row.name} ({row.place})" in line and "▒" in line)
+        assert line.split()[0] == f"{alone:.1%}" and f"  {row.share:>11.1%}  " in line
+        n_solid, n_hatched = line.count("█"), line.count("▒")
+        assert n_solid == round((n_solid + n_hatched) * row.share_alone)
+        of_both = log_odds(result.target_probability) - log_odds(row.without), row.effect
+        assert row.share_alone == pytest.approx(min(1, max(0, of_both[0] / (2 * of_both[1]))), abs=1e-4)
         assert f"without it {alone:.1%}" in token_page([result])
     again = type(result).from_dict(json.loads(json.dumps(result.to_dict())))
     assert again.check == result.check
@@ -334,7 +336,7 @@ def test_a_class_that_is_not_predicted_is_improbable_below_5_percent(film_explai
     predicted = replace(result, check=check, target_probability=0.011)
     other = replace(predicted, target=1, target_label="positive")
     assert verdict(predicted) == "confirmed" and verdict(other) == ""
-    assert "the probability of positive falls from 1.1% to 0.7%. The probability is small with all words" in str(other)
+    assert "The probability of positive is small (1.1%)" in str(other) and not ranked_words(other)[0]
     assert "little probability" not in str(predicted)
 
 
@@ -479,7 +481,8 @@ def test_a_page_of_several_texts_says_what_their_checks_confirm(film_explainer):
     )
     ruled_out = DeletionCheck(n[0], 0.001, 0.0005, 0.001, 0.001, 10)
     page = token_page([*results, replace(results[0], check=ruled_out, target_probability=0.001)])
-    assert "It does not judge 1 more text: the class has little probability." in page and ">–</td>" in page
+    assert "It does not judge 1 more text: the class has little probability." in page
+    assert '<span class="note">the class has little probability</span></td>' in page
     none_leads = replace(results[0], tokens=results[0].tokens[:1], check=ruled_out)
     two = token_page([*results, *[replace(results[0], check=ruled_out, target_probability=0.001)] * 2, none_leads])
     assert "3 more texts: the class has little probability (2), no word leads (1)." in two

@@ -11,7 +11,6 @@ import pytest
 import torch
 from rich.console import Console
 
-from captum_iba.demo import embedded_model_path, embedded_statistics
 from captum_iba.methods import attribute
 from captum_iba.text import TextAttribution, TextExplainer
 from captum_iba.text.deletion import check_by_deletion
@@ -33,12 +32,6 @@ def explainer(bert, wordpiece):
     explainer = TextExplainer(bert, wordpiece)
     explainer.estimate_statistics([SHORT, LONG, "a bad, dull plot!", "not unbelievable"])
     return explainer
-
-
-@pytest.fixture(scope="module")
-def film_explainer():
-    statistics = [embedded_statistics(layer) for layer in range(1, 13)]
-    return TextExplainer.from_pretrained(embedded_model_path(), statistics=statistics)
 
 
 def log_odds_of(explainer, result, words):
@@ -165,13 +158,19 @@ def test_what_is_shown_of_effects(film_explainer):
     first = result.ranked[0]
     without = f"{result.without[result.words.index(first)]:.1%}"
     assert head.split() in (HEAD, [*HEAD[:2], "and", "those", "above", *HEAD[2:]])
-    assert row.split()[0] == without and "█" * 24 in row and f"{first.word} (word " in row
-    said = "mean of two decreases in the log-odds: without this word alone, and after the other measured words"
+    assert row.split()[0] == without and len(re.findall("[█▒]", row)) == 24 and f"{first.word} (word " in row
+    said = (
+        "mean of two decreases in the log-odds: without this word alone (solid), and after the other measured words "
+        "(hatched)"
+    )
     (legend,) = [line for line in str(result).splitlines() if line.startswith("bar ")]
     assert legend.split(maxsplit=1) == ["bar", said] and legend.index(said) == len(max(result.legend, key=len)) + 2
     assert result.legend["does not lead"] == "measured; deleting it as well as the leading words adds little"
     for page in (token_map(result), token_page([result])):
-        assert f"<b>{without}</b>" in page and 'style="width:100.0%"' in page
+        assert f"<b>{without}</b>" in page
+        bar = r'<span class="bar"><i style="width:(.*?)%"></i><i class="after" style="width:(.*?)%">'
+        widths = re.findall(bar, page)
+        assert sum(map(float, widths[0])) == pytest.approx(100, abs=0.1)
     assert said in token_map(result) and "<dt>bars, color</dt>" in token_page([result])
     by_bits = film_explainer.explain("Not bad at all.", rerank=0)
     for page in (str(by_bits), token_map(by_bits), token_page([by_bits])):

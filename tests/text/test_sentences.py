@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from captum_iba.demo import embedded_model_path, embedded_statistics
 from captum_iba.text import TextAttribution, TextExplainer
 from captum_iba.text.result import DeletionCheck
 from captum_iba.visualization import token_page
@@ -14,13 +13,6 @@ from captum_iba.visualization.mask_sentences import needs_hardly_anything, remar
 from captum_iba.visualization.sentences import findings
 from captum_iba.visualization.words import ranked_words
 from tests.visualization.examples import attribution
-
-
-@pytest.fixture(scope="module")
-def film_explainer():
-    statistics = [embedded_statistics(layer) for layer in range(1, 13)]
-    return TextExplainer.from_pretrained(embedded_model_path(), statistics=statistics)
-
 
 FEW = {"unneeded_bits": 1.0, "open_bits": 200.0, "layer_index": None}
 
@@ -321,10 +313,11 @@ def test_one_meaning_of_leading_beside_a_check(film_explainer):
     said = str(long)
     n_others = sum(not row.is_punctuation for of in ranked_words(long) for row in of if not row.is_deleted)
     assert (
-        f"The text is long, so {n_others} words and 8 punctuation marks were not deleted one by one: one that" in said
+        f"The text is long, so {n_others} words and 8 punctuation marks with few bits and small gradients were not "
+        "deleted alone." in said
     )
     short = film_explainer.explain("A dull film about a man.", check=True)
-    assert "deleted one by one" not in str(short) and short.check.decision in short.sentences[0]
+    assert "not deleted alone" not in str(short) and short.check.decision in short.sentences[0]
 
 
 def test_a_table_shows_the_first_words_and_folds_long_texts(film_explainer):
@@ -370,7 +363,7 @@ def test_a_text_that_lowers_an_improbable_class_is_said_to():
     one = attribution("a b", bits=[30.0, 2.0], **few, masked_probability=0.795, closed_probability=0.824, check=check)
     assert "is 82.4%, more than with this text (4.0%). This text lowers it." in str(one)
     assert "there is little to explain" not in str(one)
-    assert "from 4.0% to 3.7%. The probability is small with all words." in str(one)
+    assert "The probability of positive is small (4.0%). To see which words decide, explain neutral" in str(one)
     low = replace(one, masked_probability=0.05, closed_probability=0.05)
     assert "there is little to explain" in str(low) and "this text lowers it" not in str(low)
 
@@ -414,7 +407,11 @@ def test_of_a_class_that_is_not_predicted_the_opposing_words_come_first():
     said = one.sentences
     opposing, checked = (next(i for i, one in enumerate(said) if part in one) for part in ("may speak", "Check: "))
     assert opposing < checked and "lowered" in findings(one) and "hardly_anything_needed" not in findings(one)
+    # Of the predicted class they do where one of them weighs as much as the leading words.
     predicted = replace(one, predicted_label="positive")
+    assert "may speak" in predicted.sentences[0] and "Check: " not in predicted.sentences[0]
+    check = DeletionCheck(1, 0.52, 0.1, 0.52, 0.55, 10, (0.1, 0.65))
+    predicted = replace(predicted, target_probability=0.52, check=check)
     opposing, checked = (
         next(i for i, one in enumerate(predicted.sentences) if part in one) for part in ("may speak", "Check: ")
     )

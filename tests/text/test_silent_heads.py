@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 from captum_iba import cli
 from captum_iba.text import TextExplainer, explain_layers
 from captum_iba.text.head_targets import predicted_entities
-from captum_iba.visualization.sentences import notes
 from captum_iba.visualization.word_sentences import verdict
 
 from .conftest import built
@@ -181,7 +180,8 @@ def test_words_that_speak_against_an_answer_are_those_that_were_deleted(sentence
     explainer = TextExplainer(transformers.BertForQuestionAnswering(config).eval(), sentencepiece)
     result = explainer.explain("the film", "was good the bad", target="good", check=True, **QUICK)
     check = replace(result.check, n_words=1, probability=0.5, without_least=0.9)
-    (said,) = [line for line in notes(replace(result, check=check)) if "with the fewest bits, the" in line]
+    probable = replace(result, check=check, target_probability=0.5)
+    (said,) = [line for line in probable.sentences if "with the fewest bits, the" in line]
     assert '"good"' not in said and "may speak against" in said
     improbable = replace(result, check=replace(check, probability=1e-6))
     assert "is next to nothing" in str(improbable) and not verdict(improbable)
