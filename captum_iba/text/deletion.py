@@ -188,29 +188,35 @@ def _with_single_deletions(
     batch_size: int,
     blocks: Sequence[Block],
 ) -> TextAttribution:
-    """The attribution with the probabilities without single words of a long text; a check deletes all of others.
-
-    There are 60 words: two fifths of them have the most bits; of the others a third have the largest gradients times
-    activations, and two thirds the most negative ones, which may speak against the target. Nothing speaks against the
-    value of a regression.
-    """
-    own, column = _is_own(encoded, attribution), _column(attribution)
-    by_bits = [i for i in ranking_by_bits(attribution) if not own[i]]
-    if len(by_bits) <= ALL_DELETED_ALONE:
+    """The attribution with the probabilities without single words of a long text; a check deletes all of others."""
+    n_words = len(attribution.words)
+    if n_words - int(_is_own(encoded, attribution).sum()) <= ALL_DELETED_ALONE:
         return attribution
-    chosen = by_bits[:ALL_DELETED_ALONE]
-    if not isinstance(classifier.head, ValueHead):
-        scores = gradient_x_activation_of_words(classifier, encoded, blocks, column)
-        chosen = chosen[: 2 * ALL_DELETED_ALONE // 5]
-        others = [i for i in np.argsort(scores, kind="stable").tolist() if not own[i] and i not in chosen]
-        n_for = (ALL_DELETED_ALONE - len(chosen)) // 3
-        chosen += others[-n_for:] + others[: ALL_DELETED_ALONE - len(chosen) - n_for]
-    known = attribution.without or (None,) * len(own)
-    chosen = [i for i in chosen if known[i] is None]
-    kept = [set(range(len(own))) - {i} for i in chosen]
-    found = probabilities_without(classifier, encoded, kept, batch_size)[:, column].tolist()
+    known = attribution.without or (None,) * n_words
+    chosen = [i for i in words_deleted_alone(classifier, encoded, attribution, blocks) if known[i] is None]
+    kept = [set(range(n_words)) - {i} for i in chosen]
+    found = probabilities_without(classifier, encoded, kept, batch_size)[:, _column(attribution)].tolist()
     of_words = dict(zip(chosen, found, strict=True))
-    return replace(attribution, without=tuple(of_words.get(i, known[i]) for i in range(len(own))))
+    return replace(attribution, without=tuple(of_words.get(i, known[i]) for i in range(n_words)))
+
+
+def words_deleted_alone(
+    classifier: Classifier, encoded: EncodedText, attribution: TextAttribution, blocks: Sequence[Block]
+) -> list[int]:
+    """Numbers of the 60 words of a long text that a check deletes alone.
+
+    Two fifths of them have the most bits; of the others a third have the largest gradients times activations, and two
+    thirds the most negative ones, which may speak against the target. Nothing speaks against the value of a regression.
+    """
+    own = _is_own(encoded, attribution)
+    chosen = [i for i in ranking_by_bits(attribution) if not own[i]][:ALL_DELETED_ALONE]
+    if isinstance(classifier.head, ValueHead):
+        return chosen
+    chosen = chosen[: 2 * ALL_DELETED_ALONE // 5]
+    scores = gradient_x_activation_of_words(classifier, encoded, blocks, _column(attribution))
+    others = [i for i in np.argsort(scores, kind="stable").tolist() if not own[i] and i not in chosen]
+    n_against = 2 * (ALL_DELETED_ALONE - len(chosen)) // 3
+    return chosen + others[:n_against] + others[len(others) - (ALL_DELETED_ALONE - len(chosen) - n_against) :]
 
 
 def _column(attribution: TextAttribution) -> int:
