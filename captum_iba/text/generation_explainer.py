@@ -38,7 +38,7 @@ from captum_iba.text.prompt_deletion import (
 from captum_iba.text.prompt_model import LanguageModel, decoder_arguments
 from captum_iba.text.prompt_parts import PromptPart
 from captum_iba.text.response import ResponseToExplain, explained_response
-from captum_iba.text.statistics import model_fingerprint, tokenizer_fingerprint
+from captum_iba.text.statistics import RememberedFingerprint, tokenizer_fingerprint
 from captum_iba.visualization.prompt_sentences import LEAST_PROBABILITY
 
 
@@ -70,6 +70,7 @@ class GenerationExplainer:
     def __init__(self, model: Any, tokenizer: Any) -> None:
         self.attribution = LLMInformationBottleneckAttribution(model, tokenizer)
         self.model, self.tokenizer = model, tokenizer
+        self._fingerprint = RememberedFingerprint()
 
     def __repr__(self) -> str:
         return f"GenerationExplainer({type(self.model).__name__}, {model_name(self.model)!r})"
@@ -323,7 +324,7 @@ class GenerationExplainer:
             settings={**of_bottleneck, "rerank": rerank, "generated_with": _plain(asked.gen_args)},
             cut_off=asked.cut_off,
             model=model_name(self.model),
-            provenance=provenance(self.model),
+            provenance=provenance(self.model, self.fingerprint()),
         )
 
     def read(
@@ -356,7 +357,7 @@ class GenerationExplainer:
 
     def fingerprint(self) -> str:
         """Digest of the model, its weights and active adapters, its generation settings, and of the tokenizer."""
-        parts = [model_fingerprint(self.model), tokenizer_fingerprint(self.tokenizer)]
+        parts = [self._fingerprint.of(self.model), tokenizer_fingerprint(self.tokenizer)]
         parts += [json.dumps(self.model.generation_config.to_dict(), sort_keys=True, default=str)]
         return hashlib.sha256("\n".join([*parts, str(self.tokenizer.chat_template)]).encode()).hexdigest()
 

@@ -122,7 +122,8 @@ class GenerationAttribution(JsonResult):
         check (PromptCheck or None): The probability without the leading parts; None where there are none.
         cut_off (bool): Whether the response was generated, and ended because it reached ``max_new_tokens``.
         model (str): Name of the model, without a path.
-        provenance (dict): Versions of the libraries, device and precision.
+        provenance (dict): Versions of the libraries, device and precision, and the model's fingerprint
+            (:meth:`GenerationExplainer.fingerprint`).
     """
 
     prompt: str

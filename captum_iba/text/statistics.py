@@ -361,6 +361,20 @@ def model_fingerprint(model: nn.Module) -> str:
     return digest.hexdigest()
 
 
+class RememberedFingerprint:
+    """:func:`model_fingerprint` of a model, computed again only if its weights or active adapters have changed."""
+
+    def __init__(self) -> None:
+        self._known: tuple[Any, str] | None = None
+
+    def of(self, model: nn.Module) -> str:
+        """The fingerprint. That of large weights takes seconds."""
+        mark = _adapters(model), weights_mark(model)
+        if self._known is None or self._known[0] != mark:
+            self._known = mark, model_fingerprint(model)
+        return self._known[1]
+
+
 def change_mark(classifier: Classifier) -> tuple[Any, ...]:
     """A value, cheap to compute, that changes with weights, adapters, configuration and settings of the tokenizer."""
     model, tokenizer = classifier.model, classifier.tokenizer

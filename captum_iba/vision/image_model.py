@@ -21,7 +21,7 @@ from captum_iba.attr.losses import are_probabilities
 from captum_iba.text.arguments import check_device
 from captum_iba.text.json_result import provenance
 from captum_iba.text.model_properties import model_name
-from captum_iba.text.statistics import add_part, model_fingerprint, statistics_fingerprint, weights_mark
+from captum_iba.text.statistics import RememberedFingerprint, add_part, model_fingerprint, statistics_fingerprint
 from captum_iba.vision.images import Transform
 
 
@@ -56,18 +56,15 @@ class ImageClassifier:
         # A mapping may name some classes only.
         self._n_labels = None if given is None or isinstance(given, Mapping) else len(given)
         self._warned = False
-        self._known: tuple[Any, str] | None = None
+        self._fingerprint = RememberedFingerprint()
         self.name = model_name(model)
 
     def provenance(self, statistics: Sequence[FeatureStatistics] | None = None) -> dict[str, str]:
         """Versions, device and precision, and the fingerprints of the weights and of the statistics of layers."""
         if not [*self.model.parameters()]:
             return {}
-        mark = weights_mark(self.model)
-        if self._known is None or self._known[0] != mark:  # a digest of large weights takes seconds
-            self._known = mark, model_fingerprint(self.model)
         known = {} if statistics is None else {"statistics_fingerprint": statistics_fingerprint(statistics)}
-        return {**provenance(self.model, self._known[1]), **known}
+        return {**provenance(self.model, self._fingerprint.of(self.model)), **known}
 
     @property
     def device(self) -> torch.device:

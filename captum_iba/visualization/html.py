@@ -26,6 +26,7 @@ from captum_iba.visualization.pieces import (
     layer_names,
     method_title,
     notes_of_beta,
+    origin_line,
     visible,
 )
 from captum_iba.visualization.rows import is_in_turn
@@ -97,7 +98,7 @@ def _environment(package: str) -> Environment:
         lstrip_blocks=True,
     )
     environment.filters.update(
-        number=format_number, probability=format_probability, visible=visible, sortable=_sortable
+        number=format_number, probability=format_probability, visible=visible, sortable=_sortable, origin=origin_line
     )
     environment.filters.update(color_class=color_class, counted=counted)
     environment.globals.update(color_rules=color_rules, answer=answer, word_legend=word_legend)
@@ -250,7 +251,9 @@ def token_page(
         texts=texts,
         layers=[_layer_rows(row) for row in layers or []],
         settings=list(
-            dict.fromkeys(line for item in attributions for line in (_settings(item), _origin(item)) if line)
+            dict.fromkeys(
+                line for item in attributions for line in (_settings(item), origin_line(item.provenance)) if line
+            )
         ),
         models=list(dict.fromkeys(item.model for item in attributions if item.model)),
         has_gold=gold_labels is not None,
@@ -317,14 +320,6 @@ def save_token_page(attributions: Sequence[DrawableBits], path: str | os.PathLik
 def _settings(item: DrawableBits) -> str:
     settings = ", ".join(f"{name}={value}" for name, value in item.settings.items() if value is not None)
     return f"{item.layer_label} · {preset_note(item)} ({settings}), statistics of {item.statistics}"
-
-
-def _origin(item: DrawableBits) -> str:
-    known = dict(item.provenance)
-    fingerprints = {name: known.pop(f"{name}_fingerprint", "") for name in ("model", "statistics")}
-    parts = [" ".join(pair) for pair in known.items()]
-    parts += [f"fingerprint of the {name} {digits[:16]}" for name, digits in fingerprints.items() if digits]
-    return ", ".join(parts)
 
 
 def _layer_rows(attributions: Sequence[DrawableBits]) -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from captum_iba.visualization.color import Scale
@@ -236,6 +236,20 @@ def enumerated(names: Sequence[str], more: int = 0) -> str:
     """
     names = [*names, f"{more} more"] if more else list(names)
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def origin_line(provenance: Mapping[str, str]) -> str:
+    """What a result was computed with, in one line, with the first 16 digits of fingerprints.
+
+    Examples::
+
+        >>> origin_line({"torch": "2.13.0", "device": "cpu", "model_fingerprint": "0e24a935" * 8})
+        'torch 2.13.0, device cpu, fingerprint of the model 0e24a9350e24a935'
+    """
+    known = dict(provenance)
+    fingerprints = {name: known.pop(f"{name}_fingerprint", "") for name in ("model", "statistics")}
+    parts = [" ".join(pair) for pair in known.items()]
+    return ", ".join([*parts, *(f"fingerprint of the {name} {d[:16]}" for name, d in fingerprints.items() if d)])
 
 
 def capitalized(text: str) -> str:
