@@ -71,8 +71,8 @@ class FileOfTexts(NamedTuple):
             return None if column is None else [column[row] for row in rows]
 
         first = [self.first[row] for row in rows]
-        columns = {"second": picked(self.second), "labels": picked(self.labels), "ids": picked(self.ids)}
-        return self._replace(first=first, names_of_labels=None, **columns)
+        second, labels, ids = map(picked, (self.second, self.labels, self.ids))
+        return self._replace(first=first, second=second, labels=labels, ids=ids, names_of_labels=None)
 
 
 @contextmanager

@@ -531,3 +531,19 @@ def test_a_misspelled_argument_and_messages_without_a_template(explainer):
         explainer.explain(PROMPT, RESPONSE, n_step=2)
     with pytest.raises(ValueError, match="the tokenizer has no chat template; expected a string"):
         explainer.explain([{"role": "user", "content": PROMPT}], RESPONSE, **QUICK)
+
+
+def test_a_result_has_the_fingerprint_of_the_model_as_it_was(explainer, llama):
+    """An auditor could not tell from a file which weights had been explained."""
+    before = explainer.explain(PROMPT, RESPONSE, rerank=0, **QUICK)
+    digits = before.provenance["model_fingerprint"]
+    assert digits == explainer.fingerprint() == GenerationExplainer(llama, explainer.tokenizer).fingerprint()
+    with torch.no_grad():
+        llama.model.norm.weight.mul_(1.5)
+    try:
+        changed = explainer.explain(PROMPT, RESPONSE, rerank=0, **QUICK).provenance["model_fingerprint"]
+    finally:
+        with torch.no_grad():
+            llama.model.norm.weight.div_(1.5)
+    assert changed != digits and explainer.fingerprint() == digits
+    assert f"fingerprint of the model {digits[:16]}" in generation_page(before)
