@@ -16,7 +16,7 @@ from captum_iba.visualization.check_sentences import NOT_CONFIRMED
 from captum_iba.visualization.color import Scale, color_class
 from captum_iba.visualization.colored_text import PALE
 from captum_iba.visualization.html import Html, render_template
-from captum_iba.visualization.legend import PART_LABELS
+from captum_iba.visualization.legend import PART_LABELS, Legend, merged_legend
 from captum_iba.visualization.pieces import format_number, format_probability
 from captum_iba.visualization.prompt_sentences import CUT_OFF, ExplainedResponse, probability_without
 from captum_iba.visualization.rows import ListedPart, is_in_turn, listed_name
@@ -46,6 +46,8 @@ class DrawableGeneration(ExplainedResponse, Protocol):
     def settings(self) -> Mapping[str, Any]: ...
     @property
     def provenance(self) -> Mapping[str, str]: ...
+    @property
+    def legend(self) -> Legend: ...
     @property
     def model(self) -> str: ...
     def shares_of(self, bits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]: ...
@@ -117,6 +119,7 @@ def generation_page(
         "labels": PART_LABELS,
         "cut_off": CUT_OFF,
         "scale": Scale(1.0),
+        "legend": merged_legend(item.legend for item in attributions),
     }
     return render_template(template, title=title, sorting=None, **values)
 

@@ -17,7 +17,7 @@ from captum_iba.visualization.check_sentences import CONFIRMING, NOT_CONFIRMED, 
 from captum_iba.visualization.color import Scale, color_class, colors
 from captum_iba.visualization.colored_text import token_parts
 from captum_iba.visualization.drawable import Drawable, DrawableBits, DrawableScores, is_scores
-from captum_iba.visualization.legend import word_legend
+from captum_iba.visualization.legend import merged_legend, word_legend
 from captum_iba.visualization.mask_sentences import averages_disagree
 from captum_iba.visualization.pieces import (
     format_number,
@@ -222,7 +222,7 @@ def token_page(
     others: dict[str, Any] = {"methods": []} if methods is None else _methods(methods, None)
     golds: Sequence[str | None] = [None] * len(attributions) if gold_labels is None else gold_labels
     names: Sequence[str | None] = [None] * len(attributions) if ids is None else ids
-    betas = notes_of_beta(attributions)
+    betas, has_table = notes_of_beta(attributions), len(attributions) > 1 and methods is None
     rows = [text["rows"] for text in others.pop("texts", [])] or [[]] * len(attributions)
     texts = [
         {
@@ -264,8 +264,8 @@ def token_page(
         in_turn=any(len(item.removal_order) > 1 for item in attributions),
         relations={row.relation for text in texts for row in (*text["leading"], *text["rest"])} - {""},
         has_check=any(item.check is not None for item in attributions),
-        sorting=sorting() if len(texts) > 1 and methods is None else None,
-        legend=_legend(texts, has_marks=len(texts) > 1 and methods is None),
+        sorting=sorting() if has_table else None,
+        legend=merged_legend([*map(word_legend, attributions), *[_marks(texts)] * has_table]),
         quantity=_measured(attributions),
         **others,
     )
@@ -275,12 +275,6 @@ def _measured(attributions: Sequence[DrawableBits]) -> str:
     """What lists have of a word: "The probability of the class"; of a regression the closeness."""
     kinds = {"value" if item.explained is not None and item.explained.kind == "value" else "" for item in attributions}
     return "The closeness" if kinds == {"value"} else "The probability of the class"
-
-
-def _legend(texts: Sequence[Mapping[str, Any]], has_marks: bool) -> list[tuple[str, str]]:
-    """What the columns, bars and labels of the lists are, and the marks of a table, each once."""
-    terms = [pair for text in texts for pair in word_legend(text["item"]).items()]
-    return list(dict.fromkeys([*terms, *(_marks(texts).items() if has_marks else ())]))
 
 
 def _marks(texts: Sequence[Mapping[str, Any]]) -> dict[str, str]:

@@ -143,6 +143,13 @@ def _shades(name: str) -> npt.NDArray[np.float64]:
     return np.array([[int(color[i : i + 2], 16) for i in (1, 3, 5)] for color, _ in palette(name)], dtype=float)
 
 
+def color_bar(attribution: DrawableImage) -> Pixels | None:
+    """The colors of :func:`removal_map` from 0 to the largest decrease, (1, levels, 3); None without such a map."""
+    if removal_map(attribution) is None or _is_muted(attribution):
+        return None
+    return _shades("dark")[None].astype(np.uint8)
+
+
 def map_title(attribution: DrawableImage) -> str:
     """What the colors of :func:`heat_over_image` say."""
     drawn = removal_map(attribution)
@@ -190,15 +197,13 @@ def plot_image(
     """
     height, width = attribution.regions.shape
     lines = [line for said in map_title(attribution).split("; ") for line in textwrap.wrap(said, _KEY)]
-    has_bar = ax is None and removal_map(attribution) is not None and not _is_muted(attribution)
-    fig, ax = axes_on(ax, 4.0 + 0.7 * has_bar, 4.0 * height / width + 0.5 + 0.13 * len(lines))
-    if has_bar:
+    bar = color_bar(attribution) if ax is None else None
+    fig, ax = axes_on(ax, 4.0 + 0.7 * (bar is not None), 4.0 * height / width + 0.5 + 0.13 * len(lines))
+    if bar is not None:
         from matplotlib.cm import ScalarMappable
         from matplotlib.colors import ListedColormap, Normalize
 
-        colors = ScalarMappable(
-            Normalize(0, 100 * largest_decrease(attribution.check)), ListedColormap(_shades("dark") / 255)
-        )
+        colors = ScalarMappable(Normalize(0, 100 * largest_decrease(attribution.check)), ListedColormap(bar[0] / 255))
         fig.colorbar(colors, ax=ax, fraction=0.046, pad=0.03).set_label("decrease without it, points", fontsize=7)
     ax.imshow(heat_over_image(attribution), interpolation="nearest")
     mask = attribution.top_mask(count)

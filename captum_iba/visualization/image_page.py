@@ -14,12 +14,15 @@ from captum_iba.visualization.html import Html, render_template
 from captum_iba.visualization.image_figures import (
     DrawableImage,
     Pixels,
+    color_bar,
     heat_over_image,
+    largest_decrease,
     leading_regions,
     map_title,
     removal_map,
 )
-from captum_iba.visualization.pieces import capitalized
+from captum_iba.visualization.legend import merged_legend
+from captum_iba.visualization.pieces import capitalized, in_points
 from captum_iba.visualization.rows import is_in_turn
 
 _SMALLEST = 224  # pixels of a side below which a small image is enlarged
@@ -49,7 +52,12 @@ def image_page(attributions: Sequence[DrawableImage], title: str | None = None) 
         labels = {item.target_label for item in attributions}
         title = f"Why {labels.pop()}?" if len(labels) == 1 else "Why these decisions?"
     return render_template(
-        "image.html.jinja", title=title, sorting=None, drawn=[_drawn(item) for item in attributions], scale=Scale(1.0)
+        "image.html.jinja",
+        title=title,
+        sorting=None,
+        drawn=[_drawn(item) for item in attributions],
+        scale=Scale(1.0),
+        legend=merged_legend(item.legend for item in attributions),
     )
 
 
@@ -80,6 +88,8 @@ def _drawn(attribution: DrawableImage) -> dict[str, Any]:
         "image": _data(attribution.image),
         "heat": _data(heat_over_image(attribution)),
         "by_removal": removal_map(attribution) is not None,
+        "bar": "" if (bar := color_bar(attribution)) is None else _data(bar),
+        "bar_end": "" if bar is None else in_points(largest_decrease(attribution.check)),
         "map_title": capitalized(map_title(attribution)),
         "top": "" if attribution.is_improbable else _data(leading_regions(attribution)),
         "in_turn": is_in_turn(attribution.rows),

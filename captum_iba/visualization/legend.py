@@ -133,8 +133,13 @@ def _above(rows: Sequence[ListedPart], meaning: str) -> Legend:
     return {"and those above": meaning} if is_in_turn(rows) else {}
 
 
+def merged_legend(legends: Iterable[Legend]) -> list[tuple[str, str]]:
+    """The terms of several legends and their meanings, each once; where these differ, a term is there several times."""
+    return list(dict.fromkeys(pair for legend in legends for pair in legend.items()))
+
+
 def legend_lines(legends: Iterable[Legend]) -> list[str]:
-    """The terms of one or several legends, a line each; where these differ, a term has several lines.
+    """The terms of one or several legends, a line each (:func:`merged_legend`).
 
     Examples::
 
@@ -142,6 +147,6 @@ def legend_lines(legends: Iterable[Legend]) -> list[str]:
         without it  the probability
         bar         decrease
     """
-    terms = list(dict.fromkeys(pair for legend in legends for pair in legend.items()))
+    terms = merged_legend(legends)
     width = max((len(term) for term, _ in terms), default=0)
     return [f"{term:<{width}}  {meaning}" for term, meaning in terms]
