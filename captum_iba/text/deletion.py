@@ -34,6 +34,8 @@ from captum_iba.visualization.words import (
 
 # Nats that a leading word adds to the others at least: the odds change by a tenth.
 _ADDS = 0.1
+MOST_OF_DECREASE = 0.95
+"""Of what the probability falls by, after which no further word or part leads: log-odds fall on."""
 _SMALL = 0.5  # nats, of log-odds that fall, and of a probability that keeps 99%: then no word leads
 # Leading words that are deleted alone, of longer texts than those of which all are, and those of which the first are.
 _N_ALONE = 8
@@ -139,7 +141,9 @@ def order_by_removal(
     decrease = float(measured.whole - in_turn.without.min()) if leading else 0.0
     if decrease < _SMALL and (not leading or float(first.min()) > SAME * before):
         return found
-    return replace(found, removal_order=in_turn.parts, without_first=tuple(first.tolist()))
+    # Log-odds fall on where the probability has nothing more to lose.
+    count = first_to_cover(before - first, MOST_OF_DECREASE)
+    return replace(found, removal_order=in_turn.parts[:count], without_first=tuple(first[:count].tolist()))
 
 
 def _leading(log_odds: CachedRemoval, attribution: TextAttribution, whole: Tensor) -> list[int]:

@@ -39,7 +39,7 @@ from captum_iba.text.prompt_model import LanguageModel, decoder_arguments
 from captum_iba.text.prompt_parts import PromptPart
 from captum_iba.text.response import ResponseToExplain, explained_response
 from captum_iba.text.statistics import RememberedFingerprint, tokenizer_fingerprint
-from captum_iba.visualization.prompt_sentences import LEAST_PROBABILITY
+from captum_iba.visualization.prompt_sentences import UNLIKELY
 
 
 class GenerationExplainer:
@@ -303,7 +303,7 @@ class GenerationExplainer:
             )
         )
         per_token_probability = float((rows[0] * found.probabilities.log()).sum().exp())
-        if per_token_probability < LEAST_PROBABILITY:
+        if per_token_probability < UNLIKELY:
             warn_user(
                 f"response: the model gives {text[start:end]!r} the probability {per_token_probability:.1e} per token, "
                 "and would hardly say it; many responses begin with a space, which belongs to them"

@@ -40,6 +40,7 @@ _FORMAT = "captum-iba generation/3"  # 2 had no numbers of the contrast
 
 # Nats that a part which only the check removed needs for a line, where the others on the list have less.
 _NOTICEABLE = 0.1
+_N_OF_TOKEN = 3  # parts that a line names for one token of the response
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,8 @@ class PromptCheck:
         without_first (tuple of float): Without the first k leading parts, for k from 1 to 16; empty in results of
             earlier versions.
         n_leading (int): Number of leading parts; 0 in results of earlier versions.
+        leading (tuple of int): Numbers of the leading parts, in the order of their removal; empty in results of earlier
+            versions.
     """
 
     n_parts: int
@@ -95,6 +98,7 @@ class PromptCheck:
     without_all_leading: float | None = None
     without_first: tuple[float, ...] = ()
     n_leading: int = 0
+    leading: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -195,7 +199,8 @@ class GenerationAttribution(JsonResult):
     def ranked(self) -> list[tuple[PromptPart, float]]:
         """Parts with bits above the floor, or an effect, and their shares, the most important ones first.
 
-        The order is that of :attr:`importance`.
+        The order is that of :attr:`importance`; with a check the leading parts are first, in the order of their
+        removal.
         """
         shares = self.shares
         shown = [i for i in self._order if shares[i] > 0 or abs(self._effects[i] or 0.0) > NO_EFFECT]
@@ -210,11 +215,17 @@ class GenerationAttribution(JsonResult):
 
     @property
     def _order(self) -> npt.NDArray[np.intp]:
-        return order_of(self.bits, self.shares, self.importance, self._effects)
+        order = order_of(self.bits, self.shares, self.importance, self._effects)
+        leading = [] if self.check is None else list(self.check.leading)
+        return np.array([*leading, *(i for i in order.tolist() if i not in leading)], dtype=np.intp)
 
     @property
     def _effects(self) -> list[float | None]:
-        return [part.known_effect for part in self.parts]
+        known = [part.known_effect for part in self.parts]
+        if any((effect or 0.0) > 0 for effect in known):
+            return known
+        # No part is needed beside the others: what counts is whether they are needed together.
+        return [part.effect_alone if part.effect is None else part.effect for part in self.parts]
 
     def _with_shares(self, numbers: Sequence[int] | npt.NDArray[np.intp]) -> list[tuple[PromptPart, float]]:
         shares = self.shares
@@ -224,8 +235,10 @@ class GenerationAttribution(JsonResult):
     def leading(self) -> list[tuple[PromptPart, float]]:
         """The first of :attr:`ranked`, until they hold 80% of the sum of :attr:`importance`.
 
-        With a check it is the shortest beginning of these whose removal lowers the log-probability by at least 90% of
-        the largest decrease of any beginning.
+        With a check they are cut where the removal of the first ones lowers the log-probability by 90% of the largest
+        decrease of any beginning. Of up to eight those are then left out that add at most 0.1 nats to the others. The
+        first one lowers it most, and each next one lowers it most after those before it, until the probability has
+        fallen by 95% of what it falls by.
         """
         return self._with_shares(self._leading)
 
@@ -337,13 +350,27 @@ class GenerationAttribution(JsonResult):
             *filter(None, [self.answer]),
         ]
         if not self.leading:
-            lines.append("no part speaks for it" if self.shares.any() else "no part has bits above the floor")
+            lines.append("No part speaks for it." if self.shares.any() else "No part has bits above the floor.")
         rows = self.rows
         lines += row_lines([row._replace(name=printable(row.name)) for row in rows], pale=self.verdict == NOT_CONFIRMED)
         lines += filter(None, [self.unlisted([part for part, _ in self.listed])])
         in_parts = f"{len(self.parts)} part{'s' * (len(self.parts) != 1)} ({self.granularity})"
+        lines += map(printable, self._needs_of_tokens)
         lines += [*self.notes, f"{format_number(self.total_bits)} bits in {in_parts}"]
         return "\n".join([*lines, *legend_lines([self.legend] if legend else [])])
+
+    @property
+    def _needs_of_tokens(self) -> list[str]:
+        """Of each token with bits of its own the parts with the most of them, in a line."""
+        lines = []
+        for token in self.tokens:
+            if token.bits:
+                shares = self.shares_of(np.array(token.bits))
+                most = [i for i in np.argsort(-shares, kind="stable")[:_N_OF_TOKEN].tolist() if shares[i] > 0]
+                named = [f"{listed_name(self.parts[i].text)} {shares[i]:.1%}" for i in most]
+                needs = "; ".join(named) or "no part has bits above the floor"
+                lines.append(f"{_visible(token.text)} ({format_probability(token.probability)}) needs: {needs}")
+        return lines
 
     @property
     def sentences(self) -> list[str]:
@@ -397,7 +424,8 @@ class GenerationAttribution(JsonResult):
             values["span"] = tuple(values["span"])
             if values["check"] is not None:
                 check = values["check"]
-                values["check"] = PromptCheck(**{**check, "without_first": tuple(check.get("without_first", ()))})
+                several = {name: tuple(check.get(name, ())) for name in ("without_first", "leading")}
+                values["check"] = PromptCheck(**{**check, **several})
             return cls(**values)
         except (KeyError, TypeError) as error:
             raise ValueError(f"content is not a whole attribution, {error} is missing or wrong") from error

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from captum_iba.attr._model.guard import ModuleGuard
-from captum_iba.metrics.prompt_removal import CachedRemoval, removal_effects
-from captum_iba.text.deletion import kept_in_check, kept_without_leading, without_first
+from captum_iba.metrics.prompt_removal import CachedRemoval, first_to_cover, removal_effects, removal_sequence
+from captum_iba.text.deletion import MOST_OF_DECREASE, kept_in_check, kept_without_leading, without_first
 from captum_iba.text.generation_result import GenerationAttribution, PromptCheck
 from captum_iba.text.prompt import Prompt
 from captum_iba.text.prompt_model import (
@@ -30,6 +30,8 @@ from captum_iba.text.prompt_model import (
 _LEAST_ROWS = 8
 # Of prompts with at most so many parts a check removes each alone.
 _N_PARTS = 40
+_N_PRUNED = 8  # leading parts up to which superfluous ones are left out
+_ADDS = 0.1  # nats that a leading part adds to the others at least
 
 
 class PromptRemoval:
@@ -216,12 +218,23 @@ def with_contrast(removal: Removal, result: GenerationAttribution) -> Generation
 
 
 def check_by_removal(removal: Removal, result: GenerationAttribution) -> PromptCheck | None:
-    """Probabilities without the leading parts, the least, and others at random; None where none is for the response."""
+    """Probabilities without the leading parts, the least, and others at random; None where none is for the response.
+
+    Up to eight leading parts are put in the order of their removal, without those that add nothing to the others.
+    """
     if not result.leading and any(part.known_effect is not None for part in result.parts):
         return None  # all parts with bits speak against the response
     by_bits = np.lexsort((-result.bits, -result.shares))
     cached, order = CachedRemoval(removal), (-result.scores).argsort()
     n_leading, first = without_first(cached, order, len(result.leading))
+    leading = order[:n_leading].tolist()
+    if 1 < n_leading <= _N_PRUNED:
+        found_order = removal_sequence(cached, leading, len(order), _ADDS, covered=0.9)
+        chances = removal.probabilities(found_order.without)
+        whole = removal.probabilities(cached(torch.ones(1, len(order), dtype=torch.bool)).double())
+        count = first_to_cover(whole - chances, MOST_OF_DECREASE)
+        leading, first = list(found_order.parts[:count]), found_order.without[:count].tolist()
+        n_leading, order = len(leading), np.array([*leading, *(i for i in order if i not in leading)])
     kept = kept_in_check(order, n_leading, 0, by_bits)
     all_leading = kept_without_leading(kept, order, n_leading)
     rows = torch.from_numpy(np.concatenate([kept, all_leading]))
@@ -243,4 +256,5 @@ def check_by_removal(removal: Removal, result: GenerationAttribution) -> PromptC
         without_all_leading=without_all,
         without_first=tuple(removal.probabilities(torch.tensor(first, dtype=torch.float64)).tolist()),
         n_leading=n_leading,
+        leading=tuple(leading),
     )

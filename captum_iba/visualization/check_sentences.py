@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -44,7 +43,6 @@ class CheckSentences:
             known. Default: "".
         n_marks (int): How many of the words that are deleted for comparison are punctuation marks. Default: 0.
         excuse (str): Why the deletion of the leading words can say nothing; empty where it can. Default: "".
-        only (str): What restricts a verdict, after it: " by deletion only". Default: "".
         doubt (str): Why there is no verdict, though the check has deleted words; empty where there is one. Default: "".
 
     Examples::
@@ -72,7 +70,6 @@ class CheckSentences:
     n_marks: int = 0
     excuse: str = ""
     doubt: str = ""
-    only: str = ""
 
     @property
     def answer(self) -> str:
@@ -96,28 +93,19 @@ class CheckSentences:
                 sentence += f", and {self._without_others}"
         if self.then:
             sentence += f", and the model {self.then}"
-        if why := self.doubt or (f"more than half of all {self._every} lead" if self._is_undecided else ""):
+        if why := self.doubt or (f"more than half of all {self._every} lead" if self._most_lead else ""):
             sentence = f"No verdict, because {why}. {sentence}"
         return f"{sentence}."
 
     @property
     def comparison(self) -> str:
         """Whether the check confirms the leading words, and the probability without others; empty without others."""
-        if self.n_deleted == self.n_words or self.is_improbable:
+        if self.n_deleted == self.n_words or self.is_improbable or self._most_lead:
             return ""
         why = f", because {self._why}" if self._why else ""
-        half = ""
-        if self.n_deleted < self.n_leading:
-            left = format_probability(self.check.without_leading)
-            half = f" (more than half of all {self._every} lead, and at most half are deleted: {left})"
-        only = self.only if self.verdict in CONFIRMING else ""
-        said = f"{self._which} {self.verdict}{only}{half}{why}" if self.verdict else ""
-        if self._is_undecided:
-            first = f"the first {f'{self.n_deleted} ' if self.n_deleted > 1 else ''}of them"
-            said = f"neither confirmed nor refuted, because more than half of all {self._every} lead. Without {first} "
-            said += f"{self.measured} is {format_probability(self.check.without_leading)}"
+        said = f"{self._which} {self.verdict}{why}" if self.verdict else ""
         random, least = map(format_probability, (self.check.without_random, self.check.without_least))
-        others = f"without {self._at_random}{self._among} {self.measured} is {random}"
+        others = f"without {self._at_random} {self.measured} is {random}"
         if self.check.n_random > 1:
             lowest = self.check.lowest_random
             at_least = "" if lowest is None else f", the lowest {format_probability(lowest)}"
@@ -140,10 +128,10 @@ class CheckSentences:
     def verdict(self) -> str:
         """One of :data:`VERDICTS`; empty where the check says nothing of the leading words.
 
-        That is where none leads or all words are deleted, for a class of little probability, and where the comparison
-        deletes words that lead, too.
+        That is where none leads or all words are deleted, for a class of little probability, and where more than half
+        of all words lead, so that too few others are left to compare with.
         """
-        if not self.n_leading or self.is_improbable or self.n_deleted == self.n_words or self._is_undecided:
+        if not self.n_leading or self.is_improbable or self.n_deleted == self.n_words or self._most_lead:
             return ""
         if self.doubt:
             return ""
@@ -169,28 +157,13 @@ class CheckSentences:
         return f"one of {check.n_random} {sets} lowers it further, to {format_probability(check.lowest_random)}"
 
     @property
-    def _is_undecided(self) -> bool:
-        """Whether the comparison says nothing, for more than half of all words lead.
-
-        That is where the probability falls without the first of them, and no less without others, because some of these
-        lead, too; or where it falls by more than 15% without all leading words, and not without the first half.
-        """
-        if self.is_improbable or self.n_deleted >= self.n_leading:
-            return False
-        check, left = self.check, fraction_left(self.check)
-        if left > MOST:
-            every = check.without_all_leading
-            return every is not None and _fraction(check.probability, every) <= MOST
-        of_others = check.without_least if self.n_words - self.n_leading >= self.n_deleted else math.inf
-        return not self._is_least and check.without_leading < of_others
+    def _most_lead(self) -> bool:
+        """Whether more than half of all words lead, so that others which are deleted for comparison lead, too."""
+        return self.n_deleted < self.n_leading and not self.is_improbable
 
     @property
     def _which(self) -> str:
-        one = self.n_deleted == 1
-        which = f"the {self._several('leading {}s')}"
-        if self.n_deleted < self.n_leading:
-            which = f"the first {'' if one else f'{self.n_deleted} '}of the {self.n_leading} leading {self.noun}s"
-        return f"{which} {'is' if one else 'together are'}"
+        return f"the {self._several('leading {}s')} {'is' if self.n_deleted == 1 else 'together are'}"
 
     @property
     def _every(self) -> str:
@@ -245,15 +218,6 @@ class CheckSentences:
         copies = self.copies.get(name, count)
         which = "one" if count == 1 else count
         return f" ({which} of the {copies})" if count < copies else f" ({count} times)" if count > 1 else ""
-
-    @property
-    def _among(self) -> str:
-        """That words which lead are not all deleted, and are among the others."""
-        if self.n_deleted >= self.n_leading:
-            return ""
-        if self.n_deleted == self.check.n_random == 1:
-            return " (it leads, too)"
-        return " (some of them lead, too)"
 
     @property
     def _at_random(self) -> str:

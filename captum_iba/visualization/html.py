@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from captum_iba._files import write_text
-from captum_iba.visualization.check_sentences import CONFIRMING, NOT_CONFIRMED, VERDICTS
+from captum_iba.visualization.check_sentences import NOT_CONFIRMED, VERDICTS
 from captum_iba.visualization.color import Scale, color_class, colors
 from captum_iba.visualization.colored_text import token_parts
 from captum_iba.visualization.drawable import Drawable, DrawableBits, DrawableScores, is_scores
 from captum_iba.visualization.legend import merged_legend, word_legend
-from captum_iba.visualization.mask_sentences import averages_disagree
 from captum_iba.visualization.pieces import (
     format_number,
     format_probability,
@@ -64,8 +63,6 @@ _MARKS = {
 """What a table says of some findings, and what that means."""
 _MARKS_OF_CHECK = {
     "only together": "The probability falls without all leading words together, and not without any one of them alone.",
-    "by deletion only": "Average activations in place of the text give the class nearly the same probability, so that "
-    "two tests disagree.",
 }
 _LONG = 150  # words of a text that a table folds
 Labels = Sequence[str] | Mapping[int, str]
@@ -235,7 +232,6 @@ def token_page(
             "id": "" if name is None else str(name),
             "beta": beta,
             "verdict": verdict(item),
-            "by_deletion": verdict(item) in CONFIRMING and averages_disagree(item),
             "only_together": only_together(item),
             "not_judged": "" if verdict(item) else not_judged(item),
             "notes": [mark for code, mark in _MARKS.items() if code in findings(item)],
@@ -282,7 +278,6 @@ def _marks(texts: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     checked = [text for text in texts if text["item"].check is not None]
     used = {mark for text in checked for mark, _ in text["notes"]}
     used |= {"only together" for text in checked if text["only_together"]}
-    used |= {"by deletion only" for text in checked if text["by_deletion"]}
     meanings = {**_MARKS_OF_CHECK, **dict(_MARKS.values())}
     return {mark: meaning for mark, meaning in meanings.items() if mark in used}
 

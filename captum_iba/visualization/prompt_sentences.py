@@ -22,8 +22,9 @@ from captum_iba.visualization.terminal import printable
 _LONGEST_NAME, _NAMED = 60, 3
 _DISAGREE = "Two measures disagree"
 CUT_OFF = "Generation stopped at the largest number of new tokens (max_new_tokens): the response may be incomplete."
-LEAST_PROBABILITY = 1e-3
-"""Per token; models give a response in other words, or without the space before it, less."""
+LEAST_PROBABILITY, UNLIKELY = 1e-3, 1e-2
+"""Per token. Models give a response in other words, or without the space before it, less than the second; of the first
+there is little to explain."""
 
 
 class ExplainedResponse(Protocol):
@@ -72,7 +73,16 @@ def answer(response: ExplainedResponse) -> str:
     Of a choice between responses of several tokens it has the probabilities of the wholes, too.
     """
     said, wholes = "" if response.check is None else _check_sentences(response).answer, _of_wholes(response)
-    return " ".join(filter(None, [wholes, said] if wholes.startswith(_DISAGREE) else [said, wholes]))
+    sentences = [wholes, said] if wholes.startswith(_DISAGREE) else [_preferred(response), said, wholes]
+    return " ".join(filter(None, sentences))
+
+
+def _preferred(response: ExplainedResponse) -> str:
+    """That the model prefers the other response of a choice; else empty."""
+    if response.contrast is None or response.probability >= 0.5:
+        return ""
+    other = format_probability(1 - response.probability)
+    return f'The model prefers "{printable(with_symbols(response.contrast).strip())}" ({other}).'
 
 
 def part_verdict(response: ExplainedResponse) -> str:

@@ -9,6 +9,7 @@ from captum_iba.visualization.check_sentences import NOT_CONFIRMED, VERDICTS
 from captum_iba.visualization.drawable import DrawableBits
 from captum_iba.visualization.mask_sentences import (
     THESE_ALONE,
+    averages_disagree,
     has_hardly_any_bits,
     has_percentages,
     is_improbable,
@@ -206,7 +207,7 @@ def not_judged(attribution: DrawableBits) -> str:
         return "the class has little probability"
     if not ranked_words(attribution)[0]:
         return "no word leads"
-    return "the words that are deleted for comparison lead, too"
+    return "average activations give the class" if averages_disagree(attribution) else "most words lead"
 
 
 def is_missed(attribution: DrawableBits, gold: str | None, labels: Sequence[str] | None) -> bool:

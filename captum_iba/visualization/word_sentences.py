@@ -28,7 +28,6 @@ from captum_iba.visualization.pieces import (
 from captum_iba.visualization.rows import ListedPart
 from captum_iba.visualization.words import (
     ALL_DELETED_ALONE,
-    counted,
     has_neutral_statistics,
     is_punctuation,
     least_words,
@@ -57,6 +56,8 @@ def _answer(attribution: DrawableBits) -> list[str]:
         return [none_leads] if none_leads else _without_check(attribution)
     said = _check_sentences(attribution)
     sentences = [none_leads if said.none_leads else said.answer]
+    if none_leads and check.without_leading < MOST * check.probability:
+        sentences.append(said.answer)
     if any(row.without <= MUCH * check.without_leading for row in _hidden(attribution)):
         sentences.append(hidden_evidence(attribution))
     elif _says_more_alone(attribution):
@@ -77,7 +78,9 @@ def _none_leads(attribution: DrawableBits) -> str:
     silent = is_improbable(attribution) or needs_hardly_anything(attribution)
     if not is_measured or silent or ranked_words(attribution)[0]:
         return ""
-    return f"No word leads: no small group of these words lowers {quantity(attribution.measured)} by 1% of its value."
+    n_measured = sum(effect is not None for effect in attribution.effects)
+    group = f"no small group of the {n_measured} words that were deleted together"
+    return f"No word leads: {group} lowers {quantity(attribution.measured)} by 1% of its value."
 
 
 def _weighs_as_much(attribution: DrawableBits, without: float = 0.0) -> bool:
@@ -116,7 +119,7 @@ def search_notes(attribution: DrawableBits) -> list[str]:
     """Which words a check did not delete together, or not alone; empty without a check."""
     if attribution.check is None or is_improbable(attribution):
         return []
-    return list(filter(None, [_other_groups(attribution), _not_tried(attribution)]))
+    return list(filter(None, [_not_tried(attribution)]))
 
 
 def _check_sentences(attribution: DrawableBits) -> CheckSentences:
@@ -134,11 +137,19 @@ def _check_sentences(attribution: DrawableBits) -> CheckSentences:
         names=[visible(attribution.words[i].word) for i in deletable[:n_named]],
         copies=Counter(visible(word.word) for word in attribution.words),
         is_improbable=is_improbable(attribution),
-        only=" by deletion only" * averages_disagree(attribution),
+        doubt=_doubt(attribution),
         is_opposed=bool(opposing(attribution)) or is_lowered(attribution),
         then=f"{predicts} {decision}" if decision else "",
         n_marks=max(0, check.n_words - sum(not is_punctuation(attribution.words[i].word) for i in others)),
     )
+
+
+def _doubt(attribution: DrawableBits) -> str:
+    """Why there is no verdict: average activations give the class, and deletion says that words decide."""
+    if not averages_disagree(attribution):
+        return ""
+    closed = format_probability(attribution.closed_probability or 0.0)
+    return f"average activations in place of this text give {attribution.target_label} {closed} already"
 
 
 def verdict(attribution: DrawableBits) -> str:
@@ -311,22 +322,20 @@ def _without_least(attribution: DrawableBits) -> str:
 
 
 def _not_tried(attribution: DrawableBits) -> str:
-    """How many words were not deleted alone, of a text of many words."""
-    if len(_deletable(attribution)) <= ALL_DELETED_ALONE:
-        return ""
-    others = [row for of in ranked_words(attribution) for row in of if not row.is_deleted]
-    are = "was" if len(others) == 1 else "were"
-    return f"The text is long, so {counted(others)} with few bits and small gradients {are} not deleted alone."
+    """How few words were deleted together, or alone, where others may matter, too.
 
-
-def _other_groups(attribution: DrawableBits) -> str:
-    """That few words were deleted together, where the model makes the same prediction without the leading ones."""
-    deletable, decision = _deletable(attribution), attribution.check.decision
-    n_measured = sum(effect is not None for effect in attribution.effects)
-    if not n_measured or n_measured >= len(deletable) or decision != attribution.target_label:
+    That is in a long text, and where the model makes the same prediction without the leading words.
+    """
+    n_words, decision = len(_deletable(attribution)), attribution.check.decision
+    n_together = sum(effect is not None for effect in attribution.effects)
+    n_alone = sum(row.is_deleted for of in ranked_words(attribution) for row in of)
+    is_long = n_words > ALL_DELETED_ALONE
+    still = n_together < n_words and decision == attribution.target_label and verdict(attribution) != ""
+    if not n_together or not (is_long or still):
         return ""
-    said = f"{n_measured} of the {len(deletable)} words and punctuation marks were deleted together"
-    return f"{said}: another group may lower {quantity(attribution.measured)} further." * bool(verdict(attribution))
+    alone = f", and {n_alone} alone" * is_long
+    of = f"{n_together} of the {n_words} words and punctuation marks were deleted together{alone}"
+    return f"{of}, chosen by bits{' and gradients' * is_long}: others may matter, too."
 
 
 def _deletable(attribution: DrawableBits) -> list[int]:
