@@ -168,20 +168,21 @@ def _is_unexplained(attribution: DrawableBits) -> bool:
 
 
 def verdicts(attributions: Sequence[DrawableBits]) -> str:
-    """What the checks of several texts say together, in one line; empty where fewer than two say something."""
+    """What the checks of several texts say together, in one line; empty of fewer than two checks."""
     counts = Counter(map(verdict, attributions))
-    if (n_judged := len(attributions) - counts[""]) < 2:
+    if sum(item.check is not None for item in attributions) < 2:
         return ""
+    n_judged = len(attributions) - counts[""]
     lost = [number for number, item in enumerate(attributions, 1) if lost_prediction(item)]
     unexplained = [number for number, item in enumerate(attributions, 1) if _is_unexplained(item)]
     of_texts = ", ".join(f"{said} in {counts[said]}" for said in VERDICTS if counts[said])
     what = "texts" if all(item.explained is None for item in attributions) else "explanations"
-    sentences = [f"Check of {n_judged} {what}: the leading words are {of_texts}."]
+    sentences = [f"Check of {n_judged} {what}: the leading words are {of_texts}."] if n_judged else []
     if counts[""]:
         reasons = Counter(not_judged(item) for item in attributions if not verdict(item))
         said = [f"{why}{f' ({count})' * (len(reasons) > 1)}" for why, count in reasons.items() if why]
-        texts = f"{counts['']} more text{'s' * (counts[''] > 1)}"
-        sentences.append(f"It does not judge {texts}{': ' * bool(said)}{', '.join(said)}.")
+        texts = f"{counts['']}{' more' * bool(n_judged)} text{'s' * (counts[''] > 1)}"
+        sentences.append(f"No verdict for {texts}{': ' * bool(said)}{', '.join(said)}.")
     if unexplained:
         sentences.append(
             f"In {_numbered(unexplained)} the bits only rank the words, and do not explain the probability: average "

@@ -505,7 +505,7 @@ def test_there_is_no_check_where_all_parts_speak_against_the_response(explainer)
         replace(part, effect=-0.5, effect_alone=-0.5) for part in explainer.explain(PROMPT, RESPONSE, **QUICK).parts
     ]
     against = replace(explainer.explain(PROMPT, RESPONSE, **QUICK), parts=tuple(parts))
-    assert not against.leading and "no part speaks for it" in str(against)
+    assert not against.leading and "No part speaks for it." in str(against)
     assert check_by_removal(explainer.removal(PROMPT, RESPONSE), against) is None
     assert "No part speaks for the response; those with the most bits" in generation_page(against)
     assert GenerationAttribution.from_dict(json.loads(json.dumps(against.to_dict()))).check is None

@@ -284,7 +284,8 @@ def test_parts_with_the_fewest_bits_that_raise_the_probability_are_named(explain
     for effect, is_against in ((None, True), (-0.5, False), (0.048, False)):
         parts[least] = replace(parts[least], effect_alone=effect)
         for without, is_told in ((0.294, True), (0.1, False)):
-            one = replace(result, probability=0.023, parts=tuple(parts), check=replace(check, without_least=without))
+            of_check = replace(check, without_least=without, leading=(others[0],), n_leading=1)
+            one = replace(result, probability=0.023, parts=tuple(parts), check=of_check)
             assert len(one.leading) == 1
             said = [sentence for sentence in one.sentences if "may speak against the response" in sentence]
             assert bool(said) == (is_told and is_against) == ("rises to 29.4%" in str(one))

@@ -333,7 +333,7 @@ def test_a_class_that_is_not_predicted_is_improbable_below_5_percent(film_explai
     result = film_explainer.explain("The plot is dull and the acting is bad.")
     n = len(ranked_words(result)[0])
     check = DeletionCheck(n, 0.011, 0.007, 0.011, 0.011, 10)
-    predicted = replace(result, check=check, target_probability=0.011)
+    predicted = replace(result, check=check, target_probability=0.011, closed_probability=0.005)
     other = replace(predicted, target=1, target_label="positive")
     assert verdict(predicted) == "confirmed" and verdict(other) == ""
     assert "The probability of positive is small (1.1%)" in str(other) and not ranked_words(other)[0]
@@ -377,17 +377,14 @@ def test_another_word_that_matters_most_alone_is_named(film_explainer):
         f"None of the {n} leading words lowers the probability by more than 1% of its value when it is deleted alone. "
         "Together they lower it." in said
     )
-    # Of three words that lead, the check may delete two, at most half of all: "all 2" were said to be these.
+    # Of three words that lead, the check may compare two, at most half of all, and all together are deleted, too.
     many = film_explainer.explain("Boring, awful, dreadful film.", target="negative", beta=0.1, rerank=0)
     n_many = len(ranked_words(many)[0])
     assert n_many > 2
-    fewer = str(replace(many, check=DeletionCheck(2, 0.9, 0.1, 0.9, 0.9, 10, (0.9,) * n_many)))
-    assert (
-        f"None of the {n_many} leading words lowers the probability by more than 1% of its value when it is deleted "
-        "alone. The first 2 together lower it."
-        in fewer
-        and f"Check: the first 2 of the {n_many} leading words together are" in fewer
-    )
+    check = DeletionCheck(2, 0.9, 0.1, 0.9, 0.9, 10, (0.9,) * n_many, without_all_leading=0.05)
+    fewer = str(replace(many, check=check))
+    assert "No verdict, because more than half of all words and punctuation marks lead. Without" in fewer
+    assert "falls from 90.0% to 5.0%" in fewer and "Check:" not in fewer
     said = str(replace(result, check=DeletionCheck(n, 0.6, 0.9, 0.62, 0.6, 10, (0.75,) * n)))
     assert "by more than 1% of its value when it is deleted alone." in said and "Together they" not in said
 
@@ -421,10 +418,9 @@ def test_a_class_that_average_activations_give_as_well_is_said_to_be_unexplained
         text = f"in place of this text the probability of positive is {closed:.1%}, {said} with this text (75.0%)"
         assert (text in str(one)) == (text in token_page([one])) == (said is not None)
         assert any("With average activations (from" in sentence for sentence in one.sentences) == (said is not None)
-        assert (
-            "In texts 1 and 2 the bits only rank the words, and do not explain the probability: average"
-            in token_page([one, one])
-        ) == (said is not None)
+        page = token_page([one, one])
+        assert ("In texts 1 and 2 the bits only rank the words" in page) == (said is not None)
+        assert ("No verdict for 2 texts: average activations give the class." in page) == (said is not None)
     unlikely = replace(result, target_probability=0.02, closed_probability=0.001)
     assert "With average activations (from" not in str(unlikely)
 
@@ -481,7 +477,7 @@ def test_a_page_of_several_texts_says_what_their_checks_confirm(film_explainer):
     )
     ruled_out = DeletionCheck(n[0], 0.001, 0.0005, 0.001, 0.001, 10)
     page = token_page([*results, replace(results[0], check=ruled_out, target_probability=0.001)])
-    assert "It does not judge 1 more text: the class has little probability." in page
+    assert "No verdict for 1 more text: the class has little probability." in page
     assert '<span class="note">the class has little probability</span></td>' in page
     none_leads = replace(results[0], tokens=results[0].tokens[:1], check=ruled_out)
     two = token_page([*results, *[replace(results[0], check=ruled_out, target_probability=0.001)] * 2, none_leads])
@@ -499,7 +495,7 @@ def test_what_a_page_says_of_the_check_holds_where_no_word_leads(film_explainer)
     """One word in nine is deleted then; the page said "80% of the bits", which are three words of this text."""
     result = film_explainer.explain("The film runs for two hours.", check=True, rerank=0)
     assert result.check.n_words == 1 < len(result.words) / 2
-    assert "if none leads, one word in nine" in " ".join(token_page([result]).split())
+    assert "If none leads, one word in nine" in " ".join(token_page([result]).split())
     open_mask = film_explainer.explain("A dull film.", beta=0.0, check=True)
     said = str(open_mask)
     assert "a token that is not needed still keeps" in said and "0 of them" not in said

@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import json
+import math
 import re
 from functools import partial
 
@@ -103,7 +104,11 @@ def test_as_few_words_lead_as_hold_the_decrease(film_explainer, text):
         largest = max(decrease([*in_turn, i]) for i in left)
         in_turn.append(next(i for i in left if decrease([*in_turn, i]) >= largest - 0.1))  # the larger effect of a tie
         left.remove(in_turn[-1])
-    assert list(result.removal_order) == first_to_cover(in_turn)
+    in_turn = first_to_cover(in_turn)
+    # A word after which the probability has fallen by 95% of what it falls by is the last.
+    falls = [1 / (1 + math.exp(-whole)) - 1 / (1 + math.exp(decrease(in_turn[:k]) - whole)) for k in range(1, 9)]
+    last = next(i for i, value in enumerate(falls) if value >= 0.95 * max(falls[: len(in_turn)]))
+    assert list(result.removal_order) == in_turn[: last + 1]
 
 
 def test_no_word_leads_where_all_measured_words_lower_the_class_by_next_to_nothing(film_explainer):
@@ -139,7 +144,7 @@ def test_no_word_leads_where_no_deletion_lowers_the_class(explainer):
     )
     assert ranked_words(none)[0] == []
     sure = dataclasses.replace(none, closed_probability=0.0, masked_probability=none.target_probability)
-    assert ("No word leads: no small group of these words lowers" in str(sure)) is not needs_hardly_anything(sure)
+    assert ("No word leads: no small group of the" in str(sure)) is not needs_hardly_anything(sure)
 
 
 def test_a_word_that_a_synonym_covers_leads(film_explainer):
