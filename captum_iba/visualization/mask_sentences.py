@@ -205,8 +205,7 @@ def remark(attribution: DrawableBits) -> str:
     if closed is not None and closed >= _MOST * probability:
         alone = "With average activations (from the statistics) in place of this text"
         said = f"{alone} {attribution.measured} is {format_probability(closed)} already."
-        # A check has said so.
-        return "" if averages_disagree(attribution) else said
+        return "" if averages_disagree(attribution) else said  # where they do, the answer says so
     return ""
 
 

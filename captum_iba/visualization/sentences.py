@@ -176,7 +176,8 @@ def verdicts(attributions: Sequence[DrawableBits]) -> str:
     lost = [number for number, item in enumerate(attributions, 1) if lost_prediction(item)]
     unexplained = [number for number, item in enumerate(attributions, 1) if _is_unexplained(item)]
     of_texts = ", ".join(f"{said} in {counts[said]}" for said in VERDICTS if counts[said])
-    what = "texts" if all(item.explained is None for item in attributions) else "explanations"
+    what = "text" if all(item.explained is None for item in attributions) else "explanation"
+    what += "s" * (n_judged != 1)
     sentences = [f"Check of {n_judged} {what}: the leading words are {of_texts}."] if n_judged else []
     if counts[""]:
         reasons = Counter(not_judged(item) for item in attributions if not verdict(item))

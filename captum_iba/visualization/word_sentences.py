@@ -148,8 +148,10 @@ def _doubt(attribution: DrawableBits) -> str:
     """Why there is no verdict: average activations give the class, and deletion says that words decide."""
     if not averages_disagree(attribution):
         return ""
-    closed = format_probability(attribution.closed_probability or 0.0)
-    return f"average activations in place of this text give {attribution.target_label} {closed} already"
+    closed = attribution.closed_probability or 0.0
+    more = "more than this text does" if closed > attribution.target_probability else "nearly as much"
+    given = f"{attribution.target_label} {format_probability(closed)}, {more}"
+    return f"average activations in place of this text give {given}"
 
 
 def verdict(attribution: DrawableBits) -> str:
