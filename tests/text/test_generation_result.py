@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from captum_iba.text import GenerationAttribution, GenerationExplainer
+from captum_iba.text.prompt_deletion import check_by_removal, rerank_by_removal
 from captum_iba.text.prompt_parts import TOLERANCE, label_of
 from captum_iba.visualization import generation_page
 from captum_iba.visualization.generation_page import asked
@@ -413,3 +414,90 @@ def test_leading_parts_are_underlined_and_pale_where_they_are_not_confirmed(expl
         assert sorted(text.strip() for _, text in underlined) == sorted(leading)
         assert ('<table class="words pale">' in page, "░" in str(one)) == (is_pale, is_pale)
         assert max(int(color[1:]) for color, _ in underlined) == (7 if is_pale else 20)
+
+
+class KnownRemoval:
+    """Log-probabilities of the kept parts by a function of their booleans, as a removal gives them."""
+
+    def __init__(self, log_probability):
+        self.log_probability, self.passes = log_probability, 0
+
+    def __call__(self, kept):
+        self.passes += len(kept)
+        return self.log_probability(kept.double())
+
+    @staticmethod
+    def probabilities(values):
+        return values.exp()
+
+
+def measured_by(result, log_probability):
+    """The result with the effects and the check of a known function of its parts."""
+    removal = KnownRemoval(log_probability)
+    one = rerank_by_removal(removal, with_effects(result, []), len(result.parts))
+    return replace(one, check=check_by_removal(removal, one))
+
+
+def test_a_part_that_adds_nothing_beside_the_others_does_not_lead(result):
+    """ "is" led behind "white.": its removal changes nothing alone, and raised the probability at its step."""
+
+    def log_probability(kept):
+        # The first part decides; the second matters only where everything else is gone.
+        alone = kept[:, 1] * (kept.sum(1) <= 1)
+        return -0.5 - 4 * (1 - kept[:, 0]) - 0.2 * (1 - kept[:, 2]) + 2 * alone
+
+    one = measured_by(result, log_probability)
+    assert one.parts[1].effect > 0.9 and one.parts[1].effect_alone == pytest.approx(0)
+    assert one.check.leading == (0,) and [part for part, _ in one.leading] == [one.parts[0]]
+    assert one.check.without_first == pytest.approx([np.exp(-4.5)])
+    assert one.check.without_leading == pytest.approx(np.exp(-4.5)) and one.check.n_leading == 1
+    assert GenerationAttribution.from_dict(json.loads(json.dumps(one.to_dict()))) == one
+    assert [row.number for row in one.rows][:2] == [0, 1] and one.rows[1].share_alone == 0
+
+
+def test_leading_parts_are_in_the_order_of_their_removal(result):
+    """Two copies of a fact: either is enough, and the third part matters little beside them."""
+
+    def log_probability(kept):
+        copies = 1 - (1 - kept[:, 3]) * (1 - kept[:, 5])
+        return -0.2 - 1.0 * (1 - copies) - 0.6 * (1 - kept[:, 1])
+
+    one = measured_by(result, log_probability)
+    assert one.check.leading == (1, 3, 5)
+    expected = [np.exp(-0.8), np.exp(-0.8), np.exp(-1.8)]
+    assert one.check.without_first == pytest.approx(expected)
+    assert [one.parts.index(part) for part, _ in one.ranked][:3] == [1, 3, 5]
+    assert np.argsort(-one.scores)[:3].tolist() == [1, 3, 5]
+
+
+def test_parts_that_are_needed_only_together_lead(result):
+    """ "No part speaks for it" stood above a prompt without which 0.7% became 0.02%."""
+
+    def log_probability(kept):
+        none = (kept[:, :2].sum(1) == 0).double()
+        return -1.0 + 0.1 * (1 - kept[:, 0]) + 0.1 * (1 - kept[:, 1]) - 3 * none
+
+    one = measured_by(result, log_probability)
+    assert max(part.known_effect for part in one.parts) <= 0
+    assert set(one.check.leading) == {0, 1} and "No part speaks for it." not in str(one)
+    assert f"falls from {np.exp(-1):.1%} to {np.exp(-3.8):.1%}" in one.answer and one.verdict == "confirmed"
+    assert one.rows[0].share_alone == 0 and one.rows[0].relation == "against it alone, for it without the other parts"
+
+
+def test_print_has_a_line_for_each_token_with_bits_of_its_own(explainer):
+    one = explainer.explain(PROMPT, RESPONSE, per_token=True, rerank=0, **QUICK)
+    lines = [line for line in str(one).splitlines() if " needs: " in line]
+    assert [line.split(" (")[0] for line in lines] == [token.text.strip() for token in one.tokens]
+    for line, token in zip(lines, one.tokens, strict=True):
+        assert f"({format_probability(token.probability)})" in line
+        shares = one.shares_of(np.array(token.bits))
+        best = one.parts[int(shares.argmax())].text.strip()
+        assert f"needs: {best} {shares.max():.1%}" in line
+
+
+def test_a_choice_says_which_response_the_model_prefers(explainer):
+    one = explainer.explain(PROMPT, "a", contrast="b", rerank=0, **QUICK)
+    other = replace(one, probability=1 - one.probability)
+    low, high = sorted([one, other], key=lambda item: item.probability)
+    assert low.answer.startswith(f'The model prefers "b" ({1 - low.probability:.1%}).')
+    assert "The model prefers" not in high.answer
