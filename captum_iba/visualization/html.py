@@ -19,6 +19,7 @@ from captum_iba.visualization.colored_text import token_parts
 from captum_iba.visualization.drawable import Drawable, DrawableBits, DrawableScores, is_scores
 from captum_iba.visualization.legend import merged_legend, word_legend
 from captum_iba.visualization.pieces import (
+    SPEAKS_AGAINST,
     format_number,
     format_probability,
     full_color,
@@ -261,7 +262,7 @@ def token_page(
         relations={row.relation for text in texts for row in (*text["leading"], *text["rest"])} - {""},
         has_check=any(item.check is not None for item in attributions),
         sorting=sorting() if has_table else None,
-        legend=merged_legend([*map(word_legend, attributions), *[_marks(texts)] * has_table]),
+        legend=merged_legend([*map(word_legend, attributions), _color_legend(texts), *[_marks(texts)] * has_table]),
         quantity=_measured(attributions),
         **others,
     )
@@ -271,6 +272,14 @@ def _measured(attributions: Sequence[DrawableBits]) -> str:
     """What lists have of a word: "The probability of the class"; of a regression the closeness."""
     kinds = {"value" if item.explained is not None and item.explained.kind == "value" else "" for item in attributions}
     return "The closeness" if kinds == {"value"} else "The probability of the class"
+
+
+def _color_legend(texts: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """What the colors and lines in texts are, where words were measured."""
+    if not any(row.is_measured for text in texts for row in text["leading"]):
+        return {}
+    against = any(row.relation == SPEAKS_AGAINST for text in texts for row in text["rest"])
+    return {"color": f"as the bar; underlined words lead{', words with a wavy line speak against it' * against}"}
 
 
 def _marks(texts: Sequence[Mapping[str, Any]]) -> dict[str, str]:

@@ -37,7 +37,7 @@ PART_LABELS: Legend = {
 
 WORD_LABELS: Legend = {
     SPEAKS_AGAINST: "the probability is much higher without this word",
-    MATTERS_ALONE: "does not lead; its deletion alone lowers the probability by much (its bar is this, if longer)",
+    MATTERS_ALONE: "does not lead; its deletion alone lowers the probability by much",
     AGAINST_ALONE_WORD: "its deletion alone raises the probability; after the other measured words it lowers it",
 }
 """What the deletions of a word say of it."""
@@ -57,8 +57,8 @@ def word_legend(attribution: DrawableBits) -> Legend:
     if has_percentages(attribution) and attribution.unneeded_bits:
         terms |= _of_bits(rows, "token")
     relations = {row.relation for row in shown}
-    if measured := [row for row in shown if row.is_measured and row.importance > 0]:
-        terms["bar"] = _mean_of_two(decreases, "word", measured)
+    if any(row.is_measured and row.importance > 0 for row in shown):
+        terms["bar"] = f"{_mean_of_two(decreases, 'word')}; the first, if it is larger than the mean"
     terms |= {label: meaning for label, meaning in WORD_LABELS.items() if label in relations}
     if any(row not in leading and not row.relation for row in shown):
         terms["does not lead"] = "measured; deleting it as well as the leading words adds little"
@@ -75,7 +75,7 @@ def part_legend(response: ExplainedResponse) -> Legend:
         "without it": "the probability per token (geometric mean) when this part is deleted",
         **_above(response.rows, "the same when the parts above it are deleted, too"),
         **of_bits,
-        "bar": _mean_of_two(f"decreases in the {of}", "part", response.rows),
+        "bar": _mean_of_two(f"decreases in the {of}", "part"),
     }
     if response.contrast is not None:
         terms["without it"] = "the probability of the choice when this part is deleted"
@@ -119,10 +119,8 @@ def _of_bits(rows: Sequence[ListedPart], unit: str) -> Legend:
     return {"of the bits": f"its share of the bits above the floor; the floor is about what an unneeded {unit} keeps"}
 
 
-def _mean_of_two(decreases: str, noun: str, rows: Iterable[ListedPart]) -> str:
-    after = " (hatched)" * any(row.share_alone < 1 for row in rows)
-    solid = " (solid)" * bool(after)
-    return f"mean of two {decreases}: without this {noun} alone{solid}, and after the other measured {noun}s{after}"
+def _mean_of_two(decreases: str, noun: str) -> str:
+    return f"mean of two {decreases}: without this {noun} alone (solid), and after the other measured {noun}s (hatched)"
 
 
 def _pale(said: str) -> Legend:

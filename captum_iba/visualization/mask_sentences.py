@@ -246,7 +246,8 @@ def _unexplained(attribution: DrawableBits, closed: float, few: bool) -> str:
     if check.without_leading < MOST * check.probability:
         deleted = "the leading words" if check.n_words > 1 else "the leading word"
     raises = check.without_least > check.probability + LARGE_DROP
-    other = ", and deleting those with the fewest bits raises it" if raises else ""
+    those = "those" if check.n_words > 1 else "the one"
+    other = f", and deleting {those} with the fewest bits raises it" if raises else ""
     return f"{sentence} Deleting {deleted} {lowers}{other} (see the check)."
 
 

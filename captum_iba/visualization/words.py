@@ -182,16 +182,19 @@ def _with_relations(
             and (i in leading or (leading and row.effect >= COLORED * _largest_effect(attribution)))
         ):
             relation = AGAINST_ALONE_WORD
-        found[i] = row._replace(relation=relation, share_alone=_share_alone(row, whole, relation))
+        found[i] = row._replace(relation=relation, share_alone=_share_alone(row, whole))
     return found
 
 
-def _share_alone(row: ListedPart, whole: float, relation: str) -> float:
-    """The share of the bar of a word that is the decrease without it alone; ``whole`` is the probability with it."""
-    alone = _log_odds(whole) - _log_odds(row.without) if row.measure == "probability" else whole - row.without
-    if relation == MATTERS_ALONE and not alone <= row.effect:
-        return 1.0  # its bar is this decrease
-    return share_alone(alone, 2 * row.effect - alone)
+def _decrease_alone(row: ListedPart, whole: float) -> float:
+    """The decrease in the log-odds (or the closeness) without a word alone; ``whole`` is the probability with it."""
+    return _log_odds(whole) - _log_odds(row.without) if row.measure == "probability" else whole - row.without
+
+
+def _share_alone(row: ListedPart, whole: float) -> float:
+    """The share of the bar of a word that is the decrease without it alone: all of it, if that is the larger one."""
+    alone = _decrease_alone(row, whole)
+    return share_alone(alone, 2 * row.effect - alone) if alone <= row.effect else 1.0
 
 
 def _largest_effect(attribution: DrawableBits) -> float:
@@ -202,24 +205,27 @@ def _largest_effect(attribution: DrawableBits) -> float:
 
 
 def _colors(attribution: DrawableBits, rows: Sequence[ListedPart]) -> list[float]:
-    """What is colored of each word, by number, from 0 to 1.
+    """What bars and colors show of each word, by number, from 0 to 1: its decrease, relative to the largest.
 
-    It is the importance; of effects that are all below 0.5 nats it is relative to that. Beside words that were measured
-    the others have no color, whatever their bits; of a word that matters alone it is its effect alone, if that is more.
+    The largest is at least 0.5 nats, so that small decreases have pale colors and short bars. Where no word was
+    measured it is the importance.
     """
-    colors: list[float] = attribution.importance.tolist()
-    largest, is_measured = _largest_effect(attribution), any(row.is_measured for row in rows)
-    if rows and rows[0].measure == "probability" and largest < _LEAST_SCALE:
-        # Effects that are all small have pale colors and short bars.
-        colors, largest = [color * largest / _LEAST_SCALE for color in colors], _LEAST_SCALE
-    for i, row in enumerate(rows):
-        if row.relation == MATTERS_ALONE and math.isfinite(largest):
-            scale = _log_odds if row.measure == "probability" else float
-            alone = scale(attribution.check.probability) - scale(row.without)
-            colors[i] = min(1.0, max(colors[i], alone / largest))
-        elif row.relation == SPEAKS_AGAINST or (is_measured and not row.is_measured):
-            colors[i] = 0.0
-    return colors
+    if not any(row.is_measured for row in rows):
+        importance = attribution.importance.tolist()
+        return [0.0 if row.relation == SPEAKS_AGAINST else of for row, of in zip(rows, importance, strict=True)]
+    decreases = [_decrease(attribution, row) for row in rows]
+    largest = max(*decreases, _LEAST_SCALE if rows[0].measure == "probability" else 1e-9)
+    return [decrease / largest for decrease in decreases]
+
+
+def _decrease(attribution: DrawableBits, row: ListedPart) -> float:
+    """The effect of a word, or the decrease without it alone if that is larger; 0 if the word was not measured.
+
+    It is also 0 of a word that speaks against the target. Of one that matters alone it is the second, measured or not.
+    """
+    if row.relation == SPEAKS_AGAINST or not (row.is_measured or row.relation == MATTERS_ALONE):
+        return 0.0
+    return max(0.0, *(one for one in (row.effect, _decrease_alone(row, attribution.target_probability)) if one == one))
 
 
 def _log_odds(probability: float) -> float:

@@ -166,7 +166,7 @@ def test_what_is_shown_of_effects(film_explainer):
     assert row.split()[0] == without and len(re.findall("[█▒]", row)) == 24 and f"{first.word} (word " in row
     said = (
         "mean of two decreases in the log-odds: without this word alone (solid), and after the other measured words "
-        "(hatched)"
+        "(hatched); the first, if it is larger than the mean"
     )
     (legend,) = [line for line in str(result).splitlines() if line.startswith("bar ")]
     assert legend.split(maxsplit=1) == ["bar", said] and legend.index(said) == len(max(result.legend, key=len)) + 2
@@ -195,8 +195,13 @@ def test_color_and_bars_show_the_effects(film_explainer):
     drawn = token_parts(result)
     depths = {part.word: part.depth for part in drawn.parts if part.kind == "word"}
     # A color and a bar are measurements: the others have neither.
-    measured = [effect is not None for effect in result.effects]
-    assert [depths[i] for i in range(len(result.words))] == np.where(measured, result.importance, 0.0).tolist()
+    # One rule for all: the effect, or the decrease alone where that is larger; relative to the largest.
+    whole = math.log(result.target_probability / (1 - result.target_probability))
+    expected = [
+        0.0 if effect is None else max(0.0, effect, whole - math.log(without / (1 - without)))
+        for effect, without in zip(result.effects, result.without, strict=True)
+    ]
+    assert [depths[i] for i in range(len(result.words))] == pytest.approx(np.array(expected) / max(expected), abs=1e-4)
     rows = {row.number: row for of in ranked_words(result) for row in of}
     assert all(rows[i].importance == depths[i] for i in rows)
     assert drawn.scale.maximum == 1 and all(part.depth == 0 for part in drawn.parts if part.kind == "special")

@@ -243,7 +243,7 @@ def test_deleting_words_is_not_said_to_lower_what_it_raises():
     # Of the words with the fewest bits it is said where these, and not some single word, raise it.
     one = replace(result, check=DeletionCheck(1, 0.22, 0.1, 0.9, 0.2, 10, (0.1, 0.2, 0.2, 0.9)))
     fewest = (
-        "Deleting the leading word lowers the probability further, and deleting those with the fewest bits raises it "
+        "Deleting the leading word lowers the probability further, and deleting the one with the fewest bits raises it "
         "(see the check)."
     )
     assert fewest in str(one) and "opposing_words" in findings(one)
