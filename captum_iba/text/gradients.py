@@ -60,7 +60,7 @@ def gradient_x_activation_of_words(
     of_tokens = np.zeros(len(encoded))
     for activation, gradient in zip(activations, gradients, strict=True):
         if gradient is not None and activation.ndim == 3:
-            of_tokens += (gradient * activation).sum(-1)[0, : len(encoded)].detach().double().cpu().numpy()
+            of_tokens += (gradient * activation).sum(-1)[0, : len(encoded)].detach().cpu().double().numpy()
     words = np.zeros(len(encoded.word_spans))
     for word, value in zip(encoded.words, of_tokens, strict=True):
         if word is not None:

@@ -193,7 +193,7 @@ def plot_image(
 
         >>> fig, ax = plot_image(explained)
         >>> ax.get_title()
-        'dog 90.0% · no verdict'
+        'dog 90.0% · confirmed'
     """
     height, width = attribution.regions.shape
     lines = [line for said in map_title(attribution).split("; ") for line in textwrap.wrap(said, _KEY)]

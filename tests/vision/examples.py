@@ -27,6 +27,6 @@ def image_attribution(size=8, measured=(3, 0), effects=(0.4, 0.1), check=True, l
         statistics="a dataset of 1,000 positions",
         name="photo.png",
         model="cnn",
-        check=ImageCheck(1, 0.9, 0.3, 0.91, 0.7, 10) if check else None,
+        check=ImageCheck(2, 0.9, 0.3, 0.91, 0.7, 10) if check else None,
         provenance={"torch": "2"},
     )

@@ -131,7 +131,8 @@ def test_nothing_is_confirmed_where_most_regions_lower_the_probability():
     other = replace(other, check=replace(check, probability=0.001, without_each=(0.001, 0.6, 0.001, 0.001)))
     assert "(predicted: cat" in plot_image(other)[1].get_title() and not plot_image(other)[1].lines
     assert "A region may speak against dog: without it alone the probability of dog rises" in other.answer()
-    assert image_page([other]).count('src="data:image/png;base64,') == 2  # no picture of leading regions
+    # No picture of leading regions: the image, the map and its color bar.
+    assert image_page([other]).count('src="data:image/png;base64,') == 3 and "color bar" in image_page([other])
     # The mean color itself has the class: removal is a poor test.
     grey = replace(fewer, check=replace(fewer.check, without_all=0.89))
     assert len(plot_image(grey)[0].axes) == 1 and "drawn dark" in plot_image(grey)[1].get_xlabel()
@@ -152,15 +153,13 @@ def test_a_removal_that_changes_no_pixel_says_nothing(capsys):
 def test_as_text():
     text = str(image_attribution())
     assert text.startswith(
-        "photo.png · dog 90.0% · cnn\n"
-        "Without the first of the 2 leading regions the probability of dog falls from 90.0% to 30.0%."
+        "photo.png · dog 90.0% · cnn\nWithout the 2 leading regions the probability of dog falls from 90.0% to 30.0%."
     )
     row = next(line for line in text.splitlines() if "rows 4 to 7, columns 4 to 7" in line)
     assert row.split()[:2] == ["70.0%", "41.4%"] and "█" * 24 in row
-    said = (
-        "Check: the first of the 2 leading regions is confirmed (more than half of all regions lead, and at most half "
-    )
-    assert f"{said}are deleted: 30.0%). Without another region at random (some of them lead, too)" in text
+    assert "Check: the 2 leading regions together are confirmed. Without 2 other regions at random the prob" in text
+    one = replace(image_attribution(), check=replace(image_attribution().check, n_regions=1))
+    assert one.verdict == "" and str(one).count("No verdict, because more than half of all regions lead.") == 1
     assert "layer3 · default, statistics of a dataset of 1,000 positions" in text
     assert "dog 0.900" in repr(image_attribution())
 
@@ -409,7 +408,7 @@ def test_regions_with_the_fewest_bits_that_matter_are_told():
     result = image_attribution()
     for least, said in ((0.3, True), (0.88, False)):
         one = replace(result, check=replace(result.check, without_least=least))
-        told = "Without the region with the fewest bits the probability also falls. The model needs more of it than its"
+        told = "Without the regions with the fewest bits the probability also falls. The model needs more of them than"
         assert (told in one.check_sentence()) is said
     ruled_out = replace(result.check, probability=1e-9, without_leading=1e-12)
     said = replace(result, target_probability=1e-9, check=ruled_out).answer()
