@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
-from itertools import combinations
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +16,13 @@ from captum_iba.text.encoding import EncodedText
 from captum_iba.text.gradients import gradient_x_activation_of_words
 from captum_iba.text.heads import LEAST, TARGET_ROW, ValueHead, class_probabilities, with_row
 from captum_iba.text.layers import Block
+from captum_iba.text.leading_parts import (
+    COVERED_DECREASE,
+    MOST_OF_DECREASE,
+    kept_in_check,
+    kept_without_first,
+    kept_without_leading,
+)
 from captum_iba.text.result import DeletionCheck, TextAttribution
 from captum_iba.visualization.check_sentences import N_RANDOM, SAME
 from captum_iba.visualization.mask_sentences import is_much_lower
@@ -34,12 +38,8 @@ from captum_iba.visualization.words import (
 
 # Nats that a leading word adds to the others at least: the odds change by a tenth.
 _ADDS = 0.1
-MOST_OF_DECREASE = 0.95
-"""Of what the probability falls by, after which no further word or part leads: log-odds fall on."""
 _SMALL = 0.5  # nats, of log-odds that fall, and of a probability that keeps 99%: then no word leads
-# Leading words that are deleted alone, of longer texts than those of which all are, and those of which the first are.
-_N_ALONE = 8
-_N_FIRST = 16  # leading parts of prompts and images that a check removes one after the other
+_N_ALONE = 8  # leading words that are deleted alone, of longer texts than those of which all are
 
 
 def probabilities_of_texts(classifier: Classifier, texts: Sequence[EncodedText], batch_size: int) -> Tensor:
@@ -135,7 +135,7 @@ def order_by_removal(
     of_words, without_each = tuple(map(effects.get, numbers)), tuple(alone.get(i, known[i]) for i in numbers)
     found = replace(attribution, effects=of_words, without=without_each, removal_order=(), without_first=())
     leading = _leading(log_odds, found, measured.whole)
-    in_turn = removal_sequence(log_odds, leading, len(own), _ADDS, covered=0.9)
+    in_turn = removal_sequence(log_odds, leading, len(own), _ADDS, covered=COVERED_DECREASE)
     first = in_turn.without if is_value else in_turn.without.sigmoid()
     before = float(measured.whole if is_value else measured.whole.sigmoid())
     decrease = float(measured.whole - in_turn.without.min()) if leading else 0.0
@@ -154,7 +154,7 @@ def _leading(log_odds: CachedRemoval, attribution: TextAttribution, whole: Tenso
     order = [i for i in ranking(attribution) if (attribution.effects[i] or 0.0) > 0]
     if not order:
         return []
-    kept = _kept_without_first(order, len(order), len(attribution.words))
+    kept = kept_without_first(order, len(order), len(attribution.words))
     decreases = whole.double() - log_odds(kept[1:]).double()
     return order[: first_to_cover(decreases)] if float(decreases.max()) > 0 else []
 
@@ -294,80 +294,6 @@ def check_by_deletion(
         min(at_random),
         without_all,
     )
-
-
-def kept_in_check(
-    order: npt.NDArray[np.intp],
-    n_leading: int,
-    seed: int,
-    by_bits: npt.NDArray[np.intp] | None = None,
-    marks: npt.NDArray[np.bool_] | None = None,
-    n_single: int = N_RANDOM,
-) -> npt.NDArray[np.bool_]:
-    """The words that a check keeps: all, all but the leading, the least, and others at random, (3 + R, W).
-
-    ``order`` has the numbers of the words, the most relevant one first; ``by_bits``, where that is another order, those
-    with the most bits first. The least ones have the fewest bits of those that are not leading. So that a leading word
-    is not deleted on both sides of the comparison, the random ones are drawn from those that are not leading, too.
-    ``marks`` are True for punctuation, (W,): it is among neither, unless too few words are left. R is ``N_RANDOM``, or
-    the number of sets of others where there are fewer; of single ones it is each of them, of up to ``n_single``.
-
-    As many are deleted as are leading, at most half of all; one in nine where none is.
-    """
-    n_words = len(order)
-    n_deleted = max(1, min(n_leading, n_words // 2) if n_leading else round(n_words / 9))
-    generator = np.random.default_rng(seed)
-    others = order[n_deleted:] if n_words > 1 else order
-    marks = np.zeros(n_words, dtype=bool) if marks is None else marks
-    by_bits = order if by_bits is None else by_bits
-    least = by_bits[np.isin(by_bits, others)]
-    least = least[np.argsort(~marks[least], kind="stable")]  # punctuation before the words
-    deleted = [order[:0], order[:n_deleted], least[-n_deleted:]]
-    words, rest = others[~marks[others]], others[marks[others]]
-    always, drawn = (words[:0], words) if len(words) >= n_deleted else (words, rest)
-    n_drawn = n_deleted - len(always)
-    if math.comb(len(drawn), n_drawn) <= (n_single if n_deleted == 1 else N_RANDOM):
-        sets: Iterable[Any] = combinations(drawn.tolist(), n_drawn)
-    else:
-        sets = (generator.permutation(drawn)[:n_drawn] for _ in range(N_RANDOM))
-    deleted += [np.concatenate([always, np.array(one, dtype=order.dtype)]) for one in sets]
-    kept = np.ones((len(deleted), n_words), dtype=bool)
-    for row, words in zip(kept, deleted, strict=True):
-        row[words] = False
-    return kept
-
-
-def _kept_without_first(order: Sequence[int], count: int, n_parts: int) -> Tensor:
-    """The parts that stay without the first k of an order, for k from 0 to ``count``, (1 + count, n_parts)."""
-    kept = torch.ones(1 + count, n_parts, dtype=torch.bool)
-    for number, row in enumerate(kept):
-        row[list(order[:number])] = False
-    return kept
-
-
-def without_first(
-    value: Callable[[Tensor], Tensor], order: npt.NDArray[np.intp], n_leading: int
-) -> tuple[int, list[float]]:
-    """How few of the leading parts are enough, and the value without the first k of these, for k from 1 to 16.
-
-    Enough are the first ones without which the value falls by 90% of what it falls by at most. Where more than 16 lead,
-    all of them stay, for not all are tried. Never are all parts removed.
-    """
-    n_tried = max(0, min(n_leading, _N_FIRST, len(order) - 1))
-    values = value(_kept_without_first(order.tolist(), n_tried, len(order))).double()
-    decreases = values[0] - values[1:]
-    if n_tried and n_tried >= min(n_leading, len(order) - 1) and float(decreases.max()) > 0:
-        n_leading = n_tried = min(n_tried, first_to_cover(decreases))
-    return n_leading, values[1 : 1 + n_tried].tolist()
-
-
-def kept_without_leading(
-    kept: npt.NDArray[np.bool_], order: npt.NDArray[np.intp], n_leading: int
-) -> npt.NDArray[np.bool_]:
-    """The words that stay without all leading ones, (1, W), where :func:`kept_in_check` deletes fewer; else (0, W)."""
-    rows = np.ones((int((~kept[1]).sum() < n_leading < len(order)), len(order)), dtype=bool)
-    rows[:, order[:n_leading]] = False
-    return rows
 
 
 def _padding_token_only(classifier: Classifier, encoded: EncodedText) -> EncodedText:

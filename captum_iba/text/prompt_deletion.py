@@ -12,9 +12,15 @@ import torch
 from torch import Tensor
 
 from captum_iba.attr._model.guard import ModuleGuard
-from captum_iba.metrics.prompt_removal import CachedRemoval, first_to_cover, removal_effects, removal_sequence
-from captum_iba.text.deletion import MOST_OF_DECREASE, kept_in_check, kept_without_leading, without_first
+from captum_iba.metrics.prompt_removal import CachedRemoval, first_to_cover, removal_effects
 from captum_iba.text.generation_result import GenerationAttribution, PromptCheck
+from captum_iba.text.leading_parts import (
+    MOST_OF_DECREASE,
+    N_PRUNED,
+    kept_in_check,
+    kept_without_leading,
+    leading_in_order,
+)
 from captum_iba.text.prompt import Prompt
 from captum_iba.text.prompt_model import (
     CachedPrefix,
@@ -30,7 +36,6 @@ from captum_iba.text.prompt_model import (
 _LEAST_ROWS = 8
 # Of prompts with at most so many parts a check removes each alone.
 _N_PARTS = 40
-_N_PRUNED = 8  # leading parts up to which superfluous ones are left out
 _ADDS = 0.1  # nats that a leading part adds to the others at least
 
 
@@ -226,15 +231,12 @@ def check_by_removal(removal: Removal, result: GenerationAttribution) -> PromptC
         return None  # all parts with bits speak against the response
     by_bits = np.lexsort((-result.bits, -result.shares))
     cached, order = CachedRemoval(removal), (-result.scores).argsort()
-    n_leading, first = without_first(cached, order, len(result.leading))
-    leading = order[:n_leading].tolist()
-    if 1 < n_leading <= _N_PRUNED:
-        found_order = removal_sequence(cached, leading, len(order), _ADDS, covered=0.9)
-        chances = removal.probabilities(found_order.without)
+    leading, first = leading_in_order(cached, order, len(result.leading), _ADDS)
+    if 1 < len(leading) <= N_PRUNED:
         whole = removal.probabilities(cached(torch.ones(1, len(order), dtype=torch.bool)).double())
-        count = first_to_cover(whole - chances, MOST_OF_DECREASE)
-        leading, first = list(found_order.parts[:count]), found_order.without[:count].tolist()
-        n_leading, order = len(leading), np.array([*leading, *(i for i in order if i not in leading)])
+        chances = removal.probabilities(torch.tensor(first, dtype=torch.float64))
+        leading = leading[: first_to_cover(whole - chances, MOST_OF_DECREASE)]
+    n_leading, order = len(leading), np.array([*leading, *(i for i in order if i not in leading)])
     kept = kept_in_check(order, n_leading, 0, by_bits)
     all_leading = kept_without_leading(kept, order, n_leading)
     rows = torch.from_numpy(np.concatenate([kept, all_leading]))
@@ -254,7 +256,7 @@ def check_by_removal(removal: Removal, result: GenerationAttribution) -> PromptC
         lowest_random=min(others),
         whole_without_leading=of_wholes,
         without_all_leading=without_all,
-        without_first=tuple(removal.probabilities(torch.tensor(first, dtype=torch.float64)).tolist()),
+        without_first=tuple(removal.probabilities(torch.tensor(first[:n_leading], dtype=torch.float64)).tolist()),
         n_leading=n_leading,
         leading=tuple(leading),
     )

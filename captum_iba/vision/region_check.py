@@ -10,8 +10,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from captum_iba.metrics.prompt_removal import CachedRemoval, removal_sequence
-from captum_iba.text.deletion import kept_in_check, kept_without_leading, without_first
+from captum_iba.metrics.prompt_removal import CachedRemoval
+from captum_iba.text.leading_parts import N_PRUNED, kept_in_check, kept_without_leading, leading_in_order
 from captum_iba.vision.image_check import ImageCheck
 from captum_iba.vision.image_result import ImageAttribution
 from captum_iba.vision.regions import RegionRemoval, order_by_removal
@@ -20,7 +20,6 @@ from captum_iba.visualization.mask_sentences import LARGE_DROP
 
 _N_ALONE = 64  # regions, of which a check removes each alone
 _ADDS = 0.02  # of a probability, that a leading region adds to the others at least
-_N_PRUNED = 8  # leading regions of which superfluous ones are left out: of more it takes too many forward passes
 _N_EXCHANGED = 3
 _SAME_COLOR = 2  # of 255: a region as near to the mean color is not changed by its removal
 
@@ -129,15 +128,11 @@ def leading_by_removal(
         >>> leading_by_removal(probability, np.array([0, 1, 2, 3]), 3)[0]
         [0, 2]
     """
-    n_leading, first = without_first(probability, order, n_leading)
-    leading = order[:n_leading].tolist()
-    if not 1 < n_leading <= _N_PRUNED:
-        return leading, first
-    found = removal_sequence(probability, leading, len(order), _ADDS, covered=0.9)
-    exchanged = _exchanged(probability, found.parts, measured, len(order))
-    if exchanged != found.parts:
-        found = removal_sequence(probability, exchanged, len(order), _ADDS, covered=0.9)
-    return list(found.parts), found.without.tolist()
+
+    def exchanged(leading: tuple[int, ...]) -> tuple[int, ...]:
+        return _exchanged(probability, leading, measured, len(order))
+
+    return leading_in_order(probability, order, n_leading, _ADDS, exchanged)
 
 
 def _exchanged(
@@ -165,7 +160,7 @@ def _without_others(
     probability: Callable[[Tensor], Tensor], leading: Sequence[int], n_regions: int
 ) -> tuple[float, ...]:
     """The probability with each leading region and without the other ones, for 2 to 8 of them; else none."""
-    if not 1 < len(leading) <= _N_PRUNED:
+    if not 1 < len(leading) <= N_PRUNED:
         return ()
     kept = torch.ones(len(leading), n_regions, dtype=torch.bool)
     kept[:, list(leading)] = torch.eye(len(leading), dtype=torch.bool)

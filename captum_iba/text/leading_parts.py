@@ -1,0 +1,140 @@
+"""The leading parts of an input by their removal, and the parts that a check removes: of texts, prompts and images."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from captum_iba.metrics.prompt_removal import first_to_cover, removal_sequence
+from captum_iba.visualization.check_sentences import N_RANDOM
+
+COVERED_DECREASE = 0.9
+"""Of the decrease in a value without the measured parts, after which no further one leads."""
+MOST_OF_DECREASE = 0.95
+"""The same of the probability, where the value is a logarithm, which falls on where the probability hardly does."""
+N_PRUNED = 8
+"""Leading parts up to which superfluous ones are left out: of more it takes too many forward passes."""
+_N_FIRST = 16  # leading parts that a check removes one after the other
+
+
+def leading_in_order(
+    value: Callable[[Tensor], Tensor],
+    order: npt.NDArray[np.intp],
+    n_leading: int,
+    tolerance: float,
+    exchanged: Callable[[tuple[int, ...]], tuple[int, ...]] = lambda leading: leading,
+) -> tuple[list[int], list[float]]:
+    """
+    As few of the first parts of an order as are enough, in the order of their removal.
+
+    First the beginning is taken without which the value falls by 90% of what it falls by at most
+    (:func:`without_first`). Of two to eight parts those are then left out that add at most ``tolerance`` to the others,
+    and the others are put in the order of their removal (:func:`captum_iba.metrics.removal_sequence`).
+
+    Args:
+        value (Callable): Function of the kept parts, (rows, P) booleans, that returns (rows,).
+        order (array): Numbers of all parts, (P,), the most important one first.
+        n_leading (int): How many of them may lead.
+        tolerance (float): Difference of the value that counts as none.
+        exchanged (Callable, optional): Takes the numbers of the parts that are left, and returns those that take their
+            places. Default: the same.
+
+    Returns:
+        tuple: Numbers of the leading parts, and the value without the first k of them, for k up to 16.
+
+    Examples::
+
+        >>> def value(kept): return (kept[:, 0] | kept[:, 2]).double()
+        >>> leading_in_order(value, np.array([0, 1, 2, 3]), 3, tolerance=0.1)
+        ([0, 2], [1.0, 0.0])
+    """
+    n_leading, first = without_first(value, order, n_leading)
+    leading = order[:n_leading].tolist()
+    if not 1 < n_leading <= N_PRUNED:
+        return leading, first
+    found = removal_sequence(value, leading, len(order), tolerance, COVERED_DECREASE)
+    others = exchanged(found.parts)
+    if others != found.parts:
+        found = removal_sequence(value, others, len(order), tolerance, COVERED_DECREASE)
+    return list(found.parts), found.without.tolist()
+
+
+def without_first(
+    value: Callable[[Tensor], Tensor], order: npt.NDArray[np.intp], n_leading: int
+) -> tuple[int, list[float]]:
+    """How few of the leading parts are enough, and the value without the first k of these, for k from 1 to 16.
+
+    Enough are the first ones without which the value falls by 90% of what it falls by at most. Where more than 16 lead,
+    all of them stay, for not all are tried. Never are all parts removed.
+    """
+    n_tried = max(0, min(n_leading, _N_FIRST, len(order) - 1))
+    values = value(kept_without_first(order.tolist(), n_tried, len(order))).double()
+    decreases = values[0] - values[1:]
+    if n_tried and n_tried >= min(n_leading, len(order) - 1) and float(decreases.max()) > 0:
+        n_leading = n_tried = min(n_tried, first_to_cover(decreases))
+    return n_leading, values[1 : 1 + n_tried].tolist()
+
+
+def kept_without_first(order: Sequence[int], count: int, n_parts: int) -> Tensor:
+    """The parts that stay without the first k of an order, for k from 0 to ``count``, (1 + count, n_parts)."""
+    kept = torch.ones(1 + count, n_parts, dtype=torch.bool)
+    for number, row in enumerate(kept):
+        row[list(order[:number])] = False
+    return kept
+
+
+def kept_in_check(
+    order: npt.NDArray[np.intp],
+    n_leading: int,
+    seed: int,
+    by_bits: npt.NDArray[np.intp] | None = None,
+    marks: npt.NDArray[np.bool_] | None = None,
+    n_single: int = N_RANDOM,
+) -> npt.NDArray[np.bool_]:
+    """The words that a check keeps: all, all but the leading, the least, and others at random, (3 + R, W).
+
+    ``order`` has the numbers of the words, the most relevant one first; ``by_bits``, where that is another order, those
+    with the most bits first. The least ones have the fewest bits of those that are not leading. So that a leading word
+    is not deleted on both sides of the comparison, the random ones are drawn from those that are not leading, too.
+    ``marks`` are True for punctuation, (W,): it is among neither, unless too few words are left. R is ``N_RANDOM``, or
+    the number of sets of others where there are fewer; of single ones it is each of them, of up to ``n_single``.
+
+    As many are deleted as are leading, at most half of all; one in nine where none is.
+    """
+    n_words = len(order)
+    n_deleted = max(1, min(n_leading, n_words // 2) if n_leading else round(n_words / 9))
+    generator = np.random.default_rng(seed)
+    others = order[n_deleted:] if n_words > 1 else order
+    marks = np.zeros(n_words, dtype=bool) if marks is None else marks
+    by_bits = order if by_bits is None else by_bits
+    least = by_bits[np.isin(by_bits, others)]
+    least = least[np.argsort(~marks[least], kind="stable")]  # punctuation before the words
+    deleted = [order[:0], order[:n_deleted], least[-n_deleted:]]
+    words, rest = others[~marks[others]], others[marks[others]]
+    always, drawn = (words[:0], words) if len(words) >= n_deleted else (words, rest)
+    n_drawn = n_deleted - len(always)
+    if math.comb(len(drawn), n_drawn) <= (n_single if n_deleted == 1 else N_RANDOM):
+        sets: Iterable[Any] = combinations(drawn.tolist(), n_drawn)
+    else:
+        sets = (generator.permutation(drawn)[:n_drawn] for _ in range(N_RANDOM))
+    deleted += [np.concatenate([always, np.array(one, dtype=order.dtype)]) for one in sets]
+    kept = np.ones((len(deleted), n_words), dtype=bool)
+    for row, words in zip(kept, deleted, strict=True):
+        row[words] = False
+    return kept
+
+
+def kept_without_leading(
+    kept: npt.NDArray[np.bool_], order: npt.NDArray[np.intp], n_leading: int
+) -> npt.NDArray[np.bool_]:
+    """The words that stay without all leading ones, (1, W), where :func:`kept_in_check` deletes fewer; else (0, W)."""
+    rows = np.ones((int((~kept[1]).sum() < n_leading < len(order)), len(order)), dtype=bool)
+    rows[:, order[:n_leading]] = False
+    return rows
