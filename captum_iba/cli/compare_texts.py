@@ -24,7 +24,7 @@ from captum_iba.cli.common import (
     plain_errors,
 )
 from captum_iba.cli.statistics_of_texts import find_statistics
-from captum_iba.cli.text_files import PairColumnOption, TextColumnOption, read_columns
+from captum_iba.cli.text_files import PairColumnOption, TextColumnOption, note_blank, read_columns
 
 COMPARE_TEXTS_EXAMPLES = """\b
 Examples:
@@ -87,7 +87,9 @@ def compare_texts(
             from captum_iba.text.arguments import check_device
 
             chosen_methods(names, {name: find_method(name).function for name in names})
-            texts, pairs, *_ = read_columns(file, text_column, pair_column)
+            read = read_columns(file, text_column, pair_column)
+            note_blank(read, file, quiet)
+            texts, pairs = read.first, read.second
             if not texts:
                 raise typer.BadParameter(f"--file: no text in {file}.")
             check_device(device, "--device")

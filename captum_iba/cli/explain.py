@@ -59,6 +59,7 @@ from captum_iba.cli.text_files import (
     TextColumnOption,
     has_columns,
     naming_arguments,
+    note_blank,
     read_columns,
 )
 
@@ -233,6 +234,7 @@ def explain(
         if statistics is None and preset is not BottleneckPreset.as_released:
             find_statistics(explainer, model, statistics_from, (text_column, pair_column), quiet)
         attribute: Callable[..., list[TextAttribution]] = explainer.explain
+        note_blank(read, file or "-", quiet)
         gold = _gold_labels(read, explainer.classifier.labels, quiet)
         head = explainer.classifier.head
         options = HeadOptions(word or [], entity or [], question or [], mask, choice or [])
@@ -399,11 +401,6 @@ def _gold_labels(read: FileOfTexts, labels: Sequence[str], quiet: bool) -> Label
         what = "labels that are no classes" if gold.are_classes else "labels"
         reason = gold.problem.removeprefix("data: ").rstrip(".")
         note(f"{what} are shown as they are, and not compared with the predicted classes: {reason}", quiet)
-    if read.blank:
-        from captum_iba.visualization.pieces import enumerated
-
-        rows = enumerated(list(read.blank[:5]), max(0, len(read.blank) - 5))
-        note(f"left out, because the text is blank: {rows}", quiet)
     no_gold = "; none has a name known for gold labels (--label-column)" if gold is None else ""
     how = " (--pair-column reads second texts)" if read.second is None else ""
     unread = f"{no_gold}; not read: {', '.join(read.unread)}{how}" if read.unread else ""

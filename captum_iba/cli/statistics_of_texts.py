@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from captum_iba.cli.common import note
-from captum_iba.cli.text_files import has_columns, read_columns
+from captum_iba.cli.text_files import has_columns, note_blank, read_columns
 
 if TYPE_CHECKING:
     from captum_iba.text import TextExplainer
@@ -31,7 +31,9 @@ def find_statistics(
     if source is not None:
         # The columns are those of --file, if this file has columns at all.
         columns = columns if has_columns(str(source)) else (None, None)
-        texts, pairs = read_columns(str(source), *columns, option="--statistics-from")[:2]
+        read = read_columns(str(source), *columns, option="--statistics-from")
+        note_blank(read, str(source), quiet)
+        texts, pairs = read.first, read.second
         count = len(texts)
         if count > _TEXTS_OF_STATISTICS:
             chosen = sorted(random.Random(0).sample(range(count), _TEXTS_OF_STATISTICS))

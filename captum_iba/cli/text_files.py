@@ -38,6 +38,7 @@ LabelColumnOption = Annotated[
     ),
 ]
 
+_NAMED = 5  # rows that are left out
 _TABLE = re.compile(r"\.(jsonl?|ndjson|[ct]sv|parquet)(\.(gz|bz2|xz))?$", re.IGNORECASE)
 
 
@@ -127,7 +128,8 @@ def read_columns(
         None if name is None or name in names else ["" if value is None else str(value) for value in table[name]]
         for name in (columns.label, identifier)
     )
-    kept = [number for number in range(len(table)) if number not in set(blank)]
+    without_text = set(blank)
+    kept = [number for number in range(len(table)) if number not in without_text]
 
     def of_classes(classes: Sequence[str]) -> LabelNames:
         return names_of_labels(table, str(columns.label), classes).of_rows(kept)
@@ -150,6 +152,15 @@ def _text_of(value: Any, source: str, table: Any, number: int) -> str:
         f"{source}: {row_name(table, number)} has {kind} in place of a text; expected a text or a number (of pandas: "
         'to_json(orient="records", lines=True)).'
     )
+
+
+def note_blank(read: FileOfTexts, source: str, quiet: bool) -> None:
+    """Say which rows of a table are left out, because they have no text."""
+    from captum_iba.visualization.pieces import enumerated
+
+    if read.blank:
+        rows = enumerated(list(read.blank[:_NAMED]), max(0, len(read.blank) - _NAMED))
+        note(f"{source}: left out, because the text is blank: {rows}", quiet)
 
 
 @contextmanager

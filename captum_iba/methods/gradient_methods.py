@@ -28,7 +28,7 @@ from captum_iba.methods.task import (
 )
 from captum_iba.text.classifier import Classifier, require_classes
 from captum_iba.text.encoding import EncodedText
-from captum_iba.text.heads import ValueHead, class_probabilities
+from captum_iba.text.heads import ValueHead
 from captum_iba.text.layers import Block, check_layers, find_layer
 
 # Of the sum of the magnitudes of the scores; with 50 steps it is below 0.014 on the four datasets of the paper.
@@ -341,7 +341,7 @@ class EmbeddedTexts:
 
     def probabilities(self, embeddings: Tensor, *inputs: Tensor) -> Tensor:
         """The model's output for embeddings as probabilities of the classes, (rows, C)."""
-        return class_probabilities(self.classifier.head, self.forward(embeddings, *inputs))
+        return self.classifier.head.precise_probabilities(self.forward(embeddings, *inputs))
 
 
 def _embed(classifier: Classifier, ids: Tensor) -> Tensor:

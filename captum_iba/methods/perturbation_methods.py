@@ -27,7 +27,6 @@ from captum_iba.methods.task import (
 from captum_iba.text.classifier import Classifier
 from captum_iba.text.deletion import keep_positions, probabilities_of_texts
 from captum_iba.text.encoding import EncodedText
-from captum_iba.text.heads import class_probabilities
 
 # Width of the lime package's kernel: 25, on 100 times this distance.
 _KERNEL_WIDTH = 0.25
@@ -155,7 +154,7 @@ class RemovableTokens:
         devices = [ids.device] if ids.device.type == "cuda" else []
         with torch.no_grad(), torch.random.fork_rng(devices):
             logits = self._classifier.logits(ids, *(other.expand(len(rows), -1) for other in self._others))
-        return class_probabilities(self._classifier.head, logits)[:, self._target]
+        return self._classifier.head.precise_probabilities(logits)[:, self._target]
 
     def without_each(self, batch_size: int) -> Tensor:
         """Decrease in the target probability with each token deleted, (1, N)."""

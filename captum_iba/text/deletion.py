@@ -14,7 +14,7 @@ from captum_iba.metrics.prompt_removal import CachedRemoval, first_to_cover, rem
 from captum_iba.text.classifier import Classifier
 from captum_iba.text.encoding import EncodedText
 from captum_iba.text.gradients import gradient_x_activation_of_words
-from captum_iba.text.heads import LEAST, TARGET_ROW, ValueHead, class_probabilities, with_row
+from captum_iba.text.heads import LOG_ODDS_EPS, TARGET_ROW, ValueHead, with_row
 from captum_iba.text.layers import Block
 from captum_iba.text.leading_parts import (
     COVERED_DECREASE,
@@ -53,7 +53,7 @@ def probabilities_of_texts(classifier: Classifier, texts: Sequence[EncodedText],
     with torch.no_grad():
         for batch in classifier.batches([len(text) for text in texts], batch_size):
             logits = classifier.logits(*classifier.tensors([texts[i] for i in batch]).values())
-            probabilities[batch] = class_probabilities(classifier.head, logits).double().cpu()
+            probabilities[batch] = classifier.head.precise_probabilities(logits).double().cpu()
     return probabilities
 
 
@@ -124,7 +124,7 @@ def order_by_removal(
     def log_odds(kept: Tensor) -> Tensor:
         numbers = [set(np.flatnonzero(row).tolist()) for row in kept.numpy()]
         found = probabilities_without(classifier, encoded, numbers, batch_size)[:, column]
-        return found if is_value else found.logit(eps=LEAST)
+        return found if is_value else found.logit(eps=LOG_ODDS_EPS)
 
     measured = removal_effects(log_odds, words, len(own))
     without = measured.whole - measured.alone

@@ -283,6 +283,22 @@ class GenerationAttribution(JsonResult):
             for part, share in self.listed
         ]
 
+    def rows_of_token(self, token: ResponseToken, count: int) -> list[ListedPart]:
+        """The parts with the most bits for one token of the response, at most ``count``, as pages show them."""
+        shares = self.shares_of(np.array(token.bits))
+        order = [i for i in np.argsort(-shares, kind="stable")[:count].tolist() if shares[i] > 0]
+        longest = float(shares.max())
+        return [
+            ListedPart(
+                listed_name(self.parts[i].text),
+                self.place_of(self.parts[i]),
+                token.bits[i],
+                float(shares[i]),
+                float(shares[i]) / longest,
+            )
+            for i in order
+        ]
+
     @property
     def _leading(self) -> list[int]:
         leading = leading_of(self._order, self.importance, COVERED)
@@ -365,9 +381,7 @@ class GenerationAttribution(JsonResult):
         lines = []
         for token in self.tokens:
             if token.bits:
-                shares = self.shares_of(np.array(token.bits))
-                most = [i for i in np.argsort(-shares, kind="stable")[:_N_OF_TOKEN].tolist() if shares[i] > 0]
-                named = [f"{listed_name(self.parts[i].text)} {shares[i]:.1%}" for i in most]
+                named = [f"{row.name} {row.share:.1%}" for row in self.rows_of_token(token, _N_OF_TOKEN)]
                 needs = "; ".join(named) or "no part has bits above the floor"
                 lines.append(f"{_visible(token.text)} ({format_probability(token.probability)}) needs: {needs}")
         return lines

@@ -14,7 +14,7 @@ from captum_iba.attr._model.hooks import HookPoint, hooked
 from captum_iba.attr._model.nested import split_activation
 from captum_iba.text.classifier import Classifier
 from captum_iba.text.encoding import EncodedText
-from captum_iba.text.heads import LEAST, class_probabilities
+from captum_iba.text.heads import LOG_ODDS_EPS
 from captum_iba.text.layers import Block
 
 
@@ -55,7 +55,7 @@ def gradient_x_activation_of_words(
 
     with torch.enable_grad(), hooked([HookPoint(block.module, block.call) for block in blocks], visit):
         logits = classifier.logits(*classifier.tensors([encoded]).values())
-        log_odds = class_probabilities(classifier.head, logits)[0, column].logit(eps=LEAST)
+        log_odds = classifier.head.precise_probabilities(logits)[0, column].logit(eps=LOG_ODDS_EPS)
         gradients = torch.autograd.grad(log_odds, activations, allow_unused=True)
     of_tokens = np.zeros(len(encoded))
     for activation, gradient in zip(activations, gradients, strict=True):

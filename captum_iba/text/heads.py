@@ -23,6 +23,9 @@ from captum_iba.text.model_properties import class_labels, output_labels
 TARGET_ROW = "target_row"
 """Name of the row with the target, beside the inputs of the model."""
 
+LOG_ODDS_EPS = 1e-12
+"""Least probability, and least distance from 1, of which log-odds are taken."""
+
 START, END = 1, 2
 """Values of the row for a span: its first token, its last one, and their sum where that is one token."""
 
@@ -69,6 +72,11 @@ class Head:
     def probabilities(self, columns: Tensor) -> Tensor:
         """Probabilities of the columns, (B, :attr:`n_columns`)."""
         return columns.sigmoid() if self.multi_label else columns.softmax(-1)
+
+    def precise_probabilities(self, columns: Tensor) -> Tensor:
+        """:meth:`probabilities`, precise enough to tell decisions apart that are nearly certain."""
+        # Apple's GPUs have no float64.
+        return self.probabilities(columns.float() if columns.device.type == "mps" else columns.double())
 
     def trial(self, encoded: EncodedText) -> EncodedText:
         """A text with some target, to try the model."""
@@ -149,16 +157,6 @@ class ValueHead(Head):
     def for_gradients(self, encoded: EncodedText) -> EncodedText:
         """Without the prediction, at which its closeness has no gradient: the columns are the outputs then."""
         return replace(encoded, inputs={name: row for name, row in encoded.inputs.items() if name != TARGET_ROW})
-
-
-LEAST = 1e-12
-"""Probability, and distance from 1, that log-odds take."""
-
-
-def class_probabilities(head: Head, columns: Tensor) -> Tensor:
-    """Probabilities of the columns, (rows, C), precise enough to tell decisions apart that are nearly certain."""
-    # Apple's GPUs have no float64.
-    return head.probabilities(columns.float() if columns.device.type == "mps" else columns.double())
 
 
 class _TargetHead(Head):

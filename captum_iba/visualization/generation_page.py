@@ -19,7 +19,7 @@ from captum_iba.visualization.html import Html, render_template
 from captum_iba.visualization.legend import PART_LABELS, Legend, merged_legend
 from captum_iba.visualization.pieces import format_number, format_probability
 from captum_iba.visualization.prompt_sentences import CUT_OFF, ExplainedResponse, probability_without
-from captum_iba.visualization.rows import ListedPart, is_in_turn, listed_name
+from captum_iba.visualization.rows import ListedPart, is_in_turn
 
 
 class DrawableGeneration(ExplainedResponse, Protocol):
@@ -58,6 +58,7 @@ class DrawableGeneration(ExplainedResponse, Protocol):
     @property
     def notes(self) -> Sequence[str]: ...
     def place_of(self, part: Any) -> str: ...
+    def rows_of_token(self, token: Any, count: int) -> list[ListedPart]: ...
 
 
 # Parts in a list that were not removed, in all and of a token of the response; characters of a title.
@@ -159,18 +160,7 @@ def _drawn(attribution: DrawableGeneration) -> dict[str, Any]:
         if token.bits:
             shares = attribution.shares_of(np.array(token.bits))
             pieces = _pieces(attribution, token.bits, shares.tolist(), shares.tolist())
-            order = [i for i in np.argsort(-shares, kind="stable")[:_N_OF_TOKEN] if shares[i] > 0]
-            parts, longest = attribution.parts, float(shares.max())
-            rows = [
-                ListedPart(
-                    listed_name(parts[i].text),
-                    attribution.place_of(parts[i]),
-                    token.bits[i],
-                    float(shares[i]),
-                    float(shares[i]) / longest,
-                )
-                for i in order
-            ]
+            rows = attribution.rows_of_token(token, _N_OF_TOKEN)
         tokens.append({"number": number, "token": token, "pieces": pieces, "rows": rows})
     bits, shares, importance = attribution.bits, attribution.shares, attribution.importance
     listed = [row for place, row in enumerate(attribution.rows) if place < _N_LISTED or row.is_measured]

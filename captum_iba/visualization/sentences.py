@@ -29,8 +29,8 @@ from captum_iba.visualization.word_sentences import (
     hidden_evidence,
     least_effect,
     named_words,
+    not_tried,
     opposing,
-    search_notes,
     verdict,
 )
 from captum_iba.visualization.words import (
@@ -80,7 +80,7 @@ def findings_in_words(attribution: DrawableBits) -> list[str]:
 
 def qualifications(attribution: DrawableBits) -> list[str]:
     """The sentences of :func:`notes` that pages show below the list: what was not tried, statistics and the mask."""
-    sentences = search_notes(attribution)
+    sentences = [tried] if (tried := not_tried(attribution)) else []
     if _is_uncertain(attribution) and not _close(attribution):
         sentences.append(
             f"The text is long, and the statistics are those of {NEUTRAL_TEXTS}. With statistics of texts like yours "

@@ -115,13 +115,6 @@ def check_notes(attribution: DrawableBits) -> list[str]:
     return [sentence for sentence in sentences if sentence and sentence not in above]
 
 
-def search_notes(attribution: DrawableBits) -> list[str]:
-    """Which words a check did not delete together, or not alone; empty without a check."""
-    if attribution.check is None or is_improbable(attribution):
-        return []
-    return list(filter(None, [_not_tried(attribution)]))
-
-
 def _check_sentences(attribution: DrawableBits) -> CheckSentences:
     check, deletable = attribution.check, _deletable(attribution)
     others, n_leading = deletable[check.n_words :], len(ranked_words(attribution)[0])
@@ -323,11 +316,13 @@ def _without_least(attribution: DrawableBits) -> str:
     return f"{without} rises to {to}. {they} against {attribution.target_label}."
 
 
-def _not_tried(attribution: DrawableBits) -> str:
-    """How few words were deleted together, or alone, where others may matter, too.
+def not_tried(attribution: DrawableBits) -> str:
+    """How few words a check deleted together, or alone, where others may matter, too; else empty.
 
     That is in a long text, and where the model makes the same prediction without the leading words.
     """
+    if attribution.check is None or is_improbable(attribution):
+        return ""
     n_words, decision = len(_deletable(attribution)), attribution.check.decision
     n_together = sum(effect is not None for effect in attribution.effects)
     n_alone = sum(row.is_deleted for of in ranked_words(attribution) for row in of)
