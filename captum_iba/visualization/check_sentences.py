@@ -78,7 +78,7 @@ class CheckSentences:
         if self.n_leading > self.n_deleted and self.check.without_all_leading is not None:
             without = self.check.without_all_leading
         if self.is_improbable:
-            small = "next to nothing" if self.is_ruled_out else "small"
+            small = "next to nothing" if probability < RULED_OUT else "small"
             little = "" if self.is_opposed else ": there is little to explain"
             return f"{capitalized(self.measured)} is {small} ({format_probability(probability)}){little}."
         before, after = format_probability(probability), format_probability(without)
@@ -120,20 +120,14 @@ class CheckSentences:
         return not self.n_leading and not self.is_improbable
 
     @property
-    def is_ruled_out(self) -> bool:
-        """Whether the probability is next to nothing with all words, too."""
-        return self.is_improbable and self.check.probability < RULED_OUT
-
-    @property
     def verdict(self) -> str:
         """One of :data:`VERDICTS`; empty where the check says nothing of the leading words.
 
-        That is where none leads or all words are deleted, for a class of little probability, and where more than half
-        of all words lead, so that too few others are left to compare with.
+        That is where none leads or all words are deleted, for a class of little probability, where there is a
+        ``doubt``, and where more than half of all words lead, so that too few others are left to compare with.
         """
-        if not self.n_leading or self.is_improbable or self.n_deleted == self.n_words or self._most_lead:
-            return ""
-        if self.doubt:
+        no_test = not self.n_leading or self.n_deleted == self.n_words or self._most_lead
+        if no_test or self.is_improbable or self.doubt:
             return ""
         left = fraction_left(self.check)
         if left > SAME or not self._is_least:
