@@ -17,7 +17,7 @@ from captum_iba.visualization.check_sentences import NOT_CONFIRMED, VERDICTS
 from captum_iba.visualization.color import Scale, color_class, colors
 from captum_iba.visualization.colored_text import token_parts
 from captum_iba.visualization.drawable import Drawable, DrawableBits, DrawableScores, is_scores
-from captum_iba.visualization.legend import merged_legend, word_legend
+from captum_iba.visualization.legend import about_bits, merged_legend, word_legend
 from captum_iba.visualization.pieces import (
     SPEAKS_AGAINST,
     format_number,
@@ -39,6 +39,7 @@ from captum_iba.visualization.sentences import (
     preset_note,
     qualifications,
     verdicts,
+    what_bits_keep,
 )
 from captum_iba.visualization.word_sentences import answer, only_together, verdict
 from captum_iba.visualization.words import counted, ranked_words, standing_out
@@ -101,6 +102,7 @@ def _environment(package: str) -> Environment:
     environment.filters.update(color_class=color_class, counted=counted)
     environment.globals.update(color_rules=color_rules, answer=answer, word_legend=word_legend)
     environment.globals.update(findings_in_words=findings_in_words, qualifications=qualifications)
+    environment.globals.update(about_bits=about_bits, what_bits_keep=what_bits_keep)
     environment.globals.update(standing_out=standing_out, is_in_turn=is_in_turn)
     return environment
 
@@ -262,7 +264,13 @@ def token_page(
         relations={row.relation for text in texts for row in (*text["leading"], *text["rest"])} - {""},
         has_check=any(item.check is not None for item in attributions),
         sorting=sorting() if has_table else None,
-        legend=merged_legend([*map(word_legend, attributions), _color_legend(texts), *[_marks(texts)] * has_table]),
+        legend=merged_legend(
+            [
+                *(word_legend(item, page=True) for item in attributions),
+                _color_legend(texts),
+                *[_marks(texts)] * has_table,
+            ]
+        ),
         quantity=_measured(attributions),
         **others,
     )

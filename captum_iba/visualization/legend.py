@@ -18,12 +18,15 @@ from captum_iba.visualization.pieces import (
 )
 from captum_iba.visualization.prompt_sentences import ExplainedResponse, part_verdict
 from captum_iba.visualization.rows import ListedPart, is_in_turn
+from captum_iba.visualization.sentences import what_bits_keep
 from captum_iba.visualization.word_sentences import verdict
 from captum_iba.visualization.words import ranked_words, standing_out
 
 Legend = dict[str, str]
 """Meanings by their terms."""
 
+
+_OF_BITS = "its share of the bits above the floor; the floor is about what an unneeded {unit} keeps"
 
 PART_LABELS: Legend = {
     SPEAKS_AGAINST: "without this part the response is more probable",
@@ -43,8 +46,13 @@ WORD_LABELS: Legend = {
 """What the deletions of a word say of it."""
 
 
-def word_legend(attribution: DrawableBits) -> Legend:
-    """The terms in the list of a text; without percentages only those of deletions."""
+def word_legend(attribution: DrawableBits, page: bool = False) -> Legend:
+    """The terms in the list of a text; without percentages only those of deletions.
+
+    Args:
+        attribution (TextAttribution): The attribution.
+        page (bool): Whether it is for a page, which folds the bits away where words were measured. Default: False.
+    """
     leading, rest = ranked_words(attribution)
     rows, shown = [*leading, *rest], [*leading, *standing_out(leading, rest)]
     about = attribution.explained
@@ -54,15 +62,23 @@ def word_legend(attribution: DrawableBits) -> Legend:
         terms["without it"] = f"{quantity(attribution.measured)} when this word is deleted"
     if is_in_turn(rows):
         terms["and those above"] = f"{quantity(attribution.measured)} when the words above it are deleted, too"
-    if has_percentages(attribution) and attribution.unneeded_bits:
+    is_folded = page and any(row.is_measured for row in rows)
+    if has_percentages(attribution) and attribution.unneeded_bits and not is_folded:
         terms |= _of_bits(rows, "token")
     relations = {row.relation for row in shown}
     if any(row.is_measured and row.importance > 0 for row in shown):
-        terms["bar"] = f"{_mean_of_two(decreases, 'word')}; the first, if it is larger than the mean"
+        terms["bar"] = f"{_mean_of_two(decreases, 'word')}; their mean, or the first if it is larger"
     terms |= {label: meaning for label, meaning in WORD_LABELS.items() if label in relations}
     if any(row not in leading and not row.relation for row in shown):
         terms["does not lead"] = "measured; deleting it as well as the leading words adds little"
     return terms | _pale(verdict(attribution))
+
+
+def about_bits(attribution: DrawableBits) -> str:
+    """What a page says above the bits of all words: what their percentages are of, and what the bits keep."""
+    share = _OF_BITS.format(unit="token") if has_percentages(attribution) and attribution.unneeded_bits else ""
+    of_bits = f"Of the bits: {share}. " if share else ""
+    return f"{of_bits}{what_bits_keep(attribution)}"
 
 
 def part_legend(response: ExplainedResponse) -> Legend:
@@ -75,7 +91,7 @@ def part_legend(response: ExplainedResponse) -> Legend:
         "without it": "the probability per token (geometric mean) when this part is deleted",
         **_above(response.rows, "the same when the parts above it are deleted, too"),
         **of_bits,
-        "bar": _mean_of_two(f"decreases in the {of}", "part"),
+        "bar": f"{_mean_of_two(f'decreases in the {of}', 'part')}; their mean",
     }
     if response.contrast is not None:
         terms["without it"] = "the probability of the choice when this part is deleted"
@@ -116,11 +132,11 @@ def region_legend(rows: Sequence[ListedPart], bar: str, is_pale: bool = False) -
 def _of_bits(rows: Sequence[ListedPart], unit: str) -> Legend:
     if not any(row.in_percent for row in rows):
         return {}
-    return {"of the bits": f"its share of the bits above the floor; the floor is about what an unneeded {unit} keeps"}
+    return {"of the bits": _OF_BITS.format(unit=unit)}
 
 
 def _mean_of_two(decreases: str, noun: str) -> str:
-    return f"mean of two {decreases}: without this {noun} alone (solid), and after the other measured {noun}s (hatched)"
+    return f"{decreases}: without this {noun} alone (solid), and after the other measured {noun}s (hatched)"
 
 
 def _pale(said: str) -> Legend:

@@ -12,7 +12,6 @@ from captum_iba.visualization.pieces import (
     format_probability,
     largest,
     parts,
-    quantity,
     scale_of,
 )
 
@@ -198,57 +197,26 @@ def remark(attribution: DrawableBits) -> str:
         return HARDLY_ANYTHING
     if is_unexplained(probability, closed, few):
         assert closed is not None
-        return _unexplained(attribution, closed, few)
+        is_said = averages_disagree(attribution) and not attribution.layer_index  # by the answer
+        return "" if is_said else _unexplained(attribution, closed, few)
     if few and largest(tuple(parts(attribution))) < _NEAR_FLOOR * attribution.unneeded_bits:
         floor = format_number(attribution.unneeded_bits)
         return f"No word has clearly more bits than the floor ({floor} bits per token), so the percentages say little."
-    if closed is not None and closed >= _MOST * probability:
-        alone = "With average activations (from the statistics) in place of this text"
-        said = f"{alone} {attribution.measured} is {format_probability(closed)} already."
-        return "" if averages_disagree(attribution) else said  # where they do, the answer says so
     return ""
 
 
 def _unexplained(attribution: DrawableBits, closed: float, few: bool) -> str:
-    """What is said where a closed mask gives the target (nearly) as much as the text; the check may say more."""
-    check, what = attribution.check, "this text"
-    least = math.inf
-    if check is not None:
-        # Of single words those that a sentence of the check names.
-        single = [*check.without_each, *(without for without in attribution.without if without is not None)]
-        single = [value for value in single if is_much_lower(check.probability, value)]
-        tried = (check.without_leading, check.without_random, check.without_least, *single)
-        least = min(tried) / check.probability if check.probability > 0 else math.inf
-    # Its leading words keep the others from lowering the probability.
-    keep_it = check is not None and check.without_leading < min(MOST * check.probability, closed)
-    keep_it = keep_it and not attribution.layer_index and not lowers_it(attribution.target_probability, closed)
-    follows = "The bits rank its words, but they do not explain the probability"
+    """What is said where a closed mask gives the target (nearly) as much as the text."""
+    follows, check = "The bits rank its words, but they do not explain the probability", attribution.check
+    no_other = check is None or min(check.without_random, check.without_least) >= MOST * check.probability
     if attribution.layer_index:
         follows = (
             "At this layer the special tokens, which have no bottleneck, have already read the other words, so the "
             "mask cannot tell which words are needed"
         )
-    elif keep_it:
-        adds = "adds little" if closed <= attribution.target_probability + _NOTICEABLE else "lowers it a little"
-        follows = f"The text as a whole {adds}, although deleting the leading words changes much"
-    elif few:
-        follows = f"The model needs hardly anything of {what}"
-        if least < MOST:
-            follows = "No word has many bits, and the bits do not explain the probability"
-    sentence = unexplained(attribution.measured, what, attribution.target_probability, closed, follows)
-    if least >= MOST or keep_it:
-        return sentence
-    lowers = f"nevertheless lowers {quantity(attribution.measured)}"
-    if lowers_it(attribution.target_probability, closed):
-        lowers = f"lowers {quantity(attribution.measured)} further"
-    # Single words that raise it have a sentence of their own.
-    deleted = "some words"
-    if check.without_leading < MOST * check.probability:
-        deleted = "the leading words" if check.n_words > 1 else "the leading word"
-    raises = check.without_least > check.probability + LARGE_DROP
-    those = "those" if check.n_words > 1 else "the one"
-    other = f", and deleting {those} with the fewest bits raises it" if raises else ""
-    return f"{sentence} Deleting {deleted} {lowers}{other} (see the check)."
+    elif few and no_other:
+        follows = "The model needs hardly anything of this text"
+    return unexplained(attribution.measured, "this text", attribution.target_probability, closed, follows)
 
 
 def averages_disagree(attribution: DrawableBits) -> bool:

@@ -52,7 +52,8 @@ def notes(attribution: DrawableBits) -> list[str]:
     What comes first, above the words, is not among them: the doubt of the input, and
     :func:`~captum_iba.visualization.word_sentences.answer`.
     """
-    return [*findings_in_words(attribution), *qualifications(attribution)]
+    sentences = [*findings_in_words(attribution), *qualifications(attribution)]
+    return [*sentences, *filter(None, [what_bits_keep(attribution)])]
 
 
 def findings_in_words(attribution: DrawableBits) -> list[str]:
@@ -79,17 +80,20 @@ def findings_in_words(attribution: DrawableBits) -> list[str]:
 
 
 def qualifications(attribution: DrawableBits) -> list[str]:
-    """The sentences of :func:`notes` that pages show below the list: what was not tried, statistics and the mask."""
+    """The sentences of :func:`notes` that pages show below the list: what was not tried, and the statistics."""
     sentences = [tried] if (tried := not_tried(attribution)) else []
     if _is_uncertain(attribution) and not _close(attribution):
         sentences.append(
             f"The text is long, and the statistics are those of {NEUTRAL_TEXTS}. With statistics of texts like yours "
             "(estimate_statistics, --statistics-from) another word may lead."
         )
-    through = through_the_mask(attribution)
-    if through and THESE_ALONE not in remark(attribution):
-        sentences.append(f"{capitalized(through)}.")
     return sentences
+
+
+def what_bits_keep(attribution: DrawableBits) -> str:
+    """The sentence of :func:`notes` on the mask, which pages show beside the bits; empty where the remark says it."""
+    through = through_the_mask(attribution)
+    return f"{capitalized(through)}." if through and THESE_ALONE not in remark(attribution) else ""
 
 
 def _is_uncertain(attribution: DrawableBits) -> bool:

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from captum_iba.visualization.check_sentences import SAME, VERDICTS, CheckSentences
+from captum_iba.visualization.check_sentences import CONFIRMING, SAME, CheckSentences
 from captum_iba.visualization.drawable import DrawableBits
 from captum_iba.visualization.mask_sentences import (
     LARGE_DROP,
@@ -28,7 +28,6 @@ from captum_iba.visualization.pieces import (
 from captum_iba.visualization.rows import ListedPart
 from captum_iba.visualization.words import (
     ALL_DELETED_ALONE,
-    has_neutral_statistics,
     is_punctuation,
     least_words,
     place_in_texts,
@@ -105,14 +104,14 @@ def _without_check(attribution: DrawableBits) -> list[str]:
 
 
 def check_notes(attribution: DrawableBits) -> list[str]:
-    """Sentences on the check of a text beside its answer; empty without a check."""
+    """What a check says beside its answer: its comparison. Empty without a check.
+
+    What single words do is in the list.
+    """
     if attribution.check is None:
         return []
     said, above = _check_sentences(attribution), _answer(attribution)
-    sentences = [said.answer, said.comparison, _against(attribution)]
-    if not said.is_improbable:
-        sentences += [say(attribution) for say in (_alone, hidden_evidence, _without_least)]
-    return [sentence for sentence in sentences if sentence and sentence not in above]
+    return [sentence for sentence in (said.answer, said.comparison) if sentence and sentence not in above]
 
 
 def _check_sentences(attribution: DrawableBits) -> CheckSentences:
@@ -155,51 +154,19 @@ def verdict(attribution: DrawableBits) -> str:
 def only_together(attribution: DrawableBits) -> bool:
     """Whether the probability falls without the leading words, and without none of them alone."""
     leading = [row for row in ranked_words(attribution)[0] if row.is_deleted]
-    falls = verdict(attribution) in VERDICTS[:2]
-    all_tried = len(leading) == len(ranked_words(attribution)[0]) > 1
-    return falls and all_tried and sum(map(len, _without_effect_alone(attribution))) == len(leading)
+    if verdict(attribution) not in CONFIRMING or not len(leading) == len(ranked_words(attribution)[0]) > 1:
+        return False
+    return bool(min(row.without for row in leading) >= SAME * attribution.check.probability)
 
 
 def _alone(attribution: DrawableBits) -> str:
-    """That no leading word lowers the probability alone, or that another than the first lowers it most."""
+    """That a leading word lowers the probability alone by more than all of them do together."""
     check, every = attribution.check, ranked_words(attribution)[0]
-    leading = [row for row in every if row.is_deleted]
-    if len(leading) < 2:  # of one the check has said it
-        return ""
-    every_lower = check.without_all_leading is not None and check.without_all_leading < SAME * check.probability
-    falls = _falls(attribution)
-    raising, idle = _without_effect_alone(attribution)
-    if len(raising) + len(idle) == len(leading):
-        if not idle and all(row in opposing(attribution) for row in raising):
-            return ""  # they have a sentence of their own
-        number = f"{'first ' * (len(leading) < len(every))}{len(leading)} leading words"
-        # More may lead than the check deletes, and more may be deleted than were tried alone.
-        several = f"{'All' if check.n_words > len(leading) else 'The first'} {check.n_words} together"
-        of_all = len(leading) == check.n_words or (every_lower and len(leading) == len(every))
-        together = f" {'Together they' if of_all else several} lower it." if falls or every_lower else ""
-        lowers = f"lowers {quantity(attribution.measured)} by more than 1% of its value"
-        return f"None of the {number} {lowers} when it is deleted alone.{together}"
-    strongest = min(leading, key=lambda row: row.without)
-    if _says_more_alone(attribution):
-        together = f"{'all' if check.n_words >= len(every) else 'the first'} {check.n_words} together"
-        most = f" more than {together if check.n_words > 1 else 'the first'}"
-    elif has_other_order(attribution):
-        most = " most"
-    elif not falls and strongest.without <= MUCH * check.probability:
-        most = ""
-    else:
-        return ""
-    to = format_probability(strongest.without)
-    lowers = f"lowers {quantity(attribution.measured)}{most}, to {to}"
-    of = f"first {len(leading)} leading" if len(leading) < len(every) else "leading"
-    sentence = f"Of the {of} words, {named_words([strongest])} {lowers} when it is deleted alone."
-    if strongest.without <= MOST * leading[0].without and not (len(attribution.repeated_shares) or attribution.effects):
-        sentence += (
-            " Statistics of texts like yours (estimate_statistics, --statistics-from) can give another order."
-            if has_neutral_statistics(attribution)
-            else " Repeats (repeats=5, --repeats 5) show whether the order depends on the statistics."
-        )
-    return sentence
+    strongest = min((row for row in every if row.is_deleted), key=lambda row: row.without)
+    together = f"{'all' if check.n_words >= len(every) else 'the first'} {check.n_words} together"
+    than = together if check.n_words > 1 else "the first"
+    lowers = f"lowers {quantity(attribution.measured)} more than {than}, to {format_probability(strongest.without)}"
+    return f"{named_words([strongest])} alone {lowers}."
 
 
 def _falls(attribution: DrawableBits) -> bool:
@@ -219,14 +186,6 @@ def has_other_order(attribution: DrawableBits) -> bool:
     if check is None or len(leading) < 2:
         return False
     return bool(min(row.without for row in leading) <= min(MOST * leading[0].without, SAME * check.probability))
-
-
-def _without_effect_alone(attribution: DrawableBits) -> tuple[list[ListedPart], list[ListedPart]]:
-    """The leading words that raise the probability when they are deleted alone, and those that hardly change it."""
-    leading = [row for row in ranked_words(attribution)[0] if row.is_deleted]
-    kept = [row for row in leading if row.without >= SAME * attribution.check.probability]
-    raising = [row for row in kept if row.without > attribution.check.probability / SAME]
-    return raising, [row for row in kept if row not in raising]
 
 
 def opposing(attribution: DrawableBits) -> list[ListedPart]:
@@ -297,23 +256,13 @@ def least_effect(attribution: DrawableBits) -> str:
 
 
 def _without_least(attribution: DrawableBits) -> str:
-    """What it means if the words with the fewest bits raise the probability, or lower it, when they are deleted."""
-    check, effect = attribution.check, least_effect(attribution)
-    numbers = least_words(attribution, _deletable(attribution), check.n_words)
-    single = [row.without for row in opposing(attribution)] or [0.0]
-    is_said = check.without_least < max(single) + LARGE_DROP if max(single) else False
-    if not effect or (is_said if effect == "rises" else hidden_evidence(attribution)):
-        return ""  # it has been said of single words
-    rows = {row.place: row for of in ranked_words(attribution) for row in of}
-    places = word_places(attribution)
-    named = named_words([rows[places[i]] for i in numbers[::-1]])
-    several, to = len(numbers) > 1, format_probability(check.without_least)
-    without = f"Without {named}, the word{'s' * several} with the fewest bits, {quantity(attribution.measured)}"
-    if effect == "falls":
-        of = "them than their" if several else "it than its"
-        return f"{without} also falls, to {to}. The model needs more of {of} bits say."
+    """That the probability rises where the words with the fewest bits are deleted."""
+    check = attribution.check
+    several, to = check.n_words > 1, format_probability(check.without_least)
+    which = f"{check.n_words} words" if several else "word"
     they = "Together they may speak" if several else "It may speak"
-    return f"{without} rises to {to}. {they} against {attribution.target_label}."
+    without = f"Without the {which} with the fewest bits {attribution.measured} rises to {to}"
+    return f"{without}. {they} against {attribution.target_label}."
 
 
 def not_tried(attribution: DrawableBits) -> str:

@@ -253,7 +253,7 @@ def test_the_effects_of_a_contrast_are_of_the_log_odds(llama, wordpiece):
     leading = (-explained.scores).argsort()[:n_deleted].tolist()
     found = torch.tensor(log_odds(leading)).sigmoid()
     assert explained.check.without_leading == pytest.approx(float(found), abs=1e-4)
-    assert "mean of two decreases in the log-odds of the choice: without this part alone" in str(explained)
+    assert "decreases in the log-odds of the choice: without this part alone" in str(explained)
     rows = {row.name: row.without for row in explained.rows}
     for i in measured:
         expected = float(torch.tensor(log_odds([i])).sigmoid())

@@ -165,8 +165,8 @@ def test_what_is_shown_of_effects(film_explainer):
     assert head.split() in (HEAD, [*HEAD[:2], "and", "those", "above", *HEAD[2:]])
     assert row.split()[0] == without and len(re.findall("[█▒]", row)) == 24 and f"{first.word} (word " in row
     said = (
-        "mean of two decreases in the log-odds: without this word alone (solid), and after the other measured words "
-        "(hatched); the first, if it is larger than the mean"
+        "decreases in the log-odds: without this word alone (solid), and after the other measured words "
+        "(hatched); their mean, or the first if it is larger"
     )
     (legend,) = [line for line in str(result).splitlines() if line.startswith("bar ")]
     assert legend.split(maxsplit=1) == ["bar", said] and legend.index(said) == len(max(result.legend, key=len)) + 2
@@ -179,7 +179,7 @@ def test_what_is_shown_of_effects(film_explainer):
     assert said in token_map(result) and "<dt>bars, color</dt>" in token_page([result])
     by_bits = film_explainer.explain("Not bad at all.", rerank=0)
     for page in (str(by_bits), token_map(by_bits), token_page([by_bits])):
-        assert "without it" not in page and "mean of two" not in page
+        assert "without it" not in page and "decreases in the log-odds" not in page
 
 
 def test_color_and_bars_show_the_effects(film_explainer):
@@ -267,7 +267,7 @@ def test_one_by_one_as_in_a_batch(explainer):
 
 def test_a_single_word_has_no_order(explainer):
     result = explainer.explain("good", **QUICK)
-    assert result.effects == () and "mean of two" not in str(result)
+    assert result.effects == () and "decreases in the log-odds" not in str(result)
 
 
 @pytest.mark.parametrize("rerank", [-1, 1.5, True, "8"])
@@ -335,9 +335,9 @@ def test_words_that_a_check_finds_are_put_in_order(film_explainer):
     assert without.effects == () and result.without[too] < 0.75 * result.target_probability
     assert result.effects[too] > 0 and result.ranked[1].word == "too"
     assert np.array_equal(without.bits, result.bits)
-    # With the order by bits it stays a sentence.
+    # With the order by bits it has a label.
     by_bits = film_explainer.explain(text, check=True, rerank=0)
-    assert by_bits.effects == () and 'A word that does not lead matters, too: "too" (word 15)' in str(by_bits)
+    assert by_bits.effects == () and "too (word 15) · matters alone" in str(by_bits)
 
 
 def test_bars_are_pale_where_the_leading_words_are_not_confirmed(film_explainer):

@@ -181,7 +181,6 @@ def test_words_that_speak_against_an_answer_are_those_that_were_deleted(sentence
     result = explainer.explain("the film", "was good the bad", target="good", check=True, **QUICK)
     check = replace(result.check, n_words=1, probability=0.5, without_least=0.9)
     probable = replace(result, check=check, target_probability=0.5)
-    (said,) = [line for line in probable.sentences if "with the fewest bits, the" in line]
-    assert '"good"' not in said and "may speak against" in said
+    assert '"good" (' not in " ".join(probable.sentences)
     improbable = replace(result, check=replace(check, probability=1e-6))
     assert "is next to nothing" in str(improbable) and not verdict(improbable)
