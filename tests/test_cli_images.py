@@ -48,7 +48,7 @@ def test_explain_image(model):
     ("options", "message"),
     [
         (["none.jpg"], "IMAGE: none.jpg does not exist, expected the file of an image"),
-        (["broken.jpg"], "images[0] is broken.jpg, which is not a whole image"),
+        (["broken.jpg"], "IMAGE is broken.jpg, which is not a whole image"),
         (["photo.jpg", "--figure", "figure.txt"], "figure.txt ends in none of .png, .svg, .pdf"),
         (["photo.jpg", "other.png", "--figure", "figure.png"], "--figure is for one image, 2 are given"),
         (["photo.jpg", "--statistics-from", "none"], "there is no folder none"),

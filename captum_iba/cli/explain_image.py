@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from enum import Enum
 from importlib.util import find_spec
 from pathlib import Path
@@ -111,6 +112,7 @@ def explain_image(
     with plain_errors(quiet):
         for image in images:
             check_input("IMAGE", image, "the file of an image")
+            check_image(image)
         check_model(model)
         check_results(html, json_file)
         check_output("--figure", figure)
@@ -147,6 +149,15 @@ def explain_image(
                 n_steps=steps,
             )
         _deliver(results, html, json_file, figure, quiet)
+
+
+def check_image(path: Path) -> None:
+    """Raise the error of a file that is no whole image, before a model is loaded."""
+    from captum_iba.vision import read_image
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # they are shown when the image is explained
+        read_image(path, "IMAGE")
 
 
 def images_in(folder: Path) -> list[Path]:

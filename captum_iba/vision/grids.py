@@ -169,12 +169,30 @@ def find_image_layers(
         try:
             # Of (B, C, h, w) that a convolution gives, no other dimension can have the features.
             convolved = len(shape) == 4 and shape[2:] in patches and shape[1:3] not in patches
-            dim = 1 if convolved else resolve_feature_dim(modules[name], shape, None, item.origin)
+            is_cube = len(shape) == 4 and len(set(shape[1:])) == 1
+            known = _same_for_larger(model, run, images, name, shape) if is_cube else 1 if convolved else None
+            dim = resolve_feature_dim(modules[name], shape, None, item.origin) if known is None else known
             layers.append(ImageLayer(name, modules[name], grid_of(shape, dim, images.shape, patches, name)))
         except ValueError:
             if names is not None:
                 raise
     return _in_order(model, run, images, shapes, layers, named=names is not None)
+
+
+def _same_for_larger(
+    model: nn.Module, run: Callable[[Tensor], Tensor], images: Tensor, name: str, shape: tuple[int, ...]
+) -> int | None:
+    """Of dimensions of one size, that which an image of twice the size does not change: it has the features.
+
+    None where the model takes no other size, or the shape still does not tell.
+    """
+    larger = images[:1].repeat(1, 1, 2, 2)
+    try:
+        found = shapes_in_pass(model, lambda: run(larger)).get(name, ())
+    except Exception:  # whatever a model raises of a size that it is not made for
+        return None
+    same = [dim for dim in range(1, len(shape)) if len(found) == len(shape) and found[dim] == shape[dim]]
+    return same[0] if len(same) == 1 else None
 
 
 def token_embeddings(

@@ -47,8 +47,8 @@ class ImageExplainer:
     Args:
         model (nn.Module): Maps inputs (B, 3, H, W) to logits (B, C), or to an output with ``.logits``: a CNN or a
             vision transformer of torchvision, transformers or your own. It is left as it was.
-        layer (str, sequence of str, or None): Names of modules. The maps of several layers are averaged; with preset
-            ``"coiba"`` they share one mask. Default: the preset's, of the blocks that hold a grid over the image
+        layer (str, nn.Module, sequence of them, or None): Modules or their names. Maps of several are averaged; with
+            preset ``"coiba"`` they share one mask. Default: the preset's, of the blocks that hold a grid over the image
             (:func:`captum_iba.vision.find_image_layers`).
         statistics (FeatureStatistics, sequence of them, path or None): Dataset statistics of each layer, or the path of
             a file or folder from :meth:`save_statistics`. Default: those of each image, with a warning.
@@ -75,7 +75,7 @@ class ImageExplainer:
     def __init__(
         self,
         model: nn.Module,
-        layer: str | Sequence[str] | None = None,
+        layer: str | nn.Module | Sequence[str | nn.Module] | None = None,
         statistics: FeatureStatistics | Sequence[FeatureStatistics] | str | os.PathLike[str] | None = None,
         transform: Transform | None = None,
         labels: Sequence[str] | Mapping[int, str] | None = None,
@@ -84,9 +84,11 @@ class ImageExplainer:
 
     def _set_up(self, classifier: ImageClassifier, layer: Any, statistics: Any) -> None:
         self.classifier = classifier
-        names = (layer,) if isinstance(layer, str) else layer
-        if names is not None and (not names or not all(isinstance(name, str) for name in names)):
-            raise ValueError(f"layer is {layer!r}, expected the name of a module, or several")
+        known = {module: name for name, module in classifier.model.named_modules()}
+        several = (layer,) if isinstance(layer, (str, nn.Module)) else layer
+        names = several and [known.get(one, "") if isinstance(one, nn.Module) else one for one in several]
+        if names is not None and not (names and all(isinstance(name, str) and name for name in names)):
+            raise ValueError(f"layer is {layer!r}, expected a module inside the model, its name, or several")
         self.layer_names = None if names is None else tuple(names)
         if names is not None and len(set(names)) < len(names):
             raise ValueError(f"layer is {layer!r}, expected different names")
@@ -97,12 +99,12 @@ class ImageExplainer:
         if isinstance(statistics, (str, os.PathLike)):
             self.load_statistics(statistics)
         elif statistics is not None:
-            several = [statistics] if isinstance(statistics, FeatureStatistics) else list(statistics)
-            if self.layer_names is not None and len(several) != len(self.layer_names):
+            each = [statistics] if isinstance(statistics, FeatureStatistics) else list(statistics)
+            if self.layer_names is not None and len(each) != len(self.layer_names):
                 raise ValueError(
-                    f"statistics has {len(several)} entries, expected those of {len(self.layer_names)} layers"
+                    f"statistics has {len(each)} entries, expected those of {len(self.layer_names)} layers"
                 )
-            self._use(several)
+            self._use(each)
 
     @classmethod
     def from_pretrained(

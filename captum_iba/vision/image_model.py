@@ -192,6 +192,8 @@ def load_image_classifier(
     try:
         from transformers import AutoImageProcessor, AutoModelForImageClassification
     except ModuleNotFoundError as error:
+        if error.name is None:  # of transformers, where torchvision does not fit torch: its message says more
+            raise
         raise ModuleNotFoundError(
             f"from_pretrained needs {error.name}, which is not installed: pip install 'captum-iba[vision]'",
             name=error.name,
@@ -235,6 +237,11 @@ def load_torchvision_classifier(
     check_device(device)
     try:
         models: Any = importlib.import_module("torchvision.models")
+    except RuntimeError as error:  # operator torchvision::nms does not exist
+        raise RuntimeError(
+            f"torchvision cannot be imported ({error}): it is not the build for the installed torch, version "
+            f"{torch.__version__}; install both from one index"
+        ) from error
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
             f"{name!r} is loaded by torchvision, which is not installed: pip install torchvision", name=error.name

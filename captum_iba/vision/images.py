@@ -23,6 +23,7 @@ Transform = Callable[..., Any]
 """Makes an input (3, H, W) of a PIL image: of torchvision, or an image processor of transformers."""
 
 _OPAQUE = 255
+_GRAY = 64  # pixels of a side of the images that a transform is tried on
 _ENLARGED = 8  # times, above which an image has hardly any pixels
 # What an 8-bit image is; others (I, F: 16 bits and more) would be cut off at 255.
 _MODES = ("1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "LAB", "HSV")
@@ -162,7 +163,10 @@ def _check_input(image: Tensor, name: str) -> Tensor:
 
 
 def normalization(transform: Transform | None) -> tuple[list[float], list[float]] | None:
-    """Mean and standard deviation by which a transform normalizes each channel; None where it does not say so."""
+    """Mean and standard deviation by which a transform normalizes each channel; None where it does not say so.
+
+    A function that has no such attributes is called with three images of a single gray each.
+    """
     for item in (transform, *getattr(transform, "transforms", ())):
         for names in (("image_mean", "image_std"), ("mean", "std")):
             mean, std = (getattr(item, name, None) for name in names)
@@ -170,7 +174,29 @@ def normalization(transform: Transform | None) -> tuple[list[float], list[float]
                 if getattr(item, "do_normalize", True) is False:
                     continue
                 return [float(value) for value in mean], [float(value) for value in std]
-    return None
+    return None if transform is None else _measured_normalization(transform)
+
+
+def _measured_normalization(transform: Transform) -> tuple[list[float], list[float]] | None:
+    """Mean and standard deviation of each channel by images of one gray each; None if it is not linear."""
+    channels = []
+    for level in (0, 51, 255):
+        pixels = np.full((_GRAY, _GRAY, 3), level, dtype=np.uint8)
+        try:
+            made = transformed(pixels, transform, "gray")
+        except (TypeError, ValueError):
+            return None
+        if not isinstance(made, Tensor) or made.ndim != 3 or made.shape[0] != 3:
+            return None
+        values = made.detach().cpu().double().flatten(1)
+        if not torch.allclose(values, values[:, :1].expand_as(values), atol=1e-5):
+            return None  # padded, or random
+        channels.append(values[:, 0])
+    black, dark, white = channels
+    if not bool((white - black > 0).all()) or not torch.allclose(dark, black + 0.2 * (white - black), atol=1e-3):
+        return None
+    std = 1 / (white - black)
+    return (-black * std).tolist(), std.tolist()
 
 
 def drawn(image: Tensor, transform: Transform | None = None) -> Pixels:

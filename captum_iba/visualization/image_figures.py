@@ -161,7 +161,7 @@ def map_title(attribution: DrawableImage) -> str:
     said = f"pale yellow: without it the probability falls by {in_points(largest)}{several}"
     if _is_muted(attribution):
         dark = "drawn dark, for removal is a poor test of this image"
-        said = f"{dark}: without the palest region the probability falls by {in_points(largest)}{several}"
+        said = f"{dark}: without the palest region the probability falls by at most {in_points(largest)}{several}"
     elif largest < LARGE_DROP:
         said = f"no region lowers the probability by more than {in_points(largest)}{several}"
     return said + f"; purple: without it the probability rises, by up to {in_points(rises)}" * bool(drawn.min() < 0)

@@ -68,7 +68,7 @@ def remark(image: ExplainedImage) -> str:
     if image.needs_no_cell and not image.is_improbable:
         return (
             f"No cell stands out: with hardly any of the information {target} keeps {masked}. The map says nothing. "
-            "Look at the check, or choose an earlier layer."
+            "Look at the check, or choose an earlier layer if there is one."
         )
     if image.lost_prediction:
         return (

@@ -189,8 +189,10 @@ def format_probability(probability: float) -> str:
 
 
 def in_points(difference: float) -> str:
-    """A difference of probabilities in whole percentage points, at least one: "12 points"."""
-    points = max(1, round(100 * difference))
+    """A difference of probabilities in percentage points, whole or at least 0.1: "12 points", "0.1 points"."""
+    points = round(100 * difference)
+    if points < 1:
+        return f"{max(0.1, 100 * difference):.1f} points"
     return f"{points} point{'s' * (points > 1)}"
 
 

@@ -140,7 +140,8 @@ def row_lines(rows: Sequence[ListedPart], others: Sequence[tuple[float, str]] = 
 
     head = columns("without it", "and those above", "of the bits", "").rstrip()
     lines = [head] if rows and (deleted or in_percent) else []
-    longest = 1.0 if measured else max((row.importance for row in rows), default=0.0)
+    # By removals a bar has a scale of its own, and is short where they change little.
+    longest = 1.0 if measured or deleted else max((row.importance for row in rows), default=0.0)
     for row, without in zip(rows, alone, strict=True):
         so_far = "" if math.isnan(row.without_so_far) else format_probability(row.without_so_far)
         share = f"{row.share:.1%}{'' if math.isnan(row.spread) else f' ± {row.spread:5.1%}'}"

@@ -281,7 +281,7 @@ def test_the_place_of_a_word_does_not_count_punctuation(film_explainer):
     others = [row for row in ranked_words(result)[1] if not row.stands_out]  # those are in the list
     rest = [row.name for row in others if row.name.isalnum() or row.name == "$"]
     said = f"{len(rest)} other words and {len(others) - len(rest)} punctuation marks"
-    assert f"in {said}" in str(result) and "<summary>all 4 words and " in token_page([result])
+    assert f"in {said}" in str(result) and "<summary>all 6 words and " in token_page([result])
 
 
 def test_a_text_of_punctuation_alone_has_places(film_explainer):

@@ -92,3 +92,20 @@ def test_layers_of_a_model_behind_a_normalization(name):
     found = find_image_layers(behind, images, None, lambda given: getattr(out := behind(given), "logits", out))
     alone = find_image_layers(model, images, None, ARCHITECTURES[name].logits(model))
     assert [layer.name for layer in found] == [f"1.{layer.name}" for layer in alone]
+
+
+def test_a_shape_with_one_size_is_told_by_a_larger_image():
+    """At 64 x 64 pixels the blocks of (1, 32, 32, 32) were left out, and other layers than at 32 x 32 explained."""
+
+    class LastChannels(nn.Module):
+        def forward(self, x):
+            return x.movedim(1, -1)
+
+    class Head(nn.Module):
+        def forward(self, x):
+            return torch.stack([x.flatten(1).mean(1), -x.flatten(1).mean(1)], 1)
+
+    for block, dim in ((nn.ReLU(), 1), (LastChannels(), 3)):
+        model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.Sequential(block), Head()).eval()
+        (layer,) = find_image_layers(model, torch.rand(1, 3, 8, 8), ["1.0"])
+        assert layer.grid.feature_dim == dim

@@ -400,3 +400,12 @@ def test_a_transform_that_fails_is_named(cnn):
         ValueError, match=r"transform failed on images\[0\]: AttributeError.*expected a function of one PIL"
     ):
         explainer.explain([np.zeros((32, 32, 3), dtype=np.uint8)])
+
+
+def test_a_layer_is_a_module_or_its_name(cnn, images):
+    by_module = ImageExplainer(cnn, layer=cnn.blocks[1], transform=None).explain(images[0], rerank=0, n_steps=2)
+    by_name = ImageExplainer(cnn, layer="blocks.1").explain(images[0], rerank=0, n_steps=2)
+    assert [layer.layer for layer in by_module.layers] == ["blocks.1"]
+    assert np.array_equal(by_module.bits, by_name.bits)
+    with pytest.raises(ValueError, match="expected a module inside the model, its name, or several"):
+        ImageExplainer(cnn, layer=nn.Linear(2, 2))

@@ -178,3 +178,20 @@ def test_an_image_processor_of_transformers():
     assert made.shape == (3, 6, 8)
     torch.testing.assert_close(made, 2 * transform(Image.fromarray(COLOR)) - 1)
     assert np.array_equal(drawn(made, processor), COLOR)
+
+
+@pytest.mark.parametrize("is_linear", [True, False])
+def test_the_normalization_of_a_function_is_measured(is_linear):
+    """A function that normalizes has no mean and std to read, and a blue image was drawn in another blue."""
+    mean, std = torch.tensor([0.5, 0.4, 0.3]).view(3, 1, 1), torch.tensor([0.2, 0.25, 0.3]).view(3, 1, 1)
+
+    def own(image):
+        values = torch.from_numpy(np.array(image)).movedim(-1, 0) / 255
+        return ((values if is_linear else values**2) - mean) / std
+
+    blue = np.full((8, 8, 3), (30, 90, 200), dtype=np.uint8)
+    is_same = bool((drawn(as_batch(blue, own)[0][0], own) == blue).all())
+    assert is_same is is_linear
+    assert (normalization(own) is not None) is is_linear
+    found = normalization(lambda image: own(image)[:, :8, :8])
+    assert found is None or (found[0] == pytest.approx(mean.flatten().tolist()) and is_linear)
