@@ -87,6 +87,11 @@ def test_rows_of_a_table_have_their_ids(language_model):
     assert [entry["id"] for entry in json.loads(Path("out.json").read_text("utf-8"))] == ["a", "b"]
     page = Path("out.html").read_text("utf-8")
     assert "<summary>a. <bdi>the film was good</bdi>" in page and "<summary>b. <bdi>a dull plot</bdi>" in page
+    # Lines of both kinds in one file.
+    mixed = [rows[0], {"messages": [{"role": "user", "content": "a dull plot"}], "response": "yes"}]
+    Path("mixed.jsonl").write_text("\n".join(map(json.dumps, mixed)), encoding="utf-8")
+    done_mixed = run(*language_model, "--file", "mixed.jsonl", "--no-check", "--rerank", "0")
+    assert "no chat template" in done_mixed.stderr  # the second line was read as messages
     done = run(*command, "--span", "no")
     assert done.exit_code == 1 and "prompt 'the film was good': span is 'no', which is not in" in done.stderr
 

@@ -57,6 +57,8 @@ def read_prompt_table(
     for number in range(len(table)):
         row = table[number]
         prompt, response = row[prompt_name], row[response_name] if response_name is not None else None
+        if prompt is None and prompt_column is None:  # a file may have both kinds of lines
+            prompt = row.get(names.get("messages", prompt_name))
         if isinstance(prompt, str) and (messages := _messages(prompt)) is not None:
             prompt = messages
         elif isinstance(prompt, str) and (prompt_name.casefold() == "messages" or _SPELLED.match(prompt)):

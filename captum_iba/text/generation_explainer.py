@@ -304,9 +304,13 @@ class GenerationExplainer:
         )
         per_token_probability = float((rows[0] * found.probabilities.log()).sum().exp())
         if per_token_probability < UNLIKELY:
+            is_raw = bool(getattr(self.tokenizer, "chat_template", None))
+            is_raw = is_raw and not any(token in read.text for token in self.tokenizer.all_special_tokens)
             warn_user(
                 f"response: the model gives {text[start:end]!r} the probability {per_token_probability:.1e} per token, "
                 "and would hardly say it; many responses begin with a space, which belongs to them"
+                + "; the tokenizer has a chat template, which a prompt of messages goes through"
+                * is_raw
             )
         # The granularity of the bottleneck is always "token"; that of the result is its parts'.
         of_bottleneck = {name: value for name, value in asdict(settings).items() if name != "granularity"}

@@ -244,7 +244,9 @@ class GenerationAttribution(JsonResult):
 
     @property
     def listed(self) -> list[tuple[PromptPart, float]]:
-        """The parts that terminals and pages list, and their shares: as :attr:`ranked`, with negative effects last.
+        """The parts that terminals and pages list, and their shares: the leading ones, and others by what they lower.
+
+        Negative effects are last.
 
         These are the leading ones, those that were removed both alone and after the others, and of those that a check
         removed alone the ones that change the log-probability by at least as much as the least of these lowers it, or
@@ -258,8 +260,13 @@ class GenerationAttribution(JsonResult):
             for i in self._order.tolist()
             if i in leading or self.parts[i].effect is not None or abs(effects[i] or 0.0) >= least
         ]
-        against = sorted((i for i in shown if (effects[i] or 0.0) < -NO_EFFECT), key=lambda i: effects[i] or 0.0)
-        return self._with_shares([*(i for i in shown if i not in against), *against])
+        alone = [part.effect_alone or 0.0 for part in self.parts]
+        lowers = [max(effect or 0.0, of_one) for effect, of_one in zip(effects, alone, strict=True)]
+        against = [i for i in shown if (effects[i] or 0.0) < -NO_EFFECT and (i in leading or lowers[i] < _NOTICEABLE)]
+        against.sort(key=lambda i: effects[i] or 0.0)
+        first = [i for i in shown if i in leading and i not in against]
+        others = sorted((i for i in shown if i not in leading and i not in against), key=lambda i: -lowers[i])
+        return self._with_shares([*first, *others, *against])
 
     @property
     def rows(self) -> list[ListedPart]:

@@ -15,6 +15,8 @@ from captum_iba.visualization.rows import share_alone
 TOLERANCE = 0.05
 """Nats by which the removal of a part may change a log-probability, or log-odds, and count as no change."""
 
+_LARGE = 0.2  # nats: two smaller changes that do not agree are none
+
 
 def label_of(alone: float, after: float | None = None) -> str:
     """What the removal of a part says of it: it speaks for or against the response, or each in turn.
@@ -22,8 +24,8 @@ def label_of(alone: float, after: float | None = None) -> str:
     It speaks against the response if its removal raises the log-probability by more than 0.05 nats, on average where
     it was removed both ways, and neither removal lowers it by more than that. It is for the response alone, and
     against it without the other parts, if its removal alone lowers it by more than that, and the removal after the
-    others raises it by more; or the reverse. It speaks against it only without the other parts if its removal alone
-    does not change it by more than that, and the removal after the others raises it.
+    others raises it by more, one of them by more than 0.2 nats; or the reverse. It speaks against it only without the
+    other parts if its removal alone does not change it by more than that, and the removal after the others raises it.
 
     Args:
         alone (float): Decrease in the log-probability, or the log-odds, without the part alone.
@@ -40,6 +42,8 @@ def label_of(alone: float, after: float | None = None) -> str:
     """
     both = (alone,) if after is None else (alone, after)
     if min(both) < -TOLERANCE and max(both) > TOLERANCE:
+        if max(map(abs, both)) <= _LARGE:
+            return ""
         return NEEDED_ALONE if alone > 0 else AGAINST_ALONE
     if max(both) > TOLERANCE:
         return ""

@@ -70,9 +70,10 @@ class ExplainedResponse(Protocol):
 def answer(response: ExplainedResponse) -> str:
     """The answer of the check: the probability without the leading parts; empty without a check.
 
-    Of a choice between responses of several tokens it has the probabilities of the wholes, too.
+    Of a choice between responses of different numbers of tokens it has the probabilities of the wholes, too.
     """
     said, wholes = "" if response.check is None else _check_sentences(response).answer, _of_wholes(response)
+    wholes *= not _are_as_long(response)  # then it is a note: both measures prefer the same response
     sentences = [wholes, said] if wholes.startswith(_DISAGREE) else [_preferred(response), said, wholes]
     return " ".join(filter(None, sentences))
 
@@ -93,7 +94,13 @@ def part_verdict(response: ExplainedResponse) -> str:
 def prompt_notes(response: ExplainedResponse) -> list[str]:
     """Sentences beside the answer: on the choice, the check and the mask."""
     comparison = "" if response.check is None else _check_sentences(response).comparison
-    return list(filter(None, [comparison, _raising(response), _least(response), _of_mask(response)]))
+    wholes = _of_wholes(response) if _are_as_long(response) else ""
+    return list(filter(None, [comparison, _raising(response), _least(response), wholes, _of_mask(response)]))
+
+
+def _are_as_long(response: ExplainedResponse) -> bool:
+    """Whether both responses of a choice have as many tokens."""
+    return bool(response.contrast_tokens == sum(token.explained for token in response.tokens))
 
 
 def _check_sentences(response: ExplainedResponse) -> CheckSentences:
@@ -162,7 +169,7 @@ def _least(response: ExplainedResponse) -> str:
     check = response.check
     if check is None or check.n_parts < len(response.leading) or check.n_parts == len(response.parts):
         return ""
-    if check.without_least < MOST * check.without_random:
+    if check.without_least < MOST * min(check.without_random, check.probability):
         return "The parts with the fewest bits matter more than others. The bits do not show all the evidence."
     deleted = {*(-response.scores).argsort()[: check.n_parts].tolist()}
     by_bits = [i for i in np.lexsort((-response.bits, -response.shares)).tolist() if i not in deleted]

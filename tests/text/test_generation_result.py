@@ -63,6 +63,7 @@ def without_alone(result, part):
         (-0.06, -4.17, SPEAKS_AGAINST),
         (-1.11, 0.376, "against it alone, for it without the other parts"),  # to speak against the response
         (-0.09, 3.93, "against it alone, for it without the other parts"),  # nothing was printed
+        (-0.09, 0.11, ""),  # each second part had this label
         (-0.24, 0.50, "against it alone, for it without the other parts"),
         (0.24, -0.50, "for it alone, against it without the other parts"),
         (TOLERANCE, -0.2, AGAINST_WITHOUT_OTHERS),
@@ -265,8 +266,12 @@ def test_the_effects_of_a_contrast_are_of_the_log_odds(llama, wordpiece):
 
 def test_evidence_that_the_bits_miss_is_told(explainer):
     result = explainer.explain(PROMPT, RESPONSE, check=True, **QUICK)
-    for least, random, is_told in ((0.182, 0.277, True), (0.26, 0.277, False), (0.3, 0.277, False), (0.0, 0.0, False)):
-        one = replace(result, check=replace(result.check, without_least=least, without_random=random))
+    cases = ((0.182, 0.277, 0.3, True), (0.26, 0.277, 0.3, False), (0.3, 0.277, 0.3, False), (0.0, 0.0, 0.3, False))
+    # Random parts speak against the response, and so do those with the fewest bits: they raise what it has.
+    for least, random, whole, is_told in (*cases, (0.068, 0.083, 0.055, False)):
+        one = replace(
+            result, check=replace(result.check, without_least=least, without_random=random, probability=whole)
+        )
         said = "The parts with the fewest bits matter more than others. The bits do not show all the evidence."
         assert (one.sentences[-2] == said) == is_told == (said in generation_page(one)) == (said in str(one))
     (through_the_mask,) = replace(result, check=None).sentences
@@ -324,8 +329,8 @@ def test_a_choice_between_responses_of_different_lengths_is_told_as_wholes(expla
     per_token, n = alike.check.probability, alike.contrast_tokens
     odds = (per_token / (1 - per_token)) ** n
     assert n > 1 and "of the choice per token" in str(alike)
-    assert f"By the sums of log-probabilities, over {n} tokens, " in alike.answer
-    assert f"has {odds / (1 + odds):.1%} of the" in alike.answer
+    assert f"By the sums of log-probabilities, over {n} tokens, " in str(alike) and "By the sums" not in alike.answer
+    assert f"has {odds / (1 + odds):.1%} of the" in str(alike)
     assert GenerationAttribution.from_dict(json.loads(result.to_json())) == result
 
 
