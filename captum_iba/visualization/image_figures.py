@@ -84,7 +84,8 @@ def removal_map(attribution: DrawableImage) -> npt.NDArray[np.float64] | None:
 
     It is the decrease in the probability without the region alone. Of a leading region it is the decrease without it
     where the other leading ones are removed, too, if that is larger. 1 is the largest decrease, at least 0.1. Of a
-    region that may speak against the class it is the increase, as a negative number; -1 is the largest one.
+    region that may speak against the class it is the increase, as a negative number, relative to the largest increase
+    or decrease.
 
     Args:
         attribution (ImageAttribution): Attribution to draw.
@@ -102,9 +103,8 @@ def removal_map(attribution: DrawableImage) -> npt.NDArray[np.float64] | None:
         return None
     is_opposing = np.isin(np.arange(attribution.n_regions), opposing(check))
     decreases = np.where(is_opposing, check.decreases, check.decreases.clip(0))
-    of_region: npt.NDArray[np.float64] = np.where(
-        decreases < 0, decreases / max(-decreases.min(), LARGE_DROP), decreases / largest_decrease(check)
-    )
+    largest = largest_decrease(check)
+    of_region: npt.NDArray[np.float64] = decreases / np.where(decreases < 0, max(-decreases.min(), largest), largest)
     return of_region[attribution.regions]
 
 
