@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from captum_iba.visualization.color import LEVELS, palette
-from captum_iba.visualization.figures import axes_on
+from captum_iba.visualization.figures import new_figure
 from captum_iba.visualization.image_sentences import (
     ExplainedImage,
     decision,
@@ -182,8 +182,8 @@ def plot_image(
 
     Args:
         attribution (ImageAttribution): Attribution to draw.
-        ax (matplotlib.axes.Axes, optional): Axes to draw on. Default: those of a new figure, with a color bar where the
-            map is of removals.
+        ax (matplotlib.axes.Axes, optional): Axes to draw on. Default: those of a new figure, beside the image itself,
+            and with a color bar where the map is of removals.
         count (int, optional): Number of regions that are outlined. Default: the leading ones.
 
     Returns:
@@ -197,8 +197,15 @@ def plot_image(
     """
     height, width = attribution.regions.shape
     lines = [line for said in map_title(attribution).split("; ") for line in textwrap.wrap(said, _KEY)]
-    bar = color_bar(attribution) if ax is None else None
-    fig, ax = axes_on(ax, 4.0 + 0.7 * (bar is not None), 4.0 * height / width + 0.5 + 0.13 * len(lines))
+    bar = None
+    if ax is None:
+        bar = color_bar(attribution)
+        figure = new_figure(8.0 + 0.7 * (bar is not None), 4.0 * height / width + 0.5 + 0.13 * len(lines))
+        whole, ax = figure.subplots(1, 2)
+        whole.imshow(attribution.image, interpolation="nearest")
+        whole.set_title("the image, as the model saw it", fontsize=10)
+        whole.set_axis_off()
+    fig = ax.figure
     if bar is not None:
         from matplotlib.cm import ScalarMappable
         from matplotlib.colors import ListedColormap, Normalize
