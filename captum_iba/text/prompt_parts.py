@@ -22,8 +22,8 @@ def label_of(alone: float, after: float | None = None) -> str:
     """What the removal of a part says of it: it speaks for or against the response, or each in turn.
 
     It speaks against the response if its removal raises the log-probability by more than 0.05 nats, on average where
-    it was removed both ways, and neither removal lowers it by more than that. It is for the response alone, and
-    against it without the other parts, if its removal alone lowers it by more than that, and the removal after the
+    it was removed both ways, and neither removal lowers it by more than that. It is for the response while the
+    other parts are there, if its removal alone lowers it by more than that, and the removal after the
     others raises it by more, one of them by more than 0.2 nats; or the reverse. It speaks against it only without the
     other parts if its removal alone does not change it by more than that, and the removal after the others raises it.
 
@@ -32,13 +32,13 @@ def label_of(alone: float, after: float | None = None) -> str:
         after (float, optional): The same without the part, after the other measured parts. Default: None, not measured.
 
     Returns:
-        str: "speaks against it", "speaks against it only without the other parts", "for it alone, against it without
-        the other parts", the reverse of this, or "".
+        str: "speaks against it", "speaks against it only without the other parts", "for it while the others are there",
+        "against it while the others are there", or "".
 
     Examples::
 
         >>> label_of(-1.11, 0.02), label_of(-1.11, 0.38), label_of(0.01, -0.03), label_of(-0.3)
-        ('speaks against it', 'against it alone, for it without the other parts', '', 'speaks against it')
+        ('speaks against it', 'against it while the others are there', '', 'speaks against it')
     """
     both = (alone,) if after is None else (alone, after)
     if min(both) < -TOLERANCE and max(both) > TOLERANCE:

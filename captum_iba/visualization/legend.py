@@ -9,7 +9,6 @@ from captum_iba.visualization.drawable import DrawableBits
 from captum_iba.visualization.mask_sentences import has_percentages
 from captum_iba.visualization.pieces import (
     AGAINST_ALONE,
-    AGAINST_ALONE_WORD,
     AGAINST_WITHOUT_OTHERS,
     MATTERS_ALONE,
     NEEDED_ALONE,
@@ -41,7 +40,7 @@ PART_LABELS: Legend = {
 WORD_LABELS: Legend = {
     SPEAKS_AGAINST: "the probability is much higher without this word",
     MATTERS_ALONE: "does not lead; its deletion alone lowers the probability by much",
-    AGAINST_ALONE_WORD: "its deletion alone raises the probability; after the other measured words it lowers it",
+    AGAINST_ALONE: "its deletion alone raises the probability; after the other measured words it lowers it",
 }
 """What the deletions of a word say of it."""
 

@@ -19,12 +19,11 @@ FLOORS = 10
 SPEAKS_AGAINST = "speaks against it"
 """What lists say of a part without which the output is more probable."""
 AGAINST_WITHOUT_OTHERS = "speaks against it only without the other parts"
-NEEDED_ALONE = "for it alone, against it without the other parts"
-AGAINST_ALONE = "against it alone, for it without the other parts"
+NEEDED_ALONE = "for it while the others are there"
+AGAINST_ALONE = "against it while the others are there"
+"""What lists say of a part whose two deletions disagree: the first one is alone, the second after the others."""
 MATTERS_ALONE = "matters alone"
 """What lists say of a word that does not lead, and whose deletion alone lowers the probability by much."""
-AGAINST_ALONE_WORD = "against it alone, for it without other words"
-"""What lists say of a word whose two deletions disagree."""
 COVERED = 0.8
 """Share of the bits above the floor that the parts hold which a reader is shown first."""
 

@@ -20,7 +20,7 @@ from captum_iba.visualization.mask_sentences import (
     rises_much,
 )
 from captum_iba.visualization.pieces import (
-    AGAINST_ALONE_WORD,
+    AGAINST_ALONE,
     COVERED,
     MATTERS_ALONE,
     NEUTRAL_TEXTS,
@@ -181,7 +181,7 @@ def _with_relations(
             and row.without > whole + _NOTICEABLE
             and (i in leading or (leading and row.effect >= COLORED * _largest_effect(attribution)))
         ):
-            relation = AGAINST_ALONE_WORD
+            relation = AGAINST_ALONE
         found[i] = row._replace(relation=relation, share_alone=_share_alone(row, whole))
     return found
 

@@ -61,11 +61,11 @@ def without_alone(result, part):
     [
         (-0.0029, -4.17, AGAINST_WITHOUT_OTHERS),  # "speaks against it" stood beside a number that does not change
         (-0.06, -4.17, SPEAKS_AGAINST),
-        (-1.11, 0.376, "against it alone, for it without the other parts"),  # to speak against the response
-        (-0.09, 3.93, "against it alone, for it without the other parts"),  # nothing was printed
+        (-1.11, 0.376, "against it while the others are there"),  # to speak against the response
+        (-0.09, 3.93, "against it while the others are there"),  # nothing was printed
         (-0.09, 0.11, ""),  # each second part had this label
-        (-0.24, 0.50, "against it alone, for it without the other parts"),
-        (0.24, -0.50, "for it alone, against it without the other parts"),
+        (-0.24, 0.50, "against it while the others are there"),
+        (0.24, -0.50, "for it while the others are there"),
         (TOLERANCE, -0.2, AGAINST_WITHOUT_OTHERS),
         (-0.04, 3.93, ""),  # its bar is hatched
         (3.93, -0.04, ""),
@@ -81,7 +81,9 @@ def test_one_rule_says_what_two_removals_of_a_part_mean(result, alone, after, la
     assert label_of(alone, after) == label
     if after is None:
         return
-    if "without" not in label + label_of(after, alone):  # of the others the order does not matter
+    if not {"without", "while"} & {
+        *(label + " " + label_of(after, alone)).split()
+    }:  # of the others the order does not matter
         assert label_of(after, alone) == label
     one = with_effects(result, [2.0, alone], [2.0, after])
     part = one.parts[1]
@@ -142,7 +144,7 @@ def test_a_part_without_which_the_response_is_more_probable_is_not_needed(result
     one = with_effects(result, [0.4, -0.33], [0.5, 3.35])
     part = one.parts[1]
     assert part.effect == pytest.approx(1.51) and part.known_effect == pytest.approx(-0.33)
-    assert part.label == "against it alone, for it without the other parts"
+    assert part.label == "against it while the others are there"
     assert one.ranked[0][0] is one.parts[0] and one.importance[1] == 0
     assert one.estimated_effects[1] == pytest.approx(1.51)  # sums predict removals of several parts
 
@@ -486,7 +488,7 @@ def test_parts_that_are_needed_only_together_lead(result):
     assert max(part.known_effect for part in one.parts) <= 0
     assert set(one.check.leading) == {0, 1} and "No part speaks for it." not in str(one)
     assert f"falls from {np.exp(-1):.1%} to {np.exp(-3.8):.1%}" in one.answer and one.verdict == "confirmed"
-    assert one.rows[0].share_alone == 0 and one.rows[0].relation == "against it alone, for it without the other parts"
+    assert one.rows[0].share_alone == 0 and one.rows[0].relation == "against it while the others are there"
 
 
 def test_print_has_a_line_for_each_token_with_bits_of_its_own(explainer):
