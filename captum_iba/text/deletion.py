@@ -25,7 +25,6 @@ from captum_iba.text.leading_parts import (
 )
 from captum_iba.text.result import DeletionCheck, TextAttribution
 from captum_iba.visualization.check_sentences import N_RANDOM, SAME
-from captum_iba.visualization.mask_sentences import is_much_lower
 from captum_iba.visualization.words import (
     ALL_DELETED_ALONE,
     count_leading,
@@ -33,12 +32,12 @@ from captum_iba.visualization.words import (
     ranked_words,
     ranking,
     ranking_by_bits,
-    strongest_alone,
 )
 
 # Nats that a leading word adds to the others at least: the odds change by a tenth.
 _ADDS = 0.1
 _SMALL = 0.5  # nats, of log-odds that fall, and of a probability that keeps 99%: then no word leads
+_LOWERED, _LEAST_DROP = 0.9, 0.02  # of a probability without one word alone: by less it is not worth to measure it
 _N_ALONE = 8  # leading words that are deleted alone, of longer texts than those of which all are
 
 
@@ -167,7 +166,7 @@ def checked(
     batch_size: int,
     blocks: Sequence[Block],
 ) -> TextAttribution:
-    """The attribution with its check; words that matter alone, and were not measured, are measured then.
+    """The attribution with its check; words that lower the probability alone, and were not measured, are measured then.
 
     ``count`` is the number of words with the most bits that are put in order by removal, 0 for none. ``blocks`` are the
     layers whose gradients choose the words of a long text that are deleted alone.
@@ -177,8 +176,8 @@ def checked(
     if found.check is None or not count:
         return found
     rows = [row for of in ranked_words(found) for row in of if row.is_deleted and not row.is_measured]
-    strongest = strongest_alone(found)
-    missed = [row.number for row in rows if is_much_lower(found.check.probability, row.without, strongest)]
+    most = min(_LOWERED * found.check.probability, found.check.probability - _LEAST_DROP)
+    missed = [row.number for row in sorted(rows, key=lambda row: row.without)[:_N_ALONE] if row.without <= most]
     if not missed:
         return found
     again = order_by_removal(classifier, encoded, attribution, count, batch_size, missed)

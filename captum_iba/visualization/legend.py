@@ -57,7 +57,9 @@ def word_legend(attribution: DrawableBits, page: bool = False) -> Legend:
     about = attribution.explained
     decreases = "decreases" if about is not None and about.kind == "value" else "decreases in the log-odds"
     terms = {}
-    if any(row.is_deleted for row in rows):
+    # Of a terminal that lists nothing, because words without percentages do not lead, there is nothing to say.
+    is_listed = page or shown or any(row.in_percent or not row.is_deleted for row in rows)
+    if is_listed and any(row.is_deleted for row in rows):
         terms["without it"] = f"{quantity(attribution.measured)} when this word is deleted"
     if is_in_turn(rows):
         terms["and those above"] = f"{quantity(attribution.measured)} when the words above it are deleted, too"

@@ -48,7 +48,7 @@ def word_lines(leading: Sequence[ListedPart], rest: Sequence[ListedPart], pale: 
     others = [
         (math.fsum(row.share for row in rows), f"{'in' if rows[0].in_percent else 'and'} {counted(rows, which)}")
         for rows, which in zip(not_shown, ("leading", "other"), strict=True)
-        if rows
+        if rows and (shown or beside)
     ]
     if not leading:
         shown = [row._replace(importance=0.0) for row in shown]

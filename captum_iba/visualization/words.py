@@ -236,14 +236,15 @@ def _log_odds(probability: float) -> float:
 def standing_out(leading: Sequence[ListedPart], rest: Sequence[ListedPart]) -> list[ListedPart]:
     """The words that lists show beside the leading ones.
 
-    They are measured ones whose bits or effects stand out, those that matter alone, and the strongest against it, which
-    are the last.
+    They are measured ones whose bits or effects stand out and those that matter alone, in the order of their bars, and
+    the strongest against it, which are the last.
     """
     opposing = [row for row in rest if row.relation == SPEAKS_AGAINST]
     most = _AGAINST + (len(opposing) == _AGAINST + 1)
     against = sorted(opposing, key=lambda row: -row.without)[:most]
     found = [row for row in rest if row.relation == MATTERS_ALONE or (leading and row.stands_out)]
-    return [*(row for row in found if row.relation != SPEAKS_AGAINST), *against]
+    others = sorted((row for row in found if row.relation != SPEAKS_AGAINST), key=lambda row: -row.importance)
+    return [*others, *against]
 
 
 def count_leading(attribution: DrawableBits) -> int:
@@ -267,12 +268,6 @@ def nearly_tied(attribution: DrawableBits) -> list[int]:
     shares, order = attribution.word_shares, ranking(attribution)
     least = _WITH_NEUTRAL_STATISTICS if has_neutral_statistics(attribution) else _NEARLY_TIED
     return [i for i in order if shares[i] > 0 and shares[i] >= least * shares[order[0]]]
-
-
-def strongest_alone(attribution: DrawableBits) -> float:
-    """The lowest probability without a leading word alone; 0 where none leads, or none was deleted alone."""
-    alone = [row.without for row in ranked_words(attribution)[0] if row.is_deleted]
-    return min(alone, default=0.0)
 
 
 def word_records(attribution: DrawableBits) -> list[dict[str, Any]]:
