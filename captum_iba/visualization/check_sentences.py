@@ -89,11 +89,14 @@ class CheckSentences:
         sentence = f"Without {self._deleted} {self.measured} {changes}"
         if self.verdict == NOT_CONFIRMED:
             sentence = f"Not confirmed: w{sentence[1:]}"
-        others = not self._is_least and (self.verdict == NOT_CONFIRMED or (self.doubt and not self._most_lead))
-        if left <= MOST and others:
+        is_beaten = left <= MOST and not self._is_least
+        if is_beaten and self.verdict == NOT_CONFIRMED:
             sentence += f", and {self._without_others}"
         if self.then:
             sentence += f", and the model {self.then}"
+        if is_beaten and self.doubt and not self._most_lead:
+            others = self._without_others
+            sentence += f". {capitalized('it falls ' * others.startswith('no less') + others)}"
         if why := self.doubt or (f"more than half of all {self._every} lead" if self._most_lead else ""):
             sentence += f". No verdict, because {why}"
         return f"{sentence}."

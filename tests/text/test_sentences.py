@@ -276,7 +276,7 @@ def test_without_a_verdict_a_stronger_set_of_words_is_told():
     """One of ten random draws was 36 points lower, and the answer had only that averages give the class."""
     check = DeletionCheck(2, 0.909, 0.521, 0.88, 0.9, 10, lowest_random=0.156)
     said = CheckSentences(check, 2, 2, 9, "the probability", doubt="averages give it").answer
-    assert "to 52.1%, and one of 10 sets of other words lowers it further, to 15.6%. No verdict, because aver" in said
+    assert "to 52.1%. One of 10 sets of other words lowers it further, to 15.6%. No verdict, because aver" in said
 
 
 def test_an_improbable_class_points_to_the_predicted_one(film_explainer):
