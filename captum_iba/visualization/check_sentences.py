@@ -35,7 +35,8 @@ class CheckSentences:
         noun (str): What is deleted. Default: "word".
         names (sequence of str): The leading words, or the deleted ones where none leads; empty if they are not named.
             Default: none.
-        copies (mapping): How often each of them is in the text. Default: none is known.
+        places (sequence of str): Which text each is of, "first text"; empty if there is only one. Default: none.
+        copies (mapping): How often each name, or each name and place, is in the text. Default: none is known.
         is_improbable (bool): Whether the model gives it little probability with all words, too. Default: False.
         is_opposed (bool): Whether the deletion of some word raises it by much, so that there is something to explain.
             Default: False.
@@ -63,7 +64,8 @@ class CheckSentences:
     measured: str
     noun: str = "word"
     names: Sequence[str] = ()
-    copies: Mapping[str, int] = field(default_factory=dict)
+    places: Sequence[str] = ()
+    copies: Mapping[str | tuple[str, str], int] = field(default_factory=dict)
     is_improbable: bool = False
     is_opposed: bool = False
     then: str = ""
@@ -194,9 +196,9 @@ class CheckSentences:
     def _deleted(self) -> str:
         """The deleted words by name, or by their number."""
         if self.names:
-            counts = list(Counter(self.names).items())
+            counts = list(Counter(zip(self.names, self.places or [""] * len(self.names), strict=True)).items())
             counts = counts[: len(counts) if len(counts) == _NAMED + 1 else _NAMED]  # "another" hides no single one
-            quoted = [f'"{name}"{self._times(name, count)}' for name, count in counts]
+            quoted = [f'"{name}"{self._which_copies(name, place, count)}' for (name, place), count in counts]
             if more := len(self.names) - sum(count for _, count in counts):
                 words = f"{self.noun}{'s' * (more > 1)}"
                 others = f"{more} other" if more > 1 else "another"
@@ -212,10 +214,12 @@ class CheckSentences:
             return f"the {self.n_leading} leading {self.noun}s"
         return f"the {self._several('leading {}s')}"
 
-    def _times(self, name: str, count: int) -> str:
-        copies = self.copies.get(name, count)
+    def _which_copies(self, name: str, place: str, count: int) -> str:
+        copies = self.copies.get((name, place) if place else name, count)
         which = "one" if count == 1 else count
-        return f" ({which} of the {copies})" if count < copies else f" ({count} times)" if count > 1 else ""
+        times = f"{which} of the {copies}" if count < copies else f"{count} times" if count > 1 else ""
+        said = ", ".join(filter(None, [place, times]))
+        return f" ({said})" if said else ""
 
     @property
     def _at_random(self) -> str:

@@ -114,7 +114,7 @@ def _check_sentences(response: ExplainedResponse) -> CheckSentences:
         response.measured,
         "part",
         [_name(response.parts[i]) for i in (-response.scores).argsort()[:n_named]],
-        Counter(map(_name, response.parts)),
+        copies=Counter(map(_name, response.parts)),
         is_improbable=response.contrast is None and response.probability < LEAST_PROBABILITY,
     )
 

@@ -119,6 +119,8 @@ def _check_sentences(attribution: DrawableBits) -> CheckSentences:
     others, n_leading = deletable[check.n_words :], len(ranked_words(attribution)[0])
     n_named = check.n_words if check.without_all_leading is None else max(n_leading, check.n_words)
     decision = check.decision if attribution.target_label == attribution.predicted_label else ""
+    words = [visible(word.word) for word in attribution.words]
+    texts = [f"{'second' if word.sequence else 'first'} text" for word in attribution.words]
     predicts = "still predicts" if decision == attribution.predicted_label else "predicts"
     return CheckSentences(
         check,
@@ -127,7 +129,8 @@ def _check_sentences(attribution: DrawableBits) -> CheckSentences:
         len(deletable),
         attribution.measured,
         names=[visible(attribution.words[i].word) for i in deletable[:n_named]],
-        copies=Counter(visible(word.word) for word in attribution.words),
+        places=[texts[i] for i in deletable[:n_named]] if attribution.pair is not None else (),
+        copies=Counter(zip(words, texts, strict=True)) if attribution.pair is not None else Counter(words),
         is_improbable=is_improbable(attribution),
         doubt=_doubt(attribution),
         is_opposed=bool(opposing(attribution)) or is_lowered(attribution),
