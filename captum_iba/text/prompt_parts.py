@@ -22,10 +22,11 @@ def label_of(alone: float, after: float | None = None) -> str:
     """What the removal of a part says of it: it speaks for or against the response, or each in turn.
 
     It speaks against the response if its removal raises the log-probability by more than 0.05 nats, on average where
-    it was removed both ways, and neither removal lowers it by more than that. It is for the response while the
-    other parts are there, if its removal alone lowers it by more than that, and the removal after the
-    others raises it by more, one of them by more than 0.2 nats; or the reverse. It speaks against it only without the
-    other parts if its removal alone does not change it by more than that, and the removal after the others raises it.
+    it was removed both ways, and neither removal lowers it by more than that. It is for the response while the others
+    are there if its removal alone lowers it by more than that, and the removal after the others raises it by more, one
+    of them by more than 0.2 nats. Against it while the others are there is the reverse. It speaks against it only
+    without the other parts if its removal alone does not change it by more than that, and the removal after the others
+    raises it.
 
     Args:
         alone (float): Decrease in the log-probability, or the log-odds, without the part alone.

@@ -316,7 +316,8 @@ class ImageAttribution(JsonResult):
     def setting(self) -> str:
         """One line: layers, preset, statistics and bits."""
         names = [layer.layer for layer in self.layers]
-        layers = names[0] if len(names) == 1 else f"{len(names)} layers, {names[0]} to {names[-1]}"
+        to = "and" if len(names) == 2 else "to"
+        layers = names[0] if len(names) == 1 else f"{len(names)} layers, {names[0]} {to} {names[-1]}"
         return (
             f"{printable(layers)} · {self.preset}, statistics of {self.statistics} · "
             f"{format_number(self.total_bits)} bits; with the information in the bits alone "

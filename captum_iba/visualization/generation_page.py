@@ -120,9 +120,17 @@ def generation_page(
         "labels": PART_LABELS,
         "cut_off": CUT_OFF,
         "scale": Scale(1.0),
-        "legend": merged_legend(item.legend for item in attributions),
+        "legend": merged_legend([*(item.legend for item in attributions), _color_legend(attributions)]),
     }
     return render_template(template, title=title, sorting=None, **values)
+
+
+def _color_legend(attributions: Sequence[DrawableGeneration]) -> Legend:
+    """What the colors and lines in prompts are, where parts were measured."""
+    if not any(row.is_measured for item in attributions for row in item.rows):
+        return {}
+    against = any(part.speaks_against for item in attributions for part, _ in item.listed)
+    return {"color": f"as the bar; underlined parts lead{', parts with a wavy line speak against it' * against}"}
 
 
 def generation_map(attribution: DrawableGeneration) -> Html:

@@ -68,7 +68,7 @@ def word_legend(attribution: DrawableBits, page: bool = False) -> Legend:
         terms |= _of_bits(rows, "token")
     relations = {row.relation for row in shown}
     if any(row.is_measured and row.importance > 0 for row in shown):
-        terms["bar"] = f"{_mean_of_two(decreases, 'word')}; their mean, or the first if it is larger"
+        terms["bar"] = f"{_two_decreases(decreases, 'word')}; their mean, or the first if it is larger"
     terms |= {label: meaning for label, meaning in WORD_LABELS.items() if label in relations}
     if any(row not in leading and not row.relation for row in shown):
         terms["does not lead"] = "measured; deleting it as well as the leading words adds little"
@@ -92,7 +92,7 @@ def part_legend(response: ExplainedResponse) -> Legend:
         "without it": "the probability per token (geometric mean) when this part is deleted",
         **_above(response.rows, "the same when the parts above it are deleted, too"),
         **of_bits,
-        "bar": f"{_mean_of_two(f'decreases in the {of}', 'part')}; their mean",
+        "bar": f"{_two_decreases(f'decreases in the {of}', 'part')}; their mean",
     }
     if response.contrast is not None:
         terms["without it"] = "the probability of the choice when this part is deleted"
@@ -100,7 +100,8 @@ def part_legend(response: ExplainedResponse) -> Legend:
     if any(part.effect is None and part.effect_alone is not None for part in response.parts):
         terms["bar"] += "; of other parts only the first"
     relations = {row.relation for row in response.rows}
-    labels = {label: meaning for label, meaning in PART_LABELS.items() if label in relations}
+    what = "response" if response.contrast is None else "choice"
+    labels = {label: PART_LABELS[label].replace("response", what) for label in PART_LABELS if label in relations}
     return terms | labels | _pale(part_verdict(response))
 
 
@@ -136,7 +137,7 @@ def _of_bits(rows: Sequence[ListedPart], unit: str) -> Legend:
     return {"of the bits": _OF_BITS.format(unit=unit)}
 
 
-def _mean_of_two(decreases: str, noun: str) -> str:
+def _two_decreases(decreases: str, noun: str) -> str:
     return f"{decreases}: without this {noun} alone (solid), and after the other measured {noun}s (hatched)"
 
 
