@@ -42,9 +42,7 @@ def label_of(alone: float, after: float | None = None) -> str:
         ('speaks against it', 'against it while the others are there', '', 'speaks against it')
     """
     both = (alone,) if after is None else (alone, after)
-    if min(both) < -TOLERANCE and max(both) > TOLERANCE:
-        if max(map(abs, both)) <= _LARGE:
-            return ""
+    if min(both) < -TOLERANCE and max(both) > TOLERANCE and max(map(abs, both)) > _LARGE:
         return NEEDED_ALONE if alone > 0 else AGAINST_ALONE
     if max(both) > TOLERANCE:
         return ""

@@ -169,9 +169,11 @@ def find_image_layers(
         try:
             # Of (B, C, h, w) that a convolution gives, no other dimension can have the features.
             convolved = len(shape) == 4 and shape[2:] in patches and shape[1:3] not in patches
-            is_cube = len(shape) == 4 and len(set(shape[1:])) == 1
-            known = _same_for_larger(model, run, images, name, shape) if is_cube else 1 if convolved else None
-            dim = resolve_feature_dim(modules[name], shape, None, item.origin) if known is None else known
+            dim = 1 if convolved else None
+            if len(shape) == 4 and len(set(shape[1:])) == 1:
+                dim = _same_for_larger(model, run, images, name, shape)
+            if dim is None:
+                dim = resolve_feature_dim(modules[name], shape, None, item.origin)
             layers.append(ImageLayer(name, modules[name], grid_of(shape, dim, images.shape, patches, name)))
         except ValueError:
             if names is not None:

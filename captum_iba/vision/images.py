@@ -186,7 +186,7 @@ def _measured_normalization(transform: Transform) -> tuple[list[float], list[flo
             made = transformed(pixels, transform, "gray")
         except (TypeError, ValueError):
             return None
-        if not isinstance(made, Tensor) or made.ndim != 3 or made.shape[0] != 3:
+        if made.ndim != 3 or made.shape[0] != 3:
             return None
         values = made.detach().cpu().double().flatten(1)
         if not torch.allclose(values, values[:, :1].expand_as(values), atol=1e-5):

@@ -97,8 +97,7 @@ class CheckSentences:
         if self.then:
             sentence += f", and the model {self.then}"
         if is_beaten and self.doubt and not self._most_lead:
-            others = self._without_others
-            sentence += f". {capitalized('it falls ' * others.startswith('no less') + others)}"
+            sentence += f". {capitalized(self._without_others)}"
         if why := self.doubt or (f"more than half of all {self._every} lead" if self._most_lead else ""):
             sentence += f". No verdict, because {why}"
         return f"{sentence}."
@@ -152,7 +151,7 @@ class CheckSentences:
         """That other words lower the probability as far: those with the fewest bits, at random, or one set of these."""
         check = self.check
         if check.without_leading >= min(check.without_random, check.without_least) or check.lowest_random is None:
-            return f"no less without other {self.noun}s"
+            return f"it falls no less without other {self.noun}s"
         sets = f"sets of other {self.noun}s" if self.n_deleted > 1 else f"other {self.noun}s"
         return f"one of {check.n_random} {sets} lowers it further, to {format_probability(check.lowest_random)}"
 

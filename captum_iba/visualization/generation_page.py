@@ -16,7 +16,7 @@ from captum_iba.visualization.check_sentences import NOT_CONFIRMED
 from captum_iba.visualization.color import Scale, color_class
 from captum_iba.visualization.colored_text import PALE
 from captum_iba.visualization.html import Html, render_template
-from captum_iba.visualization.legend import PART_LABELS, Legend, merged_legend
+from captum_iba.visualization.legend import PART_LABELS, Legend, color_legend, merged_legend
 from captum_iba.visualization.pieces import format_number, format_probability
 from captum_iba.visualization.prompt_sentences import CUT_OFF, ExplainedResponse, probability_without
 from captum_iba.visualization.rows import ListedPart, is_in_turn
@@ -126,11 +126,10 @@ def generation_page(
 
 
 def _color_legend(attributions: Sequence[DrawableGeneration]) -> Legend:
-    """What the colors and lines in prompts are, where parts were measured."""
+    """The legend of colors, where parts were measured."""
     if not any(row.is_measured for item in attributions for row in item.rows):
         return {}
-    against = any(part.speaks_against for item in attributions for part, _ in item.listed)
-    return {"color": f"as the bar; underlined parts lead{', parts with a wavy line speak against it' * against}"}
+    return color_legend("part", any(part.speaks_against for item in attributions for part, _ in item.listed))
 
 
 def generation_map(attribution: DrawableGeneration) -> Html:

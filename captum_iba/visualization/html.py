@@ -17,7 +17,7 @@ from captum_iba.visualization.check_sentences import NOT_CONFIRMED, VERDICTS
 from captum_iba.visualization.color import Scale, color_class, colors
 from captum_iba.visualization.colored_text import token_parts
 from captum_iba.visualization.drawable import Drawable, DrawableBits, DrawableScores, is_scores
-from captum_iba.visualization.legend import about_bits, merged_legend, word_legend
+from captum_iba.visualization.legend import Legend, about_bits, color_legend, merged_legend, word_legend
 from captum_iba.visualization.pieces import (
     SPEAKS_AGAINST,
     format_number,
@@ -282,12 +282,11 @@ def _measured(attributions: Sequence[DrawableBits]) -> str:
     return "The closeness" if kinds == {"value"} else "The probability of the class"
 
 
-def _color_legend(texts: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """What the colors and lines in texts are, where words were measured."""
+def _color_legend(texts: Sequence[Mapping[str, Any]]) -> Legend:
+    """The legend of colors, where words were measured."""
     if not any(row.is_measured for text in texts for row in text["leading"]):
         return {}
-    against = any(row.relation == SPEAKS_AGAINST for text in texts for row in text["rest"])
-    return {"color": f"as the bar; underlined words lead{', words with a wavy line speak against it' * against}"}
+    return color_legend("word", any(row.relation == SPEAKS_AGAINST for text in texts for row in text["rest"]))
 
 
 def _marks(texts: Sequence[Mapping[str, Any]]) -> dict[str, str]:

@@ -149,6 +149,12 @@ def _above(rows: Sequence[ListedPart], meaning: str) -> Legend:
     return {"and those above": meaning} if is_in_turn(rows) else {}
 
 
+def color_legend(noun: str, has_opposing: bool) -> Legend:
+    """What the colors and lines of a text or prompt are on a page."""
+    wavy = f", {noun}s with a wavy line speak against it" * has_opposing
+    return {"color": f"as the bar; underlined {noun}s lead{wavy}"}
+
+
 def merged_legend(legends: Iterable[Legend]) -> list[tuple[str, str]]:
     """The terms of several legends and their meanings, each once; where these differ, a term is there several times."""
     return list(dict.fromkeys(pair for legend in legends for pair in legend.items()))

@@ -172,15 +172,12 @@ def _alone(attribution: DrawableBits) -> str:
     return f"{named_words([strongest])} alone {lowers}."
 
 
-def _falls(attribution: DrawableBits) -> bool:
-    """Whether the probability falls without the leading words together."""
-    return bool(attribution.check.without_leading < SAME * attribution.check.probability)
-
-
 def _says_more_alone(attribution: DrawableBits) -> bool:
     """Whether one of several leading words lowers the probability much further alone than all of them together."""
     alone = [row.without for row in ranked_words(attribution)[0] if row.is_deleted]
-    return len(alone) > 1 and _falls(attribution) and min(alone) <= MUCH * attribution.check.without_leading
+    without = attribution.check.without_leading
+    falls = without < SAME * attribution.check.probability
+    return bool(len(alone) > 1 and falls and min(alone) <= MUCH * without)
 
 
 def has_other_order(attribution: DrawableBits) -> bool:
