@@ -26,7 +26,7 @@ _SECTIONS = {
         "methods", "method_set", "preset", "layer", "granularity", "beta", "steps", "samples", "complement", "rerank",
         "repeats", "check", "seed", "random_seeds", "statistics", "statistics_from",
     ),
-    "Results": ("out", "html", "json_file", "figure", "keep"),
+    "Results": ("details", "out", "html", "json_file", "figure", "keep"),
     "Execution": (
         "batch_size", "prompts_per_batch", "device", "dtype", "executor", "address", "workers", "quiet", "help",
     ),

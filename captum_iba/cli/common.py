@@ -64,6 +64,9 @@ DeviceOption = Annotated[
     str | None, typer.Option("--device", help="Device of the model, for example cuda.", show_default="the CPU")
 ]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print only results and errors.")]
+DetailsOption = Annotated[
+    bool, typer.Option("--details", help="Print the bits, the layers and the settings, too; pages have them.")
+]
 ExecutorOption = Annotated[
     ExecutorName,
     typer.Option("--executor", help="local: in this process; ray: by Ray workers, one per GPU or per few CPUs."),
@@ -147,25 +150,27 @@ def named_model(model: str | None) -> Iterator[None]:
         raise
 
 
-def print_result(result: TextAttribution, legend: bool = True) -> None:
+def print_result(result: TextAttribution, legend: bool = True, details: bool = False) -> None:
     """Print a result: colored on a terminal, else plain lines that are never wrapped."""
     from captum_iba.visualization import terminal_text
 
     console = Console(highlight=False)
     if console.is_terminal:
-        console.print(terminal_text(result, legend))
+        console.print(terminal_text(result, legend, details))
     else:
-        typer.echo(result.to_text(legend))
+        typer.echo(result.to_text(legend, details))
 
 
-def printed(results: Sequence[GenerationAttribution | ImageAttribution], headings: Sequence[str] = ()) -> str:
+def printed(
+    results: Sequence[GenerationAttribution | ImageAttribution], details: bool, headings: Sequence[str] = ()
+) -> str:
     """Results one below the other, each with its heading if there are such, and one legend for all of them."""
     from captum_iba.visualization.legend import legend_lines
 
-    texts = [result.to_text(legend=False) for result in results]
+    texts = [result.to_text(legend=False, details=details) for result in results]
     if headings:
         texts = [f"{heading}\n{text}" for heading, text in zip(headings, texts, strict=True)]
-    legend = "\n".join(legend_lines(result.legend for result in results))
+    legend = "\n".join(legend_lines(result.legend(details) for result in results))
     between = "\n\n" if len(texts) > 1 else "\n"
     return between.join(filter(None, [*texts, legend]))
 

@@ -18,6 +18,7 @@ import typer
 from captum_iba.cli.common import (
     IMAGE_ENDINGS,
     AddressOption,
+    DetailsOption,
     DeviceOption,
     ExecutorName,
     ExecutorOption,
@@ -194,9 +195,10 @@ def explain(
     executor: ExecutorOption = ExecutorName.local,
     address: AddressOption = None,
     workers: WorkersOption = None,
+    details: DetailsOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Explain decisions on texts: which words the model needs, and how many bits of each."""
+    """Explain decisions on texts: which words the model needs, and what it predicts without them."""
 
     work = KeptWork("texts", keep, quiet)
     with plain_errors(quiet, work.interrupted):
@@ -274,7 +276,7 @@ def explain(
             scores = scores_by_methods(
                 names, layers, explainer, first_texts, second, asked_of_methods, seed, keep, work
             )
-        _deliver(results, scores, read, gold, explainer.classifier.labels, html, json_file, quiet)
+        _deliver(results, scores, read, gold, explainer.classifier.labels, html, json_file, details, quiet)
 
 
 def _check_options(
@@ -421,6 +423,7 @@ def _deliver(
     labels: Sequence[str],
     html: Path | None,
     json_file: Path | None,
+    details: bool,
     quiet: bool,
 ) -> None:
     from captum_iba._files import write_text
@@ -458,10 +461,10 @@ def _deliver(
                 wrong = " (not predicted)" if is_missed(result, label, known) else ""
                 named = [None if read.ids is None else read.ids[number], None if label is None else f"label {label}"]
                 typer.echo(printable(", ".join(str(part) for part in named if part is not None) + wrong))
-            print_result(result, legend=len(results) == 1 and not quiet)
+            print_result(result, len(results) == 1 and not quiet, details)
             for item in scores[number] if scores else []:
                 typer.echo(str(item))
-        if len(results) > 1 and not quiet and (lines := legend_lines(result.legend for result in results)):
+        if len(results) > 1 and not quiet and (lines := legend_lines(result.legend(details) for result in results)):
             typer.echo("\n".join(["", *lines]))
         if any(item.signed for of_text in scores for item in of_text):
             typer.echo("Scores of other methods: above 0 a word speaks for what is explained, below 0 against it.")

@@ -14,6 +14,7 @@ import typer
 
 from captum_iba.cli.common import (
     IMAGE_ENDINGS,
+    DetailsOption,
     DeviceOption,
     Precision,
     PrecisionOption,
@@ -106,6 +107,7 @@ def explain_image(
     batch_size: Annotated[int, typer.Option(min=1, help="Number of images per pass.")] = 8,
     device: DeviceOption = None,
     dtype: PrecisionOption = None,
+    details: DetailsOption = False,
     quiet: QuietOption = False,
 ) -> None:
     """Explain decisions on images: the regions that they need, and how many bits of each."""
@@ -148,7 +150,7 @@ def explain_image(
                 beta=beta,
                 n_steps=steps,
             )
-        _deliver(results, html, json_file, figure, quiet)
+        _deliver(results, html, json_file, figure, details, quiet)
 
 
 def check_image(path: Path) -> None:
@@ -206,7 +208,12 @@ def load_image_explainer(
 
 
 def _deliver(
-    results: list[ImageAttribution], html: Path | None, json_file: Path | None, figure: Path | None, quiet: bool
+    results: list[ImageAttribution],
+    html: Path | None,
+    json_file: Path | None,
+    figure: Path | None,
+    details: bool,
+    quiet: bool,
 ) -> None:
     """Write and print results."""
     from captum_iba._files import write_text
@@ -222,6 +229,6 @@ def _deliver(
         written.append(write_text(html, image_page(results)))
     if figure is not None:
         written.append(results[0].save_figure(figure))
-    typer.echo(content if str(json_file) == "-" else printed(results))
+    typer.echo(content if str(json_file) == "-" else printed(results, details))
     for path in written:
         note(f"wrote {path}", quiet)

@@ -12,6 +12,7 @@ import typer
 
 from captum_iba.cli.common import (
     AddressOption,
+    DetailsOption,
     DeviceOption,
     ExecutorName,
     ExecutorOption,
@@ -132,6 +133,7 @@ def explain_response(
     executor: ExecutorOption = ExecutorName.local,
     address: AddressOption = None,
     workers: WorkersOption = None,
+    details: DetailsOption = False,
     quiet: QuietOption = False,
 ) -> None:
     """Explain responses of a language model: the parts of the prompt that they need, and how many bits of each."""
@@ -206,7 +208,7 @@ def explain_response(
                 beta=beta,
                 n_steps=steps,
             )
-        _deliver(results, ids, html, json_file, quiet)
+        _deliver(results, ids, html, json_file, details, quiet)
 
 
 def _deliver(
@@ -214,6 +216,7 @@ def _deliver(
     ids: list[str] | None,
     html: Path | None,
     json_file: Path | None,
+    details: bool,
     quiet: bool,
 ) -> None:
     """Write and print results; of a table with the ids of its rows."""
@@ -234,6 +237,6 @@ def _deliver(
         written.append(write_text(json_file, f"{content}\n"))
     if html is not None:
         written.append(write_text(html, generation_page(results, ids=ids)))
-    typer.echo(content if str(json_file) == "-" else printed(results, headings))
+    typer.echo(content if str(json_file) == "-" else printed(results, details, headings))
     for path in written:
         note(f"wrote {path}", quiet)

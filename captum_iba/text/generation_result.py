@@ -31,10 +31,18 @@ from captum_iba.visualization.pieces import (
     format_number,
     format_probability,
 )
-from captum_iba.visualization.prompt_sentences import CUT_OFF, answer, part_verdict, probability_without, prompt_notes
+from captum_iba.visualization.prompt_sentences import (
+    CUT_OFF,
+    answer,
+    bits_of_prompt,
+    part_check,
+    part_verdict,
+    probability_without,
+    prompt_notes,
+)
 from captum_iba.visualization.rows import ListedPart, listed_name, row_lines
 from captum_iba.visualization.sentences import NO_EFFECT
-from captum_iba.visualization.terminal import printable
+from captum_iba.visualization.terminal import check_lines, printable
 
 _FORMAT = "captum-iba generation/3"  # 2 had no numbers of the contrast
 
@@ -350,19 +358,20 @@ class GenerationAttribution(JsonResult):
         """
         return part_verdict(self)
 
-    @property
-    def legend(self) -> Legend:
+    def legend(self, details: bool = False) -> Legend:
         """What the columns and bars of :meth:`to_text` are, by their names."""
-        return part_legend(self)
+        return part_legend(self, bits=details)
 
     def __str__(self) -> str:
         return self.to_text()
 
-    def to_text(self, legend: bool = True) -> str:
+    def to_text(self, legend: bool = True, details: bool = False) -> str:
         """What ``print`` shows: the response, the answer, the leading parts, the check, and the legend of the list.
 
         Args:
             legend (bool): Whether the legend is the last of it; of several results one is enough. Default: True.
+            details (bool): Whether it has the bits, too. They are shown in any case where no part was deleted.
+                Default: False.
         """
         lines = [
             f"{printable(self.model)}: {_visible(self.response)}" if self.model else _visible(self.response),
@@ -374,13 +383,21 @@ class GenerationAttribution(JsonResult):
         ]
         if not self.leading:
             lines.append("No part speaks for it." if self.shares.any() else "No part has bits above the floor.")
-        rows = self.rows
-        lines += row_lines([row._replace(name=printable(row.name)) for row in rows], pale=self.verdict == NOT_CONFIRMED)
-        lines += filter(None, [self.unlisted([part for part, _ in self.listed])])
-        in_parts = f"{len(self.parts)} part{'s' * (len(self.parts) != 1)} ({self.granularity})"
+        rows = [row._replace(name=printable(row.name)) for row in self.rows]
+        has_bits = details or not any(row.is_measured for row in rows)
+        leading = [row for row in rows if row.number in self._leading]
+        others = [row for row in rows if row.number not in self._leading]
+        titles = (f"leading part{'s' * (len(leading) > 1)}", f"other part{'s' * (len(others) > 1)}")
+        lines += row_lines(leading, others, (), self.verdict == NOT_CONFIRMED, has_bits, titles)
+        if has_bits:
+            lines += filter(None, [self.unlisted([part for part, _ in self.listed])])
+        lines += [] if self.check is None else check_lines(part_check(self))
         lines += map(printable, self._needs_of_tokens)
-        lines += [*self.notes, f"{format_number(self.total_bits)} bits in {in_parts}"]
-        return "\n".join([*lines, *legend_lines([self.legend] if legend else [])])
+        lines += self.notes
+        if has_bits:
+            in_parts = f"{len(self.parts)} part{'s' * (len(self.parts) != 1)} ({self.granularity})"
+            lines += [*filter(None, [bits_of_prompt(self)]), f"{format_number(self.total_bits)} bits in {in_parts}"]
+        return "\n".join([*lines, *legend_lines([self.legend(details)] if legend else [])])
 
     @property
     def _needs_of_tokens(self) -> list[str]:
@@ -396,7 +413,8 @@ class GenerationAttribution(JsonResult):
     @property
     def sentences(self) -> list[str]:
         """What the page and ``print`` say: the answer of the check first."""
-        return [*filter(None, [self.answer]), *self.notes]
+        comparison = "" if self.check is None else part_check(self).comparison
+        return list(filter(None, [self.answer, comparison, *self.notes, bits_of_prompt(self)]))
 
     @property
     def answer(self) -> str:
@@ -405,7 +423,7 @@ class GenerationAttribution(JsonResult):
 
     @property
     def notes(self) -> list[str]:
-        """What is said beside the answer: whether the check confirms the leading parts, and what the mask keeps."""
+        """What is said beside the answer and the check: on parts that raise the probability, the choice, the prompt."""
         return prompt_notes(self)
 
     @property

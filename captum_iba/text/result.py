@@ -23,13 +23,13 @@ from captum_iba.attr.optimizer import AT_FLOOR
 from captum_iba.text.encoding import join_words, scores_per_word
 from captum_iba.text.json_result import JsonResult, json_number, json_safe
 from captum_iba.text.target import TextTarget
-from captum_iba.visualization.check_sentences import NOT_CONFIRMED
-from captum_iba.visualization.legend import Legend, legend_lines, word_legend
+from captum_iba.visualization.legend import Legend, word_legend
 from captum_iba.visualization.mask_sentences import remark
-from captum_iba.visualization.pieces import format_number, format_probability, has_characters
-from captum_iba.visualization.sentences import findings, notes, percentage_note, preset_note
-from captum_iba.visualization.terminal import printable, word_lines
-from captum_iba.visualization.word_sentences import answer, verdict
+from captum_iba.visualization.pieces import format_probability
+from captum_iba.visualization.printed_text import printed_text
+from captum_iba.visualization.sentences import findings, notes, what_bits_keep
+from captum_iba.visualization.terminal import printable
+from captum_iba.visualization.word_sentences import answer, verdict, word_check
 from captum_iba.visualization.words import ranked_words, ranking, word_records
 
 if TYPE_CHECKING:
@@ -259,8 +259,10 @@ class TextAttribution(JsonResult):
 
     @property
     def sentences(self) -> list[str]:
-        """What pages and terminals say: the answer of the check, and on the mask, repeats, near ties and the check."""
-        return [*filter(None, [self.doubt, answer(self), remark(self)]), *notes(self)]
+        """What pages and terminals say: the answer and numbers of the check, and on repeats, near ties and the bits."""
+        comparison = "" if self.check is None else word_check(self).comparison
+        said = [self.doubt, answer(self), remark(self), comparison, *notes(self), what_bits_keep(self)]
+        return list(filter(None, said))
 
     @property
     def ranked(self) -> tuple[Word, ...]:
@@ -342,46 +344,22 @@ class TextAttribution(JsonResult):
             parts.append(f"leading={', '.join(repr(row.name) for row in leading[:3])}{more}")
         return f"TextAttribution({', '.join(parts)})"
 
-    @property
-    def legend(self) -> Legend:
+    def legend(self, details: bool = False) -> Legend:
         """What the columns and bars of :meth:`to_text` are, by their names."""
-        return word_legend(self)
+        return word_legend(self, bits=details)
 
     def __str__(self) -> str:
         return self.to_text()
 
-    def to_text(self, legend: bool = True) -> str:
+    def to_text(self, legend: bool = True, details: bool = False) -> str:
         """What ``print`` shows: the decision, the answer, the leading words, the check, and the legend of the list.
 
         Args:
             legend (bool): Whether the legend is the last of it; of several results one is enough. Default: True.
+            details (bool): Whether it has the bits, the layers and the settings, too. Bits are shown in any case where
+                no word was deleted. Default: False.
         """
-        lines = []
-        if self.tokens_truncated:
-            total = len(self.tokens) + self.tokens_truncated
-            lines.append(f"Warning: {self.tokens_truncated:,} of {total:,} tokens were truncated and not read.")
-        lines.append(self.headline())
-        lines += filter(None, [self.doubt])
-        lines.append(" | ".join(printable(self._as_read(number)) for number in range(1 + (self.pair is not None))))
-        if sentence := self.open_words:
-            lines.append(printable(sentence))
-        lines += map(printable, filter(None, [answer(self), remark(self)]))
-        lines += word_lines(*ranked_words(self), pale=self.verdict == NOT_CONFIRMED)
-        lines += map(printable, filter(None, [percentage_note(self), *notes(self)]))
-        floor = f", floor {format_number(self.unneeded_bits)} per token" if self.unneeded_bits and self.words else ""
-        bits = f"{self.total_bits:,.2f} bits{floor}"
-        lines.append(f"{self.layer_label} · {preset_note(self)}, statistics of {self.statistics} · {bits}")
-        return "\n".join([*lines, *legend_lines([self.legend] if legend else [])])
-
-    def _as_read(self, sequence: int) -> str:
-        """The text, or the pair, with an ellipsis where it is truncated."""
-        source = (self.pair or "") if sequence else self.text
-        read = [token for token in self.tokens if token.sequence == sequence and token.end > token.start]
-        if not self.tokens_truncated or not read:
-            return source
-        start, end = min(token.start for token in read), max(token.end for token in read)
-        before = "… " if has_characters(source[:start]) else source[:start]
-        return before + source[start:end] + (" …" if has_characters(source[end:]) else source[end:])
+        return "\n".join(printed_text(self, legend, details).lines)
 
     def headline(self) -> str:
         """One line: class, probability and model."""

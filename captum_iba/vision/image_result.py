@@ -24,7 +24,7 @@ from captum_iba.vision.image_check import ImageCheck
 from captum_iba.vision.images import Pixels, pixels_of_png, png_bytes
 from captum_iba.vision.layer_map import LayerMap
 from captum_iba.vision.regions import Regions, sum_per_region
-from captum_iba.visualization.check_sentences import CONFIRMING
+from captum_iba.visualization.check_sentences import CONFIRMING, CheckSentences
 from captum_iba.visualization.image_sentences import check_answer, check_notes, check_sentences, decision, remark
 from captum_iba.visualization.legend import (
     BAR_ALONE,
@@ -37,7 +37,7 @@ from captum_iba.visualization.legend import (
 from captum_iba.visualization.mask_sentences import LARGE_DROP, is_little, is_lost
 from captum_iba.visualization.pieces import COVERED, format_number, format_probability, in_points
 from captum_iba.visualization.rows import ListedPart, row_lines
-from captum_iba.visualization.terminal import printable
+from captum_iba.visualization.terminal import check_lines, printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -287,27 +287,34 @@ class ImageAttribution(JsonResult):
         """
         return "" if self.check is None else check_sentences(self, self.check).verdict
 
-    @property
-    def legend(self) -> Legend:
+    def legend(self, details: bool = False) -> Legend:
         """What the columns and bars of :meth:`to_text` are, by their names."""
-        return region_legend(self.rows, self._bars[1], self.is_pale)
+        return region_legend(self.rows, self._bars[1], self.is_pale, details)
 
     def __str__(self) -> str:
         return self.to_text()
 
-    def to_text(self, legend: bool = True) -> str:
+    def to_text(self, legend: bool = True, details: bool = False) -> str:
         """What ``print`` shows: the decision, the answer, the leading regions, the check, and the legend of the list.
 
         Args:
             legend (bool): Whether the legend is the last of it; of several results one is enough. Default: True.
+            details (bool): Whether it has the bits, the layers and the settings, too. Bits are shown in any case where
+                no region was removed. Default: False.
         """
         lines = [self.headline(), *filter(None, [self.answer()])]
         if not self.leading:
             lines.append("no region has bits above the floor")
-        lines += row_lines(self.rows, pale=self.is_pale)
-        unchecked = "" if self.check is not None else "Not checked against other regions (check=True)."
-        lines += [*filter(None, [self.remark(), self.check_sentence(), unchecked]), self.setting()]
-        return "\n".join([*lines, *legend_lines([self.legend] if legend else [])])
+        rows = self.rows
+        title = f"leading region{'s' * (len(rows) > 1)}"
+        lines += row_lines(rows, pale=self.is_pale, bits=details, titles=(title, ""))
+        lines += (
+            ["Not checked against other regions (check=True)."] if self.check is None else check_lines(self.checked)
+        )
+        lines += filter(None, [self.remark(), *self.notes()])
+        if details or not any(row.is_measured for row in rows):
+            lines.append(self.setting())
+        return "\n".join([*lines, *legend_lines([self.legend(details)] if legend else [])])
 
     def headline(self) -> str:
         """One line: image, class, probability and model."""
@@ -350,16 +357,25 @@ class ImageAttribution(JsonResult):
         )
 
     def remark(self) -> str:
-        """A sentence where the mask lost the prediction or needs no cell, or the bits explain nothing; else empty."""
-        return remark(self)
+        """A sentence where the mask lost the prediction or needs no cell, or the image adds little; else empty."""
+        return remark(self, self.verdict in CONFIRMING)
 
     def answer(self) -> str:
         """The probability without the leading regions, and others that lower it, in words; empty without a check."""
         return "" if self.check is None else check_answer(self, self.check)
 
+    @property
+    def checked(self) -> CheckSentences:
+        """The check by removal in words."""
+        return check_sentences(self, self.check)
+
     def check_sentence(self) -> str:
-        """Whether the check by removal confirms the leading regions, in words; empty without one."""
-        return "" if self.check is None else " ".join(check_notes(self, self.check))
+        """Whether the check by removal confirms the leading regions, and its numbers, in words; empty without one."""
+        return "" if self.check is None else " ".join(filter(None, [self.checked.comparison, *self.notes()]))
+
+    def notes(self) -> list[str]:
+        """Sentences on the check beside its answer and its numbers: regions that may speak against the class."""
+        return [] if self.check is None else check_notes(self, self.check)
 
     @property
     def is_improbable(self) -> bool:

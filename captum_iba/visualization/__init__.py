@@ -18,7 +18,7 @@ from captum_iba.visualization.html import (
 )
 from captum_iba.visualization.image_figures import plot_image
 from captum_iba.visualization.image_page import image_map, image_page
-from captum_iba.visualization.terminal import terminal_text
+from captum_iba.visualization.printed_text import terminal_text
 
 __all__ = [
     "Html",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from captum_iba.visualization.drawable import DrawableCheck
 from captum_iba.visualization.mask_sentences import MOST, MUCH, RULED_OUT
@@ -13,6 +14,7 @@ from captum_iba.visualization.pieces import capitalized, enumerated, format_prob
 SAME = 0.99  # of a probability, what is left: a smaller change is no finding of a check
 _SMALLEST = 0.005  # of a probability: a smaller change is none, unless a quarter of it is lost
 _NAMED = 5
+_WHOLE = {"word": "text", "part": "prompt", "region": "image"}
 N_RANDOM = 10
 """Number of draws of random words in a check; where there are at most so many sets, each is taken once."""
 
@@ -20,6 +22,18 @@ VERDICTS = ("confirmed", "weakly confirmed", "not confirmed")
 """What a check says of the leading words: without them the probability falls by more than 15% of its value, by less, or
 by no more than 1% or than without others."""
 NOT_CONFIRMED, CONFIRMING = VERDICTS[2], VERDICTS[:2]
+
+
+class CheckRow(NamedTuple):
+    """One line of a check.
+
+    Attributes:
+        probability (float): The probability.
+        what (str): What the model got: "without the 2 leading words".
+    """
+
+    probability: float
+    what: str
 
 
 @dataclass(frozen=True)
@@ -43,6 +57,7 @@ class CheckSentences:
         then (str): What the model does without the leading words, "still predicts positive"; empty where that is not
             known. Default: "".
         n_marks (int): How many of the words that are deleted for comparison are punctuation marks. Default: 0.
+        without_all (float, optional): Probability of an image of the mean color alone. Default: None, not known.
         excuse (str): Why the deletion of the leading words can say nothing; empty where it can. Default: "".
         doubt (str): Why there is no verdict, though the check has deleted words; empty where there is one. Default: "".
 
@@ -53,8 +68,8 @@ class CheckSentences:
         >>> said = CheckSentences(check, 2, 2, 7, "the probability", names=("dull", "boring"))
         >>> said.answer
         'Without "dull" and "boring" the probability falls from 90.0% to 20.0%.'
-        >>> said.comparison[:43]
-        'Check: the 2 leading words together are con'
+        >>> said.title, said.rows[1]
+        ('Check: confirmed', CheckRow(probability=0.2, what='without the 2 leading words'))
     """
 
     check: DrawableCheck
@@ -70,6 +85,7 @@ class CheckSentences:
     is_opposed: bool = False
     then: str = ""
     n_marks: int = 0
+    without_all: float | None = None
     excuse: str = ""
     doubt: str = ""
 
@@ -103,21 +119,44 @@ class CheckSentences:
         return f"{sentence}."
 
     @property
-    def comparison(self) -> str:
-        """Whether the check confirms the leading words, and the probability without others; empty without others."""
-        if self.n_deleted == self.n_words or self.is_improbable or self._most_lead:
+    def title(self) -> str:
+        """The verdict, as the title of :attr:`rows`; empty without these."""
+        if not self.rows:
             return ""
-        why = f", because {self._why}" if self._why else ""
-        said = f"{self._which} {self.verdict}{why}" if self.verdict else ""
-        random, least = map(format_probability, (self.check.without_random, self.check.without_least))
-        others = f"without {self._at_random} {self.measured} is {random}"
-        if self.check.n_random > 1:
-            lowest = self.check.lowest_random
-            at_least = "" if lowest is None else f", the lowest {format_probability(lowest)}"
-            others += f" (mean of {self.check.n_random}{at_least})"
-        if self.check.n_random > 1 or random != least:  # else they are the same
-            others += f". Without the {self._with_fewest_bits} it is {least}"
-        return f"Check: {said}. {capitalized(others)}." if said else f"Check: {others}."
+        why = self.excuse
+        if self.verdict == VERDICTS[1] and not why:
+            why = f"most of {quantity(self.measured)} is left"
+        return f"Check{f': {self.verdict}' * bool(self.verdict)}{f', because {why}' * bool(why and self.verdict)}"
+
+    @property
+    def rows(self) -> list[CheckRow]:
+        """The probabilities with everything, without the leading words, and without others; empty without others."""
+        if self.n_deleted == self.n_words or self.is_improbable or self._most_lead:
+            return []
+        check = self.check
+        shown = CheckRow(check.without_random, f"without {self._at_random}")
+        if check.n_random > 1:
+            lowest = "" if check.lowest_random is None else f", the lowest {format_probability(check.lowest_random)}"
+            shown = shown._replace(what=f"{shown.what} (mean of {check.n_random}{lowest})")
+        rows = [
+            CheckRow(check.probability, f"with the whole {_WHOLE[self.noun]}"),
+            CheckRow(check.without_leading, f"without {self._of_leading}"),
+            shown,
+        ]
+        least = CheckRow(check.without_least, f"without the {self._with_fewest_bits}")
+        is_same = format_probability(check.without_random) == format_probability(check.without_least)
+        rows += [] if check.n_random == 1 and is_same else [least]
+        if self.without_all is not None:
+            rows.append(CheckRow(self.without_all, "of an image of the mean color alone"))
+        return rows
+
+    @property
+    def comparison(self) -> str:
+        """:attr:`title` and :attr:`rows` as sentences; empty without others to compare with."""
+        if not self.rows:
+            return ""
+        said = ", ".join(f"{format_probability(row.probability)} {row.what}" for row in self.rows)
+        return f"{self.title}. {capitalized(self.measured)} is {said}."
 
     @property
     def none_leads(self) -> bool:
@@ -161,35 +200,8 @@ class CheckSentences:
         return self.n_deleted < self.n_leading and not self.is_improbable
 
     @property
-    def _which(self) -> str:
-        return f"the {self._several('leading {}s')} {'is' if self.n_deleted == 1 else 'together are'}"
-
-    @property
     def _every(self) -> str:
         return "words and punctuation marks" if self.noun == "word" else f"{self.noun}s"
-
-    @property
-    def _why(self) -> str:
-        """Why the leading words are not, or weakly, confirmed; empty where they are confirmed, or none leads."""
-        them, left = "it" if self.n_deleted == 1 else "them", fraction_left(self.check)
-        if self.excuse:
-            return self.excuse
-        if self.verdict in ("", VERDICTS[0]):
-            return ""
-        if self.verdict == VERDICTS[1]:
-            return f"most of {quantity(self.measured)} is left without {them}"
-        if left >= 1 / SAME:
-            return f"{quantity(self.measured)} rises without {them}"
-        if left > SAME:
-            return f"{quantity(self.measured)} hardly changes without {them}"
-        others = f"the {self._with_fewest_bits}"
-        if self.check.without_leading >= self.check.without_random:
-            others = self._at_random
-        elif self.check.without_leading < self.check.without_least:
-            further = f"lowers {quantity(self.measured)} further"
-            several = f"sets of {self._at_random}" if self.n_deleted > 1 else f"other {self.noun}s"
-            return f"deleting one of {self.check.n_random} {several} {further}"
-        return f"deleting {them} lowers {quantity(self.measured)} no more than deleting {others}"
 
     @property
     def _deleted(self) -> str:
@@ -204,6 +216,11 @@ class CheckSentences:
                 following = f"the {more} next" if more > 1 else "the next"
                 quoted.append(f"{others} leading {words}" if self.n_leading else f"{following} {words} by bits")
             return enumerated(quoted) + f", the only {self.noun}," * (self.n_words == 1)
+        return self._of_leading
+
+    @property
+    def _of_leading(self) -> str:
+        """The deleted words by their number."""
         if not self.n_leading:
             return f"the {self._several('{}s with the most bits')}"
         if self.n_deleted < self.n_leading and self.check.without_all_leading is None:

@@ -18,7 +18,13 @@ from captum_iba.visualization.colored_text import PALE
 from captum_iba.visualization.html import Html, render_template
 from captum_iba.visualization.legend import PART_LABELS, Legend, color_legend, merged_legend
 from captum_iba.visualization.pieces import format_number, format_probability
-from captum_iba.visualization.prompt_sentences import CUT_OFF, ExplainedResponse, probability_without
+from captum_iba.visualization.prompt_sentences import (
+    CUT_OFF,
+    ExplainedResponse,
+    bits_of_prompt,
+    part_check,
+    probability_without,
+)
 from captum_iba.visualization.rows import ListedPart, is_in_turn
 
 
@@ -46,8 +52,7 @@ class DrawableGeneration(ExplainedResponse, Protocol):
     def settings(self) -> Mapping[str, Any]: ...
     @property
     def provenance(self) -> Mapping[str, str]: ...
-    @property
-    def legend(self) -> Legend: ...
+    def legend(self, details: bool = False) -> Legend: ...
     @property
     def model(self) -> str: ...
     def shares_of(self, bits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]: ...
@@ -120,7 +125,7 @@ def generation_page(
         "labels": PART_LABELS,
         "cut_off": CUT_OFF,
         "scale": Scale(1.0),
-        "legend": merged_legend([*(item.legend for item in attributions), _color_legend(attributions)]),
+        "legend": merged_legend([*(item.legend() for item in attributions), _color_legend(attributions)]),
     }
     return render_template(template, title=title, sorting=None, **values)
 
@@ -171,6 +176,7 @@ def _drawn(attribution: DrawableGeneration) -> dict[str, Any]:
         tokens.append({"number": number, "token": token, "pieces": pieces, "rows": rows})
     bits, shares, importance = attribution.bits, attribution.shares, attribution.importance
     listed = [row for place, row in enumerate(attribution.rows) if place < _N_LISTED or row.is_measured]
+    leading = {number for number, part in enumerate(attribution.parts) for of, _ in attribution.leading if of is part}
     end = attribution.tokens[-1].end if attribution.tokens else 0
     return {
         "item": attribution,
@@ -178,6 +184,10 @@ def _drawn(attribution: DrawableGeneration) -> dict[str, Any]:
         "after": attribution.response[end:],
         "whole": _pieces(attribution, bits.tolist(), shares.tolist(), importance.tolist(), True),
         "rows": listed,
+        "leading": [row for row in listed if row.number in leading],
+        "others": [row for row in listed if row.number not in leading],
+        "check": None if attribution.check is None else part_check(attribution),
+        "about_bits": bits_of_prompt(attribution),
         "in_turn": is_in_turn(listed),
         "pale": attribution.verdict == NOT_CONFIRMED,
         "unlisted": attribution.unlisted([attribution.parts[row.number] for row in listed]),

@@ -18,6 +18,7 @@ from captum_iba.visualization.color import Scale, color_class, colors
 from captum_iba.visualization.colored_text import token_parts
 from captum_iba.visualization.drawable import Drawable, DrawableBits, DrawableScores, is_scores
 from captum_iba.visualization.legend import Legend, about_bits, color_legend, merged_legend, word_legend
+from captum_iba.visualization.mask_sentences import is_by_deletion
 from captum_iba.visualization.pieces import (
     SPEAKS_AGAINST,
     format_number,
@@ -41,7 +42,7 @@ from captum_iba.visualization.sentences import (
     verdicts,
     what_bits_keep,
 )
-from captum_iba.visualization.word_sentences import answer, only_together, verdict
+from captum_iba.visualization.word_sentences import answer, only_together, verdict, word_check
 from captum_iba.visualization.words import counted, ranked_words, standing_out
 
 if TYPE_CHECKING:
@@ -50,16 +51,10 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 _MARKS = {
-    "prediction_lost": ("mask removed too much", "The bits may be too few, and are not shown as percentages."),
     "hidden_evidence": ("another word matters", "A word that does not lead matters when it is deleted alone."),
     "other_order": (
         "other order alone",
         "Another leading word than the first lowers the probability most when it is deleted alone.",
-    ),
-    "unexplained": (
-        "bits explain little",
-        "Average activations give the class about as much as the text, or the bits keep next to nothing of what the "
-        "text adds.",
     ),
 }
 """What a table says of some findings, and what that means."""
@@ -102,6 +97,7 @@ def _environment(package: str) -> Environment:
     environment.filters.update(color_class=color_class, counted=counted)
     environment.globals.update(color_rules=color_rules, answer=answer, word_legend=word_legend)
     environment.globals.update(findings_in_words=findings_in_words, qualifications=qualifications)
+    environment.globals.update(word_check=word_check, is_by_deletion=is_by_deletion)
     environment.globals.update(about_bits=about_bits, what_bits_keep=what_bits_keep)
     environment.globals.update(standing_out=standing_out, is_in_turn=is_in_turn)
     return environment

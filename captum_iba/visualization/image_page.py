@@ -57,7 +57,7 @@ def image_page(attributions: Sequence[DrawableImage], title: str | None = None) 
         sorting=None,
         drawn=[_drawn(item) for item in attributions],
         scale=Scale(1.0),
-        legend=merged_legend(item.legend for item in attributions),
+        legend=merged_legend(item.legend() for item in attributions),
     )
 
 
@@ -94,6 +94,7 @@ def _drawn(attribution: DrawableImage) -> dict[str, Any]:
         "top": "" if attribution.is_improbable else _data(leading_regions(attribution)),
         "in_turn": is_in_turn(attribution.rows),
         "pale": attribution.is_pale,
+        "bar_meaning": attribution.legend().get("bar", ""),
         "rows": [row._replace(name=name) for row, name in zip(attribution.rows, _names(attribution), strict=True)],
     }
 

@@ -59,18 +59,21 @@ class ExplainedImage(Protocol):
     def place_of(self, region: int) -> str: ...
 
 
-def remark(image: ExplainedImage) -> str:
-    """A sentence where the mask lost the prediction or needs no cell, or the bits explain nothing; else empty."""
+def remark(image: ExplainedImage, is_confirmed: bool = False) -> str:
+    """A sentence where the mask lost the prediction or needs no cell, or the image adds little; else empty.
+
+    With ``is_confirmed`` a check has confirmed the leading regions, and nothing is said of the mask.
+    """
     probability, closed = image.target_probability, image.closed_probability
     target, masked = printable(image.target_label), format_probability(image.masked_probability)
     if image.is_improbable and not lowers_it(probability, closed):
         return ""  # the check says that there is little to explain
-    if image.needs_no_cell and not image.is_improbable:
+    if image.needs_no_cell and not image.is_improbable and not is_confirmed:
         return (
             f"No cell stands out: with hardly any of the information {target} keeps {masked}. The map says nothing. "
             "Look at the check, or choose an earlier layer if there is one."
         )
-    if image.lost_prediction:
+    if image.lost_prediction and not is_confirmed:
         return (
             f"The mask removed too much: with the information in the bits alone the probability of {target} is "
             f"{masked}, and with none of it {format_probability(closed)}. The bits may miss what decides. Look at the "
@@ -84,7 +87,7 @@ def remark(image: ExplainedImage) -> str:
             f"{format_probability(closed)} ({format_probability(probability)} with the image). Statistics of other "
             "images (estimate_statistics, --statistics-from) show what the image adds."
         )
-    follows = "The bits rank its regions, but they do not explain the probability"
+    follows = "The image as a whole adds little to it"
     return unexplained(f"the probability of {target}", "this image", probability, closed, follows)
 
 
@@ -112,6 +115,7 @@ def check_sentences(image: ExplainedImage, check: Any) -> CheckSentences:
         "region",
         is_improbable=image.is_improbable,
         then=then,
+        without_all=check.without_all if check.changes_pixels else None,
         excuse="" if check.changes_pixels else _NO_CHANGE,
         doubt=_doubt(image, check) if check.changes_pixels else "",
     )
@@ -151,24 +155,10 @@ def _opposed_by_many(image: ExplainedImage, check: Any) -> bool:
 
 
 def check_notes(image: ExplainedImage, check: Any) -> list[str]:
-    """Sentences on the check beside its answer."""
-    comparison = check_sentences(image, check).comparison
-    it = "it" if comparison else _measured(image)
-    said = [comparison, _without_all(image, check, it)]
-    if not image.is_improbable:
-        said += ["" if _opposed_by_many(image, check) else _against(image, check), _least(check)]
-    return list(filter(None, said))
-
-
-def _least(check: Any) -> str:
-    """That the regions with the fewest bits matter, too."""
-    if check.without_least > MOST * check.probability:
-        return ""
-    several = check.n_regions > 1
-    return (
-        f"Without the region{'s' * several} with the fewest bits the probability also falls. The model needs more of "
-        f"{'them than their' if several else 'it than its'} bits say."
-    )
+    """Sentences on the check beside its answer and its numbers: regions that may speak against the class."""
+    if image.is_improbable or _opposed_by_many(image, check):
+        return []
+    return list(filter(None, [_against(image, check)]))
 
 
 def opposing(check: Any) -> list[int]:
@@ -203,20 +193,6 @@ def lowering(image: ExplainedImage, check: Any) -> list[int]:
     each, leading = check.without_each, image.leading
     found = [i for i, without in enumerate(each) if i not in leading and check.probability - without > LARGE_DROP]
     return sorted(found, key=lambda i: each[i])
-
-
-def _without_all(image: ExplainedImage, check: Any, it: str) -> str:
-    """The probability of an image of the mean color, and what follows where it is large; empty if it is not known."""
-    if check.without_all is None or not check.changes_pixels:
-        return ""
-    target, blank = printable(image.target_label), format_probability(check.without_all)
-    said = f"Without any region, of an image of the mean color alone, {it} is {blank}."
-    if not is_of_mean_color(check.probability, check.without_all):
-        return said
-    return (
-        f"{said} So a removed region is itself evidence for {target}, and removal is a poor test of the regions of "
-        "this image."
-    )
 
 
 def _named(image: ExplainedImage, regions: Sequence[int], each: Sequence[float]) -> str:

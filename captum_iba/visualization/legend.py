@@ -45,12 +45,13 @@ WORD_LABELS: Legend = {
 """What the deletions of a word say of it."""
 
 
-def word_legend(attribution: DrawableBits, page: bool = False) -> Legend:
+def word_legend(attribution: DrawableBits, bits: bool = False, page: bool = False) -> Legend:
     """The terms in the list of a text; without percentages only those of deletions.
 
     Args:
         attribution (TextAttribution): The attribution.
-        page (bool): Whether it is for a page, which folds the bits away where words were measured. Default: False.
+        bits (bool): Whether the list has bits where words were measured, too. Default: False.
+        page (bool): Whether it is for a page, which lists all words. Default: False.
     """
     leading, rest = ranked_words(attribution)
     rows, shown = [*leading, *rest], [*leading, *standing_out(leading, rest)]
@@ -63,15 +64,13 @@ def word_legend(attribution: DrawableBits, page: bool = False) -> Legend:
         terms["without it"] = f"{quantity(attribution.measured)} when this word is deleted"
     if is_in_turn(rows):
         terms["and those above"] = f"{quantity(attribution.measured)} when the words above it are deleted, too"
-    is_folded = page and any(row.is_measured for row in rows)
+    is_folded = not bits and any(row.is_measured for row in rows)
     if has_percentages(attribution) and attribution.unneeded_bits and not is_folded:
         terms |= _of_bits(rows, "token")
     relations = {row.relation for row in shown}
     if any(row.is_measured and row.importance > 0 for row in shown):
         terms["bar"] = f"{_two_decreases(decreases, 'word')}; their mean, or the first if it is larger"
     terms |= {label: meaning for label, meaning in WORD_LABELS.items() if label in relations}
-    if any(row not in leading and not row.relation for row in shown):
-        terms["does not lead"] = "measured; deleting it as well as the leading words adds little"
     return terms | _pale(verdict(attribution))
 
 
@@ -82,11 +81,17 @@ def about_bits(attribution: DrawableBits) -> str:
     return f"{of_bits}{what_bits_keep(attribution)}"
 
 
-def part_legend(response: ExplainedResponse) -> Legend:
-    """The terms in the list of a prompt; where no part was measured only that of its percentages."""
+def part_legend(response: ExplainedResponse, bits: bool = False) -> Legend:
+    """The terms in the list of a prompt; where no part was measured only that of its percentages.
+
+    Args:
+        response (GenerationAttribution): The attribution.
+        bits (bool): Whether the list has bits where parts were measured, too. Default: False.
+    """
     of_bits = _of_bits(response.rows, "part")
     if not any(row.is_measured for row in response.rows):
         return of_bits
+    of_bits = of_bits if bits else {}
     of = "log-probability per token" if response.contrast is None else "log-odds of the choice"
     terms = {
         "without it": "the probability per token (geometric mean) when this part is deleted",
@@ -114,7 +119,7 @@ BAR_IN_ORDER = (
 """What the bars of the regions of an image are."""
 
 
-def region_legend(rows: Sequence[ListedPart], bar: str, is_pale: bool = False) -> Legend:
+def region_legend(rows: Sequence[ListedPart], bar: str, is_pale: bool = False, bits: bool = False) -> Legend:
     """The terms in the list of an image; where no region was removed only that of its percentages."""
     of_bits = _of_bits(rows, "cell")
     if not any(row.is_deleted for row in rows):
@@ -122,7 +127,7 @@ def region_legend(rows: Sequence[ListedPart], bar: str, is_pale: bool = False) -
     terms = {
         "without it": "the probability when this region is removed: it gets the mean color of the image",
         **_above(rows, "the probability when the regions above it are removed, too"),
-        **of_bits,
+        **(of_bits if bits or not any(row.is_measured for row in rows) else {}),
     }
     if any(row.importance > 0 for row in rows):
         terms["bar"] = bar

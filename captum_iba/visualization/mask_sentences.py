@@ -165,10 +165,39 @@ def keeps_little(probability: float, masked: float, closed: float) -> bool:
 
 
 def remark(attribution: DrawableBits) -> str:
-    """A sentence on hardly any bits, or on a mask that has not closed or lost the prediction; empty for others."""
-    masked, through = attribution.masked_probability, through_the_mask(attribution)
+    """A sentence where the model needs hardly anything of a text, or average activations give the class as much.
+
+    Where no check has deleted measured words, it is :func:`remark_on_bits` if there is one. Empty for others.
+    """
+    on_bits = remark_on_bits(attribution)
+    if on_bits:
+        return "" if is_by_deletion(attribution) else on_bits
     probability, closed = attribution.target_probability, attribution.closed_probability
-    beta = attribution.settings.get("beta")
+    few = _has_few_bits(attribution)
+    if attribution.masked_probability is None:
+        return HARDLY_ANYTHING if few else ""
+    if is_improbable(attribution):
+        if closed is not None and lowers_it(probability, closed):
+            return unexplained(attribution.measured, "this text", probability, closed, "")
+        return "" if attribution.check is not None else f"The model gives {attribution.target_label} next to nothing."
+    if few and closed is None:
+        return HARDLY_ANYTHING
+    if is_unexplained(probability, closed, few):
+        assert closed is not None
+        is_said = averages_disagree(attribution) and not attribution.layer_index  # by the answer
+        return "" if is_said else _unexplained(attribution, closed, few)
+    return ""
+
+
+def is_by_deletion(attribution: DrawableBits) -> bool:
+    """Whether words were measured by their deletion, and checked: then the list does not depend on the bits."""
+    return attribution.check is not None and any(effect is not None for effect in attribution.effects)
+
+
+def remark_on_bits(attribution: DrawableBits) -> str:
+    """A sentence where the mask has lost the prediction or has not closed, or no word is far above the floor."""
+    masked, through = attribution.masked_probability, through_the_mask(attribution)
+    probability, beta = attribution.target_probability, attribution.settings.get("beta")
     is_least = beta is not None and beta <= 1  # the default has tried no smaller one
     if lost_prediction(attribution):
         advice = (
@@ -183,31 +212,24 @@ def remark(attribution: DrawableBits) -> str:
             f"The optimization is not finished: a token that is not needed still keeps {kept}, so the percentages say "
             "little. Use more steps or a larger beta."
         )
-    few = _has_few_bits(attribution)
-    if masked is None:
-        return HARDLY_ANYTHING if few else ""
-    if is_improbable(attribution):
-        if closed is not None and lowers_it(probability, closed):
-            return unexplained(attribution.measured, "this text", probability, closed, "")
-        return "" if attribution.check is not None else f"The model gives {attribution.target_label} next to nothing."
-    if few and (masked < probability - LARGE_DROP or masked < _HALF <= probability):
+    if masked is None or is_improbable(attribution) or not _has_few_bits(attribution):
+        return ""
+    if masked < probability - LARGE_DROP or masked < _HALF <= probability:
         advice = "" if is_least else " A smaller beta keeps more of them."
         return f"The mask keeps hardly any bits above the floor: {through}.{advice}"
-    if few and closed is None:
-        return HARDLY_ANYTHING
-    if is_unexplained(probability, closed, few):
-        assert closed is not None
-        is_said = averages_disagree(attribution) and not attribution.layer_index  # by the answer
-        return "" if is_said else _unexplained(attribution, closed, few)
-    if few and largest(tuple(parts(attribution))) < _NEAR_FLOOR * attribution.unneeded_bits:
-        floor = format_number(attribution.unneeded_bits)
-        return f"No word has clearly more bits than the floor ({floor} bits per token), so the percentages say little."
-    return ""
+    closed = attribution.closed_probability
+    is_near = largest(tuple(parts(attribution))) < _NEAR_FLOOR * attribution.unneeded_bits
+    if closed is None or is_unexplained(probability, closed, few=True) or not is_near:
+        return ""
+    floor = format_number(attribution.unneeded_bits)
+    return f"No word has clearly more bits than the floor ({floor} bits per token), so the percentages say little."
 
 
 def _unexplained(attribution: DrawableBits, closed: float, few: bool) -> str:
     """What is said where a closed mask gives the target (nearly) as much as the text."""
     follows, check = "The bits rank its words, but they do not explain the probability", attribution.check
+    if is_by_deletion(attribution):
+        follows = "The text as a whole adds little to it"
     no_other = check is None or min(check.without_random, check.without_least) >= MOST * check.probability
     if attribution.layer_index:
         follows = (

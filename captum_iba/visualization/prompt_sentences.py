@@ -72,7 +72,7 @@ def answer(response: ExplainedResponse) -> str:
 
     Of a choice between responses of different numbers of tokens it has the probabilities of the wholes, too.
     """
-    said, wholes = "" if response.check is None else _check_sentences(response).answer, _of_wholes(response)
+    said, wholes = "" if response.check is None else part_check(response).answer, _of_wholes(response)
     wholes *= not _are_as_long(response)  # then it is a note: both measures prefer the same response
     sentences = [wholes, said] if wholes.startswith(_DISAGREE) else [_preferred(response), said, wholes]
     return " ".join(filter(None, sentences))
@@ -88,14 +88,13 @@ def _preferred(response: ExplainedResponse) -> str:
 
 def part_verdict(response: ExplainedResponse) -> str:
     """What the check says of the leading parts, one of ``VERDICTS``; empty where it says nothing or there is none."""
-    return "" if response.check is None else _check_sentences(response).verdict
+    return "" if response.check is None else part_check(response).verdict
 
 
 def prompt_notes(response: ExplainedResponse) -> list[str]:
-    """Sentences beside the answer: on the choice, the check and the mask."""
-    comparison = "" if response.check is None else _check_sentences(response).comparison
+    """Sentences beside the answer and the check: on parts that raise the probability, the choice, and the prompt."""
     wholes = _of_wholes(response) if _are_as_long(response) else ""
-    return list(filter(None, [comparison, _raising(response), _least(response), wholes, _of_mask(response)]))
+    return list(filter(None, [_raising(response), _least(response), wholes, _unexplained(response)]))
 
 
 def _are_as_long(response: ExplainedResponse) -> bool:
@@ -103,7 +102,8 @@ def _are_as_long(response: ExplainedResponse) -> bool:
     return bool(response.contrast_tokens == sum(token.explained for token in response.tokens))
 
 
-def _check_sentences(response: ExplainedResponse) -> CheckSentences:
+def part_check(response: ExplainedResponse) -> CheckSentences:
+    """The check of a prompt in words; it must have one."""
     count = response.check.n_parts
     n_named = count if response.check.without_all_leading is None else len(response.leading)
     return CheckSentences(
@@ -169,8 +169,6 @@ def _least(response: ExplainedResponse) -> str:
     check = response.check
     if check is None or check.n_parts < len(response.leading) or check.n_parts == len(response.parts):
         return ""
-    if check.without_least < MOST * min(check.without_random, check.probability):
-        return "The parts with the fewest bits matter more than others. The bits do not show all the evidence."
     deleted = {*(-response.scores).argsort()[: check.n_parts].tolist()}
     by_bits = [i for i in np.lexsort((-response.bits, -response.shares)).tolist() if i not in deleted]
     least = [response.parts[i] for i in by_bits[-check.n_parts :]][::-1]
@@ -185,19 +183,25 @@ def _least(response: ExplainedResponse) -> str:
     )
 
 
-def _of_mask(response: ExplainedResponse) -> str:
-    """What the model gives through the mask, and that the bits do not explain it where that is so."""
+def bits_of_prompt(response: ExplainedResponse) -> str:
+    """What the model gives through the mask, for where bits are shown; empty where :func:`prompt_notes` say it."""
     probability, masked, closed = response.probability, response.masked_probability, response.closed_probability
     through = of_mask(response.measured, probability, masked, closed, "prompt")
     if is_lost(probability, masked, closed):
         return f"The mask removed too much: {through}. The bits may be too few. Use a smaller beta."
-    if not is_unexplained(probability, closed):
-        return f"{capitalized(through)}."
-    follows = "The bits rank the parts, but they do not explain the response"
-    check = response.check
+    return "" if is_unexplained(probability, closed) else f"{capitalized(through)}."
+
+
+def _unexplained(response: ExplainedResponse) -> str:
+    """That the model gives the response without the parts nearly as much; else empty."""
+    probability, masked, closed = response.probability, response.masked_probability, response.closed_probability
+    if is_lost(probability, masked, closed) or not is_unexplained(probability, closed):
+        return ""
+    follows, check = "The parts together add little to it", response.check
     if check is not None and check.without_leading < MOST * min(probability, closed):
         follows = "The parts for and against the response cancel out"
-    return unexplained(response.measured, "this prompt", probability, closed, follows, "Without any bits of the parts")
+    alone = "With next to nothing of the parts"
+    return unexplained(response.measured, "this prompt", probability, closed, follows, alone)
 
 
 def _quoted(response: ExplainedResponse, part: Any) -> str:

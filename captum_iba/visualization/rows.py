@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from captum_iba.visualization.pieces import format_number, format_probability
@@ -102,7 +102,14 @@ def is_in_turn(rows: Sequence[ListedPart]) -> bool:
     return sum(not math.isnan(row.without_so_far) for row in rows) > 1
 
 
-def row_lines(rows: Sequence[ListedPart], others: Sequence[tuple[float, str]] = (), pale: bool = False) -> list[str]:
+def row_lines(
+    rows: Sequence[ListedPart],
+    others: Sequence[ListedPart] = (),
+    unlisted: Sequence[tuple[float, str]] = (),
+    pale: bool = False,
+    bits: bool = True,
+    titles: tuple[str, str] = ("", ""),
+) -> list[str]:
     """A list of rows for a terminal, in columns, with a head where there are probabilities or percentages.
 
     The columns are the probability without each, that without it and those above it, its share of the bits above the
@@ -110,8 +117,11 @@ def row_lines(rows: Sequence[ListedPart], others: Sequence[tuple[float, str]] = 
 
     Args:
         rows (sequence of ListedPart): What is listed.
-        others (sequence of tuple, optional): Share and text of what is not listed. Default: none.
+        others (sequence of ListedPart, optional): What is listed below them, under a title. Default: none.
+        unlisted (sequence of tuple, optional): Share and text of what is not listed. Default: none.
         pale (bool): Whether the bars are pale. Default: False.
+        bits (bool): Whether there are bits where rows were measured, too. Default: True.
+        titles (tuple of str): Titles of both groups. Default: none.
 
     Returns:
         list of str: Lines; control characters are as they were given.
@@ -119,39 +129,49 @@ def row_lines(rows: Sequence[ListedPart], others: Sequence[tuple[float, str]] = 
     Examples::
 
         >>> rows = [ListedPart("dull", "word 3", 100.0, 0.6, 1.0, 0.2), ListedPart("a", "word 1", 9.0, 0.1, 0.5, 0.85)]
-        >>> print("\\n".join(row_lines(rows, [(0.3, "in 4 other words")])))
+        >>> print("\\n".join(row_lines(rows, unlisted=[(0.3, "in 4 other words")])))
         without it  of the bits
              20.0%        60.0%       100.0 bits  ████████████████████████  dull (word 3)
              85.0%        10.0%        9.00 bits  ████████████              a (word 1)
                           30.0%  in 4 other words
     """
-    deleted, measured = any(row.is_deleted for row in rows), any(row.is_measured for row in rows)
-    in_turn = is_in_turn(rows)
-    in_percent = any(row.in_percent for row in rows)
-    wide = 11
-    alone = [format_probability(row.without) if row.is_deleted else "" for row in rows]
-    first = max(10, *map(len, alone), 0)
-    if in_percent and not all(math.isnan(row.spread) for row in rows):
-        wide = 15
-
-    def columns(without: str, so_far: str, share: str, bits: str) -> str:
-        cells = (f"{without:>{first}}",) * deleted + (f"{so_far:>15}",) * in_turn + (f"{share:>{wide}}",) * in_percent
-        return "  ".join((*cells, *(f"{bits:>15}",) * (not measured)))
-
-    head = columns("without it", "and those above", "of the bits", "").rstrip()
-    lines = [head] if rows and (deleted or in_percent) else []
+    every = [*rows, *others]
+    deleted, measured = any(row.is_deleted for row in every), any(row.is_measured for row in every)
+    in_turn = is_in_turn(every)
+    in_percent = any(row.in_percent for row in every) and (bits or not measured)
+    first = max(10, *(len(_number(row.without)) for row in every), 0)
+    wide = 15 if in_percent and not all(math.isnan(row.spread) for row in every) else 11
     # By removals a bar has a scale of its own, and is short where they change little.
-    longest = 1.0 if measured or deleted else max((row.importance for row in rows), default=0.0)
-    for row, without in zip(rows, alone, strict=True):
-        so_far = "" if math.isnan(row.without_so_far) else format_probability(row.without_so_far)
-        share = f"{row.share:.1%}{'' if math.isnan(row.spread) else f' ± {row.spread:5.1%}'}"
-        bar = _bar(row, longest, pale) if longest else ""
-        name = f"{row.name}{f' ({row.place})' if row.place else ''}{' ≈' * row.tied}"
-        lines.append(
-            f"{columns(without, so_far, share, f'{format_number(row.bits)} bits')}  {bar:<{_BAR_WIDTH}}  "
-            f"{' · '.join(filter(None, [name, row.relation]))}"
-        )
-    return [*lines, *(f"{columns('', '', f'{share:.1%}', '').rstrip()}  {text}" for share, text in others)]
+    longest = 1.0 if measured or deleted else max((row.importance for row in every), default=0.0)
+
+    def columns(without: str, so_far: str, share: str, of_bits: str) -> str:
+        cells = (f"{without:>{first}}",) * deleted + (f"{so_far:>15}",) * in_turn + (f"{share:>{wide}}",) * in_percent
+        return "  ".join((*cells, *(f"{of_bits:>15}",) * (not measured)))
+
+    def line(cells: str, bar: str, name: str) -> str:
+        return f"{cells}  {bar:<{_BAR_WIDTH}}  {name}".rstrip()
+
+    def lines_of(group: Sequence[ListedPart]) -> Iterator[str]:
+        for row in group:
+            share = f"{row.share:.1%}{'' if math.isnan(row.spread) else f' ± {row.spread:5.1%}'}"
+            name = f"{row.name}{f' ({row.place})' if row.place else ''}{' ≈' * row.tied}"
+            yield line(
+                columns(_number(row.without), _number(row.without_so_far), share, f"{format_number(row.bits)} bits"),
+                _bar(row, longest, pale) if longest else "",
+                " · ".join(filter(None, [name, row.relation])),
+            )
+
+    head = line(columns("without it", "and those above", "of the bits", ""), "", titles[0] if rows else titles[1])
+    lines = [head.rstrip()] if every and (deleted or in_percent or head.strip()) else []
+    lines += lines_of(rows)
+    if rows and others and titles[1]:
+        lines.append(line(columns("", "", "", ""), "", titles[1]))
+    lines += lines_of(others)
+    return [*lines, *(f"{columns('', '', f'{share:.1%}', '').rstrip()}  {text}" for share, text in unlisted)]
+
+
+def _number(probability: float) -> str:
+    return "" if math.isnan(probability) else format_probability(probability)
 
 
 def _bar(row: ListedPart, longest: float, pale: bool) -> str:

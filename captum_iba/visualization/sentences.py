@@ -12,19 +12,19 @@ from captum_iba.visualization.mask_sentences import (
     averages_disagree,
     has_hardly_any_bits,
     has_percentages,
+    is_by_deletion,
     is_improbable,
     is_lowered,
     is_unexplained,
     keeps_little,
     lost_prediction,
     needs_hardly_anything,
-    remark,
+    remark_on_bits,
     through_the_mask,
 )
 from captum_iba.visualization.pieces import NEUTRAL_TEXTS, capitalized, enumerated, visible
 from captum_iba.visualization.rows import ListedPart
 from captum_iba.visualization.word_sentences import (
-    check_notes,
     has_other_order,
     hidden_evidence,
     least_effect,
@@ -47,19 +47,17 @@ NO_EFFECT = 0.005
 
 
 def notes(attribution: DrawableBits) -> list[str]:
-    """Sentences on unknown words, the check by deletion, repeats and the mask, as far as there are such.
+    """Sentences on unknown words, repeats, and what was not tried, as far as there are such.
 
-    What comes first, above the words, is not among them: the doubt of the input, and
-    :func:`~captum_iba.visualization.word_sentences.answer`.
+    Not among them are the doubt of the input, the answer and the check
+    (:mod:`~captum_iba.visualization.word_sentences`), and what is said of the bits (:func:`what_bits_keep`).
     """
-    sentences = [*findings_in_words(attribution), *qualifications(attribution)]
-    return [*sentences, *filter(None, [what_bits_keep(attribution)])]
+    return [*findings_in_words(attribution), *qualifications(attribution)]
 
 
 def findings_in_words(attribution: DrawableBits) -> list[str]:
-    """The sentences of :func:`notes` that pages show above the list: on unknown words, the check and repeats."""
+    """The sentences of :func:`notes` that pages show above the list: on unknown words and repeats."""
     sentences = [unknown] if (unknown := _unknown(attribution)) else []
-    sentences += check_notes(attribution)
     if len(attribution.repeated_shares) and attribution.words:
         some_tied = any(row.tied for row in ranked_words(attribution)[0])
         tied = "≈: the order with a neighbor in the list differs between them" if some_tied else ""
@@ -91,9 +89,10 @@ def qualifications(attribution: DrawableBits) -> list[str]:
 
 
 def what_bits_keep(attribution: DrawableBits) -> str:
-    """The sentence of :func:`notes` on the mask, which pages show beside the bits; empty where the remark says it."""
-    through = through_the_mask(attribution)
-    return f"{capitalized(through)}." if through and THESE_ALONE not in remark(attribution) else ""
+    """What the model gives through the mask, and what is wrong with the bits, for where these are shown."""
+    through, wrong = through_the_mask(attribution), remark_on_bits(attribution)
+    said = f"{capitalized(through)}." if through and THESE_ALONE not in wrong else ""
+    return " ".join(filter(None, [said, wrong if is_by_deletion(attribution) else ""]))
 
 
 def _is_uncertain(attribution: DrawableBits) -> bool:
@@ -171,14 +170,20 @@ def _is_unexplained(attribution: DrawableBits) -> bool:
     return is_unexplained(probability, closed) or (masked is not None and keeps_little(probability, masked, closed))
 
 
+def _adds_little(attribution: DrawableBits) -> bool:
+    """Whether average activations give the class about as much as the text; of an improbable one that says nothing."""
+    known = not is_improbable(attribution) and not lost_prediction(attribution)
+    return known and is_unexplained(attribution.target_probability, attribution.closed_probability)
+
+
 def verdicts(attributions: Sequence[DrawableBits]) -> str:
     """What the checks of several texts say together, in one line; empty of fewer than two checks."""
     counts = Counter(map(verdict, attributions))
     if sum(item.check is not None for item in attributions) < 2:
         return ""
     n_judged = len(attributions) - counts[""]
-    lost = [number for number, item in enumerate(attributions, 1) if lost_prediction(item)]
-    unexplained = [number for number, item in enumerate(attributions, 1) if _is_unexplained(item)]
+    lost = [number for number, item in enumerate(attributions, 1) if not is_by_deletion(item) and lost_prediction(item)]
+    unexplained = [number for number, item in enumerate(attributions, 1) if _adds_little(item)]
     of_texts = ", ".join(f"{said} in {counts[said]}" for said in VERDICTS if counts[said])
     what = "text" if all(item.explained is None for item in attributions) else "explanation"
     what += "s" * (n_judged != 1)
@@ -190,8 +195,7 @@ def verdicts(attributions: Sequence[DrawableBits]) -> str:
         sentences.append(f"No verdict for {texts}{': ' * bool(said)}{', '.join(said)}.")
     if unexplained:
         sentences.append(
-            f"In {_numbered(unexplained)} the bits only rank the words, and do not explain the probability: average "
-            "activations in place of the text give the class about as much, or the bits keep little of what it adds."
+            f"Average activations in place of the text give the class about as much as {_numbered(unexplained)}."
         )
     if lost:
         bits = f"{'its' if len(lost) == 1 else 'their'} bits are not shown as percentages"

@@ -53,7 +53,7 @@ def _answer(attribution: DrawableBits) -> list[str]:
     check, none_leads = attribution.check, _none_leads(attribution)
     if check is None:
         return [none_leads] if none_leads else _without_check(attribution)
-    said = _check_sentences(attribution)
+    said = word_check(attribution)
     sentences = [none_leads if said.none_leads else said.answer]
     if none_leads and check.without_leading < MOST * check.probability:
         sentences.append(said.answer)
@@ -103,18 +103,8 @@ def _without_check(attribution: DrawableBits) -> list[str]:
     return [f"Without {named} {attribution.measured} {changes} (not checked against other words)."]
 
 
-def check_notes(attribution: DrawableBits) -> list[str]:
-    """What a check says beside its answer: its comparison. Empty without a check.
-
-    What single words do is in the list.
-    """
-    if attribution.check is None:
-        return []
-    said, above = _check_sentences(attribution), _answer(attribution)
-    return [sentence for sentence in (said.answer, said.comparison) if sentence and sentence not in above]
-
-
-def _check_sentences(attribution: DrawableBits) -> CheckSentences:
+def word_check(attribution: DrawableBits) -> CheckSentences:
+    """The check of a text in words; it must have one."""
     check, deletable = attribution.check, _deletable(attribution)
     others, n_leading = deletable[check.n_words :], len(ranked_words(attribution)[0])
     n_named = check.n_words if check.without_all_leading is None else max(n_leading, check.n_words)
@@ -151,7 +141,7 @@ def _doubt(attribution: DrawableBits) -> str:
 
 def verdict(attribution: DrawableBits) -> str:
     """What a check says of the leading words, one of ``VERDICTS``; empty where it says nothing or there is none."""
-    return "" if attribution.check is None else _check_sentences(attribution).verdict
+    return "" if attribution.check is None else word_check(attribution).verdict
 
 
 def only_together(attribution: DrawableBits) -> bool:
