@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import dataclasses
-import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,19 +22,13 @@ from captum_iba.vision.grids import resize_map
 from captum_iba.vision.image_check import ImageCheck
 from captum_iba.vision.images import Pixels, pixels_of_png, png_bytes
 from captum_iba.vision.layer_map import LayerMap
+from captum_iba.vision.region_rows import bar_meaning, leading_rows, other_rows
 from captum_iba.vision.regions import Regions, sum_per_region
 from captum_iba.visualization.check_sentences import CONFIRMING, CheckSentences
-from captum_iba.visualization.image_sentences import check_answer, check_notes, check_sentences, decision, remark
-from captum_iba.visualization.legend import (
-    BAR_ALONE,
-    BAR_IN_ORDER,
-    BAR_OF_SEVERAL,
-    Legend,
-    legend_lines,
-    region_legend,
-)
+from captum_iba.visualization.image_sentences import check_answer, check_sentences, decision, remark
+from captum_iba.visualization.legend import Legend, legend_lines, region_legend
 from captum_iba.visualization.mask_sentences import LARGE_DROP, is_little, is_lost
-from captum_iba.visualization.pieces import COVERED, format_number, format_probability, in_points
+from captum_iba.visualization.pieces import COVERED, format_number, format_probability
 from captum_iba.visualization.rows import ListedPart, row_lines
 from captum_iba.visualization.terminal import check_lines, printable
 
@@ -192,51 +185,12 @@ class ImageAttribution(JsonResult):
     @property
     def rows(self) -> list[ListedPart]:
         """The leading regions, as terminals and pages list them."""
-        shares, bits = self.region_shares, sum_per_region(self.bits, self.regions)
-        so_far = dict(zip(self.leading, self._without_first, strict=False))
-        bars, rows = self._bars[0], []
-        for number in self.leading:
-            without, decrease = self.probability_without(number), self.decrease_of(number)
-            rows.append(
-                ListedPart(
-                    self.place_of(number),
-                    "",
-                    float(bits[number]),
-                    float(shares[number]),
-                    bars[number],
-                    math.nan if without is None else without,
-                    math.nan if decrease is None else decrease,
-                    number=number,
-                    without_so_far=so_far.get(number, math.nan),
-                )
-            )
-        return rows
+        return leading_rows(self)
 
     @property
-    def _without_first(self) -> list[float]:
-        """The probability without the first k leading regions; without a check those that were removed in turn."""
-        if self.check is not None:
-            return list(self.check.without_first)
-        in_turn = self.leading == list(self.measured[: len(self.leading)])
-        decreases = np.cumsum(self.effects[: self.n_in_turn * in_turn])
-        return [float(left) for left in self.target_probability - decreases]
-
-    @cached_property
-    def _bars(self) -> tuple[dict[int, float], str]:
-        """Bars of the leading regions, and what they are; with a check relative to a decrease of at least 0.1."""
-        leading, check = self.leading, self.check
-        if check is not None and check.without_others:
-            lengths, meaning = check.added, BAR_OF_SEVERAL
-        elif check is not None and check.leading and (check.without_each or len(leading) == 1):
-            without = check.without_first if len(leading) == 1 else [check.without_each[i] for i in leading]
-            lengths, meaning = check.probability - np.array(without), BAR_ALONE
-        else:
-            lengths, meaning = self.importance[leading], BAR_IN_ORDER
-        longest = max(lengths.max(initial=0.0), 0.0 if meaning == BAR_IN_ORDER else LARGE_DROP)
-        if longest > 0:
-            meaning += f"; a full bar is {in_points(longest)}" * (meaning != BAR_IN_ORDER)
-        lengths = lengths.clip(0) / longest if longest > 0 else 0.0 * lengths
-        return dict(zip(leading, lengths.tolist(), strict=True)), meaning
+    def other_rows(self) -> list[ListedPart]:
+        """Other regions that a check found to matter alone, or to speak against the class, as they are listed."""
+        return other_rows(self)
 
     @property
     def total_bits(self) -> float:
@@ -289,7 +243,7 @@ class ImageAttribution(JsonResult):
 
     def legend(self, details: bool = False) -> Legend:
         """What the columns and bars of :meth:`to_text` are, by their names."""
-        return region_legend(self.rows, self._bars[1], self.is_pale, details)
+        return region_legend(self.rows, bar_meaning(self), self.is_pale, details, self.other_rows)
 
     def __str__(self) -> str:
         return self.to_text()
@@ -306,12 +260,13 @@ class ImageAttribution(JsonResult):
         if not self.leading:
             lines.append("no region has bits above the floor")
         rows = self.rows
-        title = f"leading region{'s' * (len(rows) > 1)}"
-        lines += row_lines(rows, pale=self.is_pale, bits=details, titles=(title, ""))
+        others = self.other_rows
+        titles = (f"leading region{'s' * (len(rows) > 1)}", f"other region{'s' * (len(others) > 1)}")
+        lines += row_lines(rows, others, (), self.is_pale, details, titles)
         lines += (
             ["Not checked against other regions (check=True)."] if self.check is None else check_lines(self.checked)
         )
-        lines += filter(None, [self.remark(), *self.notes()])
+        lines += filter(None, [self.remark()])
         if details or not any(row.is_measured for row in rows):
             lines.append(self.setting())
         return "\n".join([*lines, *legend_lines([self.legend(details)] if legend else [])])
@@ -371,11 +326,7 @@ class ImageAttribution(JsonResult):
 
     def check_sentence(self) -> str:
         """Whether the check by removal confirms the leading regions, and its numbers, in words; empty without one."""
-        return "" if self.check is None else " ".join(filter(None, [self.checked.comparison, *self.notes()]))
-
-    def notes(self) -> list[str]:
-        """Sentences on the check beside its answer and its numbers: regions that may speak against the class."""
-        return [] if self.check is None else check_notes(self, self.check)
+        return "" if self.check is None else self.checked.comparison
 
     @property
     def is_improbable(self) -> bool:

@@ -69,7 +69,7 @@ class CheckSentences:
         >>> said.answer
         'Without "dull" and "boring" the probability falls from 90.0% to 20.0%.'
         >>> said.title, said.rows[1]
-        ('Check: confirmed', CheckRow(probability=0.2, what='without the 2 leading words'))
+        ('Check of the leading words: confirmed', CheckRow(probability=0.2, what='without the 2 leading words'))
     """
 
     check: DrawableCheck
@@ -126,7 +126,9 @@ class CheckSentences:
         why = self.excuse
         if self.verdict == VERDICTS[1] and not why:
             why = f"most of {quantity(self.measured)} is left"
-        return f"Check{f': {self.verdict}' * bool(self.verdict)}{f', because {why}' * bool(why and self.verdict)}"
+        said = f"{self.verdict}, because {why}" if why else self.verdict
+        words = f"{self.noun}s" if self.n_deleted > 1 else self.noun
+        return f"Check of the leading {words}: {said}" if self.verdict else "Check"
 
     @property
     def rows(self) -> list[CheckRow]:

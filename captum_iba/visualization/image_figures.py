@@ -16,6 +16,7 @@ from captum_iba.visualization.image_sentences import (
     ExplainedImage,
     decision,
     is_of_mean_color,
+    largest_decrease,
     lowering,
     opposing,
 )
@@ -52,6 +53,8 @@ class DrawableImage(ExplainedImage, Protocol):
     def provenance(self) -> Any: ...
     @property
     def rows(self) -> list[ListedPart]: ...
+    @property
+    def other_rows(self) -> list[ListedPart]: ...
     def top_mask(self, count: int | None = None) -> npt.NDArray[np.bool_]: ...
     def headline(self) -> str: ...
     def setting(self) -> str: ...
@@ -105,11 +108,6 @@ def removal_map(attribution: DrawableImage) -> npt.NDArray[np.float64] | None:
     largest = largest_decrease(check)
     of_region: npt.NDArray[np.float64] = decreases / np.where(decreases < 0, max(-decreases.min(), largest), largest)
     return of_region[attribution.regions]
-
-
-def largest_decrease(check: Any) -> float:
-    """The decrease in the probability that 1 is in :func:`removal_map`: the largest, at least 0.1."""
-    return max(float(check.decreases.max()), LARGE_DROP)
 
 
 def heat_over_image(attribution: DrawableImage) -> Pixels:

@@ -16,14 +16,14 @@ from captum_iba.visualization.image_figures import (
     Pixels,
     color_bar,
     heat_over_image,
-    largest_decrease,
     leading_regions,
     map_title,
     removal_map,
 )
+from captum_iba.visualization.image_sentences import largest_decrease
 from captum_iba.visualization.legend import merged_legend
 from captum_iba.visualization.pieces import capitalized, in_points
-from captum_iba.visualization.rows import is_in_turn
+from captum_iba.visualization.rows import ListedPart, is_in_turn
 
 _SMALLEST = 224  # pixels of a side below which a small image is enlarged
 
@@ -95,17 +95,17 @@ def _drawn(attribution: DrawableImage) -> dict[str, Any]:
         "in_turn": is_in_turn(attribution.rows),
         "pale": attribution.is_pale,
         "bar_meaning": attribution.legend().get("bar", ""),
-        "rows": [row._replace(name=name) for row, name in zip(attribution.rows, _names(attribution), strict=True)],
+        "rows": _named(attribution, attribution.rows),
+        "others": _named(attribution, attribution.other_rows),
     }
 
 
-def _names(attribution: DrawableImage) -> list[str]:
-    """Where the listed regions are, in pixels, and in ninths of the image where these tell them apart."""
-    rows = attribution.rows
-    ninths = [_ninth(attribution, row.number) for row in rows]
-    if len({*ninths}) < len(ninths):
-        return [row.name for row in rows]
-    return [f"{ninth}, {row.name}" for ninth, row in zip(ninths, rows, strict=True)]
+def _named(attribution: DrawableImage, rows: Sequence[ListedPart]) -> list[ListedPart]:
+    """Regions with their places in pixels, and in ninths of the image where these tell all listed ones apart."""
+    ninths = {row.number: _ninth(attribution, row.number) for row in (*attribution.rows, *attribution.other_rows)}
+    if len({*ninths.values()}) < len(ninths):
+        return list(rows)
+    return [row._replace(name=f"{ninths[row.number]}, {row.name}") for row in rows]
 
 
 def _ninth(attribution: DrawableImage, number: int) -> str:

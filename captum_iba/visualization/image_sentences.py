@@ -16,12 +16,13 @@ from captum_iba.visualization.mask_sentences import (
     rises_much,
     unexplained,
 )
-from captum_iba.visualization.pieces import format_probability, quantity
+from captum_iba.visualization.pieces import capitalized, format_probability, quantity
 from captum_iba.visualization.terminal import printable
 
 OWN_STATISTICS = "this image only"
 """Statistics of the image itself, where there are no others."""
-_NAMED = 3
+N_LOWERING, N_OPPOSING = 5, 3
+"""Regions that do not lead and are listed at most: those that matter alone, and those that may speak against."""
 _NO_CHANGE = "the removal changes no pixel: there the image has its mean color already"
 
 
@@ -140,25 +141,14 @@ def decision(image: ExplainedImage) -> str:
 
 
 def check_answer(image: ExplainedImage, check: Any) -> str:
-    """The probability without the leading regions, and other regions that lower it when they are removed alone.
-
-    Of an improbable class it has the regions that speak against it.
-    """
-    others = "" if image.is_improbable else _others(image, check)
-    against = _against(image, check) if _opposed_by_many(image, check) else ""
-    return " ".join(filter(None, [check_sentences(image, check).answer, others, against]))
-
-
-def _opposed_by_many(image: ExplainedImage, check: Any) -> bool:
-    """Whether a quarter of the regions may speak against the class, or any against an improbable one."""
-    return image.is_improbable or 4 * len(opposing(check)) >= image.n_regions
-
-
-def check_notes(image: ExplainedImage, check: Any) -> list[str]:
-    """Sentences on the check beside its answer and its numbers: regions that may speak against the class."""
-    if image.is_improbable or _opposed_by_many(image, check):
-        return []
-    return list(filter(None, [_against(image, check)]))
+    """The probability without the leading regions; where others matter, too, and are not all listed, how many."""
+    lower = [] if image.is_improbable else lowering(image, check)
+    against = [i for i in opposing(check) if i not in image.leading]
+    n_lower, n_against = (f"{len(of)} other regions" for of in (lower, against))
+    others = f"{n_lower} lower it by more than 10 points alone" if len(lower) > N_LOWERING else ""
+    if len(against) > N_OPPOSING:
+        others += f"{', and ' if others else ''}{n_against} may speak against {printable(image.target_label)}"
+    return " ".join(filter(None, [check_sentences(image, check).answer, f"{capitalized(others)}." if others else ""]))
 
 
 def opposing(check: Any) -> list[int]:
@@ -172,18 +162,6 @@ def opposing(check: Any) -> list[int]:
     return sorted((i for i, p in enumerate(each) if rises_much(check.probability, p)), key=lambda i: -each[i])
 
 
-def _against(image: ExplainedImage, check: Any) -> str:
-    """Regions whose removal alone raises the probability by much; empty without any."""
-    found, each = opposing(check), check.without_each
-    if not found:
-        return ""
-    which = f"{len(found)} regions" if len(found) > 1 else "A region"
-    named = _named(image, found, each)
-    it = "it" if len(found) == 1 else "one of them"
-    against = f"{which} may speak against {printable(image.target_label)}"
-    return f"{against}: without {it} alone {_measured(image)} rises: {named}."
-
-
 def _measured(image: ExplainedImage) -> str:
     return f"the probability of {printable(image.target_label)}"
 
@@ -195,17 +173,6 @@ def lowering(image: ExplainedImage, check: Any) -> list[int]:
     return sorted(found, key=lambda i: each[i])
 
 
-def _named(image: ExplainedImage, regions: Sequence[int], each: Sequence[float]) -> str:
-    """The first regions by their places, with the probability without each alone, and how many more there are."""
-    named = "; ".join(f"{image.place_of(i)} (to {format_probability(each[i])})" for i in regions[:_NAMED])
-    return f"{named}; and {len(regions) - _NAMED} more" if len(regions) > _NAMED else named
-
-
-def _others(image: ExplainedImage, check: Any) -> str:
-    """Regions that do not lead, and whose removal alone lowers the probability by more than 0.1; empty without any."""
-    found, each = lowering(image, check), check.without_each
-    if not found:
-        return ""
-    several = len(found) > 1
-    which = f"Each of {len(found)} other regions" if several else "Another region"
-    return f"{which} lowers it by more than 10 points when removed alone, too: {_named(image, found, each)}."
+def largest_decrease(check: Any) -> float:
+    """The decrease in the probability that 1 is in :func:`removal_map`: the largest, at least 0.1."""
+    return max(float(check.decreases.max()), LARGE_DROP)

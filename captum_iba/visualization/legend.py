@@ -110,7 +110,10 @@ def part_legend(response: ExplainedResponse, bits: bool = False) -> Legend:
     return terms | labels | _pale(part_verdict(response))
 
 
-BAR_OF_SEVERAL = "increase in the probability when this region is kept and the other leading ones are removed"
+BAR_OF_SEVERAL = (
+    "decrease in the probability without this region: of the whole image (solid), and where the other leading ones are "
+    "removed, too, if that is more (to the end of the hatched part)"
+)
 BAR_ALONE = "decrease in the probability when this region alone is removed"
 BAR_IN_ORDER = (
     "decrease in the probability by which the regions are ordered: of the first two when one is removed after the "
@@ -119,7 +122,9 @@ BAR_IN_ORDER = (
 """What the bars of the regions of an image are."""
 
 
-def region_legend(rows: Sequence[ListedPart], bar: str, is_pale: bool = False, bits: bool = False) -> Legend:
+def region_legend(
+    rows: Sequence[ListedPart], bar: str, is_pale: bool = False, bits: bool = False, others: Sequence[ListedPart] = ()
+) -> Legend:
     """The terms in the list of an image; where no region was removed only that of its percentages."""
     of_bits = _of_bits(rows, "cell")
     if not any(row.is_deleted for row in rows):
@@ -131,6 +136,8 @@ def region_legend(rows: Sequence[ListedPart], bar: str, is_pale: bool = False, b
     }
     if any(row.importance > 0 for row in rows):
         terms["bar"] = bar
+        if any(row.relation for row in others):
+            terms[SPEAKS_AGAINST] = "the probability is much higher without this region"
         if is_pale:
             terms["pale bar"] = "the check does not confirm the leading regions, or the class is improbable"
     return terms

@@ -1,0 +1,95 @@
+"""The regions of an image as terminals and pages list them: the leading ones, and others that matter alone."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from captum_iba.vision.regions import sum_per_region
+from captum_iba.visualization.image_sentences import N_LOWERING, N_OPPOSING, largest_decrease, lowering, opposing
+from captum_iba.visualization.legend import BAR_ALONE, BAR_IN_ORDER, BAR_OF_SEVERAL
+from captum_iba.visualization.mask_sentences import LARGE_DROP
+from captum_iba.visualization.pieces import SPEAKS_AGAINST, in_points
+from captum_iba.visualization.rows import ListedPart
+
+if TYPE_CHECKING:
+    from captum_iba.vision.image_result import ImageAttribution
+
+
+def leading_rows(image: ImageAttribution) -> list[ListedPart]:
+    """The leading regions, in the order of their removal.
+
+    With a check, bars are relative to the largest decrease in the probability without a region, at least 0.1.
+    """
+    lengths, alone, longest = _decreases(image)
+    so_far = dict(zip(image.leading, _without_first(image), strict=False))
+    return [
+        _row(image, number)._replace(
+            importance=length / longest if longest > 0 else 0.0,
+            share_alone=max(of_one, 0.0) / length if length > 0 else 1.0,
+            without_so_far=so_far.get(number, math.nan),
+        )
+        for number, length, of_one in zip(image.leading, lengths, alone, strict=True)
+    ]
+
+
+def other_rows(image: ImageAttribution) -> list[ListedPart]:
+    """The regions that do not lead, and whose removal alone lowers the probability by more than 0.1, or raises it much.
+
+    These are at most five of the first, those that lower it most, and three of the second. None without a check.
+    """
+    check = image.check
+    if check is None or not check.without_each:
+        return []
+    longest = largest_decrease(check)
+    rows = [
+        _row(image, i)._replace(importance=float(check.decreases[i]) / longest)
+        for i in ([] if image.is_improbable else lowering(image, check))[:N_LOWERING]
+    ]
+    against = [i for i in opposing(check) if i not in image.leading]
+    return [*rows, *(_row(image, i)._replace(relation=SPEAKS_AGAINST) for i in against[:N_OPPOSING])]
+
+
+def bar_meaning(image: ImageAttribution) -> str:
+    """What the bars of :func:`leading_rows` are."""
+    if image.check is None or not image.check.leading:
+        return BAR_IN_ORDER
+    meaning = BAR_OF_SEVERAL if len(image.leading) > 1 else BAR_ALONE
+    return f"{meaning}; a full bar is {in_points(_decreases(image)[2])}"
+
+
+def _decreases(image: ImageAttribution) -> tuple[list[float], list[float], float]:
+    """Of the leading regions the length of each bar, the decrease without it alone, and the longest bar of a region."""
+    leading, check = image.leading, image.check
+    if check is None or not check.leading:
+        lengths = image.importance[leading].clip(0)
+        return lengths.tolist(), lengths.tolist(), float(lengths.max(initial=0.0))
+    without = [image.probability_without(i) for i in leading] if len(leading) > 1 else check.without_first
+    alone = np.array([check.probability - (check.probability if of_one is None else of_one) for of_one in without])
+    lengths = np.maximum(alone, check.added if check.without_others else 0.0).clip(0)
+    longest = largest_decrease(check) if check.without_each else max(float(lengths.max()), LARGE_DROP)
+    return lengths.tolist(), alone.tolist(), longest
+
+
+def _row(image: ImageAttribution, number: int) -> ListedPart:
+    without, decrease = image.probability_without(number), image.decrease_of(number)
+    return ListedPart(
+        image.place_of(number),
+        "",
+        float(sum_per_region(image.bits, image.regions)[number]),
+        float(image.region_shares[number]),
+        without=math.nan if without is None else without,
+        effect=math.nan if decrease is None else decrease,
+        number=number,
+    )
+
+
+def _without_first(image: ImageAttribution) -> list[float]:
+    """The probability without the first k leading regions; without a check those that were removed in turn."""
+    if image.check is not None:
+        return list(image.check.without_first)
+    in_turn = image.leading == list(image.measured[: len(image.leading)])
+    decreases = np.cumsum(image.effects[: image.n_in_turn * in_turn])
+    return [float(left) for left in image.target_probability - decreases]
