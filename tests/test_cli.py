@@ -54,8 +54,10 @@ def start(*arguments, folder):
 def test_explains_a_text_with_the_embedded_model():
     done = run("explain", *QUICK, GOOD)
     assert done.exit_code == 0, done.output
-    assert done.stdout.startswith("positive 99.1% · imdb_bert\n" + GOOD + "\n")
-    assert "layer 9 (bert.encoder.layer.8)" in done.stdout and "wonderful" in done.stdout
+    assert done.stdout.startswith("positive 99.1% · imdb_bert\n" + GOOD + "\n") and "wonderful" in done.stdout
+    detailed = run("explain", *QUICK, "--details", GOOD).stdout
+    for of_details in ("layer 9 (bert.encoder.layer.8)", "of the bits", "with the information in the bits alone"):
+        assert (of_details in done.stdout.lower(), of_details in detailed.lower()) == (False, True)
     assert "\x1b" not in done.output
     assert "statistics: those of the embedded model" in done.stderr
 
@@ -71,16 +73,17 @@ def test_several_texts_in_order_and_files(tmp_path):
 
 
 def test_several_texts_have_one_legend():
-    one, both = run("explain", DULL).stdout, run("explain", DULL, GOOD).stdout
+    details = ("explain", "--details")
+    one, both = run(*details, DULL).stdout, run(*details, DULL, GOOD).stdout
     setting = next(line for line in one.splitlines() if "layers with one mask" in line)
     legend = one[one.index(setting) + len(setting) + 1 :]
     terms = {line.split("  ")[0] for line in legend.splitlines()}
-    assert {"without it", "bar", "does not lead"} <= terms
+    assert {"without it", "bar", "of the bits"} <= terms
     # That of both has the terms of each, and a text ends with its setting.
     first, last, of_both = both.split("\n\n")
     assert first.splitlines()[-1] == setting and "layers with one mask" in last.splitlines()[-1]
     assert terms <= {line.split("  ")[0] for line in of_both.splitlines()} and both.count("(hatched)") == 1
-    assert run("explain", "--quiet", DULL).stdout == one[: one.index(legend)]
+    assert run(*details, "--quiet", DULL).stdout == one[: one.index(legend)]
     assert "(hatched)" not in run("explain", "--quiet", DULL, GOOD).stdout
 
 
@@ -126,10 +129,15 @@ def test_settings_arrive():
 def test_a_mask_that_removed_too_much_is_told_once():
     """A note beside the sentence of a single text said the same in other words."""
     texts = ("A dull film.", "Nothing in it works, and nothing is funny.")
-    one, two = (run("explain", "--beta", "30", *texts[:count], "--device", "cpu") for count in (1, 2))
+    command = ("explain", "--beta", "30", "--device", "cpu")
+    one, two = (run(*command, "--no-check", *texts[:count]) for count in (1, 2))
     said = "The mask removed too much, so the bits are not shown as percentages: with the information in the bits alone"
     assert said in one.stdout and "note" not in one.stderr
     assert "note: the mask removed too much of a text, 'A dull film.', and 1 more." in two.stderr
+    # Where a check confirms the words by their deletion, it is said beside the bits alone.
+    one, detailed = (run(*command, *option, texts[0]) for option in ((), ("--details",)))
+    assert ": confirmed" in one.stdout and said not in one.stdout and said in detailed.stdout
+    assert "removed too much" not in run(*command, texts[0], texts[0]).stderr
 
 
 def test_statistics_are_estimated_once_and_found_again(tmp_path):
@@ -148,7 +156,7 @@ def test_statistics_are_estimated_once_and_found_again(tmp_path):
 
 
 def test_another_model_without_statistics_says_what_it_did():
-    done = run("explain", *QUICK, "--model", embedded_model_path(), GOOD)
+    done = run("explain", *QUICK, "--details", "--model", embedded_model_path(), GOOD)
     assert done.exit_code == 0, done.output
     assert "statistics: of neutral texts in the package" in done.stderr
     assert "statistics of neutral texts (" in done.stdout
@@ -192,7 +200,7 @@ def test_pairs_of_a_table(tmp_path, bert, wordpiece):  # noqa: F811
 def test_several_layers_in_either_spelling():
     found = {}
     for layers in ("7,8,9", "7..9", "7+8+9"):
-        done = run("explain", *QUICK[:4], "--layer", layers, GOOD)
+        done = run("explain", *QUICK[:4], "--details", "--layer", layers, GOOD)
         assert done.exit_code == 0, done.output
         found[layers] = done.stdout
     assert len(set(found.values())) == 1 and "3 layers with one mask" in done.stdout
@@ -217,7 +225,7 @@ def test_a_text_may_be_called_false_after_a_double_dash():
 
 
 def test_all_layers_can_be_asked_for():
-    done, default = (run("explain", "--steps", "2", *layer, GOOD) for layer in (["--layer", "all"], []))
+    done, default = (run("explain", "--steps", "2", "--details", *layer, GOOD) for layer in (["--layer", "all"], []))
     assert done.exit_code == 0 and done.stdout == default.stdout and "12 layers with one mask" in done.stdout
 
 
@@ -459,7 +467,11 @@ def test_demo_answers_first_and_folds_the_layers():
     done = run("demo")
     assert done.exit_code == 0, done.output
     first, _, report = done.stdout.rpartition("\n\n")
-    assert first.startswith("negative 88.7%") and "boring" in first and "Check: " in first
+    assert (
+        first.startswith("negative 88.7%")
+        and "boring" in first
+        and "\nCheck of the leading words: confirmed\n" in first
+    )
     path = Path(report.split()[-1])
     assert path == Path("captum-iba-demo.html").resolve()
     page = path.read_text(encoding="utf-8")

@@ -33,7 +33,7 @@ def test_explain_image(model):
     files = ["--html", "page.html", "--json", "result.json", "--figure", "figure.png"]
     done = run(*model, "photo.jpg", *files, "--statistics-from", "train", "--target", "dog")
     assert done.exit_code == 0, done.stderr
-    assert done.stdout.startswith("photo.jpg · dog") and "Check: " in done.stdout
+    assert done.stdout.startswith("photo.jpg · dog") and "\nCheck" in done.stdout
     result = ImageAttribution.load("result.json")
     assert (result.name, result.target_label, result.settings["n_steps"]) == ("photo.jpg", "dog", 2)
     assert result.statistics == "a dataset (34 positions of the layer)"

@@ -26,7 +26,10 @@ def language_model(wordpiece):  # noqa: F811
 def test_explain_response(language_model):
     done = run(*language_model, "the film was good . a dull plot !", "--response", "a good film", "--by", "sentence")
     assert done.exit_code == 0, done.stderr
-    assert "a good film" in done.stdout and "in 2 parts (sentence)" in done.stdout and "Check: " in done.stdout
+    assert "a good film" in done.stdout and "\nCheck of the leading part" in done.stdout
+    of_file = ["the film was good . a dull plot !", "--response", "a good film", "--by", "sentence", "--details"]
+    assert " bits in 2 parts (sentence)\n" in run(*language_model, *of_file).stdout
+    assert "bits" not in done.stdout.replace("with the fewest bits", "")
     Path("prompt.txt").write_bytes(b"\xef\xbb\xbfthe film\r\nwas good .\r\n\r\n")
     files = ["--file", "prompt.txt", "--html", "page.html", "--json", "result.json"]
     done = run(*language_model, *files, "--max-new-tokens", "3", "--per-token")

@@ -41,7 +41,6 @@ from captum_iba.text.json_result import JsonResult, library_versions
 from captum_iba.text.prompt_model import decoder_arguments
 from captum_iba.text.result import TextAttribution
 from captum_iba.text.statistics import add_part
-from captum_iba.visualization.mask_sentences import lost_prediction
 
 PromptLike = str | Sequence[Mapping[str, str]]
 """A prompt: a string, or chat messages."""
@@ -205,8 +204,8 @@ def explain_texts(
         results = [one for number in range(len(batches)) for one in found[number]]
     if not results:
         raise ValueError(f"entity is 'all', and {NO_ENTITY} in any of the texts; expected a word")
-    if lost := [result for result in results if lost_prediction(result)]:
-        warn_user(lost_predictions(lost))
+    if said := lost_predictions(results):
+        warn_user(said)
     return results
 
 

@@ -22,6 +22,8 @@ from captum_iba.text.model_properties import model_name
 from captum_iba.text.result import TextAttribution, TextTrace, Token
 from captum_iba.text.statistics import GroupedStatistics, statistics_fingerprint
 from captum_iba.text.target import TextTarget
+from captum_iba.visualization.check_sentences import CONFIRMING
+from captum_iba.visualization.mask_sentences import lost_prediction
 from captum_iba.visualization.pieces import format_probability
 
 NEUTRAL_STATISTICS = (
@@ -33,8 +35,11 @@ NEUTRAL_STATISTICS = (
 MASK_LOST_PREDICTION = "the mask removed too much of a text"
 
 
-def lost_predictions(lost: Sequence[TextAttribution]) -> str:
-    """The warning of texts whose masks have lost the prediction."""
+def lost_predictions(results: Sequence[TextAttribution]) -> str:
+    """The warning of texts whose masks have lost the prediction, unless a check confirms the leading words."""
+    lost = [result for result in results if lost_prediction(result) and result.verdict not in CONFIRMING]
+    if not lost:
+        return ""
     first, more = lost[0], f", and {len(lost) - 1} more" if len(lost) > 1 else ""
     text = first.text if len(first.text) <= _QUOTED else f"{first.text[:_QUOTED]}…"
     masked, whole = map(format_probability, (first.masked_probability or 0.0, first.target_probability))

@@ -359,8 +359,6 @@ class TextExplainer:
                 lost_prediction,
                 lambda numbers, beta: explained(numbers, replace(settings, beta=beta), f"{name}, beta {beta:g}"),
             )
-        if lost := [result for result in results if lost_prediction(result)]:
-            warn_user(lost_predictions(lost))
         if isinstance(head := self.classifier.head, ValueHead) and head.scale is not None:
             scale = head.scale.tolist()
             results = [replace(one, settings={**one.settings, "tolerance": scale[one.target]}) for one in results]
@@ -371,6 +369,8 @@ class TextExplainer:
                     results[i] = order_by_removal(self.classifier, text, results[i], rerank, rows)
                 if check:
                     results[i] = checked(self.classifier, text, results[i], rerank, rows, self.layers)
+        if said := lost_predictions(results):
+            warn_user(said)
         results = [replace(one, doubt=doubt, settings={**one.settings, "rerank": rerank}) for one in results]
         return results if several else results[0]
 

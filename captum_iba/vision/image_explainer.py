@@ -35,6 +35,7 @@ from captum_iba.vision.image_settings import (
 from captum_iba.vision.images import Transform, as_batch, drawn, is_one
 from captum_iba.vision.region_check import checked, settled_by_removal
 from captum_iba.vision.regions import RegionRemoval, check_regions, superpixels, tile_regions
+from captum_iba.visualization.check_sentences import CONFIRMING
 from captum_iba.visualization.image_sentences import OWN_STATISTICS
 
 if TYPE_CHECKING:
@@ -307,10 +308,9 @@ class ImageExplainer:
         for i, result in enumerate(results):
             removal = RegionRemoval(self.classifier, batch[i], regions[i], targets[i], internal_batch_size or 32)
             results[i] = checked(removal, result, count, seed) if check else settled_by_removal(removal, result, count)
-        if any(result.lost_prediction for result in results):
-            warn_user(MASK_LOST_PREDICTION)
-        if any(result.needs_no_cell for result in results):
-            warn_user(NO_CELL_NEEDED)
+        for name, said in (("lost_prediction", MASK_LOST_PREDICTION), ("needs_no_cell", NO_CELL_NEEDED)):
+            if any(getattr(result, name) and result.verdict not in CONFIRMING for result in results):
+                warn_user(said)
         return results[0] if one else results
 
     def inputs(self, images: Any) -> Tensor:

@@ -1,24 +1,54 @@
 """The regions of an image as terminals and pages list them: the leading ones, and others that matter alone."""
 
+# ruff: noqa: D102 - the properties of the protocol are documented where they are implemented
+
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from captum_iba.vision.regions import sum_per_region
-from captum_iba.visualization.image_sentences import N_LOWERING, N_OPPOSING, largest_decrease, lowering, opposing
+from captum_iba.visualization.image_sentences import (
+    N_LOWERING,
+    N_OPPOSING,
+    ExplainedImage,
+    largest_decrease,
+    lowering,
+    opposing,
+)
 from captum_iba.visualization.legend import BAR_ALONE, BAR_IN_ORDER, BAR_OF_SEVERAL
 from captum_iba.visualization.mask_sentences import LARGE_DROP
 from captum_iba.visualization.pieces import SPEAKS_AGAINST, in_points
 from captum_iba.visualization.rows import ListedPart
 
-if TYPE_CHECKING:
-    from captum_iba.vision.image_result import ImageAttribution
+
+class RemovedRegions(ExplainedImage, Protocol):
+    """What rows are made of: a :class:`captum_iba.vision.ImageAttribution`."""
+
+    @property
+    def check(self) -> Any: ...
+    @property
+    def bits(self) -> npt.NDArray[np.float64]: ...
+    @property
+    def regions(self) -> npt.NDArray[np.int64]: ...
+    @property
+    def region_shares(self) -> npt.NDArray[np.float64]: ...
+    @property
+    def importance(self) -> npt.NDArray[np.float64]: ...
+    @property
+    def measured(self) -> tuple[int, ...]: ...
+    @property
+    def effects(self) -> tuple[float, ...]: ...
+    @property
+    def n_in_turn(self) -> int: ...
+    def probability_without(self, region: int) -> float | None: ...
+    def decrease_of(self, region: int) -> float | None: ...
 
 
-def leading_rows(image: ImageAttribution) -> list[ListedPart]:
+def leading_rows(image: RemovedRegions) -> list[ListedPart]:
     """The leading regions, in the order of their removal.
 
     With a check, bars are relative to the largest decrease in the probability without a region, at least 0.1.
@@ -35,7 +65,7 @@ def leading_rows(image: ImageAttribution) -> list[ListedPart]:
     ]
 
 
-def other_rows(image: ImageAttribution) -> list[ListedPart]:
+def other_rows(image: RemovedRegions) -> list[ListedPart]:
     """The regions that do not lead, and whose removal alone lowers the probability by more than 0.1, or raises it much.
 
     These are at most five of the first, those that lower it most, and three of the second. None without a check.
@@ -52,7 +82,7 @@ def other_rows(image: ImageAttribution) -> list[ListedPart]:
     return [*rows, *(_row(image, i)._replace(relation=SPEAKS_AGAINST) for i in against[:N_OPPOSING])]
 
 
-def bar_meaning(image: ImageAttribution) -> str:
+def bar_meaning(image: RemovedRegions) -> str:
     """What the bars of :func:`leading_rows` are."""
     if image.check is None or not image.check.leading:
         return BAR_IN_ORDER
@@ -60,7 +90,7 @@ def bar_meaning(image: ImageAttribution) -> str:
     return f"{meaning}; a full bar is {in_points(_decreases(image)[2])}"
 
 
-def _decreases(image: ImageAttribution) -> tuple[list[float], list[float], float]:
+def _decreases(image: RemovedRegions) -> tuple[list[float], list[float], float]:
     """Of the leading regions the length of each bar, the decrease without it alone, and the longest bar of a region."""
     leading, check = image.leading, image.check
     if check is None or not check.leading:
@@ -73,7 +103,7 @@ def _decreases(image: ImageAttribution) -> tuple[list[float], list[float], float
     return lengths.tolist(), alone.tolist(), longest
 
 
-def _row(image: ImageAttribution, number: int) -> ListedPart:
+def _row(image: RemovedRegions, number: int) -> ListedPart:
     without, decrease = image.probability_without(number), image.decrease_of(number)
     return ListedPart(
         image.place_of(number),
@@ -86,7 +116,7 @@ def _row(image: ImageAttribution, number: int) -> ListedPart:
     )
 
 
-def _without_first(image: ImageAttribution) -> list[float]:
+def _without_first(image: RemovedRegions) -> list[float]:
     """The probability without the first k leading regions; without a check those that were removed in turn."""
     if image.check is not None:
         return list(image.check.without_first)

@@ -107,7 +107,7 @@ class CheckSentences:
         sentence = f"Without {self._deleted} {self.measured} {changes}"
         if self.verdict == NOT_CONFIRMED:
             sentence = f"Not confirmed: w{sentence[1:]}"
-        is_beaten = left <= MOST and not self._is_least
+        is_beaten = left <= SAME and not self._is_least
         if is_beaten and self.verdict == NOT_CONFIRMED:
             sentence += f", and {self._without_others}"
         if self.then:
@@ -128,7 +128,8 @@ class CheckSentences:
             why = f"most of {quantity(self.measured)} is left"
         said = f"{self.verdict}, because {why}" if why else self.verdict
         words = f"{self.noun}s" if self.n_deleted > 1 else self.noun
-        return f"Check of the leading {words}: {said}" if self.verdict else "Check"
+        which = f"leading {words}" if self.n_leading else f"{words} with the most bits"
+        return f"Check of the {which}{f': {said}' * bool(self.verdict)}"
 
     @property
     def rows(self) -> list[CheckRow]:

@@ -18,7 +18,7 @@ from captum_iba.visualization.color import Scale, color_class, colors
 from captum_iba.visualization.colored_text import token_parts
 from captum_iba.visualization.drawable import Drawable, DrawableBits, DrawableScores, is_scores
 from captum_iba.visualization.legend import Legend, about_bits, color_legend, merged_legend, word_legend
-from captum_iba.visualization.mask_sentences import is_by_deletion
+from captum_iba.visualization.mask_sentences import is_measured
 from captum_iba.visualization.pieces import (
     SPEAKS_AGAINST,
     format_number,
@@ -97,7 +97,7 @@ def _environment(package: str) -> Environment:
     environment.filters.update(color_class=color_class, counted=counted)
     environment.globals.update(color_rules=color_rules, answer=answer, word_legend=word_legend)
     environment.globals.update(findings_in_words=findings_in_words, qualifications=qualifications)
-    environment.globals.update(word_check=word_check, is_by_deletion=is_by_deletion)
+    environment.globals.update(word_check=word_check, is_measured=is_measured)
     environment.globals.update(about_bits=about_bits, what_bits_keep=what_bits_keep)
     environment.globals.update(standing_out=standing_out, is_in_turn=is_in_turn)
     return environment

@@ -167,11 +167,11 @@ def keeps_little(probability: float, masked: float, closed: float) -> bool:
 def remark(attribution: DrawableBits) -> str:
     """A sentence where the model needs hardly anything of a text, or average activations give the class as much.
 
-    Where no check has deleted measured words, it is :func:`remark_on_bits` if there is one. Empty for others.
+    Without a check of measured words it is :func:`remark_on_bits`, if there is such a sentence. Empty for others.
     """
     on_bits = remark_on_bits(attribution)
     if on_bits:
-        return "" if is_by_deletion(attribution) else on_bits
+        return "" if attribution.check is not None and is_measured(attribution) else on_bits
     probability, closed = attribution.target_probability, attribution.closed_probability
     few = _has_few_bits(attribution)
     if attribution.masked_probability is None:
@@ -189,9 +189,9 @@ def remark(attribution: DrawableBits) -> str:
     return ""
 
 
-def is_by_deletion(attribution: DrawableBits) -> bool:
-    """Whether words were measured by their deletion, and checked: then the list does not depend on the bits."""
-    return attribution.check is not None and any(effect is not None for effect in attribution.effects)
+def is_measured(attribution: DrawableBits) -> bool:
+    """Whether words were measured by their deletion, so that lists do without the bits."""
+    return any(effect is not None for effect in attribution.effects)
 
 
 def remark_on_bits(attribution: DrawableBits) -> str:
@@ -228,7 +228,7 @@ def remark_on_bits(attribution: DrawableBits) -> str:
 def _unexplained(attribution: DrawableBits, closed: float, few: bool) -> str:
     """What is said where a closed mask gives the target (nearly) as much as the text."""
     follows, check = "The bits rank its words, but they do not explain the probability", attribution.check
-    if is_by_deletion(attribution):
+    if is_measured(attribution):
         follows = "The text as a whole adds little to it"
     no_other = check is None or min(check.without_random, check.without_least) >= MOST * check.probability
     if attribution.layer_index:

@@ -9,7 +9,7 @@ from captum_iba.visualization.color import LEVELS, palette
 from captum_iba.visualization.colored_text import token_parts
 from captum_iba.visualization.drawable import DrawableBits
 from captum_iba.visualization.legend import legend_lines, word_legend
-from captum_iba.visualization.mask_sentences import is_by_deletion, remark
+from captum_iba.visualization.mask_sentences import is_measured, remark
 from captum_iba.visualization.pieces import format_number, has_characters
 from captum_iba.visualization.sentences import notes, percentage_note, preset_note, what_bits_keep
 from captum_iba.visualization.terminal import check_lines, printable, word_lines
@@ -56,7 +56,7 @@ def printed_text(attribution: DrawableBits, legend: bool = True, details: bool =
         total = len(attribution.tokens) + n_truncated
         warning.append(f"Warning: {n_truncated:,} of {total:,} tokens were truncated and not read.")
     texts = [_as_read(attribution, number) for number in range(1 + (attribution.pair is not None))]
-    has_bits = details or not is_by_deletion(attribution)
+    has_bits = details or not is_measured(attribution)
     check = [] if attribution.check is None else check_lines(word_check(attribution))
     rest = [
         *filter(None, [attribution.open_words, answer(attribution), remark(attribution)]),

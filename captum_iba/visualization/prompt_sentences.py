@@ -94,7 +94,8 @@ def part_verdict(response: ExplainedResponse) -> str:
 def prompt_notes(response: ExplainedResponse) -> list[str]:
     """Sentences beside the answer and the check: on parts that raise the probability, the choice, and the prompt."""
     wholes = _of_wholes(response) if _are_as_long(response) else ""
-    return list(filter(None, [_raising(response), _least(response), wholes, _unexplained(response)]))
+    lost = _lost(response) if response.check is None else ""
+    return list(filter(None, [_raising(response), _least(response), wholes, lost, _unexplained(response)]))
 
 
 def _are_as_long(response: ExplainedResponse) -> bool:
@@ -186,10 +187,19 @@ def _least(response: ExplainedResponse) -> str:
 def bits_of_prompt(response: ExplainedResponse) -> str:
     """What the model gives through the mask, for where bits are shown; empty where :func:`prompt_notes` say it."""
     probability, masked, closed = response.probability, response.masked_probability, response.closed_probability
+    if lost := _lost(response):
+        return "" if response.check is None else lost
     through = of_mask(response.measured, probability, masked, closed, "prompt")
-    if is_lost(probability, masked, closed):
-        return f"The mask removed too much: {through}. The bits may be too few. Use a smaller beta."
     return "" if is_unexplained(probability, closed) else f"{capitalized(through)}."
+
+
+def _lost(response: ExplainedResponse) -> str:
+    """That the mask has lost the response; else empty."""
+    probability, masked, closed = response.probability, response.masked_probability, response.closed_probability
+    if not is_lost(probability, masked, closed):
+        return ""
+    through = of_mask(response.measured, probability, masked, closed, "prompt")
+    return f"The mask removed too much: {through}. The bits may be too few. Use a smaller beta."
 
 
 def _unexplained(response: ExplainedResponse) -> str:

@@ -12,13 +12,14 @@ from captum_iba.visualization.mask_sentences import (
     averages_disagree,
     has_hardly_any_bits,
     has_percentages,
-    is_by_deletion,
     is_improbable,
     is_lowered,
+    is_measured,
     is_unexplained,
     keeps_little,
     lost_prediction,
     needs_hardly_anything,
+    remark,
     remark_on_bits,
     through_the_mask,
 )
@@ -92,7 +93,7 @@ def what_bits_keep(attribution: DrawableBits) -> str:
     """What the model gives through the mask, and what is wrong with the bits, for where these are shown."""
     through, wrong = through_the_mask(attribution), remark_on_bits(attribution)
     said = f"{capitalized(through)}." if through and THESE_ALONE not in wrong else ""
-    return " ".join(filter(None, [said, wrong if is_by_deletion(attribution) else ""]))
+    return " ".join(filter(None, [said, "" if wrong and wrong == remark(attribution) else wrong]))
 
 
 def _is_uncertain(attribution: DrawableBits) -> bool:
@@ -182,7 +183,11 @@ def verdicts(attributions: Sequence[DrawableBits]) -> str:
     if sum(item.check is not None for item in attributions) < 2:
         return ""
     n_judged = len(attributions) - counts[""]
-    lost = [number for number, item in enumerate(attributions, 1) if not is_by_deletion(item) and lost_prediction(item)]
+    lost = [
+        number
+        for number, item in enumerate(attributions, 1)
+        if not (item.check is not None and is_measured(item)) and lost_prediction(item)
+    ]
     unexplained = [number for number, item in enumerate(attributions, 1) if _adds_little(item)]
     of_texts = ", ".join(f"{said} in {counts[said]}" for said in VERDICTS if counts[said])
     what = "text" if all(item.explained is None for item in attributions) else "explanation"

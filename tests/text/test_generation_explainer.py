@@ -45,7 +45,7 @@ def test_a_response_is_explained_by_sentence_and_checked(explainer):
     kept = torch.ones(1, 2, dtype=torch.bool)
     kept[0, first] = False
     assert float(removal(kept).exp()) == pytest.approx(result.check.without_leading, rel=1e-4)
-    assert "Check: the " in str(result)
+    assert f"{result.check.without_leading:10.1%}  without the leading part" in str(result)
 
 
 def test_removed_parts_are_deleted_or_replaced(explainer, llama, wordpiece):

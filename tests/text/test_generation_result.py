@@ -93,8 +93,9 @@ def test_one_rule_says_what_two_removals_of_a_part_mean(result, alone, after, la
     assert content["label"] == label and content["effect_after"] == pytest.approx(after)
     without = without_alone(one, part)
     suffix = f" · {label}" if label else ""
-    (line,) = [line for line in str(one).splitlines() if line.endswith(f"  {part.text}{suffix}")]
-    assert line.split()[:2] == [without, f"{one.shares[1]:.1%}"]
+    for shown, numbers in ((str(one), [without]), (one.to_text(details=True), [without, f"{one.shares[1]:.1%}"])):
+        (line,) = [line for line in shown.splitlines() if line.endswith(f"  {part.text}{suffix}")]
+        assert re.findall(r"\S*%", line) == numbers
     page = generation_page(one)
     (row,) = [row for row in rows_of(page) if row[0] == part.text]
     assert row[1] == without and row[3] == label
@@ -130,7 +131,7 @@ def test_a_part_that_only_a_check_removed_is_listed_with_its_number(explainer):
     expected = [texts[i] for i in (6, 1, 8, 0, 5, 9)]
     assert [part.text for part, _ in one.listed][:4] == expected[:4]
     assert [part.text for part, _ in one.listed if (part.known_effect or 0) < 0] == [texts[5], texts[9]]
-    printed, page = str(one), generation_page(one)
+    printed, page = one.to_text(details=True), generation_page(one)
     for i in (6, 9, 5):
         assert f"{without_alone(one, one.parts[i]):>10}  {one.shares[i]:11.1%}  " in printed
     assert [(text, number) for text, number, *_ in rows_of(page)] == [
@@ -158,7 +159,8 @@ def test_every_part_that_was_measured_is_listed_in_one_order(explainer):
     shown = [part.effect for part, _ in one.listed if part.effect is not None]
     assert sorted(shown) == sorted(effects) and shown[-3:] == [-3.18, -3.0, -2.03]
     rows = rows_of(generation_page(one))
-    printed = [line.split()[0] for line in str(one).split("\nwithout it")[1].splitlines()[1:]]
+    lines = str(one).split("\nwithout it")[1].splitlines()[1:]
+    printed = [line.split()[0] for line in lines if line.strip() not in ("other part", "other parts")]
     listed = [without_alone(one, part) for part, _ in one.listed if part.effect is not None]
     assert printed[: len(listed)] == listed == [number for _, number, *_ in rows if number]
     assert str(one).count(" · speaks against it") == 3
@@ -178,7 +180,8 @@ def test_the_parts_that_are_not_listed_are_counted(result):
     plural = "s" * (len(above) > 1)
     said = f"{one.shares[above].sum():.1%} of the bits in {len(above)} other part{plural}"
     said += f"; {at_floor} more are at the floor"
-    assert one.unlisted(listed) == said and f"\n{said}\n" in str(one) and f"Not listed: {said}." in generation_page(one)
+    assert one.unlisted(listed) == said and said not in str(one)
+    assert f"\n{said}\n" in one.to_text(details=True) and f"Not listed: {said}." in generation_page(one)
     assert one.unlisted(one.parts) == "" and one.unlisted(one.parts[:-1]) == "1 other part is at the floor"
     assert one.unlisted(one.parts[:-2]) == "2 other parts are at the floor"
 
@@ -266,18 +269,19 @@ def test_the_effects_of_a_contrast_are_of_the_log_odds(llama, wordpiece):
     assert f"of the choice, rather than “<bdi>{names[1]}</bdi>”, 100.0%" in page
 
 
-def test_evidence_that_the_bits_miss_is_told(explainer):
+def test_a_check_is_a_table_of_probabilities(explainer):
     result = explainer.explain(PROMPT, RESPONSE, check=True, **QUICK)
-    cases = ((0.182, 0.277, 0.3, True), (0.26, 0.277, 0.3, False), (0.3, 0.277, 0.3, False), (0.0, 0.0, 0.3, False))
-    # Random parts speak against the response, and so do those with the fewest bits: they raise what it has.
-    for least, random, whole, is_told in (*cases, (0.068, 0.083, 0.055, False)):
-        one = replace(
-            result, check=replace(result.check, without_least=least, without_random=random, probability=whole)
+    check = replace(result.check, without_least=0.068, without_random=0.083, probability=0.055)
+    one = replace(result, check=check)
+    for probability, what in ((0.055, "with the whole prompt"), (0.068, "with the fewest bits"), (0.083, "at random")):
+        (line,) = [line for line in str(one).splitlines() if what in line]
+        assert line.startswith(f"{probability:10.1%}  ")
+        assert re.search(
+            f'<b>{probability:.1%}</b></td> <td>.*?</td> <th scope="row">[^<]*{what}', generation_page(one)
         )
-        said = "The parts with the fewest bits matter more than others. The bits do not show all the evidence."
-        assert (one.sentences[-2] == said) == is_told == (said in generation_page(one)) == (said in str(one))
-    (through_the_mask,) = replace(result, check=None).sentences
-    assert through_the_mask.startswith("With the information in the bits alone the probability per token is ")
+    assert "Check of" not in str(replace(result, check=None))
+    through_the_mask = "With the information in the bits alone the probability per token is "
+    assert any(sentence.startswith(through_the_mask) for sentence in replace(result, check=None).sentences)
 
 
 def test_parts_with_the_fewest_bits_that_raise_the_probability_are_named(explainer):
@@ -343,7 +347,7 @@ def test_a_choice_between_responses_of_different_lengths_is_told_as_wholes(expla
             0.023,
             0.025,
             0.029,
-            "Without any bits of the parts the probability per token is 2.9%, no less than with",
+            "With next to nothing of the parts the probability per token is 2.9%, no less than with",
         ),
         (0.5, 0.2, 0.1, "The mask removed too much: with the information in the bits alone the probability per token"),
         (0.5, 0.45, 0.1, "alone the probability per token is 45.0%, and with none of it 10.0%."),
@@ -358,7 +362,9 @@ def test_a_choice_between_responses_of_different_lengths_is_told_as_wholes(expla
 def test_bits_that_do_not_explain_the_response_are_told(explainer, probability, masked, closed, said):
     result = explainer.explain(PROMPT, RESPONSE, **QUICK)
     one = replace(result, probability=probability, masked_probability=masked, closed_probability=closed)
-    assert said in one.sentences[-1] and said in str(one) and said in generation_page(one)
+    assert said in one.sentences[-1] and said in one.to_text(details=True) and said in generation_page(one)
+    # Beside bits, unless it says that the prompt is not needed, or that no check has tried what the mask lost.
+    assert (said in str(one)) == said.startswith(("With next", "The mask"))
 
 
 def test_the_list_of_a_single_token_says_what_it_is(explainer):
@@ -377,7 +383,7 @@ def test_json_has_shares_ranks_and_sentences(explainer):
     assert content["sentences"] == result.sentences and result.sentences[0] == result.answer
     assert result.answer.removeprefix("Not confirmed: w").startswith(('Without "', 'ithout "')) and result.sentences[
         1
-    ].startswith("Check: ")
+    ].startswith("Check of the leading part")
     ranked = sorted((part for part in content["parts"] if part["rank"]), key=lambda part: part["rank"])
     assert [(part["text"], part["share"]) for part in ranked] == [(part.text, share) for part, share in result.ranked]
     assert [part["speaks_against"] for part in content["parts"]] == [part.speaks_against for part in result.parts]

@@ -181,14 +181,21 @@ def test_the_check_runs_the_text_without_the_words(film_explainer):
         f'Without "{leading[0]}", "{leading[1]}" and "{leading[2]}" the probability of negative falls from '
         f"{check.probability:.1%} to {check.without_leading:.1%}, and the model predicts positive."
     )
-    comparison = (
-        f"Check: the {n} leading words together are confirmed. Without {n} other words at random the probability of "
-        "negative is"
-    )
     assert result.sentences[0] == answer and str(result).splitlines()[2] == answer
-    for sentence in (answer, comparison):
-        shown = [str(result), *(html.unescape(str(page)) for page in (token_map(result), token_page([result])))]
-        assert all(sentence in one for one in shown)
+    rows = [
+        (check.probability, "with the whole text"),
+        (check.without_leading, f"without the {n} leading words"),
+        (check.without_random, f"without {n} other words at random (mean of 10, the lowest {check.lowest_random:.1%})"),
+        (check.without_least, f"without the {n} words with the fewest bits"),
+    ]
+    pages = [html.unescape(str(page)) for page in (token_map(result), token_page([result]))]
+    assert all(answer in page and "<caption>Check of the leading words: confirmed</caption>" in page for page in pages)
+    for probability, what in rows:
+        assert f"\n{probability:10.1%}  {what}\n" in str(result)
+        bar = f'<i style="width:{100 * probability:.1f}%"></i></span></td> <th scope="row">{what}</th>'
+        assert all(f'<b>{probability:.1%}</b></td> <td><span class="bar">{bar}' in page for page in pages)
+    said = ", ".join(f"{probability:.1%} {what}" for probability, what in rows)
+    assert f"Check of the leading words: confirmed. The probability of negative is {said}." in result.sentences
 
 
 def test_a_text_that_is_not_needed_is_checked_by_a_ninth_of_its_words(film_explainer):
@@ -253,17 +260,17 @@ def test_the_check_begins_with_what_the_leading_words_change(film_explainer):
     n = len(ranked_words(result)[0])
     said = checked(result, n, 0.9, 0.1, 0.95, 0.8)
     assert "the probability of negative falls from 90.0% to 10.0%." in said and "no more than" not in said
-    assert f"the {n} leading words together are confirmed. Without" in said
+    assert "\nCheck of the leading words: confirmed\n" in said
     said = checked(result, n, 0.9, 0.895, 0.9, 0.9)
     assert "the probability of negative hardly changes, from 90.0% to 89.5%" in said
-    assert "are not confirmed, because the probability hardly changes without them" in said
+    assert "Not confirmed: without" in said and "\nCheck of the leading words: not confirmed\n" in said
     said = checked(result, n, 0.9, 0.95, 0.9, 0.8)
     assert "rises from 90.0% to 95.0%" in said and "speak" not in said
-    assert "are not confirmed, because the probability rises without them." in said
+    assert "Not confirmed: without" in said
     said = checked(result, n, 0.9, 0.8, 0.7, 0.9)
-    assert "deleting them lowers the probability no more than deleting the 2 words with the fewest bits." in said
+    assert "from 90.0% to 80.0%, and it falls no less without other words." in said
     said = checked(result, n, 0.9, 0.8, 0.9, 0.9)
-    assert "are weakly confirmed, because most of the probability is left without them." in said
+    assert "\nCheck of the leading words: weakly confirmed, because most of the probability is left\n" in said
     first = film_explainer.explain("Dull, bad, awful, boring, dreadful, terrible film.", target="negative", beta=0.1)
     said = checked(first, 5, 0.9, 0.1, 0.95, 0.8)
     assert "other leading" not in said and "another leading" not in said
@@ -281,7 +288,7 @@ def test_the_place_of_a_word_does_not_count_punctuation(film_explainer):
     others = [row for row in ranked_words(result)[1] if not row.stands_out]  # those are in the list
     rest = [row.name for row in others if row.name.isalnum() or row.name == "$"]
     said = f"{len(rest)} other words and {len(others) - len(rest)} punctuation marks"
-    assert f"in {said}" in str(result) and "<summary>all 6 words and " in token_page([result])
+    assert f"in {said}" in result.to_text(details=True) and "<summary>all 6 words and " in token_page([result])
 
 
 def test_a_text_of_punctuation_alone_has_places(film_explainer):
@@ -310,7 +317,11 @@ def test_the_check_deletes_each_leading_word_alone(film_explainer):
         alone = film_explainer.explain(shortened, target=result.target, n_steps=0).target_probability
         assert row.without == pytest.approx(alone, abs=1e-5)
         (line,) = (line for line in str(result).splitlines() if f"{row.name} ({row.place})" in line and "▒" in line)
-        assert line.split()[0] == f"{alone:.1%}" and f"  {row.share:>11.1%}  " in line
+        assert line.split()[0] == f"{alone:.1%}"
+        (detailed,) = [
+            line for line in result.to_text(details=True).splitlines() if f"{row.name} ({row.place})" in line
+        ]
+        assert f"  {row.share:>11.1%}  " in detailed
         n_solid, n_hatched = line.count("█"), line.count("▒")
         assert n_solid == round((n_solid + n_hatched) * row.share_alone)
         of_both = log_odds(result.target_probability) - log_odds(row.without), row.effect
@@ -324,7 +335,7 @@ def test_the_probability_through_the_mask_is_said_once(film_explainer):
     """.58 in place of .98 stood nowhere but in an attribute."""
     for text in ("A dull, boring film.", "A film."):
         result = film_explainer.explain(text)
-        for shown in (str(result), token_page([result]).partition("How to read this")[0]):
+        for shown in (result.to_text(details=True), token_page([result]).partition("How to read this")[0]):
             assert shown.lower().count("with the information in the bits alone") == 1
             assert f"{result.masked_probability:.1%}" in shown
 
@@ -413,7 +424,8 @@ def test_a_class_that_average_activations_give_as_well_is_said_to_be_unexplained
         assert (text in str(one)) == (text in token_page([one])) == (said is not None)
         assert any("With average activations (from" in sentence for sentence in one.sentences) == (said is not None)
         page = token_page([one, one])
-        assert ("In texts 1 and 2 the bits only rank the words" in page) == (said is not None)
+        text = "Average activations in place of the text give the class about as much as texts 1 and 2."
+        assert (text in page) == (said is not None)
         assert ("No verdict for 2 texts: average activations give the class." in page) == (said is not None)
     unlikely = replace(result, target_probability=0.02, closed_probability=0.001)
     assert "With average activations (from" not in str(unlikely)
@@ -431,10 +443,10 @@ def test_a_check_deletes_punctuation_last(film_explainer):
     assert check.without_least == pytest.approx(without_words, abs=1e-5)
     assert check.n_random == 1  # two words are two others
     result = film_explainer.explain("A dull, boring film.", check=True, beta=0.1)
-    assert "Without the 2 other words the probability" in str(result) and "(mean of" not in str(result)
+    assert "  without the 2 other words\n" in str(result) and "(mean of" not in str(result)
     # Punctuation that is deleted for comparison is not called a word.
     few = film_explainer.explain("Dull, boring, bad!", check=True, beta=0.1)
-    assert few.check.n_words == 3 and "Without the 3 other punctuation marks the probability" in str(few)
+    assert few.check.n_words == 3 and "  without the 3 other punctuation marks\n" in str(few)
 
 
 def test_words_that_are_nearly_tied_are_named():
@@ -491,7 +503,7 @@ def test_what_a_page_says_of_the_check_holds_where_no_word_leads(film_explainer)
     assert result.check.n_words == 1 < len(result.words) / 2
     assert "If none leads, one word in nine" in " ".join(token_page([result]).split())
     open_mask = film_explainer.explain("A dull film.", beta=0.0, check=True)
-    said = str(open_mask)
+    said = open_mask.to_text(details=True)
     assert "a token that is not needed still keeps" in said and "0 of them" not in said
 
 

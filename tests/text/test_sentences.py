@@ -99,8 +99,8 @@ def test_an_order_in_which_the_last_words_matter_more_is_not_confirmed():
     for least, said in ((0.12, "not confirmed"), (0.93, "confirmed")):
         one = replace(result, check=DeletionCheck(1, 0.94, 0.7, least, 0.8, 10))
         assert one.verdict == said
-        told = "because deleting it lowers the probability no more than deleting the word with the fewest bits."
-        assert (told in str(one)) is (least == 0.12)
+        told = 'Not confirmed: without "a" the probability of positive falls from 94.0% to 70.0%, and it falls no less'
+        assert (told in str(one)) is (least == 0.12) and f"{least:10.1%}  without the word with the fewest" in str(one)
 
 
 def test_a_word_that_lowers_it_more_than_all_together_is_named():
@@ -251,7 +251,7 @@ def test_a_check_of_half_of_the_leading_words_does_not_refute_all_of_them():
         'Without "cup", "won" and "team" the probability of Sports falls from 96.0% to 10.0%. '
         "No verdict, because more than half of all words and punctuation marks lead."
     )
-    assert not said.comparison  # some of the others lead, too
+    assert not said.comparison and not said.rows and not said.title  # some of the others lead, too
     assert CheckSentences(check, 2, 2, 4, "the probability").verdict == "not confirmed"
 
 
@@ -289,7 +289,7 @@ def test_one_meaning_of_leading_beside_a_check(film_explainer):
     """A check deleted one of 9 words, where hardly any bits led nothing, and then two words were said to lead."""
     result = attribution("a b c d e f", bits=[4.0, 3.0, 3.0, 2.0, 2.0, 2.0], **FEW, target_probability=0.9)
     one = replace(result, check=DeletionCheck(1, 0.9, 0.2, 0.9, 0.9, 10, (0.2, 0.8, 0.9, 0.9, 0.9, 0.9)))
-    assert len(ranked_words(one)[0]) == 1 and "the leading word is confirmed" in str(one)
+    assert len(ranked_words(one)[0]) == 1 and "\nCheck of the leading word: confirmed\n" in str(one)
     # A word in the list is not among those with the fewest bits.
     every = attribution("a b c", bits=[40.0, 39.0, 38.0], **FEW, target_probability=0.9)
     one = replace(every, check=DeletionCheck(1, 0.9, 0.2, 0.9, 0.3, 10, (0.2, 0.9, 0.3)))
@@ -381,7 +381,6 @@ def test_a_summary_and_a_table_tell_of_a_mask_that_closed_too_much():
     lost = replace(sure, masked_probability=0.3)
     page = token_page([sure, lost])
     assert "In text 2 the mask removed too much, so its bits are not shown as percentages." in page
-    assert page.count(">mask removed too much</mark>") == 1
     assert "the leading words are confirmed in 2." in page
 
 
@@ -390,11 +389,11 @@ def test_of_a_class_that_is_not_predicted_the_opposing_words_come_first():
     check = DeletionCheck(1, 0.12, 0.1, 0.12, 0.2, 10, (0.1, 0.943))
     one = attribution("a b", bits=[3.0, 2.0], **few, closed_probability=0.61, check=check, predicted_label="negative")
     said = one.sentences
-    opposing, checked = (next(i for i, one in enumerate(said) if part in one) for part in ("may speak", "Check: "))
+    opposing, checked = (next(i for i, one in enumerate(said) if part in one) for part in ("may speak", "Check of"))
     assert opposing < checked and "lowered" in findings(one) and "hardly_anything_needed" not in findings(one)
     # Of the predicted class they do where one of them weighs as much as the leading words.
     predicted = replace(one, predicted_label="positive")
-    assert "may speak" in predicted.sentences[0] and "Check: " not in predicted.sentences[0]
+    assert "may speak" in predicted.sentences[0] and "Check" not in predicted.sentences[0]
     check = DeletionCheck(1, 0.52, 0.1, 0.52, 0.55, 10, (0.1, 0.65))
     predicted = replace(predicted, target_probability=0.52, check=check)
     assert "may speak" not in str(predicted) and "b (word 2) · speaks against it" in str(predicted)

@@ -91,8 +91,13 @@ def test_as_few_regions_lead_as_are_enough():
     check = ImageCheck(1, 0.9, 0.85, 0.9, 0.9, 10, (0.9, 0.6, 0.9, 0.9), 0.9, 0.1, (3, 0), (0.9, 0.1), (0.5, 0.9))
     result = replace(image_attribution(), check=check)
     assert [row.number for row in result.rows] == result.leading == [3, 0]
-    assert [row.importance for row in result.rows] == pytest.approx([0.5, 1.0])  # 0.4 and 0.8 more with it
-    assert result.legend["bar"].startswith("increase in the probability when this region is kept")
+    # Alone they lower it by 0 and 0; where the other one is removed, 3 adds 0.4 and 0 adds 0.8.
+    assert [row.importance for row in result.rows] == pytest.approx([0.5, 1.0])
+    assert [row.share_alone for row in result.rows] == [0.0, 0.0]
+    assert result.legend()["bar"].startswith("decrease in the probability without this region: of the whole image")
+    alone = replace(result, check=replace(check, without_each=(0.5, 0.2, 0.9, 0.6)))
+    assert [row.importance for row in alone.rows] == pytest.approx([0.5, 1.0])
+    assert [row.share_alone for row in alone.rows] == pytest.approx([0.75, 0.5])
     assert ImageAttribution.from_dict(json.loads(result.to_json())).check == check
 
 
@@ -119,7 +124,8 @@ def test_nothing_is_confirmed_where_most_regions_lower_the_probability():
     assert "and the model predicts cat (80.0%). No verdict, because" in said.answer()
     fewer = replace(said, check=replace(check, without_each=(0.1, 0.85, 0.9, 0.0)))
     assert fewer.verdict == "confirmed" and not fewer.is_pale
-    assert "Without any region, of an image of the mean color alone, it is 1.0%." in fewer.check_sentence()
+    assert "1.0% of an image of the mean color alone." in fewer.check_sentence()
+    assert "\n      1.0%  of an image of the mean color alone\n" in str(fewer)
     fig, ax = plot_image(fewer)
     assert ax.get_title() == "dog 90.0%\nconfirmed, 1 other alone, too"
     (bar,) = (axes for axes in fig.axes[1:] if axes is not ax)
@@ -128,13 +134,13 @@ def test_nothing_is_confirmed_where_most_regions_lower_the_probability():
     other = replace(said, target_probability=0.001, predicted=0, predicted_label="cat", predicted_probability=0.8)
     other = replace(other, check=replace(check, probability=0.001, without_each=(0.001, 0.6, 0.001, 0.001)))
     assert "(predicted: cat" in plot_image(other)[1].get_title() and not plot_image(other)[1].lines
-    assert "A region may speak against dog: without it alone the probability of dog rises" in other.answer()
+    assert [(row.number, row.relation) for row in other.other_rows] == [(1, "speaks against it")]
     # No picture of leading regions: the image, the map and its color bar.
     assert image_page([other]).count('src="data:image/png;base64,') == 3 and "color bar" in image_page([other])
     # The mean color itself has the class: removal is a poor test.
     grey = replace(fewer, check=replace(fewer.check, without_all=0.89))
     assert len(plot_image(grey)[0].axes) == 2 and "drawn dark" in plot_image(grey)[1].get_xlabel()
-    assert grey.verdict == "" and "is dog with 89.0%" in grey.answer() and "poor test" in grey.check_sentence()
+    assert grey.verdict == "" and "is dog with 89.0%" in grey.answer() and not grey.other_rows[1:]
     assert heat_over_image(grey).max() < heat_over_image(fewer).max()
 
 
@@ -154,11 +160,17 @@ def test_as_text():
         "photo.png · dog 90.0% · cnn\nWithout the 2 leading regions the probability of dog falls from 90.0% to 30.0%."
     )
     row = next(line for line in text.splitlines() if "rows 4 to 7, columns 4 to 7" in line)
-    assert row.split()[:2] == ["70.0%", "41.4%"] and "█" * 24 in row
-    assert "Check: the 2 leading regions together are confirmed. Without 2 other regions at random the prob" in text
+    assert row.split()[:2] == ["70.0%", "█" * 24]
+    (row,) = [line for line in image_attribution().to_text(details=True).splitlines() if "rows 4 to 7, col" in line]
+    assert row.split()[:2] == ["70.0%", "41.4%"]
+    assert (
+        "\nCheck of the leading regions: confirmed\n     90.0%  with the whole image\n     30.0%  without the 2 "
+        in text
+    )
     one = replace(image_attribution(), check=replace(image_attribution().check, n_regions=1))
     assert one.verdict == "" and str(one).count("No verdict, because more than half of all regions lead.") == 1
-    assert "layer3 · default, statistics of a dataset of 1,000 positions" in text
+    setting = "layer3 · default, statistics of a dataset of 1,000 positions"
+    assert setting not in text and setting in image_attribution().to_text(details=True)
     assert "dog 0.900" in repr(image_attribution())
 
 
@@ -170,12 +182,12 @@ def test_a_class_that_is_ruled_out_keeps_nothing():
         for layer in result.layers
     )
     for probability, said in ((0.9, True), (2e-5, False)):
-        one = replace(result, target_probability=probability, layers=near_floor)
+        one = replace(result, target_probability=probability, layers=near_floor, check=None)
         assert ("No cell stands out" in one.remark() or "The mask removed" in one.remark()) is said
     nearly = [0.9] * result.n_regions
     nearly[result.leading[0]], nearly[result.leading[1]], nearly[2] = 0.3, 0.35, 0.4
     check = replace(result.check, without_each=tuple(nearly))  # nearly as much as one that leads
-    assert f"when removed alone, too: {result.place_of(2)} (to 40.0%)." in replace(result, check=check).answer()
+    assert f"    40.0%  {'█' * 20}      {result.place_of(2)}\n" in str(replace(result, check=check))
 
 
 def test_json(tmp_path):
@@ -254,10 +266,17 @@ def test_regions_that_each_decide_alone_are_all_bright():
 def test_regions_without_which_the_class_is_more_probable():
     result = image_attribution()
     check = replace(result.check, without_each=(0.9, 0.99, 0.9, 0.3))
-    rises = "without it alone the probability of dog rises"
-    said = f"A region may speak against dog: {rises}: {result.place_of(1)} (to 99.0%)."
-    assert said in replace(result, check=check).answer()  # a quarter of the regions
-    assert "speak against" not in replace(result, check=replace(check, without_each=(0.9,) * 4)).check_sentence()
+    one = replace(result, check=check)
+    for shown in (str(one), image_page([one])):
+        assert "speaks against it" in shown and f"{result.place_of(1)}" in shown and "99.0%" in shown
+    other = replace(result, check=replace(check, without_each=(0.9,) * 4))
+    assert "speaks against it" not in str(other) + image_page([other]) and not other.other_rows
+    # Where not all of them are listed, their number is said.
+    many = replace(check, leading=(3,), without_first=(0.3,), without_others=(), without_each=(0.3,) * 3 + (0.1,))
+    regions = np.arange(64).reshape(8, 8) // 4
+    more = replace(many, without_each=(0.3,) * 8 + (0.999,) * 5 + (0.9,) * 2 + (0.1,), leading=(15,))
+    said = replace(result, regions=regions, check=more).answer()
+    assert "8 other regions lower it by more than 10 points alone, and 5 other regions may speak against dog." in said
 
 
 def test_pages(tmp_path):
@@ -354,7 +373,9 @@ def test_a_mask_that_has_lost_the_prediction_is_said():
     result = image_attribution()
     said = "The mask removed too much: with the information in the bits alone the probability of dog is 10.0%"
     layers = tuple(replace(layer, masked_probability=0.1) for layer in result.layers)
-    lost = replace(result, layers=layers)
+    confirmed = replace(result, layers=layers)
+    assert result.verdict == "confirmed" and said not in str(confirmed) + image_page([confirmed])
+    lost = replace(confirmed, check=None)
     assert said in str(lost) and said in image_page([lost])
     kept = replace(result, layers=tuple(replace(layer, masked_probability=0.8) for layer in result.layers))
     assert kept.remark() == "" and "removed too much" not in str(kept) + image_page([kept])
@@ -368,7 +389,7 @@ def test_a_class_that_loses_probability_without_any_cell_is_not_said_to_be_kept(
         layers = [
             replace(layer, masked_probability=result.target_probability - drop, **near_floor) for layer in result.layers
         ]
-        one = replace(result, layers=tuple(layers))
+        one = replace(result, layers=tuple(layers), check=None)
         assert one.needs_no_cell == kept and one.lost_prediction == (not kept)
         assert ("No cell stands out" in str(one)) == kept and ("The mask removed too much" in str(one)) == (not kept)
 
@@ -383,9 +404,9 @@ def test_a_check_names_the_region_that_matters_most_alone_and_does_not_lead():
     assert "other region" not in str(replace(result, check=check)).replace("another region at random", "")
     each[other] = 0.3
     said = replace(result, check=replace(check, without_each=tuple(each)))
-    nearly = "Another region lowers it by more than 10 points when removed alone, too"
-    named = f"{nearly}: {said.place_of(other)} (to 30.0%)."
-    assert named in str(said) and named in image_page([said])
+    assert [(row.number, row.without) for row in said.other_rows] == [(other, 0.3)]
+    (line,) = [line for line in str(said).splitlines() if said.place_of(other) in line]
+    assert line.split()[0] == "30.0%" and "other region</th>" in image_page([said])
     assert said.probability_without(other) == 0.3 and said.decrease_of(other) is None
     assert ImageAttribution.from_dict(json.loads(said.to_json())).check == said.check
 
@@ -402,12 +423,8 @@ def test_the_image_itself_is_no_average(tmp_path):
         assert said in one.remark() and ("lowers it" in one.remark()) is (statistics != "this image only")
 
 
-def test_regions_with_the_fewest_bits_that_matter_are_told():
+def test_of_a_class_that_is_ruled_out_there_is_little_to_explain():
     result = image_attribution()
-    for least, said in ((0.3, True), (0.88, False)):
-        one = replace(result, check=replace(result.check, without_least=least))
-        told = "Without the regions with the fewest bits the probability also falls. The model needs more of them than"
-        assert (told in one.check_sentence()) is said
     ruled_out = replace(result.check, probability=1e-9, without_leading=1e-12)
     said = replace(result, target_probability=1e-9, check=ruled_out).answer()
     assert said == "The probability of dog is next to nothing (less than 0.0001%): there is little to explain."

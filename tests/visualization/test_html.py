@@ -144,7 +144,7 @@ def test_the_words_that_hold_80_percent_come_first_with_their_place():
     ]
     assert [word.place for word in rest[:2]] == ["word 8", "word 4"] and len(rest) == 7
     seen = " ".join(Page(token_page([one])).text.split()).replace("\xa0", " ")
-    assert "word of the bits bits Not word 1 60.0% 60.0 not word 5 30.0% 30.0" in seen
+    assert "leading words of the bits bits Not word 1 60.0% 60.0 not word 5 30.0% 30.0" in seen
     assert "7 other words" in seen and seen.count("0.0%") == 3  # 60.0%, 30.0%, and those with 0.0% in one line
     assert "/> word 7 1.0% 1.00 3 words with 0.0%: good., It, So" in seen
     pair = attribution("not one", [9.0, 1.0, 0.0, 90.0, 0.0], pair="is not. Three")
@@ -186,7 +186,7 @@ def test_percent_signs_follow_the_number():
         assert "%" in Page(page).text and not re.search(r"\s%", Page(page).text)
         said = " ".join(Page(page).text.split())
         assert "falls from 75.0% to 10.0%." in said
-        assert "Without another word at random the probability of positive is 40.0% (mean of 10). Without the" in said
+        assert "40.0% without another word at random (mean of 10) 70.0% without the word with the fewest bits" in said
 
 
 def test_the_decision_comes_first():
