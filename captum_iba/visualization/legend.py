@@ -111,8 +111,8 @@ def part_legend(response: ExplainedResponse, bits: bool = False) -> Legend:
 
 
 BAR_OF_SEVERAL = (
-    "decrease in the probability without this region: of the whole image (solid), and where the other leading ones are "
-    "removed, too, if that is more (to the end of the hatched part)"
+    "decrease in the probability without this region: alone (solid), and after the other leading ones, if that is more "
+    "(end of the hatched part)"
 )
 BAR_ALONE = "decrease in the probability when this region alone is removed"
 BAR_IN_ORDER = (
