@@ -11,7 +11,7 @@ from captum_iba.visualization.color import EFFECT, Scale, color_class
 from captum_iba.visualization.drawable import Drawable, is_scores
 from captum_iba.visualization.mask_sentences import needs_hardly_anything, remark
 from captum_iba.visualization.pieces import SPEAKS_AGAINST, Part, format_number, format_probability, parts, scale_of
-from captum_iba.visualization.rows import ListedPart
+from captum_iba.visualization.rows import VISIBLE, ListedPart
 from captum_iba.visualization.word_sentences import verdict
 from captum_iba.visualization.words import ranked_words, standing_out
 
@@ -88,7 +88,8 @@ def token_parts(attribution: Drawable, scale: Scale | None = None) -> TokenMap:
     leading, rest = ranked_words(attribution)
     if scale is None and any(row.is_measured for row in (*leading, *rest)):
         scale = Scale(1.0, unit=EFFECT)
-        colors = {row.number: row.importance for row in (*leading, *rest)}
+        shown = [*leading, *(row for row in rest if row.importance >= VISIBLE)]
+        colors = {row.number: row.importance for row in shown}
         strength = PALE if verdict(attribution) == NOT_CONFIRMED else 1.0
         drawn = tuple(
             part._replace(depth=0.0 if part.word is None else strength * colors.get(part.word, 0.0))

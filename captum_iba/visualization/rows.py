@@ -10,9 +10,8 @@ from captum_iba.visualization.pieces import format_number, format_probability
 from captum_iba.visualization.pieces import visible as with_symbols
 
 _SHOWN_AS_ZERO = 0.0005
-_MANY, _VISIBLE, _STRONG = 0.05, 0.05, -0.5  # of the bits above the floor, of a bar, and nats: what stands out
-COLORED = 0.2
-"""Of the longest bar: a shorter one is of no word that a list says more of."""
+VISIBLE = 0.15
+"""Of the longest bar: a word with a shorter one is neither listed nor colored, unless it leads."""
 _BAR_WIDTH = 24
 SOLID, HATCHED, PALE = "█", "▒", "░"
 """Bars of a terminal: the decrease without a part alone, that after the others, and where nothing is confirmed."""
@@ -76,9 +75,8 @@ class ListedPart(NamedTuple):
 
     @property
     def stands_out(self) -> bool:
-        """Whether it was measured, and its bits, bar or negative effect stand out: lists show it, leading or not."""
-        has_many_bits = self.in_percent and self.share >= _MANY
-        return self.is_measured and (has_many_bits or self.importance >= _VISIBLE or self.effect <= _STRONG)
+        """Whether it was measured, and its bar stands out: lists show it, leading or not."""
+        return self.is_measured and self.importance >= VISIBLE
 
     @property
     def is_zero(self) -> bool:

@@ -173,7 +173,8 @@ def _is_unexplained(attribution: DrawableBits) -> bool:
 
 def _adds_little(attribution: DrawableBits) -> bool:
     """Whether average activations give the class about as much as the text; of an improbable one that says nothing."""
-    known = not is_improbable(attribution) and not lost_prediction(attribution)
+    is_said = averages_disagree(attribution)  # as the reason for no verdict
+    known = not (is_said or is_improbable(attribution) or lost_prediction(attribution))
     return known and is_unexplained(attribution.target_probability, attribution.closed_probability)
 
 

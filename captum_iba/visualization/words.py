@@ -28,7 +28,7 @@ from captum_iba.visualization.pieces import (
     has_characters,
     visible,
 )
-from captum_iba.visualization.rows import COLORED, ListedPart, share_alone
+from captum_iba.visualization.rows import VISIBLE, ListedPart, share_alone
 
 ALL_DELETED_ALONE = 60
 """Number of words of a text up to which a check deletes every one alone."""
@@ -179,7 +179,7 @@ def _with_relations(
         elif (
             row.is_measured
             and row.without > whole + _NOTICEABLE
-            and (i in leading or (leading and row.effect >= COLORED * _largest_effect(attribution)))
+            and (i in leading or (leading and row.effect >= VISIBLE * _largest_effect(attribution)))
         ):
             relation = AGAINST_ALONE
         found[i] = row._replace(relation=relation, share_alone=_share_alone(row, whole))
@@ -236,8 +236,8 @@ def _log_odds(probability: float) -> float:
 def standing_out(leading: Sequence[ListedPart], rest: Sequence[ListedPart]) -> list[ListedPart]:
     """The words that lists show beside the leading ones.
 
-    They are measured ones whose bits or effects stand out and those that matter alone, in the order of their bars, and
-    the strongest against it, which are the last.
+    They are measured ones whose bars stand out and those that matter alone, in the order of their bars, and the
+    strongest against it, which are the last.
     """
     opposing = [row for row in rest if row.relation == SPEAKS_AGAINST]
     most = _AGAINST + (len(opposing) == _AGAINST + 1)

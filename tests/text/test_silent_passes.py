@@ -206,7 +206,7 @@ def test_a_closed_mask_leaves_the_mean_of_the_statistics():
     with torch.no_grad(), explainer.model.bert.embeddings.register_forward_hook(closed):
         expected = explainer.model(**inputs).logits.softmax(-1)[0, result.target]
     assert result.closed_probability == pytest.approx(float(expected), abs=1e-5)
-    assert f"and with none of it {expected:.1%}" in str(result)
+    assert f"and with none of it {expected:.1%}" in result.to_text(details=True)
     assert TextAttribution.from_dict(result.to_dict()) == result
 
 
