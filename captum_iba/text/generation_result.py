@@ -184,7 +184,7 @@ class GenerationAttribution(JsonResult):
 
     @property
     def importance(self) -> npt.NDArray[np.float64]:
-        """What lists and colors show of each part, (P,), from 0 to 1.
+        """How important each part is, (P,), from 0 to 1: what :attr:`ranked` goes by.
 
         Of parts whose removal was measured it is the decrease in log-probability (:attr:`PromptPart.known_effect`),
         relative to the largest, and 0 where the removal raises it. The others come after them, by their bits above the
@@ -268,8 +268,7 @@ class GenerationAttribution(JsonResult):
             for i in self._order.tolist()
             if i in leading or self.parts[i].effect is not None or abs(effects[i] or 0.0) >= least
         ]
-        alone = [part.effect_alone or 0.0 for part in self.parts]
-        lowers = [max(effect or 0.0, of_one) for effect, of_one in zip(effects, alone, strict=True)]
+        lowers = [part.bar[0] for part in self.parts]
         against = [i for i in shown if (effects[i] or 0.0) < -NO_EFFECT and (i in leading or lowers[i] < _NOTICEABLE)]
         against.sort(key=lambda i: effects[i] or 0.0)
         first = [i for i in shown if i in leading and i not in against]
@@ -277,9 +276,21 @@ class GenerationAttribution(JsonResult):
         return self._with_shares([*first, *others, *against])
 
     @property
+    def bars(self) -> npt.NDArray[np.float64]:
+        """Bars and colors of the parts, (P,): decreases without them relative to the largest; or :attr:`importance`.
+
+        They are the importance where no part was removed.
+        """
+        lengths = np.array([part.bar[0] for part in self.parts])
+        if all(part.effect_alone is None for part in self.parts):
+            return self.importance
+        relative: npt.NDArray[np.float64] = lengths / (lengths.max() or 1.0)
+        return relative
+
+    @property
     def rows(self) -> list[ListedPart]:
         """:attr:`listed` as terminals and pages show it."""
-        importance, numbers = self.importance, {id(part): number for number, part in enumerate(self.parts)}
+        bars, numbers = self.bars, {id(part): number for number, part in enumerate(self.parts)}
         so_far = {} if self.check is None else dict(zip(self._order.tolist(), self.check.without_first, strict=False))
         return [
             ListedPart(
@@ -287,13 +298,13 @@ class GenerationAttribution(JsonResult):
                 self.place_of(part),
                 part.bits,
                 share,
-                float(importance[numbers[id(part)]]),
+                float(bars[numbers[id(part)]]),
                 probability_without(self, part),
                 math.nan if part.known_effect is None else part.known_effect,
                 part.label,
                 number=numbers[id(part)],
                 without_so_far=so_far.get(numbers[id(part)], math.nan),
-                share_alone=part.share_alone,
+                share_alone=part.bar[1],
             )
             for part, share in self.listed
         ]
@@ -378,7 +389,8 @@ class GenerationAttribution(JsonResult):
             *([f"explained of it: {_visible(self.explained)}"] if self.explained != self.response else []),
             *([f"rather than: {_visible(self.contrast)}"] if self.contrast is not None else []),
             *([CUT_OFF] if self.cut_off else []),
-            f"{self.measured.removeprefix('the ')} {format_probability(self.probability)}",
+            f"{self.measured.removeprefix('the ')} {format_probability(self.probability)}"
+            f"{' (geometric mean)' * self.measured.endswith('per token')}",
             *filter(None, [self.answer]),
         ]
         if not self.leading:
@@ -423,7 +435,7 @@ class GenerationAttribution(JsonResult):
 
     @property
     def notes(self) -> list[str]:
-        """What is said beside the answer and the check: on parts that raise the probability, the choice, the prompt."""
+        """What is said beside the answer and the check: on parts that were not removed, the choice, the prompt."""
         return prompt_notes(self)
 
     @property

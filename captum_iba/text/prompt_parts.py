@@ -2,53 +2,37 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
-from captum_iba.visualization.pieces import (
-    AGAINST_ALONE,
-    AGAINST_WITHOUT_OTHERS,
-    NEEDED_ALONE,
-    SPEAKS_AGAINST,
-)
-from captum_iba.visualization.rows import share_alone
+from captum_iba.visualization.pieces import SPEAKS_AGAINST
+from captum_iba.visualization.rows import bar_of
 
 TOLERANCE = 0.05
 """Nats by which the removal of a part may change a log-probability, or log-odds, and count as no change."""
 
-_LARGE = 0.2  # nats: two smaller changes that do not agree are none
-
 
 def label_of(alone: float, after: float | None = None) -> str:
-    """What the removal of a part says of it: it speaks for or against the response, or each in turn.
+    """Whether a part speaks against the response.
 
-    It speaks against the response if its removal raises the log-probability by more than 0.05 nats, on average where
-    it was removed both ways, and neither removal lowers it by more than that. It is for the response while the others
-    are there if its removal alone lowers it by more than that, and the removal after the others raises it by more, one
-    of them by more than 0.2 nats. Against it while the others are there is the reverse. It speaks against it only
-    without the other parts if its removal alone does not change it by more than that, and the removal after the others
-    raises it.
+    That is so if its removal alone raises the log-probability by more than 0.05 nats, and where it was removed after
+    the others, too, the mean of both does, and neither removal lowers it by more than that.
 
     Args:
         alone (float): Decrease in the log-probability, or the log-odds, without the part alone.
         after (float, optional): The same without the part, after the other measured parts. Default: None, not measured.
 
     Returns:
-        str: "speaks against it", "speaks against it only without the other parts", "for it while the others are there",
-        "against it while the others are there", or "".
+        str: "speaks against it" or "".
 
     Examples::
 
-        >>> label_of(-1.11, 0.02), label_of(-1.11, 0.38), label_of(0.01, -0.03), label_of(-0.3)
-        ('speaks against it', 'against it while the others are there', '', 'speaks against it')
+        >>> label_of(-1.11, 0.02), label_of(-1.11, 0.38), label_of(0.01, -0.3), label_of(-0.3)
+        ('speaks against it', '', '', 'speaks against it')
     """
     both = (alone,) if after is None else (alone, after)
-    if min(both) < -TOLERANCE and max(both) > TOLERANCE and max(map(abs, both)) > _LARGE:
-        return NEEDED_ALONE if alone > 0 else AGAINST_ALONE
-    if max(both) > TOLERANCE:
-        return ""
-    if sum(both) / len(both) >= -TOLERANCE:
-        return ""
-    return SPEAKS_AGAINST if alone < -TOLERANCE else AGAINST_WITHOUT_OTHERS
+    is_raised = alone < -TOLERANCE and sum(both) / len(both) < -TOLERANCE
+    return SPEAKS_AGAINST if is_raised and max(both) <= TOLERANCE else ""
 
 
 @dataclass(frozen=True)
@@ -93,10 +77,11 @@ class PromptPart:
         return self.effect
 
     @property
-    def share_alone(self) -> float:
-        """Share of the decrease without it alone in both decreases, as lists draw it; 1 where it has only this one."""
-        after = self.effect_after
-        return 1.0 if after is None or self.effect_alone is None else share_alone(self.effect_alone, after)
+    def bar(self) -> tuple[float, float]:
+        """The length of its bar in nats, and the share of it that is the decrease without it alone; 0 without any."""
+        if self.effect_alone is None or self.speaks_against:
+            return 0.0, 1.0
+        return bar_of(self.effect_alone, math.nan if self.effect_after is None else self.effect_after)
 
     @property
     def label(self) -> str:

@@ -44,7 +44,7 @@ class DrawableGeneration(ExplainedResponse, Protocol):
     @property
     def total_bits(self) -> float: ...
     @property
-    def importance(self) -> npt.NDArray[np.float64]: ...
+    def bars(self) -> npt.NDArray[np.float64]: ...
     @property
     def listed(self) -> Sequence[tuple[Any, float]]: ...
     def unlisted(self, listed: Sequence[Any]) -> str: ...
@@ -174,7 +174,7 @@ def _drawn(attribution: DrawableGeneration) -> dict[str, Any]:
             pieces = _pieces(attribution, token.bits, shares.tolist(), shares.tolist())
             rows = attribution.rows_of_token(token, _N_OF_TOKEN)
         tokens.append({"number": number, "token": token, "pieces": pieces, "rows": rows})
-    bits, shares, importance = attribution.bits, attribution.shares, attribution.importance
+    bits, shares = attribution.bits, attribution.shares
     listed = [row for place, row in enumerate(attribution.rows) if place < _N_LISTED or row.is_measured]
     leading = {number for number, part in enumerate(attribution.parts) for of, _ in attribution.leading if of is part}
     end = attribution.tokens[-1].end if attribution.tokens else 0
@@ -182,7 +182,7 @@ def _drawn(attribution: DrawableGeneration) -> dict[str, Any]:
         "item": attribution,
         "tokens": tokens,
         "after": attribution.response[end:],
-        "whole": _pieces(attribution, bits.tolist(), shares.tolist(), importance.tolist(), True),
+        "whole": _pieces(attribution, bits.tolist(), shares.tolist(), attribution.bars.tolist(), True),
         "rows": listed,
         "leading": [row for row in listed if row.number in leading],
         "others": [row for row in listed if row.number not in leading],
@@ -199,16 +199,16 @@ def _pieces(
     attribution: DrawableGeneration,
     bits: Sequence[float],
     shares: Sequence[float],
-    importance: Sequence[float],
+    bars: Sequence[float],
     with_effect: bool = False,
 ) -> list[_Piece]:
-    """The prompt in order: parts, each colored by its importance up to the largest one, and what is between them."""
-    largest = max(importance) or 1.0
+    """The prompt in order: parts, each colored as its bar up to the largest one, and what is between them."""
+    largest = max(bars) or 1.0
     # Where the check does not confirm the leading parts, colors are pale.
     is_pale = with_effect and attribution.verdict == NOT_CONFIRMED
     scale, pieces, place = Scale(largest / PALE if is_pale else largest), [], 0
     leading = [part for part, _ in attribution.leading] if with_effect else []
-    for part, of_part, share, depth in zip(attribution.parts, bits, shares, importance, strict=True):
+    for part, of_part, share, depth in zip(attribution.parts, bits, shares, bars, strict=True):
         if part.start > place:
             pieces.append(_Piece(attribution.prompt[place : part.start]))
         start = max(part.start, place)  # no character is drawn twice, though it may have several tokens

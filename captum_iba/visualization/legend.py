@@ -8,10 +8,7 @@ from captum_iba.visualization.check_sentences import NOT_CONFIRMED
 from captum_iba.visualization.drawable import DrawableBits
 from captum_iba.visualization.mask_sentences import has_percentages
 from captum_iba.visualization.pieces import (
-    AGAINST_ALONE,
-    AGAINST_WITHOUT_OTHERS,
     MATTERS_ALONE,
-    NEEDED_ALONE,
     SPEAKS_AGAINST,
     quantity,
 )
@@ -29,10 +26,6 @@ _OF_BITS = "its share of the bits above the floor; the floor is about what an un
 
 PART_LABELS: Legend = {
     SPEAKS_AGAINST: "without this part the response is more probable",
-    AGAINST_WITHOUT_OTHERS: "its deletion alone changes next to nothing; after the other parts it makes the response "
-    "more probable",
-    NEEDED_ALONE: "its deletion alone makes the response less probable, and that after the other parts more probable",
-    AGAINST_ALONE: "its deletion alone makes the response more probable, and that after the other parts less probable",
 }
 """What the two removals of a part of a prompt say of it."""
 
@@ -40,7 +33,6 @@ PART_LABELS: Legend = {
 WORD_LABELS: Legend = {
     SPEAKS_AGAINST: "the probability is much higher without this word",
     MATTERS_ALONE: "does not lead; its deletion alone lowers the probability by much",
-    AGAINST_ALONE: "its deletion alone raises the probability; after the other measured words it lowers it",
 }
 """What the deletions of a word say of it."""
 
@@ -56,7 +48,7 @@ def word_legend(attribution: DrawableBits, bits: bool = False, page: bool = Fals
     leading, rest = ranked_words(attribution)
     rows, shown = [*leading, *rest], [*leading, *standing_out(leading, rest)]
     about = attribution.explained
-    decreases = "decreases" if about is not None and about.kind == "value" else "decreases in the log-odds"
+    decreases = "decrease" if about is not None and about.kind == "value" else "decrease in the log-odds"
     terms = {}
     # Of a terminal that lists nothing, because words without percentages do not lead, there is nothing to say.
     is_listed = page or shown or any(row.in_percent or not row.is_deleted for row in rows)
@@ -69,7 +61,7 @@ def word_legend(attribution: DrawableBits, bits: bool = False, page: bool = Fals
         terms |= _of_bits(rows, "token")
     relations = {row.relation for row in shown}
     if any(row.is_measured and row.importance > 0 for row in shown):
-        terms["bar"] = f"{_two_decreases(decreases, 'word')}; their mean, or the first if it is larger"
+        terms["bar"] = _two_decreases(decreases, "word")
     terms |= {label: meaning for label, meaning in WORD_LABELS.items() if label in relations}
     return terms | _pale(verdict(attribution))
 
@@ -97,13 +89,11 @@ def part_legend(response: ExplainedResponse, bits: bool = False) -> Legend:
         "without it": "the probability per token (geometric mean) when this part is deleted",
         **_above(response.rows, "the same when the parts above it are deleted, too"),
         **of_bits,
-        "bar": f"{_two_decreases(f'decreases in the {of}', 'part')}; their mean",
+        "bar": _two_decreases(f"decrease in the {of}", "part"),
     }
     if response.contrast is not None:
         terms["without it"] = "the probability of the choice when this part is deleted"
         terms["choice"] = "p(response) / (p(response) + p(other response)), geometric means per token"
-    if any(part.effect is None and part.effect_alone is not None for part in response.parts):
-        terms["bar"] += "; of other parts only the first"
     relations = {row.relation for row in response.rows}
     what = "response" if response.contrast is None else "choice"
     labels = {label: PART_LABELS[label].replace("response", what) for label in PART_LABELS if label in relations}
@@ -149,8 +139,11 @@ def _of_bits(rows: Sequence[ListedPart], unit: str) -> Legend:
     return {"of the bits": _OF_BITS.format(unit=unit)}
 
 
-def _two_decreases(decreases: str, noun: str) -> str:
-    return f"{decreases}: without this {noun} alone (solid), and after the other measured {noun}s (hatched)"
+def _two_decreases(decrease: str, noun: str) -> str:
+    return (
+        f"{decrease}: without this {noun} alone (solid), and after the other measured {noun}s, if that is more (end of "
+        "the hatched part)"
+    )
 
 
 def _pale(said: str) -> Legend:

@@ -92,10 +92,10 @@ def part_verdict(response: ExplainedResponse) -> str:
 
 
 def prompt_notes(response: ExplainedResponse) -> list[str]:
-    """Sentences beside the answer and the check: on parts that raise the probability, the choice, and the prompt."""
+    """Sentences beside the answer and the check: on parts that were not removed, the choice, and the prompt."""
     wholes = _of_wholes(response) if _are_as_long(response) else ""
     lost = _lost(response) if response.check is None else ""
-    return list(filter(None, [_raising(response), _least(response), wholes, lost, _unexplained(response)]))
+    return list(filter(None, [_least(response), wholes, lost, _unexplained(response)]))
 
 
 def _are_as_long(response: ExplainedResponse) -> bool:
@@ -152,17 +152,6 @@ def probability_without(response: ExplainedResponse, part: Any) -> float:
     if response.contrast is None:
         return min(1.0, response.probability * math.exp(-part.effect_alone))
     return _logistic(math.log(response.probability / (1 - response.probability)) - part.effect_alone)
-
-
-def _raising(response: ExplainedResponse) -> str:
-    """The part whose removal alone raises the probability most, where that is much; else empty."""
-    known = [part for part in response.parts if part.effect_alone is not None]
-    part = min(known, key=lambda part: part.effect_alone, default=None)
-    without = math.nan if part is None else probability_without(response, part)
-    if part is None or not without >= response.probability + LARGE_DROP:
-        return ""
-    rises = f"from {format_probability(response.probability)} to {format_probability(without)}"
-    return f"Without {_quoted(response, part)} alone {response.measured} rises {rises}."
 
 
 def _least(response: ExplainedResponse) -> str:

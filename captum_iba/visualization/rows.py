@@ -25,7 +25,7 @@ class ListedPart(NamedTuple):
         place (str): Where it stands; empty if the name says it.
         bits (float): Its bits.
         share (float): Its share of the bits above the floor.
-        importance (float): Length of its bar, from 0 to 1.
+        importance (float): Length of its bar (:func:`bar_of`), from 0 to 1.
         without (float): Probability (or closeness, as ``measure`` says) without it alone; NaN if that was not measured.
         without_so_far (float): Probability without it and those above it in the list; NaN if that was not measured.
         effect (float): Decrease that its place in the list is by, of words and parts in nats; NaN if not measured.
@@ -36,8 +36,7 @@ class ListedPart(NamedTuple):
         tied (bool): Whether repeats differ in the order of it and the one before or after it.
         is_punctuation (bool): Whether it has no letter, digit or symbol.
         number (int): Its number in the input, from 0.
-        share_alone (float): Share of its bar that is the decrease without it alone, from 0 to 1. The rest is that
-            after the others.
+        share_alone (float): Share of its bar that is the decrease without it alone, from 0 to 1.
 
     Examples::
 
@@ -84,15 +83,20 @@ class ListedPart(NamedTuple):
         return math.isfinite(self.bits) and self.share < _SHOWN_AS_ZERO and not self.spread >= _SHOWN_AS_ZERO
 
 
-def share_alone(alone: float, after: float) -> float:
-    """Share of the first of two decreases in their sum, from 0 to 1; 1 where they lower nothing together, or is NaN.
+def bar_of(alone: float, after: float = math.nan) -> tuple[float, float]:
+    """The length of a bar, the larger of two decreases, and the share of it that is the decrease without a part alone.
+
+    Args:
+        alone (float): The decrease without the part alone.
+        after (float): The decrease without it after the other measured parts. Default: NaN, not known.
 
     Examples::
 
-        >>> share_alone(1.0, 3.0), share_alone(-0.5, 2.0), share_alone(2.0, float("nan"))
-        (0.25, 0.0, 1.0)
+        >>> bar_of(1.0, 4.0), bar_of(2.0, 1.0), bar_of(-0.5, 2.0), bar_of(-1.0)
+        ((4.0, 0.25), (2.0, 1.0), (2.0, 0.0), (0.0, 1.0))
     """
-    return min(1.0, max(0.0, alone / (alone + after))) if alone + after > 0 else 1.0
+    length = max([0.0, *(decrease for decrease in (alone, after) if decrease > 0)])
+    return length, min(1.0, max(0.0, alone) / length) if length else 1.0
 
 
 def is_in_turn(rows: Sequence[ListedPart]) -> bool:

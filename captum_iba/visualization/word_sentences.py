@@ -11,7 +11,6 @@ from captum_iba.visualization.drawable import DrawableBits
 from captum_iba.visualization.mask_sentences import (
     LARGE_DROP,
     MOST,
-    MUCH,
     averages_disagree,
     is_improbable,
     is_lowered,
@@ -42,9 +41,8 @@ _MOST_OPPOSING, _NAMED = 3, 5
 def answer(attribution: DrawableBits) -> str:
     """The probability without the leading words, and with a check what the model predicts then.
 
-    Words that do not lead follow where much more is lost without one of them alone, and for a class that is not
-    predicted those which speak against it. Empty where there is none of these and no word leads, and where neither a
-    check nor the order by removal has deleted any.
+    What single words do is in the list. For a class that is not predicted the words that speak against it follow.
+    Empty where there are none and no word leads, and where neither a check nor the order by removal has deleted any.
     """
     return " ".join(_answer(attribution))
 
@@ -57,17 +55,10 @@ def _answer(attribution: DrawableBits) -> list[str]:
     sentences = [none_leads if said.none_leads else said.answer]
     if none_leads and check.without_leading < MOST * check.probability:
         sentences.append(said.answer)
-    if any(row.without <= MUCH * check.without_leading for row in _hidden(attribution)):
-        sentences.append(hidden_evidence(attribution))
-    elif _says_more_alone(attribution):
-        sentences.append(_alone(attribution))
-    against = [row.without for row in opposing(attribution)]
-    if attribution.target_label != attribution.predicted_label or _weighs_as_much(attribution, *against[:1]):
+    if attribution.target_label != attribution.predicted_label:
         sentences.append(_against(attribution))
-    if least_effect(attribution) == "rises" and _weighs_as_much(attribution, check.without_least):
-        sentences.append(_without_least(attribution))
-    if is_improbable(attribution) and attribution.target_label != attribution.predicted_label:
-        sentences.append(f"To see which words decide, explain {attribution.predicted_label}, the predicted class.")
+        if is_improbable(attribution):
+            sentences.append(f"To see which words decide, explain {attribution.predicted_label}, the predicted class.")
     return list(filter(None, sentences))
 
 
@@ -80,14 +71,6 @@ def _none_leads(attribution: DrawableBits) -> str:
     n_measured = sum(effect is not None for effect in attribution.effects)
     group = f"no small group of the {n_measured} words that were deleted together"
     return f"No word leads: {group} lowers {quantity(attribution.measured)} by 1% of its value."
-
-
-def _weighs_as_much(attribution: DrawableBits, without: float = 0.0) -> bool:
-    """Whether a deletion raises the probability by as much as that of the leading words lowers it."""
-    check = attribution.check
-    return bool(
-        without > check.probability and without - check.probability >= check.probability - check.without_leading
-    )
 
 
 def _without_check(attribution: DrawableBits) -> list[str]:
@@ -152,24 +135,6 @@ def only_together(attribution: DrawableBits) -> bool:
     return bool(min(row.without for row in leading) >= SAME * attribution.check.probability)
 
 
-def _alone(attribution: DrawableBits) -> str:
-    """That a leading word lowers the probability alone by more than all of them do together."""
-    check, every = attribution.check, ranked_words(attribution)[0]
-    strongest = min((row for row in every if row.is_deleted), key=lambda row: row.without)
-    together = f"{'all' if check.n_words >= len(every) else 'the first'} {check.n_words} together"
-    than = together if check.n_words > 1 else "the first"
-    lowers = f"lowers {quantity(attribution.measured)} more than {than}, to {format_probability(strongest.without)}"
-    return f"{named_words([strongest])} alone {lowers}."
-
-
-def _says_more_alone(attribution: DrawableBits) -> bool:
-    """Whether one of several leading words lowers the probability much further alone than all of them together."""
-    alone = [row.without for row in ranked_words(attribution)[0] if row.is_deleted]
-    without = attribution.check.without_leading
-    falls = without < SAME * attribution.check.probability
-    return bool(len(alone) > 1 and falls and min(alone) <= MUCH * without)
-
-
 def has_other_order(attribution: DrawableBits) -> bool:
     """Whether another leading word than the first lowers the probability most when it is deleted alone."""
     leading, check = [row for row in ranked_words(attribution)[0] if row.is_deleted], attribution.check
@@ -185,46 +150,20 @@ def opposing(attribution: DrawableBits) -> list[ListedPart]:
 
 
 def _against(attribution: DrawableBits) -> str:
-    """Words that speak against the target, whether they lead or not."""
+    """Words that speak against the target; empty without any."""
     every = opposing(attribution)
     if not every:
         return ""
-    # Those that lead first: they are in the list.
-    leading = {row.place for row in ranked_words(attribution)[0]}
-    every = sorted(every, key=lambda row: row.place not in leading)
     # "1 more" hides no single one.
     rows, label = every[: _MOST_OPPOSING + (len(every) == _MOST_OPPOSING + 1)], attribution.target_label
-    if len(every) == 1:
-        (row,) = rows
-        rises = f"{attribution.measured} rises to {format_probability(row.without)}"
-        together = f" It also leads: with other words it may speak for {label}." if row.place in leading else ""
-        return f"{named_words(rows)} may speak against {label}: without it alone {rises}.{together}"
     named = enumerated([named_words([row], "to") for row in rows], len(every) - len(rows))
-    which = "either" if len(every) == 2 else "any one of them"
-    rises = f"{attribution.measured} rises when {which} is deleted alone"
-    return f"{named} may speak against {label}: {rises}."
+    which = ("it", "either")[len(every) - 1] if len(every) <= 2 else "any one of them"
+    return f"{named} may speak against {label}: {attribution.measured} rises when {which} is deleted alone."
 
 
-def hidden_evidence(attribution: DrawableBits) -> str:
+def hidden_evidence(attribution: DrawableBits) -> list[ListedPart]:
     """Words that do not lead, and without which alone much of the probability is lost; of short texts all are tried."""
-    hidden = _hidden(attribution)
-    if not hidden:
-        return ""
-    if len(hidden) == 1:
-        return (
-            f"A word that does not lead matters, too: {named_words(hidden)} lowers {quantity(attribution.measured)} to "
-            f"{format_probability(hidden[0].without)} when it is deleted alone."
-        )
-    return (
-        f"Words that do not lead matter, too. Each lowers {quantity(attribution.measured)} when it is deleted alone: "
-        f"{named_words(hidden, 'to')}."
-    )
-
-
-def _hidden(attribution: DrawableBits) -> list[ListedPart]:
-    """The words of :func:`hidden_evidence`, that without which most is lost first."""
-    hidden = [row for row in ranked_words(attribution)[1] if row.relation == MATTERS_ALONE]
-    return sorted(hidden, key=lambda row: row.without)
+    return [row for row in ranked_words(attribution)[1] if row.relation == MATTERS_ALONE]
 
 
 def least_effect(attribution: DrawableBits) -> str:
@@ -243,16 +182,6 @@ def least_effect(attribution: DrawableBits) -> str:
     if not leading.isdisjoint(word_places(attribution)[i] for i in numbers):
         return ""  # with few words some of them lead, too
     return "rises" if rises else "falls"
-
-
-def _without_least(attribution: DrawableBits) -> str:
-    """That the probability rises where the words with the fewest bits are deleted."""
-    check = attribution.check
-    several, to = check.n_words > 1, format_probability(check.without_least)
-    which = f"{check.n_words} words" if several else "word"
-    they = "Together they may speak" if several else "It may speak"
-    without = f"Without the {which} with the fewest bits {attribution.measured} rises to {to}"
-    return f"{without}. {they} against {attribution.target_label}."
 
 
 def not_tried(attribution: DrawableBits) -> str:

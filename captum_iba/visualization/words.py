@@ -20,7 +20,6 @@ from captum_iba.visualization.mask_sentences import (
     rises_much,
 )
 from captum_iba.visualization.pieces import (
-    AGAINST_ALONE,
     COVERED,
     MATTERS_ALONE,
     NEUTRAL_TEXTS,
@@ -28,12 +27,11 @@ from captum_iba.visualization.pieces import (
     has_characters,
     visible,
 )
-from captum_iba.visualization.rows import VISIBLE, ListedPart, share_alone
+from captum_iba.visualization.rows import ListedPart, bar_of
 
 ALL_DELETED_ALONE = 60
 """Number of words of a text up to which a check deletes every one alone."""
 _AGAINST = 3
-_NOTICEABLE = 0.01  # a change of a probability
 _LEAST_SCALE = 0.5  # nats that have the full color at least
 _NEARLY_TIED, _WITH_NEUTRAL_STATISTICS = 0.8, 0.6
 
@@ -176,13 +174,7 @@ def _with_relations(
             relation = SPEAKS_AGAINST
         elif i in alone and is_much_lower(check.probability, row.without, strongest):
             relation = MATTERS_ALONE
-        elif (
-            row.is_measured
-            and row.without > whole + _NOTICEABLE
-            and (i in leading or (leading and row.effect >= VISIBLE * _largest_effect(attribution)))
-        ):
-            relation = AGAINST_ALONE
-        found[i] = row._replace(relation=relation, share_alone=_share_alone(row, whole))
+        found[i] = row._replace(relation=relation, share_alone=_bar(row, whole)[1])
     return found
 
 
@@ -191,17 +183,9 @@ def _decrease_alone(row: ListedPart, whole: float) -> float:
     return _log_odds(whole) - _log_odds(row.without) if row.measure == "probability" else whole - row.without
 
 
-def _share_alone(row: ListedPart, whole: float) -> float:
-    """The share of the bar of a word that is the decrease without it alone: all of it, if that is the larger one."""
+def _bar(row: ListedPart, whole: float) -> tuple[float, float]:
     alone = _decrease_alone(row, whole)
-    return share_alone(alone, 2 * row.effect - alone) if alone <= row.effect else 1.0
-
-
-def _largest_effect(attribution: DrawableBits) -> float:
-    """The largest effect of a word; infinite where none is positive."""
-    effects = [effect for effect in attribution.effects if effect is not None]
-    largest = max(effects, default=0.0)
-    return largest if largest > 0 else math.inf
+    return bar_of(alone, 2 * row.effect - alone)
 
 
 def _colors(attribution: DrawableBits, rows: Sequence[ListedPart]) -> list[float]:
@@ -219,13 +203,13 @@ def _colors(attribution: DrawableBits, rows: Sequence[ListedPart]) -> list[float
 
 
 def _decrease(attribution: DrawableBits, row: ListedPart) -> float:
-    """The effect of a word, or the decrease without it alone if that is larger; 0 if the word was not measured.
+    """The length of the bar of a word before it is made relative; 0 if the word was not measured.
 
-    It is also 0 of a word that speaks against the target. Of one that matters alone it is the second, measured or not.
+    It is also 0 of a word that speaks against the target. Of one that matters alone it is there, measured or not.
     """
     if row.relation == SPEAKS_AGAINST or not (row.is_measured or row.relation == MATTERS_ALONE):
         return 0.0
-    return max(0.0, *(one for one in (row.effect, _decrease_alone(row, attribution.target_probability)) if one == one))
+    return _bar(row, attribution.target_probability)[0]
 
 
 def _log_odds(probability: float) -> float:

@@ -375,10 +375,6 @@ def test_what_single_words_do_is_in_the_list_and_not_said_again(film_explainer):
         assert "deleted alone" not in said and "speak against" not in said
         for without, row in zip(alone, ranked_words(result)[0], strict=False):
             assert any(f"{without:.1%}" in line and row.name in line for line in said.splitlines())
-    # What weighs as much as the leading words is no detail.
-    rising = DeletionCheck(n, 0.85, 0.8, 0.97, 0.8, 10, (0.84,) * n)
-    said = replace(result, check=rising).sentences[0]
-    assert f"Without the {n} words with the fewest bits the probability of negative rises to 97.0%. Together" in said
     # Of three words that lead, the check may compare two, at most half of all, and all together are deleted, too.
     many = film_explainer.explain("Boring, awful, dreadful film.", target="negative", beta=0.1, rerank=0)
     n_many = len(ranked_words(many)[0])

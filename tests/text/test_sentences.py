@@ -103,17 +103,6 @@ def test_an_order_in_which_the_last_words_matter_more_is_not_confirmed():
         assert (told in str(one)) is (least == 0.12) and f"{least:10.1%}  without the word with the fewest" in str(one)
 
 
-def test_a_word_that_lowers_it_more_than_all_together_is_named():
-    """Without two words .815 became .808, and without the first of them alone .143: no sentence said so."""
-    result = attribution("a b c d", bits=[50.0, 60.0, 2.0, 2.0], unneeded_bits=1.0, open_bits=200.0)
-    one = replace(result, check=DeletionCheck(2, 0.815, 0.608, 0.8, 0.81, 10, (0.143, 0.8, 0.81, 0.81)))
-    assert '"b" (word 2) alone lowers the probability more than all 2 together, to 14.3%.' in str(one)
-    # The check deletes half of the words at most, though more may lead.
-    three = attribution("a b c d", bits=[50.0, 60.0, 50.0, 2.0], unneeded_bits=1.0, open_bits=200.0)
-    one = replace(three, check=DeletionCheck(2, 0.815, 0.608, 0.8, 0.81, 10, (0.143, 0.8, 0.81, 0.81)))
-    assert '"b" (word 2) alone lowers the probability more than the first 2 together, to 14.3%.' in str(one)
-
-
 def test_a_word_that_is_deleted_several_times_is_named_once():
     result = attribution("a b a c d", bits=[50.0, 2.0, 40.0, 30.0, 2.0], unneeded_bits=1.0, open_bits=200.0)
     one = replace(result, check=DeletionCheck(3, 0.9, 0.1, 0.9, 0.9, 10))
@@ -191,7 +180,7 @@ def test_a_word_that_speaks_against_the_class_is_named():
     for alone, said in (
         (
             (0.09, 0.04, 0.05, 0.938),
-            '"not" (word 4) may speak against positive: without it alone the probability of positive rises to 93.8%',
+            '"not" (word 4, to 93.8%) may speak against positive: the probability of positive rises when it is deleted',
         ),
         (
             (0.09, 0.5, 0.05, 0.938),
@@ -214,11 +203,6 @@ def test_a_word_that_speaks_against_the_class_is_named():
     one = replace(likely, check=DeletionCheck(1, 0.6, 0.2, 0.6, 0.7, 10, (0.2, 0.75, 0.6, 0.9), "negative"))
     assert "to 20.0%, and the model predicts negative." in str(one)
     assert "not (word 4) · speaks against it" in str(one) and "may speak against" not in str(one)
-    one = replace(likely, check=DeletionCheck(1, 0.6, 0.4, 0.6, 0.7, 10, (0.4, 0.75, 0.6, 0.9), "negative"))
-    assert (
-        '"not" (word 4, to 90.0%) and "gets" (word 2, to 75.0%) may speak against positive: the probability of '
-        "positive rises when either is deleted alone." in str(one)
-    )
 
 
 def test_deleting_words_is_not_said_to_lower_what_it_raises():
@@ -391,9 +375,8 @@ def test_of_a_class_that_is_not_predicted_the_opposing_words_come_first():
     said = one.sentences
     opposing, checked = (next(i for i, one in enumerate(said) if part in one) for part in ("may speak", "Check of"))
     assert opposing < checked and "lowered" in findings(one) and "hardly_anything_needed" not in findings(one)
-    # Of the predicted class they do where one of them weighs as much as the leading words.
+    # Of the predicted class they are in the list.
     predicted = replace(one, predicted_label="positive")
-    assert "may speak" in predicted.sentences[0] and "Check" not in predicted.sentences[0]
     check = DeletionCheck(1, 0.52, 0.1, 0.52, 0.55, 10, (0.1, 0.65))
     predicted = replace(predicted, target_probability=0.52, check=check)
     assert "may speak" not in str(predicted) and "b (word 2) · speaks against it" in str(predicted)
