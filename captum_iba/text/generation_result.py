@@ -268,7 +268,7 @@ class GenerationAttribution(JsonResult):
             for i in self._order.tolist()
             if i in leading or self.parts[i].effect is not None or abs(effects[i] or 0.0) >= least
         ]
-        lowers = [part.bar[0] for part in self.parts]
+        lowers = [part.bar[0] * (of > 0) for part, of in zip(self.parts, self.importance, strict=True)]
         against = [i for i in shown if (effects[i] or 0.0) < -NO_EFFECT and (i in leading or lowers[i] < _NOTICEABLE)]
         against.sort(key=lambda i: effects[i] or 0.0)
         first = [i for i in shown if i in leading and i not in against]
@@ -277,15 +277,15 @@ class GenerationAttribution(JsonResult):
 
     @property
     def bars(self) -> npt.NDArray[np.float64]:
-        """Bars and colors of the parts, (P,): decreases without them relative to the largest; or :attr:`importance`.
+        """Bars and colors of the parts, (P,): decreases without them relative to the largest, 0 without importance.
 
-        They are the importance where no part was removed.
+        They are :attr:`importance` itself where no part was removed.
         """
-        lengths = np.array([part.bar[0] for part in self.parts])
+        importance = self.importance
         if all(part.effect_alone is None for part in self.parts):
-            return self.importance
-        relative: npt.NDArray[np.float64] = lengths / (lengths.max() or 1.0)
-        return relative
+            return importance
+        lengths = np.where(importance > 0, [part.bar[0] for part in self.parts], 0.0)
+        return lengths / (lengths.max() or 1.0)
 
     @property
     def rows(self) -> list[ListedPart]:

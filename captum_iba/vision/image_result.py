@@ -25,7 +25,13 @@ from captum_iba.vision.layer_map import LayerMap
 from captum_iba.vision.region_rows import bar_meaning, leading_rows, other_rows
 from captum_iba.vision.regions import Regions, sum_per_region
 from captum_iba.visualization.check_sentences import CONFIRMING, CheckSentences
-from captum_iba.visualization.image_sentences import check_answer, check_sentences, decision, remark
+from captum_iba.visualization.image_sentences import (
+    check_answer,
+    check_sentences,
+    decision,
+    remark,
+    unchecked_answer,
+)
 from captum_iba.visualization.legend import Legend, legend_lines, region_legend
 from captum_iba.visualization.mask_sentences import LARGE_DROP, is_little, is_lost
 from captum_iba.visualization.pieces import COVERED, format_number, format_probability
@@ -257,9 +263,9 @@ class ImageAttribution(JsonResult):
                 no region was removed. Default: False.
         """
         lines = [self.headline(), *filter(None, [self.answer()])]
+        rows = self.rows
         if not self.leading:
             lines.append("no region has bits above the floor")
-        rows = self.rows
         others = self.other_rows
         titles = (f"leading region{'s' * (len(rows) > 1)}", f"other region{'s' * (len(others) > 1)}")
         lines += row_lines(rows, others, (), self.is_pale, details, titles)
@@ -316,8 +322,8 @@ class ImageAttribution(JsonResult):
         return remark(self, self.verdict in CONFIRMING)
 
     def answer(self) -> str:
-        """The probability without the leading regions, and others that lower it, in words; empty without a check."""
-        return "" if self.check is None else check_answer(self, self.check)
+        """The probability without the leading regions, in words; without a check where they were removed together."""
+        return unchecked_answer(self, self.rows) if self.check is None else check_answer(self, self.check)
 
     @property
     def checked(self) -> CheckSentences:
@@ -346,7 +352,7 @@ class ImageAttribution(JsonResult):
         n_pixels = int(mask.sum())
         is_whole = n_pixels == (rows[-1] - rows[0] + 1) * (columns[-1] - columns[0] + 1)
         within = "" if is_whole else f"{n_pixels} pixels within "  # of the smallest rectangle around it
-        return f"{within}rows {rows[0]} to {rows[-1]}, columns {columns[0]} to {columns[-1]}"
+        return f"{within}{_range('row', rows)}, {_range('column', columns)}"
 
     def to_dict(self) -> dict[str, Any]:
         """The result as plain Python for JSON; the image is a PNG in base 64."""
@@ -443,3 +449,9 @@ class ImageAttribution(JsonResult):
         resized = [resize_map(torch.from_numpy(values)[None], (height, width))[0].numpy() for values in maps]
         mean: npt.NDArray[np.float64] = np.mean(resized, axis=0)
         return mean
+
+
+def _range(noun: str, numbers: npt.NDArray[np.intp]) -> str:
+    """ "rows 8 to 15", or "row 3" of a single one."""
+    first, last = int(numbers[0]), int(numbers[-1])
+    return f"{noun} {first}" if first == last else f"{noun}s {first} to {last}"

@@ -23,6 +23,7 @@ Transform = Callable[..., Any]
 """Makes an input (3, H, W) of a PIL image: of torchvision, or an image processor of transformers."""
 
 _OPAQUE = 255
+_FAR = 1.0  # of the range of pixels, from 0 to 1, by which an input may leave it
 _GRAY = 64  # pixels of a side of the images that a transform is tried on
 _ENLARGED = 8  # times, above which an image has hardly any pixels
 # What an 8-bit image is; others (I, F: 16 bits and more) would be cut off at 255.
@@ -113,7 +114,8 @@ def _as_input(image: Any, name: str, transform: Transform | None) -> Tensor:
     if isinstance(image, Tensor) and image.dtype is not torch.uint8:
         if not image.is_floating_point():
             raise ValueError(f"{name} has the dtype {image.dtype}, expected floating-point numbers, or uint8 pixels")
-        return _check_input(image.detach(), name)
+        _warn_of_range(_check_input(image.detach(), name), name, transform)
+        return image.detach()
     pixels = read_image(image, name)
     if transform is None:
         raise ValueError(
@@ -197,6 +199,22 @@ def _measured_normalization(transform: Transform) -> tuple[list[float], list[flo
         return None
     std = 1 / (white - black)
     return (-black * std).tolist(), std.tolist()
+
+
+def _warn_of_range(image: Tensor, name: str, transform: Transform | None) -> None:
+    """Warn of numbers that are far outside what the transform makes of pixels: of 0 to 255, for example."""
+    known = normalization(transform)
+    if known is None:
+        return
+    mean, std = (torch.tensor(numbers).view(-1, 1, 1) for numbers in known)
+    values = image.cpu().float() * std + mean
+    if float(values.min()) < -_FAR or float(values.max()) > 1 + _FAR:
+        low, high = float((-mean / std).min()), float(((1 - mean) / std).max())
+        warn_user(
+            f"{name} has numbers from {float(image.min()):.3g} to {float(image.max()):.3g}, and the transform gives "
+            f"numbers from {low:.3g} to {high:.3g}: floating-point tensors are inputs of the model, which the "
+            "transform does not change; pass pixels as uint8, or what the transform returns"
+        )
 
 
 def drawn(image: Tensor, transform: Transform | None = None) -> Pixels:

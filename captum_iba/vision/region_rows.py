@@ -51,8 +51,11 @@ class RemovedRegions(ExplainedImage, Protocol):
 def leading_rows(image: RemovedRegions) -> list[ListedPart]:
     """The leading regions, in the order of their removal.
 
-    With a check, bars are relative to the largest decrease in the probability without a region, at least 0.1.
+    With a check, bars are relative to the largest decrease in the probability without a region, at least 0.1. None of
+    an improbable class: what lowers next to nothing is no answer.
     """
+    if image.is_improbable:
+        return []
     lengths, alone, longest = _decreases(image)
     so_far = dict(zip(image.leading, _without_first(image), strict=False))
     return [
@@ -106,8 +109,8 @@ def _decreases(image: RemovedRegions) -> tuple[list[float], list[float], float]:
 def _row(image: RemovedRegions, number: int) -> ListedPart:
     without, decrease = image.probability_without(number), image.decrease_of(number)
     return ListedPart(
+        _ninth(image.regions == number),
         image.place_of(number),
-        "",
         float(sum_per_region(image.bits, image.regions)[number]),
         float(image.region_shares[number]),
         without=math.nan if without is None else without,
@@ -123,3 +126,12 @@ def _without_first(image: RemovedRegions) -> list[float]:
     in_turn = image.leading == list(image.measured[: len(image.leading)])
     decreases = np.cumsum(image.effects[: image.n_in_turn * in_turn])
     return [float(left) for left in image.target_probability - decreases]
+
+
+def _ninth(mask: npt.NDArray[np.bool_]) -> str:
+    """Where the center of a region is, in ninths of the image: "top left"."""
+    rows, columns = np.nonzero(mask)
+    height, width = mask.shape
+    vertical = ("top", "middle", "bottom")[min(2, int(3 * rows.mean() / height))]
+    horizontal = ("left", "center", "right")[min(2, int(3 * columns.mean() / width))]
+    return "center" if (vertical, horizontal) == ("middle", "center") else f"{vertical} {horizontal}"

@@ -58,7 +58,6 @@ class CheckSentences:
             known. Default: "".
         n_marks (int): How many of the words that are deleted for comparison are punctuation marks. Default: 0.
         without_all (float, optional): Probability of an image of the mean color alone. Default: None, not known.
-        excuse (str): Why the deletion of the leading words can say nothing; empty where it can. Default: "".
         doubt (str): Why there is no verdict, though the check has deleted words; empty where there is one. Default: "".
 
     Examples::
@@ -86,7 +85,6 @@ class CheckSentences:
     then: str = ""
     n_marks: int = 0
     without_all: float | None = None
-    excuse: str = ""
     doubt: str = ""
 
     @property
@@ -114,8 +112,10 @@ class CheckSentences:
             sentence += f", and the model {self.then}"
         if is_beaten and self.doubt and not self._most_lead:
             sentence += f". {capitalized(self._without_others)}"
-        if why := self.doubt or (f"more than half of all {self._every} lead" if self._most_lead else ""):
-            sentence += f". No verdict, because {why}"
+        if self.doubt:
+            sentence += f". No verdict, because {self.doubt}"
+        elif self._most_lead:
+            sentence += f". Not checked, because more than half of all {self._every} lead: too few others are left"
         return f"{sentence}."
 
     @property
@@ -123,13 +123,11 @@ class CheckSentences:
         """The verdict, as the title of :attr:`rows`; empty without these."""
         if not self.rows:
             return ""
-        why = self.excuse
-        if self.verdict == VERDICTS[1] and not why:
-            why = f"most of {quantity(self.measured)} is left"
-        said = f"{self.verdict}, because {why}" if why else self.verdict
+        weak = f", because most of {quantity(self.measured)} is left" * (self.verdict == VERDICTS[1])
+        said = f": {self.verdict}{weak}" * bool(self.verdict)
         words = f"{self.noun}s" if self.n_deleted > 1 else self.noun
         which = f"leading {words}" if self.n_leading else f"{words} with the most bits"
-        return f"Check of the {which}{f': {said}' * bool(self.verdict)}"
+        return f"Check of the {which}{said}"
 
     @property
     def rows(self) -> list[CheckRow]:

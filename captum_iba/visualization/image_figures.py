@@ -151,13 +151,13 @@ def map_title(attribution: DrawableImage) -> str:
     """What the colors of :func:`heat_over_image` say."""
     drawn = removal_map(attribution)
     if drawn is None:
-        return "pale yellow: needed most"
+        return "dark: there is little to explain" if attribution.is_improbable else "pale yellow: needed most"
     check = attribution.check
     largest, rises = check.decreases.max(), max(check.without_each) - check.probability
     several = ", alone or after the other leading regions" * bool(check.without_others)
     said = f"pale yellow: without it the probability falls by {in_points(largest)}{several}"
     if _is_muted(attribution):
-        dark = "drawn dark, for removal is a poor test of this image"
+        dark = "drawn dark, because the mean color, which removed regions get, is evidence for the class"
         said = f"{dark}: without the palest region the probability falls by at most {in_points(largest)}{several}"
     elif largest < LARGE_DROP:
         said = f"no region lowers the probability by more than {in_points(largest)}{several}"

@@ -7,8 +7,6 @@ import io
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from captum_iba.visualization.color import Scale
 from captum_iba.visualization.html import Html, render_template
 from captum_iba.visualization.image_figures import (
@@ -23,7 +21,7 @@ from captum_iba.visualization.image_figures import (
 from captum_iba.visualization.image_sentences import largest_decrease
 from captum_iba.visualization.legend import merged_legend
 from captum_iba.visualization.pieces import capitalized, in_points
-from captum_iba.visualization.rows import ListedPart, is_in_turn
+from captum_iba.visualization.rows import is_in_turn
 
 _SMALLEST = 224  # pixels of a side below which a small image is enlarged
 
@@ -95,26 +93,9 @@ def _drawn(attribution: DrawableImage) -> dict[str, Any]:
         "in_turn": is_in_turn(attribution.rows),
         "pale": attribution.is_pale,
         "bar_meaning": attribution.legend().get("bar", ""),
-        "rows": _named(attribution, attribution.rows),
-        "others": _named(attribution, attribution.other_rows),
+        "rows": attribution.rows,
+        "others": attribution.other_rows,
     }
-
-
-def _named(attribution: DrawableImage, rows: Sequence[ListedPart]) -> list[ListedPart]:
-    """Regions with their places in pixels, and in ninths of the image where these tell all listed ones apart."""
-    ninths = {row.number: _ninth(attribution, row.number) for row in (*attribution.rows, *attribution.other_rows)}
-    if len({*ninths.values()}) < len(ninths):
-        return list(rows)
-    return [row._replace(name=f"{ninths[row.number]}, {row.name}") for row in rows]
-
-
-def _ninth(attribution: DrawableImage, number: int) -> str:
-    """Where a region is, in ninths of the image."""
-    rows, columns = np.nonzero(attribution.regions == number)
-    height, width = attribution.regions.shape
-    vertical = ("top", "middle", "bottom")[min(2, int(3 * rows.mean() / height))]
-    horizontal = ("left", "center", "right")[min(2, int(3 * columns.mean() / width))]
-    return f"{vertical} {horizontal}"
 
 
 def _data(pixels: Pixels) -> str:

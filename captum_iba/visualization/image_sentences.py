@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -17,6 +18,7 @@ from captum_iba.visualization.mask_sentences import (
     unexplained,
 )
 from captum_iba.visualization.pieces import capitalized, format_probability, quantity
+from captum_iba.visualization.rows import ListedPart
 from captum_iba.visualization.terminal import printable
 
 OWN_STATISTICS = "this image only"
@@ -71,7 +73,7 @@ def remark(image: ExplainedImage, is_confirmed: bool = False) -> str:
         return ""  # the check says that there is little to explain
     if image.needs_no_cell and not image.is_improbable and not is_confirmed:
         return (
-            f"No cell stands out: with hardly any of the information {target} keeps {masked}. The map says nothing. "
+            f"No cell stands out: with hardly any of the information {target} has {masked}. The map says nothing. "
             "Look at the check, or choose an earlier layer if there is one."
         )
     if image.lost_prediction and not is_confirmed:
@@ -117,8 +119,7 @@ def check_sentences(image: ExplainedImage, check: Any) -> CheckSentences:
         is_improbable=image.is_improbable,
         then=then,
         without_all=check.without_all if check.changes_pixels else None,
-        excuse="" if check.changes_pixels else _NO_CHANGE,
-        doubt=_doubt(image, check) if check.changes_pixels else "",
+        doubt=_doubt(image, check) if check.changes_pixels else _NO_CHANGE,
     )
 
 
@@ -145,10 +146,24 @@ def check_answer(image: ExplainedImage, check: Any) -> str:
     lower = [] if image.is_improbable else lowering(image, check)
     against = [i for i in opposing(check) if i not in image.leading]
     n_lower, n_against = (f"{len(of)} other regions" for of in (lower, against))
-    others = f"{n_lower} lower it by more than 10 points alone" if len(lower) > N_LOWERING else ""
+    is_said = 2 * len(lower) > image.n_regions - len(image.leading)  # as the reason for no verdict
+    others = f"{n_lower} lower it by more than 10 points alone" if len(lower) > N_LOWERING and not is_said else ""
     if len(against) > N_OPPOSING:
         others += f"{', and ' if others else ''}{n_against} may speak against {printable(image.target_label)}"
     return " ".join(filter(None, [check_sentences(image, check).answer, f"{capitalized(others)}." if others else ""]))
+
+
+def unchecked_answer(image: ExplainedImage, rows: Sequence[ListedPart]) -> str:
+    """The probability without all leading regions, where their order has removed them together; else empty."""
+    if image.is_improbable:
+        small = format_probability(image.target_probability)
+        return f"{capitalized(_measured(image))} is small ({small}): there is little to explain."
+    if not rows or math.isnan(rows[-1].without_so_far):
+        return ""
+    before, after = format_probability(image.target_probability), format_probability(rows[-1].without_so_far)
+    changes = f"stays at {after}" if before == after else f"falls from {before} to {after}"
+    which = f"the {len(rows)} leading regions" if len(rows) > 1 else "the leading region"
+    return f"Without {which} {_measured(image)} {changes} (not checked against other regions)."
 
 
 def opposing(check: Any) -> list[int]:

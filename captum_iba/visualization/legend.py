@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 from captum_iba.visualization.check_sentences import NOT_CONFIRMED
@@ -61,9 +62,9 @@ def word_legend(attribution: DrawableBits, bits: bool = False, page: bool = Fals
         terms |= _of_bits(rows, "token")
     relations = {row.relation for row in shown}
     if any(row.is_measured and row.importance > 0 for row in shown):
-        terms["bar"] = _two_decreases(decreases, "word")
+        terms["bar"] = _two_decreases(decreases, "word", rows)
     terms |= {label: meaning for label, meaning in WORD_LABELS.items() if label in relations}
-    return terms | _pale(verdict(attribution))
+    return terms | _together(leading, rows, "word") | _of_verdict(verdict(attribution))
 
 
 def about_bits(attribution: DrawableBits) -> str:
@@ -86,10 +87,10 @@ def part_legend(response: ExplainedResponse, bits: bool = False) -> Legend:
     of_bits = of_bits if bits else {}
     of = "log-probability per token" if response.contrast is None else "log-odds of the choice"
     terms = {
-        "without it": "the probability per token (geometric mean) when this part is deleted",
+        "without it": "the probability per token when this part is deleted",
         **_above(response.rows, "the same when the parts above it are deleted, too"),
         **of_bits,
-        "bar": _two_decreases(f"decrease in the {of}", "part"),
+        "bar": _two_decreases(f"decrease in the {of}", "part", response.rows),
     }
     if response.contrast is not None:
         terms["without it"] = "the probability of the choice when this part is deleted"
@@ -97,7 +98,8 @@ def part_legend(response: ExplainedResponse, bits: bool = False) -> Legend:
     relations = {row.relation for row in response.rows}
     what = "response" if response.contrast is None else "choice"
     labels = {label: PART_LABELS[label].replace("response", what) for label in PART_LABELS if label in relations}
-    return terms | labels | _pale(part_verdict(response))
+    leading = response.rows[: len(response.leading)]
+    return terms | labels | _together(leading, response.rows, "part") | _of_verdict(part_verdict(response))
 
 
 BAR_OF_SEVERAL = (
@@ -105,10 +107,7 @@ BAR_OF_SEVERAL = (
     "(end of the hatched part)"
 )
 BAR_ALONE = "decrease in the probability when this region alone is removed"
-BAR_IN_ORDER = (
-    "decrease in the probability by which the regions are ordered: of the first two when one is removed after the "
-    "other, of the others the mean of three"
-)
+BAR_IN_ORDER = "decrease in the probability that orders the regions: a mean over several removals"
 """What the bars of the regions of an image are."""
 
 
@@ -139,15 +138,28 @@ def _of_bits(rows: Sequence[ListedPart], unit: str) -> Legend:
     return {"of the bits": _OF_BITS.format(unit=unit)}
 
 
-def _two_decreases(decrease: str, noun: str) -> str:
-    return (
-        f"{decrease}: without this {noun} alone (solid), and after the other measured {noun}s, if that is more (end of "
-        "the hatched part)"
-    )
+def _two_decreases(decrease: str, noun: str, rows: Sequence[ListedPart]) -> str:
+    if all(row.share_alone == 1 or not row.importance for row in rows):
+        return f"{decrease} without this {noun}"
+    after = f"after the other measured {noun}s, if that is more (end of the hatched part)"
+    return f"{decrease}: without this {noun} alone (solid), and {after}"
 
 
-def _pale(said: str) -> Legend:
-    return {"pale bar": "the check does not confirm what leads"} if said == NOT_CONFIRMED else {}
+def _together(leading: Sequence[ListedPart], rows: Sequence[ListedPart], noun: str) -> Legend:
+    """That leading words are chosen together, where another one does more alone than one of them."""
+    numbers = {row.number for row in leading}
+    others = [row.without for row in rows if row.number not in numbers and row.is_deleted]
+    alone = [row.without for row in leading if row.is_deleted]
+    if len(leading) < 2 or not min(others, default=math.inf) < max(alone, default=-math.inf):
+        return {}
+    chosen = "chosen together: deleting all of them does most. Another one may do more alone than one of them"
+    return {f"leading {noun}s": chosen}
+
+
+def _of_verdict(said: str) -> Legend:
+    if said == NOT_CONFIRMED:
+        return {"pale bar": "the check does not confirm what leads"}
+    return {said: "the model depends on what leads; the prediction may still be wrong"} if said else {}
 
 
 def _above(rows: Sequence[ListedPart], meaning: str) -> Legend:

@@ -132,7 +132,7 @@ def row_lines(
 
         >>> rows = [ListedPart("dull", "word 3", 100.0, 0.6, 1.0, 0.2), ListedPart("a", "word 1", 9.0, 0.1, 0.5, 0.85)]
         >>> print("\\n".join(row_lines(rows, unlisted=[(0.3, "in 4 other words")])))
-        without it  of the bits
+        without it  of the bits             bits
              20.0%        60.0%       100.0 bits  ████████████████████████  dull (word 3)
              85.0%        10.0%        9.00 bits  ████████████              a (word 1)
                           30.0%  in 4 other words
@@ -163,7 +163,7 @@ def row_lines(
                 " · ".join(filter(None, [name, row.relation])),
             )
 
-    head = line(columns("without it", "and those above", "of the bits", ""), "", titles[0] if rows else titles[1])
+    head = line(columns("without it", "and those above", "of the bits", "bits"), "", titles[0] if rows else titles[1])
     lines = [head.rstrip()] if every and (deleted or in_percent or head.strip()) else []
     lines += lines_of(rows)
     if rows and others and titles[1]:

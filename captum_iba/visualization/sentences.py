@@ -200,9 +200,10 @@ def verdicts(attributions: Sequence[DrawableBits]) -> str:
         texts = f"{counts['']}{' more' * bool(n_judged)} text{'s' * (counts[''] > 1)}"
         sentences.append(f"No verdict for {texts}{': ' * bool(said)}{', '.join(said)}.")
     if unexplained:
-        sentences.append(
-            f"Average activations in place of the text give the class about as much as {_numbered(unexplained)}."
-        )
+        named = _numbered(unexplained)
+        adds = "add little to what average activations give their" if len(unexplained) > 1 else "adds little to what "
+        adds += "" if len(unexplained) > 1 else "average activations give its"
+        sentences.append(f"{capitalized(named)} {adds} class.")
     if lost:
         bits = f"{'its' if len(lost) == 1 else 'their'} bits are not shown as percentages"
         sentences.append(f"In {_numbered(lost)} the mask removed too much, so {bits}.")
@@ -223,6 +224,8 @@ def not_judged(attribution: DrawableBits) -> str:
         return "the class has little probability"
     if not ranked_words(attribution)[0]:
         return "no word leads"
+    if attribution.doubt:
+        return "number of texts in doubt"
     return "average activations give the class" if averages_disagree(attribution) else "most words lead"
 
 

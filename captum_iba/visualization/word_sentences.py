@@ -113,13 +113,15 @@ def word_check(attribution: DrawableBits) -> CheckSentences:
 
 
 def _doubt(attribution: DrawableBits) -> str:
-    """Why there is no verdict: average activations give the class, and deletion says that words decide."""
+    """Why there is no verdict: the input is in doubt, or average activations give the class, too."""
+    if attribution.doubt:
+        return "the model may expect another number of texts"
     if not averages_disagree(attribution):
         return ""
     closed = attribution.closed_probability or 0.0
-    more = "more than this text does" if closed > attribution.target_probability else "nearly as much"
+    more = "more than with it" if closed > attribution.target_probability else "nearly as much as with it"
     given = f"{attribution.target_label} {format_probability(closed)}, {more}"
-    return f"average activations in place of this text give {given}"
+    return f"without this text, with average activations in its place, the model gives {given}"
 
 
 def verdict(attribution: DrawableBits) -> str:

@@ -15,7 +15,7 @@ from captum_iba.text.prompt_deletion import check_by_removal, rerank_by_removal
 from captum_iba.text.prompt_parts import TOLERANCE, label_of
 from captum_iba.visualization import generation_page
 from captum_iba.visualization.generation_page import asked
-from captum_iba.visualization.pieces import AGAINST_WITHOUT_OTHERS, SPEAKS_AGAINST, format_probability
+from captum_iba.visualization.pieces import SPEAKS_AGAINST, format_probability
 
 PROMPT = "the film was not good . a dull plot !"
 RESPONSE = "a bad film"
@@ -59,14 +59,12 @@ def without_alone(result, part):
 @pytest.mark.parametrize(
     ("alone", "after", "label"),
     [
-        (-0.0029, -4.17, AGAINST_WITHOUT_OTHERS),  # "speaks against it" stood beside a number that does not change
+        (-0.0029, -4.17, ""),  # "speaks against it" stood beside a number that does not change
         (-0.06, -4.17, SPEAKS_AGAINST),
-        (-1.11, 0.376, "against it while the others are there"),  # to speak against the response
-        (-0.09, 3.93, "against it while the others are there"),  # nothing was printed
-        (-0.09, 0.11, ""),  # each second part had this label
-        (-0.24, 0.50, "against it while the others are there"),
-        (0.24, -0.50, "for it while the others are there"),
-        (TOLERANCE, -0.2, AGAINST_WITHOUT_OTHERS),
+        (-1.11, 0.376, ""),  # its bar is hatched
+        (-0.24, 0.50, ""),
+        (0.24, -0.50, ""),  # its bar is solid
+        (TOLERANCE, -0.2, ""),
         (-0.04, 3.93, ""),  # its bar is hatched
         (3.93, -0.04, ""),
         (0.5, 0.4, ""),
@@ -81,14 +79,12 @@ def test_one_rule_says_what_two_removals_of_a_part_mean(result, alone, after, la
     assert label_of(alone, after) == label
     if after is None:
         return
-    if not {"without", "while"} & {
-        *(label + " " + label_of(after, alone)).split()
-    }:  # of the others the order does not matter
-        assert label_of(after, alone) == label
     one = with_effects(result, [2.0, alone], [2.0, after])
     part = one.parts[1]
     assert part.label == label and part.speaks_against == (label == SPEAKS_AGAINST)
     assert part.effect_after == pytest.approx(after)
+    length = 0.0 if label else max(0.0, alone, after)
+    assert part.bar == pytest.approx((length, min(1, max(0, alone) / length) if length else 1.0))
     content = json.loads(one.to_json())["parts"][1]
     assert content["label"] == label and content["effect_after"] == pytest.approx(after)
     without = without_alone(one, part)
@@ -145,7 +141,7 @@ def test_a_part_without_which_the_response_is_more_probable_is_not_needed(result
     one = with_effects(result, [0.4, -0.33], [0.5, 3.35])
     part = one.parts[1]
     assert part.effect == pytest.approx(1.51) and part.known_effect == pytest.approx(-0.33)
-    assert part.label == "against it while the others are there"
+    assert part.label == "" and one.bars[1] == 0 < one.bars[0]
     assert one.ranked[0][0] is one.parts[0] and one.importance[1] == 0
     assert one.estimated_effects[1] == pytest.approx(1.51)  # sums predict removals of several parts
 
@@ -259,13 +255,13 @@ def test_the_effects_of_a_contrast_are_of_the_log_odds(llama, wordpiece):
     leading = (-explained.scores).argsort()[:n_deleted].tolist()
     found = torch.tensor(log_odds(leading)).sigmoid()
     assert explained.check.without_leading == pytest.approx(float(found), abs=1e-4)
-    assert "decreases in the log-odds of the choice: without this part alone" in str(explained)
+    assert "decrease in the log-odds of the choice" in str(explained)
     rows = {row.name: row.without for row in explained.rows}
     for i in measured:
         expected = float(torch.tensor(log_odds([i])).sigmoid())
         assert rows[explained.parts[i].text.strip()] == pytest.approx(expected, abs=1e-4)
     page = generation_page(explained)
-    assert "decreases in the log-odds of the choice" in " ".join(page.split()) and "log-probability" not in page
+    assert "decrease in the log-odds of the choice" in " ".join(page.split()) and "log-probability" not in page
     assert f"of the choice, rather than “<bdi>{names[1]}</bdi>”, 100.0%" in page
 
 
@@ -494,7 +490,7 @@ def test_parts_that_are_needed_only_together_lead(result):
     assert max(part.known_effect for part in one.parts) <= 0
     assert set(one.check.leading) == {0, 1} and "No part speaks for it." not in str(one)
     assert f"falls from {np.exp(-1):.1%} to {np.exp(-3.8):.1%}" in one.answer and one.verdict == "confirmed"
-    assert one.rows[0].share_alone == 0 and one.rows[0].relation == "against it while the others are there"
+    assert one.rows[0].share_alone == 0 and one.rows[0].relation == ""
 
 
 def test_print_has_a_line_for_each_token_with_bits_of_its_own(explainer):

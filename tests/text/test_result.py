@@ -73,7 +73,7 @@ def test_is_frozen():
 def test_prints_the_decision_and_the_words_with_most_bits_first():
     lines = str(attribution(model="films", bits=(5.0, 20.0, 1.0))).splitlines()
     assert lines[:2] == ["<good> 90.0% · films", "so <b>good</b>"]
-    assert lines[2].split() == ["of", "the", "bits", "leading", "word"]
+    assert lines[2].split() == ["of", "the", "bits", "bits", "leading", "word"]
     assert lines[3].split() == ["80.8%", "21.0", "bits", "█" * 24, "<b>good</b>", "(word", "2)"]
     assert lines[4].split() == ["19.2%", "in", "1", "other", "word"]
     assert lines[5].startswith("layer 3 (encoder.2) · default, statistics of a dataset") and "26.00 bits" in lines[5]
