@@ -301,7 +301,7 @@ class GenerationAttribution(JsonResult):
                 float(bars[numbers[id(part)]]),
                 probability_without(self, part),
                 math.nan if part.known_effect is None else part.known_effect,
-                part.label,
+                "" if numbers[id(part)] in self._leading else part.label,
                 number=numbers[id(part)],
                 without_so_far=so_far.get(numbers[id(part)], math.nan),
                 share_alone=part.bar[1],

@@ -10,29 +10,7 @@ from captum_iba.visualization.rows import bar_of
 
 TOLERANCE = 0.05
 """Nats by which the removal of a part may change a log-probability, or log-odds, and count as no change."""
-
-
-def label_of(alone: float, after: float | None = None) -> str:
-    """Whether a part speaks against the response.
-
-    That is so if its removal alone raises the log-probability by more than 0.05 nats, and where it was removed after
-    the others, too, the mean of both does, and neither removal lowers it by more than that.
-
-    Args:
-        alone (float): Decrease in the log-probability, or the log-odds, without the part alone.
-        after (float, optional): The same without the part, after the other measured parts. Default: None, not measured.
-
-    Returns:
-        str: "speaks against it" or "".
-
-    Examples::
-
-        >>> label_of(-1.11, 0.02), label_of(-1.11, 0.38), label_of(0.01, -0.3), label_of(-0.3)
-        ('speaks against it', '', '', 'speaks against it')
-    """
-    both = (alone,) if after is None else (alone, after)
-    is_raised = alone < -TOLERANCE and sum(both) / len(both) < -TOLERANCE
-    return SPEAKS_AGAINST if is_raised and max(both) <= TOLERANCE else ""
+_AGAINST = 0.1  # nats by which the response is more probable without a part that speaks against it
 
 
 @dataclass(frozen=True)
@@ -79,16 +57,16 @@ class PromptPart:
     @property
     def bar(self) -> tuple[float, float]:
         """The length of its bar in nats, and the share of it that is the decrease without it alone; 0 without any."""
-        if self.effect_alone is None or self.speaks_against:
+        if self.effect_alone is None:
             return 0.0, 1.0
         return bar_of(self.effect_alone, math.nan if self.effect_after is None else self.effect_after)
 
     @property
     def label(self) -> str:
-        """What its removals say of it (``label_of``); empty where it was not removed."""
-        return "" if self.effect_alone is None else label_of(self.effect_alone, self.effect_after)
+        """ "speaks against it" (:attr:`speaks_against`) or ""."""
+        return SPEAKS_AGAINST if self.speaks_against else ""
 
     @property
     def speaks_against(self) -> bool:
-        """Whether the response is more probable without it, and no removal of it says otherwise (:attr:`label`)."""
-        return self.label == SPEAKS_AGAINST
+        """Whether its removal alone raises the log-probability, or the log-odds, by more than 0.1 nats."""
+        return self.effect_alone is not None and self.effect_alone < -_AGAINST

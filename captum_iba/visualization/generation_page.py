@@ -212,13 +212,14 @@ def _pieces(
         if part.start > place:
             pieces.append(_Piece(attribution.prompt[place : part.start]))
         start = max(part.start, place)  # no character is drawn twice, though it may have several tokens
-        against = with_effect and part.speaks_against and any(part is other for other, _ in attribution.listed)
+        leads = any(part is other for other in leading)
+        is_listed = any(part is other for other, _ in attribution.listed)
+        against = with_effect and part.speaks_against and is_listed and not leads
         alone = probability_without(attribution, part) if with_effect else math.nan
         without = "" if math.isnan(alone) else f"without it {format_probability(alone)}"
         bits_of_part = f"{share:.1%} of the bits, {format_number(of_part)} bits"
         label = ", ".join(filter(None, (without, bits_of_part, part.label if with_effect else "")))
         color = color_class(scale.level(depth) or 0, False)
-        leads = any(part is other for other in leading)
         pieces.append(_Piece(attribution.prompt[start : part.end], color, label, against, leads))
         place = max(place, part.end)
     if place < len(attribution.prompt):

@@ -2,6 +2,7 @@ import copy
 import itertools
 import threading
 import warnings
+from dataclasses import replace
 from io import StringIO
 
 import numpy as np
@@ -16,6 +17,7 @@ from captum_iba.attr.settings import PRESETS, BottleneckSettings
 from captum_iba.text import TextAttribution, TextExplainer
 from captum_iba.text.classifier import load_classifier
 from captum_iba.text.model_properties import model_name
+from captum_iba.text.result import DeletionCheck
 from captum_iba.text.statistics import neutral_texts
 from captum_iba.visualization import terminal_text
 from captum_iba.visualization.sentences import findings
@@ -567,6 +569,10 @@ def test_a_single_text_for_a_classifier_of_pairs_is_warned_of_once(bert, wordpie
     # Warnings come once, and a page of any text says so.
     assert "doubted_input" in findings(again) and "doubted_input" not in findings(of_pair)
     assert again.sentences.count(again.doubt) == 1 and not of_pair.doubt
+    # An answer to another question than the model was trained on is not confirmed.
+    surely = replace(again, check=DeletionCheck(1, 0.9, 0.1, 0.9, 0.9, 10), target_probability=0.9)
+    assert surely.verdict == "" and "No verdict, because the model may expect another number of texts." in str(surely)
+    assert replace(surely, doubt="").verdict != ""
     assert TextAttribution.from_dict(again.to_dict()) == again
 
 

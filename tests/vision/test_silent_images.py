@@ -1,5 +1,7 @@
 """Images and models that gave a wrong answer without a word."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -222,3 +224,22 @@ def test_labels_of_another_number_of_classes():
     """Two names of a model of three classes were taken, and the third class printed as a number."""
     with pytest.raises(ValueError, match="labels has 2 names, expected one for each of 3 classes"):
         ImageExplainer(cnn(), labels=["a", "b"]).explain(IMAGES[0], n_steps=2)
+
+
+def test_tensors_that_are_pixels_are_warned_of():
+    """A float tensor of 0 to 255 gave a class of 100% without a word: it does not go through the transform."""
+
+    def transform(image):
+        pixels = torch.from_numpy(np.array(image)).movedim(-1, 0).float() / 255
+        return (pixels - 0.5) / 0.25
+
+    explainer = ImageExplainer(Tokens(), transform=transform, layer="embed")
+    settings = {"n_steps": 1, "rerank": 0}
+    said = r"images has numbers from .* to 2.*, and the transform gives numbers from -2 to 2: .* pass pixels as uint8"
+    with pytest.warns(UserWarning, match=said):
+        explainer.explain(255 * IMAGES[0], **settings)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        explainer.explain((IMAGES[0] - 0.5) / 0.25, **settings)
+        explainer.explain((255 * IMAGES[0]).byte(), **settings)
+    assert not any("has numbers from" in str(warning.message) for warning in caught)
