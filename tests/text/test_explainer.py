@@ -572,7 +572,7 @@ def test_a_single_text_for_a_classifier_of_pairs_is_warned_of_once(bert, wordpie
     # An answer to another question than the model was trained on is not confirmed.
     surely = replace(again, check=DeletionCheck(1, 0.9, 0.1, 0.9, 0.9, 10), target_probability=0.9)
     assert surely.verdict == "" and "No verdict, because the model may expect another number of texts." in str(surely)
-    assert replace(surely, doubt="").verdict != ""
+    assert "another number of texts" not in str(replace(surely, doubt=""))
     assert TextAttribution.from_dict(again.to_dict()) == again
 
 
