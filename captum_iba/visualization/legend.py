@@ -23,6 +23,7 @@ Legend = dict[str, str]
 """Meanings by their terms."""
 
 
+_COLUMNS = ("without it", "and those above", "of the bits", "bar")
 _OF_BITS = "its share of the bits above the floor; the floor is about what an unneeded {unit} keeps"
 
 PART_LABELS: Legend = {
@@ -173,8 +174,12 @@ def color_legend(noun: str, has_opposing: bool) -> Legend:
 
 
 def merged_legend(legends: Iterable[Legend]) -> list[tuple[str, str]]:
-    """The terms of several legends and their meanings, each once; where these differ, a term is there several times."""
-    return list(dict.fromkeys(pair for legend in legends for pair in legend.items()))
+    """The terms of several legends and their meanings, each once; where these differ, a term is there several times.
+
+    The columns come first.
+    """
+    pairs = dict.fromkeys(pair for legend in legends for pair in legend.items())
+    return sorted(pairs, key=lambda pair: _COLUMNS.index(pair[0]) if pair[0] in _COLUMNS else len(_COLUMNS))
 
 
 def legend_lines(legends: Iterable[Legend]) -> list[str]:
