@@ -273,7 +273,7 @@ class ImageAttribution(JsonResult):
             ["Not checked against other regions (check=True)."] if self.check is None else check_lines(self.checked)
         )
         lines += filter(None, [self.remark()])
-        if details or not any(row.is_measured for row in rows):
+        if details or (rows and not any(row.is_measured for row in rows)):
             lines.append(self.setting())
         return "\n".join([*lines, *legend_lines([self.legend(details)] if legend else [])])
 

@@ -59,7 +59,7 @@ _MARKS = {
 }
 """What a table says of some findings, and what that means."""
 _MARKS_OF_CHECK = {
-    "only together": "The probability falls without all leading words together, and not without any one of them alone.",
+    "only together": "the probability falls without all leading words together, and not without any one of them alone",
 }
 _LONG = 150  # words of a text that a table folds
 Labels = Sequence[str] | Mapping[int, str]

@@ -11,6 +11,7 @@ from captum_iba.visualization.mask_sentences import has_percentages
 from captum_iba.visualization.pieces import (
     MATTERS_ALONE,
     SPEAKS_AGAINST,
+    capitalized,
     quantity,
 )
 from captum_iba.visualization.prompt_sentences import ExplainedResponse, part_verdict
@@ -23,6 +24,8 @@ Legend = dict[str, str]
 """Meanings by their terms."""
 
 
+_NO_BAR = "words without a bar were not measured, or do not lower the probability"
+_DRAWN = 0.01  # of a full bar, that is seen
 _COLUMNS = ("without it", "and those above", "of the bits", "bar")
 _OF_BITS = "its share of the bits above the floor; the floor is about what an unneeded {unit} keeps"
 
@@ -72,7 +75,7 @@ def about_bits(attribution: DrawableBits) -> str:
     """What a page says above the bits of all words: what their percentages are of, and what the bits keep."""
     share = _OF_BITS.format(unit="token") if has_percentages(attribution) and attribution.unneeded_bits else ""
     of_bits = f"Of the bits: {share}. " if share else ""
-    return f"{of_bits}{what_bits_keep(attribution)}"
+    return f"{of_bits}{what_bits_keep(attribution)} {capitalized(_NO_BAR)}.".strip()
 
 
 def part_legend(response: ExplainedResponse, bits: bool = False) -> Legend:
@@ -104,8 +107,8 @@ def part_legend(response: ExplainedResponse, bits: bool = False) -> Legend:
 
 
 BAR_OF_SEVERAL = (
-    "decrease in the probability without this region: alone (solid), and after the other leading ones, if that is more "
-    "(end of the hatched part)"
+    "decrease in the probability without this region: alone (solid); where the other leading ones are gone, if that is "
+    "more (to the end of the hatched part)"
 )
 BAR_ALONE = "decrease in the probability when this region alone is removed"
 BAR_IN_ORDER = "decrease in the probability that orders the regions: a mean over several removals"
@@ -124,7 +127,7 @@ def region_legend(
         **_above(rows, "the probability when the regions above it are removed, too"),
         **(of_bits if bits or not any(row.is_measured for row in rows) else {}),
     }
-    if any(row.importance > 0 for row in rows):
+    if any(row.importance > _DRAWN for row in rows):
         terms["bar"] = bar
         if any(row.relation for row in others):
             terms[SPEAKS_AGAINST] = "the probability is much higher without this region"
@@ -142,8 +145,8 @@ def _of_bits(rows: Sequence[ListedPart], unit: str) -> Legend:
 def _two_decreases(decrease: str, noun: str, rows: Sequence[ListedPart]) -> str:
     if all(row.share_alone == 1 or not row.importance for row in rows):
         return f"{decrease} without this {noun}"
-    after = f"after the other measured {noun}s, if that is more (end of the hatched part)"
-    return f"{decrease}: without this {noun} alone (solid), and {after}"
+    after = f"where the other measured {noun}s are gone, if that is more (to the end of the hatched part)"
+    return f"{decrease} without this {noun}: alone (solid); {after}"
 
 
 def _together(leading: Sequence[ListedPart], rows: Sequence[ListedPart], noun: str) -> Legend:
@@ -153,8 +156,8 @@ def _together(leading: Sequence[ListedPart], rows: Sequence[ListedPart], noun: s
     alone = [row.without for row in leading if row.is_deleted]
     if len(leading) < 2 or not min(others, default=math.inf) < max(alone, default=-math.inf):
         return {}
-    chosen = "chosen together: deleting all of them does most. Another one may do more alone than one of them"
-    return {f"leading {noun}s": chosen}
+    does = f"together they do nearly as much as all measured {noun}s; another one may do more alone than one of them"
+    return {f"leading {noun}s": does}
 
 
 def _of_verdict(said: str) -> Legend:

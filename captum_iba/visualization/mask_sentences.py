@@ -148,7 +148,8 @@ def of_mask(measured: str, probability: float, masked: float, closed: float, wha
     through += f", and with none of it {format_probability(closed)}"
     if masked > max(probability, closed) + LARGE_DROP:
         whole, parts_of = format_probability(probability), _PARTS_OF[what]
-        return f"{through}. That is more than with the whole {what} ({whole}): the mask hides {parts_of} that lower it"
+        more = f"{format_probability(masked)} is more than with the whole {what} ({whole})"
+        return f"{through}. {more}: the mask hides {parts_of} that lower it"
     if is_lost(probability, masked, closed) or not keeps_little(probability, masked, closed):
         return through
     kept, hence = ("little", "") if masked > closed + _KEPT else ("nothing", ", so there are no percentages")

@@ -43,6 +43,7 @@ from captum_iba.visualization.words import (
 )
 
 _NAMED = 5
+_MOST_LEAD = "most words lead"
 NO_EFFECT = 0.005
 """Effect of a part, in nats, that is shown as 0.00."""
 
@@ -195,7 +196,7 @@ def verdicts(attributions: Sequence[DrawableBits]) -> str:
     what += "s" * (n_judged != 1)
     sentences = [f"Check of {n_judged} {what}: the leading words are {of_texts}."] if n_judged else []
     if counts[""]:
-        reasons = Counter(not_judged(item) for item in attributions if not verdict(item))
+        reasons = Counter(_why_not_judged(item) for item in attributions if not verdict(item))
         said = [f"{why}{f' ({count})' * (len(reasons) > 1)}" for why, count in reasons.items() if why]
         texts = f"{counts['']}{' more' * bool(n_judged)} text{'s' * (counts[''] > 1)}"
         sentences.append(f"No verdict for {texts}{': ' * bool(said)}{', '.join(said)}.")
@@ -217,7 +218,12 @@ def _numbered(numbers: Sequence[int]) -> str:
 
 
 def not_judged(attribution: DrawableBits) -> str:
-    """Why a check says nothing of the leading words; empty without a check."""
+    """That a check says nothing of the leading words, and why; empty without a check."""
+    why = _why_not_judged(attribution)
+    return f"{'not checked' if why == _MOST_LEAD else 'no verdict'}: {why}" if why else ""
+
+
+def _why_not_judged(attribution: DrawableBits) -> str:
     if attribution.check is None:
         return ""
     if is_improbable(attribution):
@@ -226,7 +232,7 @@ def not_judged(attribution: DrawableBits) -> str:
         return "no word leads"
     if attribution.doubt:
         return "number of texts in doubt"
-    return "average activations give the class" if averages_disagree(attribution) else "most words lead"
+    return "average activations give the class" if averages_disagree(attribution) else _MOST_LEAD
 
 
 def is_missed(attribution: DrawableBits, gold: str | None, labels: Sequence[str] | None) -> bool:

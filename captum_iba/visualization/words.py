@@ -169,8 +169,8 @@ def _with_relations(
         if not row.is_deleted:
             continue
         relation = ""
-        # A word that speaks for it after the other words is no word against it.
-        if rises_much(whole, row.without) and not row.effect > 0:
+        # A leading word lowers it together with others.
+        if rises_much(whole, row.without) and not (i in leading and row.effect > 0):
             relation = SPEAKS_AGAINST
         elif i in alone and is_much_lower(check.probability, row.without, strongest):
             relation = MATTERS_ALONE

@@ -45,7 +45,7 @@ FEW = {"unneeded_bits": 1.0, "open_bits": 200.0, "layer_index": None}
         ),
         (
             {"target_probability": 0.3, "masked_probability": 0.77, "closed_probability": 0.31},
-            "with none of it 31.0%. That is more than with the whole text (30.0%): the mask hides words that lower it.",
+            "with none of it 31.0%. 77.0% is more than with the whole text (30.0%): the mask hides words",
             True,
         ),
     ],

@@ -94,7 +94,7 @@ def test_as_few_regions_lead_as_are_enough():
     # Alone they lower it by 0 and 0; where the other one is removed, 3 adds 0.4 and 0 adds 0.8.
     assert [row.importance for row in result.rows] == pytest.approx([0.5, 1.0])
     assert [row.share_alone for row in result.rows] == [0.0, 0.0]
-    assert result.legend()["bar"].startswith("decrease in the probability without this region: alone (solid)")
+    assert result.legend()["bar"].startswith("decrease in the probability without this region: alone (solid);")
     alone = replace(result, check=replace(check, without_each=(0.5, 0.2, 0.9, 0.6)))
     assert [row.importance for row in alone.rows] == pytest.approx([0.5, 1.0])
     assert [row.share_alone for row in alone.rows] == pytest.approx([0.75, 0.5])
