@@ -22,6 +22,7 @@ from captum_iba.visualization.prompt_sentences import (
     CUT_OFF,
     ExplainedResponse,
     bits_of_prompt,
+    leading_numbers,
     part_check,
     probability_without,
 )
@@ -176,7 +177,7 @@ def _drawn(attribution: DrawableGeneration) -> dict[str, Any]:
         tokens.append({"number": number, "token": token, "pieces": pieces, "rows": rows})
     bits, shares = attribution.bits, attribution.shares
     listed = [row for place, row in enumerate(attribution.rows) if place < _N_LISTED or row.is_measured]
-    leading = {number for number, part in enumerate(attribution.parts) for of, _ in attribution.leading if of is part}
+    leading = leading_numbers(attribution)
     end = attribution.tokens[-1].end if attribution.tokens else 0
     return {
         "item": attribution,

@@ -14,7 +14,7 @@ from captum_iba.visualization.pieces import (
     capitalized,
     quantity,
 )
-from captum_iba.visualization.prompt_sentences import ExplainedResponse, part_verdict
+from captum_iba.visualization.prompt_sentences import ExplainedResponse, leading_numbers, part_verdict
 from captum_iba.visualization.rows import ListedPart, is_in_turn
 from captum_iba.visualization.sentences import what_bits_keep
 from captum_iba.visualization.word_sentences import verdict
@@ -32,7 +32,7 @@ _OF_BITS = "its share of the bits above the floor; the floor is about what an un
 PART_LABELS: Legend = {
     SPEAKS_AGAINST: "without this part the response is more probable",
 }
-"""What the two removals of a part of a prompt say of it."""
+"""What the removal of a part of a prompt says of it."""
 
 
 WORD_LABELS: Legend = {
@@ -102,7 +102,8 @@ def part_legend(response: ExplainedResponse, bits: bool = False) -> Legend:
     relations = {row.relation for row in response.rows}
     what = "response" if response.contrast is None else "choice"
     labels = {label: PART_LABELS[label].replace("response", what) for label in PART_LABELS if label in relations}
-    leading = response.rows[: len(response.leading)]
+    numbers = leading_numbers(response)
+    leading = [row for row in response.rows if row.number in numbers]
     return terms | labels | _together(leading, response.rows, "part") | _of_verdict(part_verdict(response))
 
 

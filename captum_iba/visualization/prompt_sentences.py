@@ -103,6 +103,12 @@ def _are_as_long(response: ExplainedResponse) -> bool:
     return bool(response.contrast_tokens == sum(token.explained for token in response.tokens))
 
 
+def leading_numbers(response: ExplainedResponse) -> set[int]:
+    """Numbers of the leading parts."""
+    leading = {id(part) for part, _ in response.leading}
+    return {number for number, part in enumerate(response.parts) if id(part) in leading}
+
+
 def part_check(response: ExplainedResponse) -> CheckSentences:
     """The check of a prompt in words; it must have one."""
     count = response.check.n_parts
