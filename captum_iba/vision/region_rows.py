@@ -22,7 +22,7 @@ from captum_iba.visualization.image_sentences import (
 from captum_iba.visualization.legend import BAR_ALONE, BAR_IN_ORDER, BAR_OF_SEVERAL
 from captum_iba.visualization.mask_sentences import LARGE_DROP
 from captum_iba.visualization.pieces import SPEAKS_AGAINST, in_points
-from captum_iba.visualization.rows import ListedPart
+from captum_iba.visualization.rows import ListedPart, bar_of
 
 
 class RemovedRegions(ExplainedImage, Protocol):
@@ -56,15 +56,15 @@ def leading_rows(image: RemovedRegions) -> list[ListedPart]:
     """
     if image.is_improbable:
         return []
-    lengths, alone, longest = _decreases(image)
+    bars, longest = _bars(image)
     so_far = dict(zip(image.leading, _without_first(image), strict=False))
     return [
         _row(image, number)._replace(
             importance=length / longest if longest > 0 else 0.0,
-            share_alone=max(of_one, 0.0) / length if length > 0 else 1.0,
+            share_alone=share,
             without_so_far=so_far.get(number, math.nan),
         )
-        for number, length, of_one in zip(image.leading, lengths, alone, strict=True)
+        for number, (length, share) in zip(image.leading, bars, strict=True)
     ]
 
 
@@ -90,20 +90,21 @@ def bar_meaning(image: RemovedRegions) -> str:
     if image.check is None or not image.check.leading:
         return BAR_IN_ORDER
     meaning = BAR_OF_SEVERAL if len(image.leading) > 1 else BAR_ALONE
-    return f"{meaning}; a full bar is {in_points(_decreases(image)[2])}"
+    return f"{meaning}; a full bar is {in_points(_bars(image)[1])}"
 
 
-def _decreases(image: RemovedRegions) -> tuple[list[float], list[float], float]:
-    """Of the leading regions the length of each bar, the decrease without it alone, and the longest bar of a region."""
+def _bars(image: RemovedRegions) -> tuple[list[tuple[float, float]], float]:
+    """The bar of each leading region (:func:`captum_iba.visualization.rows.bar_of`), and the longest of any region."""
     leading, check = image.leading, image.check
     if check is None or not check.leading:
-        lengths = image.importance[leading].clip(0)
-        return lengths.tolist(), lengths.tolist(), float(lengths.max(initial=0.0))
+        lengths = image.importance[leading].clip(0).tolist()
+        return [(length, 1.0) for length in lengths], max(lengths, default=0.0)
     without = [image.probability_without(i) for i in leading] if len(leading) > 1 else check.without_first
-    alone = np.array([check.probability - (check.probability if of_one is None else of_one) for of_one in without])
-    lengths = np.maximum(alone, check.added if check.without_others else 0.0).clip(0)
-    longest = largest_decrease(check) if check.without_each else max(float(lengths.max()), LARGE_DROP)
-    return lengths.tolist(), alone.tolist(), longest
+    alone = [0.0 if of_one is None else check.probability - of_one for of_one in without]
+    added = check.added.tolist() or [math.nan] * len(alone)
+    bars = [bar_of(of_one, after) for of_one, after in zip(alone, added, strict=True)]
+    longest = largest_decrease(check) if check.without_each else max(LARGE_DROP, *(length for length, _ in bars))
+    return bars, longest
 
 
 def _row(image: RemovedRegions, number: int) -> ListedPart:

@@ -17,7 +17,7 @@ from captum_iba.visualization.color import Scale, color_class
 from captum_iba.visualization.colored_text import PALE
 from captum_iba.visualization.html import Html, render_template
 from captum_iba.visualization.legend import PART_LABELS, Legend, color_legend, merged_legend
-from captum_iba.visualization.pieces import format_number, format_probability
+from captum_iba.visualization.pieces import SPEAKS_AGAINST, format_number, format_probability
 from captum_iba.visualization.prompt_sentences import (
     CUT_OFF,
     ExplainedResponse,
@@ -135,7 +135,7 @@ def _color_legend(attributions: Sequence[DrawableGeneration]) -> Legend:
     """The legend of colors, where parts were measured."""
     if not any(row.is_measured for item in attributions for row in item.rows):
         return {}
-    return color_legend("part", any(part.speaks_against for item in attributions for part, _ in item.listed))
+    return color_legend("part", any(row.relation == SPEAKS_AGAINST for item in attributions for row in item.rows))
 
 
 def generation_map(attribution: DrawableGeneration) -> Html:
@@ -208,20 +208,20 @@ def _pieces(
     # Where the check does not confirm the leading parts, colors are pale.
     is_pale = with_effect and attribution.verdict == NOT_CONFIRMED
     scale, pieces, place = Scale(largest / PALE if is_pale else largest), [], 0
-    leading = [part for part, _ in attribution.leading] if with_effect else []
-    for part, of_part, share, depth in zip(attribution.parts, bits, shares, bars, strict=True):
+    leading = leading_numbers(attribution) if with_effect else set()
+    relations = {row.number: row.relation for row in attribution.rows} if with_effect else {}
+    for number, (part, of_part, share, depth) in enumerate(zip(attribution.parts, bits, shares, bars, strict=True)):
         if part.start > place:
             pieces.append(_Piece(attribution.prompt[place : part.start]))
         start = max(part.start, place)  # no character is drawn twice, though it may have several tokens
-        leads = any(part is other for other in leading)
-        is_listed = any(part is other for other, _ in attribution.listed)
-        against = with_effect and part.speaks_against and is_listed and not leads
+        relation = relations.get(number, "")
         alone = probability_without(attribution, part) if with_effect else math.nan
         without = "" if math.isnan(alone) else f"without it {format_probability(alone)}"
         bits_of_part = f"{share:.1%} of the bits, {format_number(of_part)} bits"
-        label = ", ".join(filter(None, (without, bits_of_part, part.label if with_effect else "")))
+        label = ", ".join(filter(None, (without, bits_of_part, relation)))
         color = color_class(scale.level(depth) or 0, False)
-        pieces.append(_Piece(attribution.prompt[start : part.end], color, label, against, leads))
+        against = relation == SPEAKS_AGAINST
+        pieces.append(_Piece(attribution.prompt[start : part.end], color, label, against, number in leading))
         place = max(place, part.end)
     if place < len(attribution.prompt):
         pieces.append(_Piece(attribution.prompt[place:]))
