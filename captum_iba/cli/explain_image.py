@@ -110,7 +110,7 @@ def explain_image(
     details: DetailsOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Explain decisions on images: the regions that they need, and how many bits of each."""
+    """Explain decisions on images: the regions that they need, and the probability without them."""
     with plain_errors(quiet):
         for image in images:
             check_input("IMAGE", image, "the file of an image")

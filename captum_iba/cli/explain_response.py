@@ -136,7 +136,7 @@ def explain_response(
     details: DetailsOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Explain responses of a language model: the parts of the prompt that they need, and how many bits of each."""
+    """Explain responses of a language model: the parts of the prompt that they need, and what is left without them."""
     work = KeptWork("prompts", keep, quiet)
     with plain_errors(quiet, work.interrupted):
         if (prompt is None) == (file is None):

@@ -369,9 +369,9 @@ class TextExplainer:
                     results[i] = order_by_removal(self.classifier, text, results[i], rerank, rows)
                 if check:
                     results[i] = checked(self.classifier, text, results[i], rerank, rows, self.layers)
+        results = [replace(one, doubt=doubt, settings={**one.settings, "rerank": rerank}) for one in results]
         if said := lost_predictions(results):
             warn_user(said)
-        results = [replace(one, doubt=doubt, settings={**one.settings, "rerank": rerank}) for one in results]
         return results if several else results[0]
 
     def _bottleneck_of(self, preset: str | BottleneckSettings) -> ClassifierBottleneck:
