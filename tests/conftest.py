@@ -16,13 +16,18 @@ hypothesis.settings.load_profile("repository")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Statistics of neutral texts are kept in a cache: not in that of the person who runs the tests.
-os.environ["CAPTUM_IBA_CACHE"] = tempfile.mkdtemp(prefix="captum_iba-tests-")
+_CACHE = tempfile.TemporaryDirectory(prefix="captum_iba-tests-")
+os.environ["CAPTUM_IBA_CACHE"] = _CACHE.name
 
 # Models here are tiny: threads cost them more than they give.
 torch.set_num_threads(1)
 
 # A process whose Ray once asked for a token asks every other Ray for it; and a token would be left in the home folder.
 os.environ["RAY_AUTH_MODE"] = "disabled"
+
+
+def pytest_unconfigure():
+    _CACHE.cleanup()  # worker processes of pytest-xdist end without atexit
 
 
 @pytest.hookimpl(tryfirst=True)

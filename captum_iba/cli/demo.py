@@ -44,7 +44,9 @@ def demo(
                 scores.append(attribute(name, explainer.classifier, texts))
                 bar.advance(task)
             for layer, layer_statistics in enumerate(statistics, 1):
-                layers.append(TextExplainer(model, tokenizer, layer, layer_statistics).explain(texts, beta=beta))
+                layers.append(
+                    TextExplainer(model, tokenizer, layer, layer_statistics).explain(texts, beta=beta, rerank=0)
+                )
                 bar.advance(task)
         page = token_page(
             results,

@@ -350,7 +350,7 @@ def changed(before, after):
     return [name for name in {**before, **after} if name not in after or not same(before.get(name), after[name])]
 
 
-@hypothesis.settings(max_examples=80, phases=PHASES)
+@hypothesis.settings(max_examples=40, phases=PHASES)
 @hypothesis.given(case=cases())
 def test_replayed_whole_and_naive(case):
     Clock.start()
@@ -362,7 +362,7 @@ def test_replayed_whole_and_naive(case):
     assert changed(before, everything(case)) == []
 
 
-@hypothesis.settings(max_examples=40, phases=PHASES)
+@hypothesis.settings(max_examples=30, phases=PHASES)
 @hypothesis.given(case=cases((Part, Residual), LOOKS))
 def test_decisions_about_early_states(case):
     Clock.start()
@@ -371,7 +371,7 @@ def test_decisions_about_early_states(case):
         assert_same(case.ours(replay), expected)
 
 
-@hypothesis.settings(max_examples=40, phases=PHASES)
+@hypothesis.settings(max_examples=30, phases=PHASES)
 @hypothesis.given(case=cases())
 def test_at_the_input_of_a_module(case):
     Clock.start()
@@ -381,7 +381,7 @@ def test_at_the_input_of_a_module(case):
     assert changed(before, everything(case)) == []
 
 
-@hypothesis.settings(max_examples=40, phases=PHASES)
+@hypothesis.settings(max_examples=30, phases=PHASES)
 @hypothesis.given(case=cases(), part=st.floats(0, 1), error=st.sampled_from([ValueError, KeyboardInterrupt]))
 def test_after_an_exception_in_any_module(case, part, error):
     before = everything(case)

@@ -185,7 +185,7 @@ class ModuleGuard:
             self._undo.callback(content.restore)
 
 
-_CONTAINERS = (dict, OrderedDict, defaultdict, list, set, deque)
+_CONTAINERS = frozenset({dict, OrderedDict, defaultdict, list, set, deque})
 # What the guard and replay change themselves, and what libraries that offload weights change in every pass.
 _NOT_STATE = ("training", "forward", "_parameters")
 
@@ -199,18 +199,21 @@ class _State:
     def __init__(self, module: Module, ignored: tuple[str, ...]) -> None:
         self.module = module
         self._ignored = ignored
-        self._values = {name: value for name, value in vars(module).items() if name not in ignored}
-        self._items = {name: value.copy() for name, value in self._values.items() if type(value) in _CONTAINERS}
-        # For every pass: most containers are the empty ones of hooks.
-        self._empty = [self._values[name] for name, items in self._items.items() if not items]
-        self._filled = [(self._values[name], items) for name, items in self._items.items() if items]
+        self._values = vars(module).copy()
+        for name in ignored:
+            self._values.pop(name, None)
+        containers = [value for value in self._values.values() if type(value) in _CONTAINERS]
+        # Most are the empty ones of hooks, and a large model has tens of thousands.
+        self._empty = [value for value in containers if not value]
+        self._filled = [(value, value.copy()) for value in containers if value]
         self._contents = [*_contents_of(module._buffers), *_contents_of(self._values)]
         self._weights = self._sampled_weights()
 
     @property
     def has_new_modules(self) -> bool:
         """Whether it has a submodule, with parameters, where it had none (BigBird replaces one, and copies weights)."""
-        before = self._items.get("_modules", {})
+        children = self._values.get("_modules")
+        before = next((items for value, items in self._filled if value is children), {})
         return any(
             module is not None and before.get(name) is None and any(True for _ in module.parameters())
             for name, module in self.module._modules.items()
@@ -243,8 +246,9 @@ class _State:
         for name, value in self._values.items():
             if now.get(name, self) is not value:
                 now[name] = value
-        for name, items in self._items.items():
-            value = self._values[name]
+        for value in self._empty:
+            value.clear()
+        for value, items in self._filled:
             if not _same_items(value, items):
                 value.clear()
                 value.extend(items) if isinstance(value, (list, deque)) else value.update(items)
