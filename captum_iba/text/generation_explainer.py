@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from captum_iba._checks import check_flag, check_integer, kind_of
+from captum_iba._compat import progress
 from captum_iba._warnings import warn_user
 from captum_iba.attr.optimizer import unneeded_bits
 from captum_iba.attr.settings import BottleneckSettings
@@ -163,7 +165,7 @@ class GenerationExplainer:
                         Default: up to 25 new tokens, the most probable ones
             batch_size (int): Largest number of rows of a forward pass.
                         Default: 8
-            show_progress (bool): Whether to show a progress bar over the steps.
+            show_progress (bool): Whether to show a progress bar over the steps, and one over the prompts without parts.
                         Default: False
             preset (BottleneckSettings): Settings.
                         Default: ``captum_iba.text.generation.GENERATION``
@@ -280,14 +282,16 @@ class GenerationExplainer:
             [asked.rows for asked in several], settings, batch_size, show_progress
         )
         results = []
-        for asked, of_parts in zip(several, found, strict=True):
-            read, ids, rows, other = asked.rows
-            removal = self._removal(read, ids, rows[0], other, batch_size)
-            result = rerank_by_removal(removal, self._attribution(asked, of_parts, settings, rerank), rerank)
-            if check:  # of the order that the removal of each alone gives, which is the one that is listed
-                result = remove_each_alone(removal, result)
-                result = replace(result, check=check_by_removal(removal, result))
-            results.append(with_contrast(removal, result))
+        # How many prompts are run without some parts depends on what the first of them say.
+        with progress(desc="Removal", unit=" prompts") if show_progress else nullcontext() as bar:
+            for asked, of_parts in zip(several, found, strict=True):
+                read, ids, rows, other = asked.rows
+                removal = self._removal(read, ids, rows[0], other, batch_size, None if bar is None else bar.update)
+                result = rerank_by_removal(removal, self._attribution(asked, of_parts, settings, rerank), rerank)
+                if check:  # of the order that the removal of each alone gives, which is the one that is listed
+                    result = remove_each_alone(removal, result)
+                    result = replace(result, check=check_by_removal(removal, result))
+                results.append(with_contrast(removal, result))
         return results
 
     def _attribution(
@@ -399,11 +403,12 @@ class GenerationExplainer:
         weights: Tensor,
         contrast: tuple[Sequence[int], Tensor] | None,
         batch_size: int,
+        on_rows: Callable[[int], object] | None,
     ) -> Removal:
-        of_response = PromptRemoval(self.model, prompt, ids, weights, None, batch_size)
+        of_response = PromptRemoval(self.model, prompt, ids, weights, None, batch_size, on_rows)
         if contrast is None:
             return of_response
-        return ChoiceRemoval(of_response, PromptRemoval(self.model, prompt, *contrast, None, batch_size))
+        return ChoiceRemoval(of_response, PromptRemoval(self.model, prompt, *contrast, None, batch_size, on_rows))
 
     def _parts(self, prompt: Prompt, bits: Tensor, settings: BottleneckSettings) -> tuple[PromptPart, ...]:
         width = self.model.get_input_embeddings().weight.shape[1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -52,6 +52,7 @@ class PromptRemoval:
         replacement (int, optional): Id of the token that takes the place of removed ones. Default: None, the others
             move together.
         batch_size (int): Largest number of rows of a forward pass. Default: 8.
+        on_rows (Callable, optional): Is called with the number of rows after each forward pass. Default: None.
 
     Attributes:
         passes (int): Number of rows that have run.
@@ -65,10 +66,11 @@ class PromptRemoval:
         weights: Tensor | None = None,
         replacement: int | None = None,
         batch_size: int = 8,
+        on_rows: Callable[[int], object] | None = None,
     ) -> None:
         self.model, self.prompt, self.response = model, prompt, list(response)
         self.weights = torch.ones(len(response)) / len(response) if weights is None else weights
-        self.replacement, self.batch_size = replacement, batch_size
+        self.replacement, self.batch_size, self.on_rows = replacement, batch_size, on_rows
         self.passes = 0
 
     def __call__(self, kept: Tensor) -> Tensor:
@@ -93,6 +95,8 @@ class PromptRemoval:
                         # A window of an encoder's attention that has nothing but padding gives no numbers.
                         found = torch.cat([self._of_batch([rows[i]], prefix) for i in batch])
                     values[batch] = found
+                    if self.on_rows is not None:
+                        self.on_rows(len(batch))
         self.passes += len(rows)
         return values
 

@@ -441,6 +441,7 @@ def test_progress_is_shown_over_all_steps(explainer, capsys):
     explainer.explain(PROMPT, RESPONSE, per_token=True, batch_size=2, show_progress=True, **QUICK)
     shown = capsys.readouterr().err
     assert "Generated text" in shown and "12/12" in shown  # two batches of four steps, the final and a closed mask
+    assert "Removal: " in shown and "prompts/s" in shown
     explainer.explain(PROMPT, RESPONSE, **QUICK)
     assert capsys.readouterr().err == ""
 

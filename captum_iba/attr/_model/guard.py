@@ -213,7 +213,7 @@ class _State:
     def has_new_modules(self) -> bool:
         """Whether it has a submodule, with parameters, where it had none (BigBird replaces one, and copies weights)."""
         children = self._values.get("_modules")
-        before = next((items for value, items in self._filled if value is children), {})
+        before: dict[str, Module] = next((items for value, items in self._filled if value is children), {})
         return any(
             module is not None and before.get(name) is None and any(True for _ in module.parameters())
             for name, module in self.module._modules.items()
