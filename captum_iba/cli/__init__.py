@@ -98,7 +98,8 @@ def _commands_with(failure: Exception, app: Any) -> str:
     """The commands that have the option that another one does not have."""
     option = getattr(failure, "option_name", None)
     names = [name for name, command in app.commands.items() if any(option in item.opts for item in command.params)]
-    return f"; {option} is an option of {', '.join(names)}" if names else ""
+    is_known = "argument" in str(failure)  # it lacks its value
+    return f"; {option} is an option of {', '.join(names)}" if names and not is_known else ""
 
 
 def _show_version(wanted: bool) -> None:

@@ -22,7 +22,7 @@ from captum_iba.vision.grids import resize_map
 from captum_iba.vision.image_check import ImageCheck
 from captum_iba.vision.images import Pixels, pixels_of_png, png_bytes
 from captum_iba.vision.layer_map import LayerMap
-from captum_iba.vision.region_rows import bar_meaning, leading_rows, other_rows
+from captum_iba.vision.region_rows import bar_meaning, leading_rows, ninth_of, other_rows
 from captum_iba.vision.regions import Regions, sum_per_region
 from captum_iba.visualization.check_sentences import CONFIRMING, CheckSentences
 from captum_iba.visualization.image_sentences import (
@@ -270,7 +270,7 @@ class ImageAttribution(JsonResult):
         titles = (f"leading region{'s' * (len(rows) > 1)}", f"other region{'s' * (len(others) > 1)}")
         lines += row_lines(rows, others, (), self.is_pale, details, titles)
         lines += (
-            ["Not checked against other regions (check=True)."] if self.check is None else check_lines(self.checked)
+            ["Not checked against other regions."] if self.check is None else check_lines(self.checked)
         )
         lines += filter(None, [self.remark()])
         if details or (rows and not any(row.is_measured for row in rows)):
@@ -344,6 +344,10 @@ class ImageAttribution(JsonResult):
         """Whether bars are pale: the check does not confirm the leading regions, or the target is improbable."""
         has_verdict = self.check is None or self.verdict in CONFIRMING
         return self.is_improbable or not has_verdict
+
+    def name_of(self, region: int) -> str:
+        """Where the center of a region is, in ninths of the image: "top left", "center"."""
+        return ninth_of(self.regions == region)
 
     def place_of(self, region: int) -> str:
         """Where a region is, in pixels from 0: "rows 8 to 15, columns 0 to 7", or "41 pixels within rows ..."."""

@@ -12,11 +12,10 @@ import numpy.typing as npt
 
 from captum_iba.vision.regions import sum_per_region
 from captum_iba.visualization.image_sentences import (
-    N_LOWERING,
     N_OPPOSING,
     ExplainedImage,
     largest_decrease,
-    lowering,
+    listed_others,
     opposing,
 )
 from captum_iba.visualization.legend import BAR_ALONE, BAR_IN_ORDER, BAR_OF_SEVERAL
@@ -69,9 +68,9 @@ def leading_rows(image: RemovedRegions) -> list[ListedPart]:
 
 
 def other_rows(image: RemovedRegions) -> list[ListedPart]:
-    """The regions that do not lead, and whose removal alone lowers the probability by more than 0.1, or raises it much.
+    """The regions that do not lead and matter alone, and those whose removal raises the probability by much.
 
-    These are at most five of the first, those that lower it most, and three of the second. None without a check.
+    These are at most five of the first (:func:`listed_others`), and three of the second. None without a check.
     """
     check = image.check
     if check is None or not check.without_each:
@@ -79,7 +78,7 @@ def other_rows(image: RemovedRegions) -> list[ListedPart]:
     longest = largest_decrease(check)
     rows = [
         _row(image, i)._replace(importance=float(check.decreases[i]) / longest)
-        for i in ([] if image.is_improbable else lowering(image, check))[:N_LOWERING]
+        for i in ([] if image.is_improbable else listed_others(image, check))
     ]
     against = [i for i in opposing(check) if i not in image.leading]
     return [*rows, *(_row(image, i)._replace(relation=SPEAKS_AGAINST) for i in against[:N_OPPOSING])]
@@ -87,9 +86,9 @@ def other_rows(image: RemovedRegions) -> list[ListedPart]:
 
 def bar_meaning(image: RemovedRegions) -> str:
     """What the bars of :func:`leading_rows` are."""
-    if image.check is None or not image.check.leading:
-        return BAR_IN_ORDER
     meaning = BAR_OF_SEVERAL if len(image.leading) > 1 else BAR_ALONE
+    if image.check is None or not image.check.leading:
+        meaning = BAR_IN_ORDER
     return f"{meaning}; a full bar is {in_points(_bars(image)[1])}"
 
 
@@ -97,8 +96,12 @@ def _bars(image: RemovedRegions) -> tuple[list[tuple[float, float]], float]:
     """The bar of each leading region (:func:`captum_iba.visualization.rows.bar_of`), and the longest of any region."""
     leading, check = image.leading, image.check
     if check is None or not check.leading:
-        lengths = image.importance[leading].clip(0).tolist()
-        return [(length, 1.0) for length in lengths], max(lengths, default=0.0)
+        decreases = [image.decrease_of(i) for i in leading]
+        if all(decrease is None for decrease in decreases):
+            lengths = image.importance[leading].clip(0).tolist()
+            return [(length, 1.0) for length in lengths], max(lengths, default=0.0)
+        lengths = [max(decrease or 0.0, 0.0) for decrease in decreases]
+        return [(length, 1.0) for length in lengths], max(LARGE_DROP, *lengths)
     without = [image.probability_without(i) for i in leading] if len(leading) > 1 else check.without_first
     alone = [0.0 if of_one is None else check.probability - of_one for of_one in without]
     added = check.added.tolist() or [math.nan] * len(alone)
@@ -110,7 +113,7 @@ def _bars(image: RemovedRegions) -> tuple[list[tuple[float, float]], float]:
 def _row(image: RemovedRegions, number: int) -> ListedPart:
     without, decrease = image.probability_without(number), image.decrease_of(number)
     return ListedPart(
-        _ninth(image.regions == number),
+        image.name_of(number),
         image.place_of(number),
         float(sum_per_region(image.bits, image.regions)[number]),
         float(image.region_shares[number]),
@@ -129,10 +132,11 @@ def _without_first(image: RemovedRegions) -> list[float]:
     return [float(left) for left in image.target_probability - decreases]
 
 
-def _ninth(mask: npt.NDArray[np.bool_]) -> str:
-    """Where the center of a region is, in ninths of the image: "top left"."""
+def ninth_of(mask: npt.NDArray[np.bool_]) -> str:
+    """Where the center of a region is, in ninths of the image: "top left"; "around the center" of a ring."""
     rows, columns = np.nonzero(mask)
     height, width = mask.shape
     vertical = ("top", "middle", "bottom")[min(2, int(3 * rows.mean() / height))]
     horizontal = ("left", "center", "right")[min(2, int(3 * columns.mean() / width))]
-    return "center" if (vertical, horizontal) == ("middle", "center") else f"{vertical} {horizontal}"
+    name = "center" if (vertical, horizontal) == ("middle", "center") else f"{vertical} {horizontal}"
+    return name if mask[round(rows.mean()), round(columns.mean())] else f"around the {name}"

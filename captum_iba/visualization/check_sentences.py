@@ -10,6 +10,7 @@ from typing import NamedTuple
 from captum_iba.visualization.drawable import DrawableCheck
 from captum_iba.visualization.mask_sentences import MOST, MUCH, RULED_OUT
 from captum_iba.visualization.pieces import capitalized, enumerated, format_probability, quantity
+from captum_iba.visualization.rows import ListedPart
 
 SAME = 0.99  # of a probability, what is left: a smaller change is no finding of a check
 _SMALLEST = 0.005  # of a probability: a smaller change is none, unless a quarter of it is lost
@@ -19,8 +20,8 @@ N_RANDOM = 10
 """Number of draws of random words in a check; where there are at most so many sets, each is taken once."""
 
 VERDICTS = ("confirmed", "weakly confirmed", "not confirmed")
-"""What a check says of the leading words: without them the probability falls by more than 15% of its value, by less, or
-by no more than 1% or than without others."""
+"""What a check says of the leading words: without them the probability falls by more than 15% of its value, and twice as
+far as without others; by less; or by no more than 1% or than without others."""
 NOT_CONFIRMED, CONFIRMING = VERDICTS[2], VERDICTS[:2]
 
 
@@ -59,6 +60,8 @@ class CheckSentences:
         n_marks (int): How many of the words that are deleted for comparison are punctuation marks. Default: 0.
         without_all (float, optional): Probability of an image of the mean color alone. Default: None, not known.
         doubt (str): Why there is no verdict, though the check has deleted words; empty where there is one. Default: "".
+        other (CheckRow, optional): Of the words that do not lead and were deleted alone the one without which the
+            probability is lowest, by its name. Default: None, not known.
 
     Examples::
 
@@ -86,6 +89,7 @@ class CheckSentences:
     n_marks: int = 0
     without_all: float | None = None
     doubt: str = ""
+    other: CheckRow | None = None
 
     @property
     def answer(self) -> str:
@@ -123,8 +127,9 @@ class CheckSentences:
         """The verdict, as the title of :attr:`rows`; empty without these."""
         if not self.rows:
             return ""
-        weak = f", because most of {quantity(self.measured)} is left" * (self.verdict == VERDICTS[1])
-        said = f": {self.verdict}{weak}" * bool(self.verdict)
+        others = f"other {self.noun}s do more than half as much"
+        why = f"most of {quantity(self.measured)} is left" if fraction_left(self.check) > MOST else others
+        said = f": {self.verdict}{f', because {why}' * (self.verdict == VERDICTS[1])}" * bool(self.verdict)
         words = f"{self.noun}s" if self.n_deleted > 1 else self.noun
         which = f"leading {words}" if self.n_leading else f"{words} with the most bits"
         return f"Check of the {which}{said}"
@@ -177,19 +182,29 @@ class CheckSentences:
         left = fraction_left(self.check)
         if left > SAME or not self._is_least:
             return NOT_CONFIRMED
-        return VERDICTS[1] if left > MOST else VERDICTS[0]
+        halfway = (self.check.probability + self.check.without_leading) / 2
+        return VERDICTS[1] if left > MOST or self._without_any_others < halfway else VERDICTS[0]
 
     @property
     def _is_least(self) -> bool:
         """Whether the probability is lower without the leading words than without any others that are deleted."""
-        check = self.check
-        lowest = check.without_random if check.lowest_random is None else check.lowest_random
-        return check.without_leading < min(check.without_random, check.without_least, lowest)
+        return self.check.without_leading < self._without_any_others
+
+    @property
+    def _without_any_others(self) -> float:
+        """The lowest probability without other words: at random, with the fewest bits, or one alone."""
+        known = [self.check.lowest_random, None if self.other is None else self.other.probability]
+        known += [self.check.without_random, self.check.without_least]
+        return min(probability for probability in known if probability is not None)
 
     @property
     def _without_others(self) -> str:
-        """That other words lower the probability as far: those with the fewest bits, at random, or one set of these."""
+        """That other words lower the probability as far: one alone, those with the fewest bits, at random, or a set."""
         check = self.check
+        if self.other is not None and self.other.probability <= check.without_leading:
+            after = format_probability(self.other.probability)
+            further = f"lowers it {'further, ' if self.other.probability < check.without_leading else ''}to {after}"
+            return f"another {self.noun} alone, {self.other.what}, {further}"
         if check.without_leading >= min(check.without_random, check.without_least) or check.lowest_random is None:
             return f"it falls no less without other {self.noun}s"
         sets = f"sets of other {self.noun}s" if self.n_deleted > 1 else f"other {self.noun}s"
@@ -265,6 +280,15 @@ class CheckSentences:
         if self.n_deleted > 1:
             return f"{self.n_deleted} {words.format(self.noun)}"
         return words.replace("{}s", self.noun)
+
+
+def lowest_alone(others: Sequence[ListedPart]) -> CheckRow | None:
+    """The one of these words without which alone the probability is lowest; None where none was deleted alone."""
+    deleted = [row for row in others if row.is_deleted]
+    if not deleted:
+        return None
+    row = min(deleted, key=lambda row: row.without)
+    return CheckRow(row.without, f'"{row.name}"{f" ({row.place})" if row.place else ""}')
 
 
 def fraction_left(check: DrawableCheck) -> float:

@@ -18,7 +18,7 @@ from captum_iba.visualization.color import Scale, color_class, colors
 from captum_iba.visualization.colored_text import token_parts
 from captum_iba.visualization.drawable import Drawable, DrawableBits, DrawableScores, is_scores
 from captum_iba.visualization.legend import Legend, about_bits, color_legend, merged_legend, word_legend
-from captum_iba.visualization.mask_sentences import is_measured
+from captum_iba.visualization.mask_sentences import is_improbable, is_measured
 from captum_iba.visualization.pieces import (
     SPEAKS_AGAINST,
     format_number,
@@ -223,7 +223,7 @@ def token_page(
     texts = [
         {
             "item": item,
-            "why": item.question,
+            "why": item.question if item.explained or not is_improbable(item) else f"How probable is {item.target_label}?",
             "map": token_parts(item),
             "rows": scores,
             "gold": None if gold is None else str(gold),

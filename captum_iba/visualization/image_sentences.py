@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from captum_iba.visualization.check_sentences import CheckSentences
+from captum_iba.visualization.check_sentences import CheckRow, CheckSentences
 from captum_iba.visualization.mask_sentences import (
     LARGE_DROP,
     MOST,
@@ -59,6 +59,7 @@ class ExplainedImage(Protocol):
     def leading(self) -> Sequence[int]: ...
     @property
     def n_regions(self) -> int: ...
+    def name_of(self, region: int) -> str: ...
     def place_of(self, region: int) -> str: ...
 
 
@@ -120,7 +121,17 @@ def check_sentences(image: ExplainedImage, check: Any) -> CheckSentences:
         then=then,
         without_all=check.without_all if check.changes_pixels else None,
         doubt=_doubt(image, check) if check.changes_pixels else _NO_CHANGE,
+        other=_lowest_alone(image, check),
     )
+
+
+def _lowest_alone(image: ExplainedImage, check: Any) -> CheckRow | None:
+    """The region that does not lead and without which alone the probability is lowest; None where none was removed."""
+    others = [i for i in range(len(check.without_each)) if i not in image.leading]
+    if not others:
+        return None
+    lowest = min(others, key=lambda i: check.without_each[i])
+    return CheckRow(check.without_each[lowest], f"{image.name_of(lowest)} ({image.place_of(lowest)})")
 
 
 def _doubt(image: ExplainedImage, check: Any) -> str:
@@ -186,6 +197,16 @@ def lowering(image: ExplainedImage, check: Any) -> list[int]:
     each, leading = check.without_each, image.leading
     found = [i for i, without in enumerate(each) if i not in leading and check.probability - without > LARGE_DROP]
     return sorted(found, key=lambda i: each[i])
+
+
+def listed_others(image: ExplainedImage, check: Any) -> list[int]:
+    """Numbers of the regions that are listed below the leading ones, because they matter alone, at most five.
+
+    Without them the probability falls by more than 0.1, or further than without all leading ones.
+    """
+    each = check.without_each
+    found = [i for i, of in enumerate(each) if of < max(check.probability - LARGE_DROP, check.without_leading)]
+    return sorted((i for i in found if i not in image.leading), key=lambda i: each[i])[:N_LOWERING]
 
 
 def largest_decrease(check: Any) -> float:

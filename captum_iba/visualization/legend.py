@@ -180,9 +180,14 @@ def color_legend(noun: str, has_opposing: bool) -> Legend:
 def merged_legend(legends: Iterable[Legend]) -> list[tuple[str, str]]:
     """The terms of several legends and their meanings, each once; where these differ, a term is there several times.
 
-    The columns come first.
+    The columns come first. A meaning that is the beginning of another one of its term is left out.
     """
-    pairs = dict.fromkeys(pair for legend in legends for pair in legend.items())
+    every = dict.fromkeys(pair for legend in legends for pair in legend.items())
+    pairs = [
+        (term, meaning)
+        for term, meaning in every
+        if not any(other == term and longer.startswith(f"{meaning}: ") for other, longer in every)
+    ]
     return sorted(pairs, key=lambda pair: _COLUMNS.index(pair[0]) if pair[0] in _COLUMNS else len(_COLUMNS))
 
 

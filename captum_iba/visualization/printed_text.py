@@ -56,11 +56,14 @@ def printed_text(attribution: DrawableBits, legend: bool = True, details: bool =
         total = len(attribution.tokens) + n_truncated
         warning.append(f"Warning: {n_truncated:,} of {total:,} tokens were truncated and not read.")
     texts = [_as_read(attribution, number) for number in range(1 + (attribution.pair is not None))]
-    has_bits = details or not is_measured(attribution)
+    rows = ranked_words(attribution)
+    listed = word_lines(*rows, pale=verdict(attribution) == NOT_CONFIRMED, bits=details)
+    is_by_bits = bool(listed) and not is_measured(attribution) and not any(row.is_deleted for of in rows for row in of)
+    has_bits = details or is_by_bits
     check = [] if attribution.check is None else check_lines(word_check(attribution))
     rest = [
         *filter(None, [attribution.open_words, answer(attribution), remark(attribution)]),
-        *word_lines(*ranked_words(attribution), pale=verdict(attribution) == NOT_CONFIRMED, bits=details),
+        *listed,
         *filter(None, [percentage_note(attribution) if has_bits else ""]),
         *check,
         *notes(attribution),

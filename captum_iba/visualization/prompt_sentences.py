@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from captum_iba.visualization.check_sentences import CheckSentences
+from captum_iba.visualization.check_sentences import CheckSentences, lowest_alone
 from captum_iba.visualization.mask_sentences import LARGE_DROP, MOST, is_lost, is_unexplained, of_mask, unexplained
 from captum_iba.visualization.pieces import capitalized, format_probability
 from captum_iba.visualization.pieces import visible as with_symbols
@@ -123,6 +123,7 @@ def part_check(response: ExplainedResponse) -> CheckSentences:
         [_name(response.parts[i]) for i in (-response.scores).argsort()[:n_named]],
         copies=Counter(map(_name, response.parts)),
         is_improbable=response.contrast is None and response.probability < LEAST_PROBABILITY,
+        other=lowest_alone([row for row in response.rows if row.number not in leading_numbers(response)]),
     )
 
 

@@ -82,10 +82,14 @@ def findings_in_words(attribution: DrawableBits) -> list[str]:
 def qualifications(attribution: DrawableBits) -> list[str]:
     """The sentences of :func:`notes` that pages show below the list: what was not tried, and the statistics."""
     sentences = [tried] if (tried := not_tried(attribution)) else []
-    if _is_uncertain(attribution) and not _close(attribution):
+    may = ["another word may lead"] if _is_uncertain(attribution) and not _close(attribution) else []
+    if has_neutral_statistics(attribution) and averages_disagree(attribution):
+        may.append("there may be a verdict")
+    if may:
+        long = "The text is long, and the" if len(may) > 1 or not averages_disagree(attribution) else "The"
         sentences.append(
-            f"The text is long, and the statistics are those of {NEUTRAL_TEXTS}. With statistics of texts like yours "
-            "(estimate_statistics, --statistics-from) another word may lead."
+            f"{long} statistics are those of {NEUTRAL_TEXTS}. With statistics of texts like yours "
+            f"(estimate_statistics, --statistics-from) {enumerated(may)}."
         )
     return sentences
 

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from captum_iba.visualization.check_sentences import CONFIRMING, SAME, CheckSentences
+from captum_iba.visualization.check_sentences import CONFIRMING, SAME, CheckSentences, lowest_alone
 from captum_iba.visualization.drawable import DrawableBits
 from captum_iba.visualization.mask_sentences import (
     LARGE_DROP,
@@ -109,6 +109,7 @@ def word_check(attribution: DrawableBits) -> CheckSentences:
         is_opposed=bool(opposing(attribution)) or is_lowered(attribution),
         then=f"{predicts} {decision}" if decision else "",
         n_marks=max(0, check.n_words - sum(not is_punctuation(attribution.words[i].word) for i in others)),
+        other=lowest_alone(ranked_words(attribution)[1]),
     )
 
 
@@ -119,9 +120,8 @@ def _doubt(attribution: DrawableBits) -> str:
     if not averages_disagree(attribution):
         return ""
     closed = attribution.closed_probability or 0.0
-    more = "more than with it" if closed > attribution.target_probability else "nearly as much as with it"
-    given = f"{attribution.target_label} {format_probability(closed)}, {more}"
-    return f"without this text, with average activations in its place, the model gives {given}"
+    still = "more than with it, " * (closed > attribution.target_probability) + format_probability(closed)
+    return f"with average activations in place of this text, the model gives {attribution.target_label}, too: {still}"
 
 
 def verdict(attribution: DrawableBits) -> str:
@@ -193,12 +193,15 @@ def not_tried(attribution: DrawableBits) -> str:
     """
     if attribution.check is None or is_improbable(attribution):
         return ""
-    n_words, decision = len(_deletable(attribution)), attribution.check.decision
+    deletable, decision = _deletable(attribution), attribution.check.decision
+    n_words = len(deletable)
     n_together = sum(effect is not None for effect in attribution.effects)
     n_alone = sum(row.is_deleted for of in ranked_words(attribution) for row in of)
+    others = [i for i in deletable if n_together and attribution.effects[i] is None]
+    if not n_together or all(is_punctuation(attribution.words[i].word) for i in others):
+        return ""
     is_long = n_words > ALL_DELETED_ALONE
-    still = n_together < n_words and decision == attribution.target_label and verdict(attribution) != ""
-    if not n_together or not (is_long or still):
+    if not is_long and (decision != attribution.target_label or not verdict(attribution)):
         return ""
     alone = f", and {n_alone} alone" * is_long
     of = f"{n_together} of the {n_words} words and punctuation marks were deleted together{alone}"

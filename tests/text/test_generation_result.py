@@ -412,7 +412,7 @@ def test_leading_parts_are_underlined_and_pale_where_they_are_not_confirmed(expl
     check = result.check
     sure = replace(result, check=replace(check, without_leading=0.0, without_all_leading=None, lowest_random=None))
     doubted = replace(result, check=replace(check, without_leading=check.probability, without_all_leading=None))
-    assert (sure.verdict, doubted.verdict) == ("confirmed", "not confirmed")
+    assert (sure.verdict, doubted.verdict) == ("weakly confirmed", "not confirmed")
     leading = [part.text.strip() for part, _ in result.leading]
     for one, is_pale in ((sure, False), (doubted, True)):
         page = generation_page(one)

@@ -123,11 +123,20 @@ def test_nothing_is_confirmed_where_most_regions_lower_the_probability():
     assert "No verdict, because most other regions lower the probability by more than 10 points" in said.answer()
     assert "and the model predicts cat (80.0%). No verdict, because" in said.answer()
     fewer = replace(said, check=replace(check, without_each=(0.1, 0.85, 0.9, 0.0)))
-    assert fewer.verdict == "confirmed" and not fewer.is_pale
+    assert fewer.verdict == "weakly confirmed" and not fewer.is_pale
+    assert "weakly confirmed, because other regions do more than half as much\n" in str(fewer)
+    distinct = replace(check, without_least=0.8, without_random=0.8, lowest_random=0.7)
+    alone = replace(said, check=replace(distinct, without_each=(0.7, 0.85, 0.9, 0.0)))
+    assert alone.verdict == "confirmed"
+    # Pairs at random may miss the one region that does more than both leading ones.
+    pair = replace(distinct, n_regions=2, leading=(3, 1), without_first=(0.5, 0.1), without_leading=0.1)
+    beaten = replace(said, check=replace(pair, without_each=(0.05, 0.85, 0.9, 0.5)))
+    assert beaten.verdict == "not confirmed" and beaten.other_rows[0].without == 0.05
+    assert "another region alone, top left (rows 0 to 3, columns 0 to 3), lowers it further, to 5.0%" in beaten.answer()
     assert "1.0% of an image of the mean color alone." in fewer.check_sentence()
     assert "\n      1.0%  of an image of the mean color alone\n" in str(fewer)
     fig, ax = plot_image(fewer)
-    assert ax.get_title() == "dog 90.0%\nconfirmed, 1 other alone, too"
+    assert ax.get_title() == "dog 90.0%\nweakly confirmed, 1 other alone, too"
     (bar,) = (axes for axes in fig.axes[1:] if axes is not ax)
     assert bar.get_ylim() == pytest.approx((0, 90)) and "points" in bar.get_ylabel()
     assert plot_image(said)[1].get_title() == "dog 90.0% · no verdict"
