@@ -105,7 +105,7 @@ def test_rows_of_a_table_have_their_ids(language_model):
         ([{"text": "a"}], [], "has no column 'prompt' or 'messages'; name it by --prompt-column: 'text'"),
         ([{"prompt": "a"}], ["--prompt-column", "q"], "--prompt-column: prompts.jsonl has no column 'q'"),
         ([{"prompt": 7}], [], "line 1 has a value of type int, expected a text, or a list of chat messages"),
-        ([{"prompt": "the film"}, {"prompt": " "}], [], "the prompt of line 2 is empty; leave the row out"),
+        ([{"prompt": " "}], [], "--file: prompts.jsonl has empty prompts alone, expected prompts"),
         ([{"prompt": "a", "response": "b"}], ["--response", "c"], "--response: the responses are in the file already"),
         ([{"messages": [{"role": "user", "content": 7}]}], [], "the content of message 0 is an int, expected a string"),
     ],
@@ -114,6 +114,16 @@ def test_tables_of_prompts_that_cannot_be_read(language_model, rows, arguments, 
     Path("prompts.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     done = run(*language_model, "--file", "prompts.jsonl", *arguments)
     assert done.exit_code and says in " ".join(done.stderr.split())
+
+
+def test_rows_without_a_prompt_and_columns_that_are_not_read_are_told(language_model):
+    rows = [{"prompt": "the film"}, {"prompt": ""}, {"prompt": "a plot", "span": "bad", "source": "x"}]
+    Path("prompts.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    done = run(*language_model, "--file", "prompts.jsonl", "--json", "found.json")
+    assert done.exit_code == 0, done.output
+    assert "prompts.jsonl: left out, because the prompt is empty: line 2" in done.stderr
+    assert "columns that are not read: span, source; --span is for all rows" in done.stderr
+    assert [one["id"] for one in json.loads(Path("found.json").read_text("utf-8"))] == ["1", "3"]
 
 
 @pytest.mark.parametrize(
@@ -209,7 +219,6 @@ def test_a_sample_of_prompts_is_the_same_each_time(compared):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--prompt-column", "response"], "the prompt of line 2 is empty; leave the row out"),
         (["--methods", "iba,best"], "--methods: there is no method 'best', expected some of iba, iba_bits"),
         (["--file", "prompts.txt"], "--file: prompts.txt is no table, expected CSV, JSON lines or parquet"),
         (["--file", "nowhere.csv"], "nowhere.csv does not exist"),

@@ -19,7 +19,8 @@ _SECTIONS = {
         "text_column", "pair_column", "label_column", "prompt", "prompt_column", "response_column", "chat",
     ),
     "What is explained": (
-        "target", "response", "span", "contrast", "by", "per_token", "max_new_tokens", "superpixels", "tile",
+        "target", "response", "span", "contrast", "by", "per_token", "include_system", "max_new_tokens", "superpixels",
+        "tile",
     ),
     "Models with other heads than a classifier's": ("word", "entity", "question", "mask", "choice"),
     "Methods and settings": (

@@ -102,7 +102,9 @@ def compare_responses(
                 if name not in PROMPT_METHODS:
                     listed = ", ".join(PROMPT_METHODS)
                     raise typer.BadParameter(f"--methods: there is no method {name!r}, expected some of {listed}.")
-            prompts, responses, _, names_of_rows = read_prompt_table(file, prompt_column, response_column)
+            table = read_prompt_table(file, prompt_column, response_column)
+            prompts, responses, names_of_rows = table.prompts, table.responses, table.names
+            table.note_unread(file, quiet)
             check_device(device, "--device")
             note(f"loading {model}", quiet)
             with named_model(model):

@@ -102,6 +102,7 @@ def explain_response(
     per_token: Annotated[
         bool, typer.Option("--per-token", help="Explain each token of the response by itself, too.")
     ] = False,
+    include_system: Annotated[bool, typer.Option("--include-system", help="Explain the system message, too.")] = False,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Largest number of tokens to generate.")] = 25,
     rerank: Annotated[
         int, typer.Option(min=0, help="Number of leading parts that are removed to settle their order.")
@@ -160,7 +161,9 @@ def explain_response(
             ids: list[str] | None
             names: list[str] | None
             if is_table:
-                prompts, responses, ids, names = read_prompt_table(str(file), prompt_column, response_column)
+                table = read_prompt_table(str(file), prompt_column, response_column)
+                prompts, responses, ids, names = table.prompts, table.responses, table.ids, table.names
+                table.note_unread(str(file), quiet, ("span", "contrast"))
             else:
                 ids, names = None, None
                 prompts, responses = [read_prompt_file(str(file)) if prompt is None else prompt], [None]
@@ -200,6 +203,7 @@ def explain_response(
                 span=span,
                 contrast=contrast,
                 granularity=by.value,
+                include_system=include_system,
                 per_token=per_token,
                 rerank=rerank,
                 check=check,

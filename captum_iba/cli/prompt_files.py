@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple
 
 import typer
 
+from captum_iba.cli.common import note
 from captum_iba.cli.text_files import read_text
 
 # Chat messages in JSON or as Python spells them, in a cell of CSV.
+_NAMED = 5  # rows in a note
 _SPELLED = re.compile(r"\s*\[\s*\{\s*['\"](role|content)['\"]\s*:")
 
 
@@ -32,13 +34,39 @@ def read_prompt_file(file: str) -> str:
     return text.removesuffix("\n").removesuffix("\r")
 
 
-def read_prompt_table(
-    source: str, prompt_column: str | None, response_column: str | None
-) -> tuple[list[Any], list[str | None], list[str], list[str]]:
-    """Prompts and responses of a table, the ids or numbers of its rows, and what errors call these.
+class TableOfPrompts(NamedTuple):
+    """Prompts of a table.
 
-    A last message of the assistant is the response.
+    Attributes:
+        prompts (list): Strings, or lists of chat messages.
+        responses (list): Responses, None of those that are generated.
+        ids (list of str): Ids, or numbers, of the rows.
+        names (list of str): What errors call the rows.
+        unread (list of str): Columns that are not read.
+        blank (list of str): Rows that are left out, because they have no prompt.
     """
+
+    prompts: list[Any]
+    responses: list[str | None]
+    ids: list[str]
+    names: list[str]
+    unread: list[str]
+    blank: list[str]
+
+    def note_unread(self, source: str, quiet: bool, of_all_rows: Collection[str] = ()) -> None:
+        """Say which rows are left out, and which columns are not read; some are options for all rows."""
+        if self.blank:
+            from captum_iba.visualization.pieces import enumerated
+
+            rows = enumerated(self.blank[:_NAMED], max(0, len(self.blank) - _NAMED))
+            note(f"{source}: left out, because the prompt is empty: {rows}", quiet)
+        if self.unread:
+            options = [f"; --{name} is for all rows" for name in of_all_rows if name in map(str.casefold, self.unread)]
+            note(f"{source}: columns that are not read: {', '.join(self.unread)}{''.join(options)}", quiet)
+
+
+def read_prompt_table(source: str, prompt_column: str | None, response_column: str | None) -> TableOfPrompts:
+    """The prompts and responses of a table. A last message of the assistant is the response."""
     from captum_iba.compare.data import open_table, row_name
 
     table, _ = open_table(source)
@@ -54,6 +82,7 @@ def read_prompt_table(
     response_name = response_column or names.get("response")
     prompts: list[Any] = []
     responses: list[str | None] = []
+    kept, blank = list[int](), list[str]()
     for number in range(len(table)):
         row = table[number]
         prompt, response = row[prompt_name], row[response_name] if response_name is not None else None
@@ -75,13 +104,19 @@ def read_prompt_table(
                 "expected a text, or a list of chat messages."
             )
         if not (prompt.strip() if isinstance(prompt, str) else prompt):
-            raise ValueError(f"{source}: the prompt of {row_name(table, number)} is empty; leave the row out.")
+            blank.append(row_name(table, number))
+            continue
+        kept.append(number)
         prompts.append(prompt)
         responses.append(response or None)
     if not prompts:
-        raise ValueError(f"--file: {source} is empty, expected prompts")
-    ids = [str(table[number][names["id"]] if "id" in names else number + 1) for number in range(len(table))]
-    return prompts, responses, ids, [f"{source}: {row_name(table, number)}" for number in range(len(table))]
+        raise ValueError(f"--file: {source} {'has empty prompts alone' if blank else 'is empty'}, expected prompts")
+    ids = [str(table[number][names["id"]] if "id" in names else number + 1) for number in kept]
+    read = {prompt_name, response_name, names.get("id"), names.get("messages")}
+    unread = [name for name in table.column_names if name not in read]
+    return TableOfPrompts(
+        prompts, responses, ids, [f"{source}: {row_name(table, number)}" for number in kept], unread, blank
+    )
 
 
 def _messages(text: str) -> list[Any] | None:

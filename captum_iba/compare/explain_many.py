@@ -278,7 +278,8 @@ def explain_prompts(
     for name, prompt, response in zip(called, prompts, given, strict=True):
         try:  # before the first is explained, which takes a while
             fitting = _settings_with(response, settings)
-            explainer.read(prompt, response, fitting.get("granularity", "word"), fitting.get("gen_args"))
+            asked = {name: fitting[name] for name in ("granularity", "gen_args", "include_system") if name in fitting}
+            explainer.read(prompt, response, **asked)
         except (TypeError, ValueError) as error:
             raise type(error)(f"{name}: {error}" if len(given) > 1 else str(error)) from error
     check_integer("prompts_per_batch", prompts_per_batch, at_least=1)

@@ -450,8 +450,10 @@ def load_pretrained(
 ) -> tuple[Any, Any, list[str]]:
     """A model in evaluation mode, what makes its inputs, and the names of weights that its file lacks.
 
-    transformers only logs a warning of these, and gives them random values.
+    transformers only logs a report of these, which is left out, and gives them random values.
     """
+    from transformers.utils import logging
+
     check_device(device)
     if name.startswith((".", "/", "~")) and not Path(name).is_dir():
         raise FileNotFoundError(f"model: there is no folder {name}.")
@@ -459,6 +461,8 @@ def load_pretrained(
         (Path(name) / file).is_file() for file in ("config.json", "adapter_config.json")
     ):
         raise FileNotFoundError(f"model: there is no config.json in {name}, expected a folder of save_pretrained.")
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     try:
         model, loading = auto_class.from_pretrained(name, output_loading_info=True, **options)
         reader = auto_reader.from_pretrained(name)
@@ -470,6 +474,8 @@ def load_pretrained(
         if isinstance(error, OSError) and name not in str(error):
             raise OSError(f"model is {name}, which cannot be loaded: {error}") from error
         raise
+    finally:
+        logging.set_verbosity(verbosity)
     model = model.eval() if device is None else model.eval().to(device)
     return model, reader, sorted(loading["missing_keys"])
 

@@ -56,7 +56,10 @@ GENERATION = BottleneckSettings(
 GREEDY = {"max_new_tokens": 25, "do_sample": False, "num_beams": 1, "temperature": None, "top_p": None}
 """Default arguments of ``generate``: the most probable token at each step, as in Captum's ``LLMAttribution``."""
 _GENERATION_ARGUMENTS = (*GREEDY, "min_new_tokens", "max_length", "top_k", "repetition_penalty")
-_ARGUMENTS = ("response", "responses", "span", "contrast", "granularity", "per_token", "rerank", "check", "gen_args")
+_ARGUMENTS = (
+    *("response", "responses", "span", "contrast", "granularity", "per_token", "include_system"),
+    *("rerank", "check", "gen_args"),
+)
 
 _TINY = torch.finfo(torch.float32).tiny
 
@@ -294,10 +297,14 @@ class LLMInformationBottleneckAttribution:
                 self._checked = check_model(self.model, prompt, response)
 
     def read(
-        self, inp: Any, granularity: str | Sequence[tuple[int, int]] = "token", gen_args: dict[str, Any] | None = None
+        self,
+        inp: Any,
+        granularity: str | Sequence[tuple[int, int]] = "token",
+        gen_args: dict[str, Any] | None = None,
+        include_system: bool = False,
     ) -> Prompt:
         """The tokens and parts of a prompt as this model takes them."""
-        prompt = read_prompt(inp, self.tokenizer, granularity)
+        prompt = read_prompt(inp, self.tokenizer, granularity, include_system)
         prompt = replace(prompt, decoder_ids=decoder_prefix(self.model, gen_args))
         if prompt.decoder_ids and -1 not in prompt.parts:
             raise ValueError(

@@ -118,6 +118,7 @@ class GenerationExplainer:
         contrast: str | None = None,
         granularity: str | Sequence[tuple[int, int]] = "word",
         per_token: bool = False,
+        include_system: bool = False,
         rerank: int = 8,
         check: bool = False,
         gen_args: dict[str, Any] | None = None,
@@ -130,7 +131,7 @@ class GenerationExplainer:
         Explain the response to a prompt, in bits per part of the prompt.
 
         A prompt of messages goes through the tokenizer's chat template; only the contents of the messages have a
-        bottleneck, those of a system message have none.
+        bottleneck, those of a system message with ``include_system``.
 
         Args:
 
@@ -150,6 +151,8 @@ class GenerationExplainer:
                         (start, end) of spans of a prompt that is a string; what is in no span has no bottleneck.
                         Default: "word"
             per_token (bool): Whether each explained token of the response has bits of its own, too.
+                        Default: False
+            include_system (bool): Whether the contents of a system message have parts and are explained, too.
                         Default: False
             rerank (int): Number of parts with the most bits whose order is settled by removal, in two forward passes
                         per part and two more; their bits stay as they are. Where all of these parts speak against
@@ -183,7 +186,7 @@ class GenerationExplainer:
         """
         settings = generation_settings(preset, overrides)
         measuring = _Measuring.checked(rerank, check, batch_size, show_progress)
-        asked = self._asked(prompt, response, span, contrast, granularity, per_token, gen_args)
+        asked = self._asked(prompt, response, span, contrast, granularity, per_token, gen_args, include_system)
         return self._explain([asked], settings, measuring)[0]
 
     def explain_batch(
@@ -195,6 +198,7 @@ class GenerationExplainer:
         contrasts: Sequence[str | None] | None = None,
         granularity: str = "word",
         per_token: bool = False,
+        include_system: bool = False,
         rerank: int = 8,
         check: bool = False,
         gen_args: dict[str, Any] | None = None,
@@ -216,7 +220,8 @@ class GenerationExplainer:
             responses, spans, contrasts (sequence, optional): For every prompt a response, span and contrast as of
                         :meth:`explain`, or None.
                         Default: None for all
-            granularity, per_token, rerank, check, gen_args, show_progress, preset: As of :meth:`explain`.
+            granularity, per_token, include_system, rerank, check, gen_args, show_progress, preset: As of
+                        :meth:`explain`.
             batch_size (int): Largest number of rows, of one or several prompts, of a forward pass.
                         Default: 8
 
@@ -252,7 +257,8 @@ class GenerationExplainer:
         for number, (prompt, response, span, contrast) in enumerate(zip(prompts, *columns, strict=True)):
             try:
                 arguments = gen_args if response is None else decoder_arguments(gen_args)
-                asked.append(self._asked(prompt, response, span, contrast, granularity, per_token, arguments))
+                of_response = (response, span, contrast, granularity, per_token, arguments, include_system)
+                asked.append(self._asked(prompt, *of_response))
             except (TypeError, ValueError) as error:
                 raise type(error)(f"prompts[{number}]: {error}") from error
         return self._explain(asked, settings, measuring)
@@ -266,11 +272,13 @@ class GenerationExplainer:
         granularity: str | Sequence[tuple[int, int]],
         per_token: bool,
         gen_args: dict[str, Any] | None,
+        include_system: bool,
     ) -> ResponseToExplain:
         """What is explained, generated if need be."""
         check_flag("per_token", per_token)
+        check_flag("include_system", include_system)
         _warn_without_template(self.tokenizer, prompt, response)
-        read = self.read(prompt, response, granularity, gen_args)
+        read = self.read(prompt, response, granularity, gen_args, include_system)
         of_response = (response, span, contrast, granularity, per_token, gen_args)
         return explained_response(self.attribution, read, *of_response)
 
@@ -331,6 +339,7 @@ class GenerationExplainer:
             contrast=asked.contrast,
             settings={**of_bottleneck, "rerank": rerank, "generated_with": _plain(asked.gen_args)},
             cut_off=asked.cut_off,
+            system=read.system,
             model=model_name(self.model),
             provenance=provenance(self.model, self.fingerprint()),
         )
@@ -341,11 +350,12 @@ class GenerationExplainer:
         response: str | Sequence[int] | None = None,
         granularity: str | Sequence[tuple[int, int]] = "word",
         gen_args: dict[str, Any] | None = None,
+        include_system: bool = False,
     ) -> Prompt:
         """The tokens and parts of a prompt; the errors of :meth:`explain` that need no forward pass.
 
         Args:
-            prompt, response, granularity, gen_args: As of :meth:`explain`.
+            prompt, response, granularity, gen_args, include_system: As of :meth:`explain`.
         """
         if not isinstance(prompt, str) and not (
             isinstance(prompt, (list, tuple)) and all(isinstance(message, Mapping) for message in prompt)
@@ -358,7 +368,7 @@ class GenerationExplainer:
             raise ValueError(f"prompt is {prompt!r}, without any word, expected a prompt")
         if not isinstance(response, (str, list, tuple, type(None))):
             raise TypeError(f"response is {kind_of(response)}, expected a string, token ids or None")
-        read = self.attribution.read(prompt, granularity, gen_args)
+        read = self.attribution.read(prompt, granularity, gen_args, include_system)
         if response is not None:
             self.attribution.response_ids(read, response, gen_args, "response")
         return read
@@ -377,12 +387,13 @@ class GenerationExplainer:
         granularity: str | Sequence[tuple[int, int]] = "word",
         replacement: int | None = None,
         gen_args: dict[str, Any] | None = None,
+        include_system: bool = False,
         batch_size: int = 8,
     ) -> PromptRemoval:
         """The function that :func:`captum_iba.metrics.prompt_degradation` takes: what the response loses.
 
         Args:
-            prompt, response, granularity, gen_args: As of :meth:`explain`.
+            prompt, response, granularity, gen_args, include_system: As of :meth:`explain`.
             replacement (int, optional): Id of the token that takes the place of removed ones. Default: None, the others
                 move together.
             batch_size (int): Largest number of rows of a forward pass. Default: 8.
@@ -392,7 +403,7 @@ class GenerationExplainer:
             of the response, (N,).
         """
         gen_args = decoder_arguments(gen_args)
-        read = self.read(prompt, response, granularity, gen_args)
+        read = self.read(prompt, response, granularity, gen_args, include_system)
         ids = self.attribution.response_ids(read, response, gen_args, "response")
         return PromptRemoval(self.model, read, ids, None, replacement, batch_size)
 

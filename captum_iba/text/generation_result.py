@@ -24,15 +24,10 @@ from captum_iba._ranking import (
 from captum_iba.attr.optimizer import AT_FLOOR
 from captum_iba.text.json_result import JsonResult
 from captum_iba.text.prompt_parts import PromptPart
-from captum_iba.visualization.check_sentences import NOT_CONFIRMED
-from captum_iba.visualization.legend import Legend, legend_lines, part_legend
-from captum_iba.visualization.pieces import (
-    COVERED,
-    format_number,
-    format_probability,
-)
+from captum_iba.visualization.legend import Legend, part_legend
+from captum_iba.visualization.pieces import COVERED
+from captum_iba.visualization.printed_response import printed_response, visible_part
 from captum_iba.visualization.prompt_sentences import (
-    CUT_OFF,
     answer,
     bits_of_prompt,
     part_check,
@@ -40,15 +35,13 @@ from captum_iba.visualization.prompt_sentences import (
     probability_without,
     prompt_notes,
 )
-from captum_iba.visualization.rows import ListedPart, listed_name, row_lines
+from captum_iba.visualization.rows import ListedPart, listed_name
 from captum_iba.visualization.sentences import NO_EFFECT
-from captum_iba.visualization.terminal import check_lines, printable
 
 _FORMAT = "captum-iba generation/3"  # 2 had no numbers of the contrast
 
 # Nats that a part which only the check removed needs for a line, where the others on the list have less.
 _NOTICEABLE = 0.1
-_N_OF_TOKEN = 3  # parts that a line names for one token of the response
 
 
 @dataclass(frozen=True)
@@ -132,6 +125,7 @@ class GenerationAttribution(JsonResult):
         settings (dict): Settings of the bottleneck, ``rerank``, and ``generated_with``: the arguments of ``generate``,
             None of a response that was given.
         check (PromptCheck or None): The probability without the leading parts; None where there are none.
+        system (str): The system message, if it has no parts and so is not explained; else empty.
         cut_off (bool): Whether the response was generated, and ended because it reached ``max_new_tokens``.
         model (str): Name of the model, without a path.
         provenance (dict): Versions of the libraries, device and precision, and the model's fingerprint
@@ -153,6 +147,7 @@ class GenerationAttribution(JsonResult):
     settings: Mapping[str, Any] = field(default_factory=dict)
     check: PromptCheck | None = None
     cut_off: bool = False
+    system: str = ""
     model: str = ""
     provenance: Mapping[str, str] = field(default_factory=dict)
 
@@ -358,8 +353,8 @@ class GenerationAttribution(JsonResult):
 
     def __repr__(self) -> str:
         leading = self.leading
-        named = f", {_visible(leading[0][0].text)!r} leads" if leading else ""
-        return f"GenerationAttribution({_visible(self.explained)!r}, {len(self.parts)} parts{named})"
+        named = f", {visible_part(leading[0][0].text)!r} leads" if leading else ""
+        return f"GenerationAttribution({visible_part(self.explained)!r}, {len(self.parts)} parts{named})"
 
     @property
     def verdict(self) -> str:
@@ -384,43 +379,7 @@ class GenerationAttribution(JsonResult):
             details (bool): Whether it has the bits, too. They are shown in any case where no part was deleted.
                 Default: False.
         """
-        lines = [
-            f"{printable(self.model)}: {_visible(self.response)}" if self.model else _visible(self.response),
-            *([f"explained of it: {_visible(self.explained)}"] if self.explained != self.response else []),
-            *([f"rather than: {_visible(self.contrast)}"] if self.contrast is not None else []),
-            *([CUT_OFF] if self.cut_off else []),
-            f"{self.measured.removeprefix('the ')} {format_probability(self.probability)}"
-            f"{' (geometric mean)' * self.measured.endswith('per token')}",
-            *filter(None, [self.answer]),
-        ]
-        if not self.leading:
-            lines.append("No part speaks for it." if self.shares.any() else "No part has bits above the floor.")
-        rows = [row._replace(name=printable(row.name)) for row in self.rows]
-        has_bits = details or not any(row.is_measured for row in rows)
-        leading = [row for row in rows if row.number in self._leading]
-        others = [row for row in rows if row.number not in self._leading]
-        titles = (f"leading part{'s' * (len(leading) > 1)}", f"other part{'s' * (len(others) > 1)}")
-        lines += row_lines(leading, others, (), self.verdict == NOT_CONFIRMED, has_bits, titles)
-        if has_bits:
-            lines += filter(None, [self.unlisted([part for part, _ in self.listed])])
-        lines += [] if self.check is None else check_lines(part_check(self))
-        lines += map(printable, self._needs_of_tokens)
-        lines += self.notes
-        if has_bits:
-            in_parts = f"{len(self.parts)} part{'s' * (len(self.parts) != 1)} ({self.granularity})"
-            lines += [*filter(None, [bits_of_prompt(self)]), f"{format_number(self.total_bits)} bits in {in_parts}"]
-        return "\n".join([*lines, *legend_lines([self.legend(details)] if legend else [])])
-
-    @property
-    def _needs_of_tokens(self) -> list[str]:
-        """Of each token with bits of its own the parts with the most of them, in a line."""
-        lines = []
-        for token in self.tokens:
-            if token.bits:
-                named = [f"{row.name} {row.share:.1%}" for row in self.rows_of_token(token, _N_OF_TOKEN)]
-                needs = "; ".join(named) or "no part has bits above the floor"
-                lines.append(f"{_visible(token.text)} ({format_probability(token.probability)}) needs: {needs}")
-        return lines
+        return "\n".join(printed_response(self, legend, details))
 
     @property
     def sentences(self) -> list[str]:
@@ -466,7 +425,8 @@ class GenerationAttribution(JsonResult):
         if found != _FORMAT:
             raise ValueError(f"content has the format {found!r}, expected {_FORMAT!r} of to_dict")
         try:
-            values = {item.name: content[item.name] for item in dataclasses.fields(cls)}
+            values = {item.name: content[item.name] for item in dataclasses.fields(cls) if item.name != "system"}
+            values["system"] = content.get("system", "")  # earlier versions did not write it
             names = [item.name for item in dataclasses.fields(PromptPart)]
             values["parts"] = tuple(PromptPart(**{name: part[name] for name in names}) for part in values["parts"])
             values["tokens"] = tuple(
@@ -491,8 +451,3 @@ class GenerationAttribution(JsonResult):
         from captum_iba.visualization.generation_page import generation_map
 
         return generation_map(self)
-
-
-def _visible(text: str) -> str:
-    """Text for one line of a terminal, without the space before a token."""
-    return printable(listed_name(text))

@@ -40,6 +40,7 @@ class Prompt:
         decoder_ids (list of int): Token ids after which the response follows in the decoder of an encoder-decoder;
             empty for a decoder.
         before_response (str): White space that a chat template puts before a response.
+        system (str): Contents of the system messages, if they have no parts.
     """
 
     ids: list[int]
@@ -49,12 +50,16 @@ class Prompt:
     spans: list[tuple[int, int]] = field(default_factory=list)
     decoder_ids: list[int] = field(default_factory=list)
     before_response: str = ""
+    system: str = ""
 
 
-def read_prompt(inp: Any, tokenizer: Any, granularity: str | Sequence[tuple[int, int]] = "token") -> Prompt:
+def read_prompt(
+    inp: Any, tokenizer: Any, granularity: str | Sequence[tuple[int, int]] = "token", include_system: bool = False
+) -> Prompt:
     """The tokens and parts of a prompt: one of Captum's inputs, a string, or chat messages.
 
-    ``granularity`` divides strings and the contents of messages; Captum's inputs have parts of their own.
+    ``granularity`` divides strings and the contents of messages; Captum's inputs have parts of their own. System
+    messages have parts with ``include_system``.
 
     Raises:
         TypeError: An input of another type.
@@ -79,15 +84,19 @@ def read_prompt(inp: Any, tokenizer: Any, granularity: str | Sequence[tuple[int,
                 raise TypeError(f"the content of message {number} is {kind_of(content)}, expected a string")
             if not isinstance(role := message.get("role"), str):
                 raise TypeError(f"the role of message {number} is {role!r}, expected a string such as 'user'")
-        if all(message["role"] == "system" for message in inp):
+        system = [] if include_system else [message["content"] for message in inp if message["role"] == "system"]
+        if len(system) == len(inp):
             raise ValueError(
-                "the prompt has a system message alone, and those have no mask; expected a message of a user, too"
+                "the prompt has a system message alone, and those have no mask; expected a message of a user, too, or "
+                "include_system=True"
             )
         if not getattr(tokenizer, "chat_template", None):
             raise ValueError("prompt has chat messages, and the tokenizer has no chat template; expected a string")
         text = tokenizer.apply_chat_template(inp, tokenize=False, add_generation_prompt=True)
-        prompt = _divide(_Tokens.of(tokenizer, text), _contents(tokenizer, text, inp), granularity, tokenizer)
-        prompt = replace(prompt, before_response=_space_before_response(tokenizer, text, inp))
+        contents = _contents(tokenizer, text, inp, include_system)
+        prompt = _divide(_Tokens.of(tokenizer, text), contents, granularity, tokenizer)
+        spaces = _space_before_response(tokenizer, text, inp)
+        prompt = replace(prompt, before_response=spaces, system="\n".join(system))
     else:
         raise TypeError(f"inp is {kind_of(inp)}, expected TextTokenInput, TextTemplateInput, a string or chat messages")
     if not any(part >= 0 for part in prompt.parts):
@@ -265,10 +274,16 @@ def _with_parts(
 ) -> Prompt:
     """The prompt with spans as its parts; white space of ``regions`` belongs to the part before it, or the first.
 
-    ``ends`` are those of the tokens, from :meth:`_Tokens.ends`.
+    A token of spaces alone belongs to the part that follows it, as the space does that a token begins with: many
+    tokenizers have such a token before a number. ``ends`` are those of the tokens, from :meth:`_Tokens.ends`.
     """
 
-    def span_of(end: int) -> int:
+    def span_of(start: int, end: int) -> int:
+        piece = tokens.text[start:end]
+        if regions and piece.isspace() and "\n" not in piece:
+            following = next((i for i, (a, _) in enumerate(spans) if a == end), -1)
+            if following >= 0:
+                return following
         inside = next((i for i, (a, b) in enumerate(spans) if a < end <= b), -1)
         region = next(((a, b) for a, b in regions if a < end <= b), None)
         if inside >= 0 or region is None:
@@ -277,7 +292,7 @@ def _with_parts(
         before = [i for i in of_region if spans[i][1] < end]
         return before[-1] if before else of_region[0] if of_region else -1
 
-    found = [span_of(end) if end > start else -1 for (start, _), end in zip(tokens.offsets, ends, strict=True)]
+    found = [span_of(start, end) if end > start else -1 for (start, _), end in zip(tokens.offsets, ends, strict=True)]
     # A span whose characters are all in a token of the next one is joined with that.
     used = sorted({*found} - {-1})
     if not regions:
@@ -354,8 +369,10 @@ def _spans_of_values(inp: TextTemplateInput) -> tuple[str, list[tuple[int, int]]
     return text, [spans[i] for i in range(len(marks))]
 
 
-def _contents(tokenizer: Any, text: str, messages: Sequence[Mapping[str, str]]) -> list[tuple[int, int]]:
-    """The characters of the contents of messages in the text of a chat template, without those of the system."""
+def _contents(
+    tokenizer: Any, text: str, messages: Sequence[Mapping[str, str]], include_system: bool
+) -> list[tuple[int, int]]:
+    """The characters of the contents of messages in the text of a chat template."""
     marks = _marks(len(messages))
     marked = [{**message, "content": mark} for message, mark in zip(messages, marks, strict=True)]
     rendered = tokenizer.apply_chat_template(marked, tokenize=False, add_generation_prompt=True)
@@ -363,7 +380,7 @@ def _contents(tokenizer: Any, text: str, messages: Sequence[Mapping[str, str]]) 
     for values in (contents, [content.strip() for content in contents]):  # most templates strip contents
         filled, spans = _with_values(rendered, marks, values)
         if filled == text and len(spans) == len(marks):
-            return [spans[i] for i, message in enumerate(messages) if message.get("role") != "system"]
+            return [spans[i] for i, message in enumerate(messages) if include_system or message["role"] != "system"]
     raise ValueError("prompt: the chat template changes the contents of messages, expected each once, as it is")
 
 

@@ -269,9 +269,7 @@ class ImageAttribution(JsonResult):
         others = self.other_rows
         titles = (f"leading region{'s' * (len(rows) > 1)}", f"other region{'s' * (len(others) > 1)}")
         lines += row_lines(rows, others, (), self.is_pale, details, titles)
-        lines += (
-            ["Not checked against other regions."] if self.check is None else check_lines(self.checked)
-        )
+        lines += ["Not checked against other regions."] if self.check is None else check_lines(self.checked)
         lines += filter(None, [self.remark()])
         if details or (rows and not any(row.is_measured for row in rows)):
             lines.append(self.setting())

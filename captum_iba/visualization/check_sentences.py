@@ -20,8 +20,8 @@ N_RANDOM = 10
 """Number of draws of random words in a check; where there are at most so many sets, each is taken once."""
 
 VERDICTS = ("confirmed", "weakly confirmed", "not confirmed")
-"""What a check says of the leading words: without them the probability falls by more than 15% of its value, and twice as
-far as without others; by less; or by no more than 1% or than without others."""
+"""What a check says of the leading words: without them the probability falls by more than 15% of its value and twice as
+far as without others; by less; or by no more than 1%, or than without others."""
 NOT_CONFIRMED, CONFIRMING = VERDICTS[2], VERDICTS[:2]
 
 

@@ -223,7 +223,9 @@ def token_page(
     texts = [
         {
             "item": item,
-            "why": item.question if item.explained or not is_improbable(item) else f"How probable is {item.target_label}?",
+            "why": item.question
+            if item.explained or not is_improbable(item)
+            else f"How probable is {item.target_label}?",
             "map": token_parts(item),
             "rows": scores,
             "gold": None if gold is None else str(gold),

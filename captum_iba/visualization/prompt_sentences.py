@@ -22,6 +22,7 @@ from captum_iba.visualization.terminal import printable
 _LONGEST_NAME, _NAMED = 60, 3
 _DISAGREE = "Two measures disagree"
 CUT_OFF = "Generation stopped at the largest number of new tokens (max_new_tokens): the response may be incomplete."
+SYSTEM = "The system message is not explained: it has no parts (include_system, --include-system)."
 LEAST_PROBABILITY, UNLIKELY = 1e-3, 1e-2
 """Per token. Models give a response in other words, or without the space before it, less than the second; of the first
 there is little to explain."""
@@ -52,6 +53,8 @@ class ExplainedResponse(Protocol):
     def closed_probability(self) -> float: ...
     @property
     def explained(self) -> str: ...
+    @property
+    def system(self) -> str: ...
     @property
     def contrast(self) -> str | None: ...
     @property
@@ -95,7 +98,7 @@ def prompt_notes(response: ExplainedResponse) -> list[str]:
     """Sentences beside the answer and the check: on parts that were not removed, the choice, and the prompt."""
     wholes = _of_wholes(response) if _are_as_long(response) else ""
     lost = _lost(response) if response.check is None else ""
-    return list(filter(None, [_least(response), wholes, lost, _unexplained(response)]))
+    return list(filter(None, [_least(response), wholes, lost, _unexplained(response), SYSTEM * bool(response.system)]))
 
 
 def _are_as_long(response: ExplainedResponse) -> bool:

@@ -271,6 +271,37 @@ def test_characters_of_several_tokens_are_explained_whole(llama):
     assert first.probability + other.probability == pytest.approx(1, abs=1e-5)
 
 
+def test_a_space_that_is_a_token_of_its_own_belongs_to_the_word_after_it():
+    """Tokenizers have such a token before a number: "8" without it left "cost  euros"."""
+    tokenizer = byte_tokenizer()
+    for granularity, of_parts in (
+        ("word", ["ab", " 8", " c\n", "d  ", " e"]),
+        ("sentence", ["ab 8 c\n", "d   e"]),
+    ):
+        read = read_prompt("ab 8 c\nd   e", tokenizer, granularity)
+        of_tokens = list(zip(read.ids, read.parts, strict=True))
+        pieces = [tokenizer.decode([i for i, part in of_tokens if part == n]) for n in range(len(of_parts))]
+        assert pieces == of_parts and len(read.names) == len(of_parts)
+
+
+def test_the_system_message_is_explained_on_demand_and_else_said_to_be_left_out(llama, wordpiece):
+    tokenizer = copy.deepcopy(wordpiece)
+    tokenizer.chat_template = "{% for m in messages %}a {{ m['content'] | trim }} !{% endfor %}the plot :"
+    explainer = GenerationExplainer(llama, tokenizer)
+    chat = [{"role": "system", "content": "dull"}, {"role": "user", "content": "the film was good ."}]
+    alone, both = (explainer.explain(chat, "a film", include_system=of, **QUICK) for of in (False, True))
+    assert [part.text.strip() for part in both.parts] == ["dull", *(part.text.strip() for part in alone.parts)]
+    said = "The system message is not explained: it has no parts (include_system, --include-system)."
+    assert said in str(alone) and said in generation_page(alone) and alone.system == "dull"
+    assert said not in str(both) and both.system == ""
+    without = {name: value for name, value in alone.to_dict().items() if name != "system"}
+    assert GenerationAttribution.from_dict(without) == replace(alone, system="")
+    assert GenerationAttribution.from_dict(alone.to_dict()) == alone
+    assert len(explainer.explain(chat[:1], "a film", include_system=True, **QUICK).parts) == 1
+    with pytest.raises(ValueError, match="include_system is 1, expected True or False"):
+        explainer.explain(chat, "a film", include_system=1, **QUICK)
+
+
 def test_a_span_in_which_no_token_ends_is_refused(explainer):
     with pytest.raises(ValueError, match=r"granularity has the span \(4, 6\), 'fi', in which no token ends"):
         explainer.explain(PROMPT, RESPONSE, granularity=[(0, 3), (4, 6)])

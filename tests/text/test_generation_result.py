@@ -492,13 +492,14 @@ def test_parts_that_are_needed_only_together_lead(result):
 
 def test_print_has_a_line_for_each_token_with_bits_of_its_own(explainer):
     one = explainer.explain(PROMPT, RESPONSE, per_token=True, rerank=0, **QUICK)
-    lines = [line for line in str(one).splitlines() if " needs: " in line]
+    lines = [line for line in str(one).splitlines() if ", most bits: " in line]
     assert [line.split(" (")[0] for line in lines] == [token.text.strip() for token in one.tokens]
     for line, token in zip(lines, one.tokens, strict=True):
         assert f"({format_probability(token.probability)})" in line
         shares = one.shares_of(np.array(token.bits))
         best = one.parts[int(shares.argmax())].text.strip()
-        assert f"needs: {best} {shares.max():.1%}" in line
+        assert f"most bits: {best} {shares.max():.1%}" in line
+    assert "Bits of single tokens have no sign, and are not checked by removal." in str(one)
 
 
 def test_a_choice_says_which_response_the_model_prefers(explainer):

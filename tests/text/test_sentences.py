@@ -71,7 +71,9 @@ def test_a_check_that_finds_more_than_the_bits_is_pointed_to():
         one = replace(result, check=check)
         # The answer says so where the leading words do it.
         assert ("they do not explain the probability" in str(one)) is (said and without[0] == 0.94)
-        assert ("No verdict, because with average activations in place of this text" in one.sentences[0]) is (without[0] == 0.2)
+        assert ("No verdict, because with average activations in place of this text" in one.sentences[0]) is (
+            without[0] == 0.2
+        )
         assert ("The model needs hardly anything of this text" in str(one)) is (without == (0.94, 0.94, 0.94))
         # Where the first word matters, it leads.
         assert needs_hardly_anything(one) is (without[0] == 0.94)
@@ -216,7 +218,9 @@ def test_deleting_words_is_not_said_to_lower_what_it_raises():
     result = attribution("a b c d", bits=[60.0, 3.0, 2.0, 2.0], **FEW, **lowered)
     for alone, said in (((0.1, 0.2, 0.2, 0.2), True), ((0.1, 0.2, 0.2, 0.9), False)):
         one = replace(result, check=DeletionCheck(1, 0.22, 0.1, 0.2, 0.2, 10, alone))
-        assert ("No verdict, because with average activations in place of this text" in one.sentences[0]) and "more than with it" in str(one)
+        assert (
+            "No verdict, because with average activations in place of this text" in one.sentences[0]
+        ) and "more than with it" in str(one)
         assert ("d (word 4) · speaks against it" in str(one)) is not said
     one = replace(result, check=DeletionCheck(1, 0.22, 0.1, 0.9, 0.2, 10, (0.1, 0.2, 0.2, 0.9)))
     assert "opposing_words" in findings(one)
@@ -249,9 +253,7 @@ def test_a_verdict_beside_averages_that_keep_the_class():
     both = replace(result, check=check), replace(result, check=check, closed_probability=0.3)
     for one, said in zip(both, (True, False), strict=True):
         answer = one.sentences[0]
-        assert (
-            "No verdict, because with average activations in place of this text, the model gives" in answer
-        ) is said
+        assert ("No verdict, because with average activations in place of this text, the model gives" in answer) is said
         assert one.verdict == ("" if said else "confirmed") and "falls from 98.0% to 20.0%" in answer
     page = token_page(list(both))
     assert page.count('<span class="note">no verdict: average activations give the class</span>') == 1
