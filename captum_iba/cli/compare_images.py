@@ -33,11 +33,21 @@ Examples:
 
 
 def compare_images(
-    model: Annotated[str, typer.Option("--model", help="Folder or hub name of a classifier of images.")],
+    model: Annotated[
+        str,
+        typer.Option(
+            "--model",
+            help="Folder or hub name of an image classifier of transformers, or a name of torchvision.models.",
+        ),
+    ],
     images: Annotated[
         Path, typer.Option(help="Folder of images, or .npz with images (N, H, W, 3) uint8 and perhaps labels.")
     ],
     out: Annotated[Path, typer.Option(help="Folder for the rows and the table.")],
+    weights: Annotated[
+        Path | None,
+        typer.Option(help="Safetensors file of a model of torchvision.", show_default="those of torchvision"),
+    ] = None,
     methods: Annotated[
         str,
         typer.Option(
@@ -98,8 +108,9 @@ def compare_images(
             if target == "label" and found.labels is None:
                 raise typer.BadParameter(f"--target: {images} has no labels, expected predicted.")
             check_device(device, "--device")
+            check_input("--weights", weights, "a file of weights")
             note(f"loading {model}", quiet)
-            explainer = load_image_explainer(model, device=device, dtype=(dtype or Precision.float32).value)
+            explainer = load_image_explainer(model, weights, device=device, dtype=(dtype or Precision.float32).value)
         chosen = list(range(len(found.images)))
         if examples is not None and examples < len(chosen):
             chosen = sorted(random.Random(seed).sample(chosen, examples))

@@ -50,7 +50,7 @@ class ImagePreset(str, Enum):
 
 
 def explain_image(
-    images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="Files of images.")],
+    images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="Files of images, or folders of them.")],
     model: Annotated[
         str,
         typer.Option(
@@ -112,6 +112,7 @@ def explain_image(
 ) -> None:
     """Explain decisions on images: the regions that they need, and the probability without them."""
     with plain_errors(quiet):
+        images = [file for path in images for file in (images_in(path, "IMAGE") if path.is_dir() else [path])]
         for image in images:
             check_input("IMAGE", image, "the file of an image")
             check_image(image)
@@ -124,7 +125,7 @@ def explain_image(
             raise typer.BadParameter(f"--figure: {figure} ends in none of .png, .svg, .pdf.")
         if statistics is not None and statistics_from is not None:
             raise typer.BadParameter("--statistics and --statistics-from: expected one of them.")
-        training = [] if statistics_from is None else images_in(statistics_from)
+        training = [] if statistics_from is None else images_in(statistics_from, "--statistics-from")
         with loading():
             note(f"loading {model}", quiet)
             explainer = load_image_explainer(
@@ -162,17 +163,17 @@ def check_image(path: Path) -> None:
         read_image(path, "IMAGE")
 
 
-def images_in(folder: Path) -> list[Path]:
-    """The images in a folder and the folders in it, in the order of their names.
+def images_in(folder: Path, option: str) -> list[Path]:
+    """The images in a folder and the folders in it, in the order of their names; errors name the option.
 
     Raises:
         FileNotFoundError: There is no such folder, or no image in it.
     """
     if not folder.is_dir():
-        raise FileNotFoundError(f"--statistics-from: there is no folder {folder}, expected one with images.")
+        raise FileNotFoundError(f"{option}: there is no folder {folder}, expected one with images.")
     found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in IMAGE_ENDINGS and path.is_file())
     if not found:
-        raise FileNotFoundError(f"--statistics-from: {folder} holds no image ({', '.join(IMAGE_ENDINGS)}).")
+        raise FileNotFoundError(f"{option}: {folder} holds no image ({', '.join(IMAGE_ENDINGS)}).")
     return found
 
 
@@ -204,7 +205,10 @@ def load_image_explainer(
             if os.path.isdir(model) or "/" in model:
                 raise
             first = str(error).strip().splitlines()[0]
-            raise OSError(f"a model of torchvision needs pip install torchvision; of transformers: {first}") from error
+            raise OSError(
+                f"--model: there is no folder {model}, a model of torchvision needs pip install torchvision, and of "
+                f"transformers: {first}"
+            ) from error
 
 
 def _deliver(

@@ -436,8 +436,8 @@ def load_model(
             raise
         held = ", ".join(_architectures(name)) or "a model of another kind"
         raise ValueError(
-            f"model: {name} holds {held}, expected a model of texts (ImageExplainer and `captum-iba explain-image` "
-            "explain classifiers of images)"
+            f"model: {name} holds {held}, expected a model of texts (ImageExplainer, `captum-iba explain-image` "
+            "and `compare-images` are for classifiers of images)"
         ) from error
     # Where there are no files of a tokenizer, transformers makes one that knows no words.
     if len(tokenizer) <= len(set(tokenizer.all_special_ids)):

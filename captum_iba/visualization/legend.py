@@ -140,7 +140,9 @@ def region_legend(
 def _of_bits(rows: Sequence[ListedPart], unit: str) -> Legend:
     if not any(row.in_percent for row in rows):
         return {}
-    return {"of the bits": _OF_BITS.format(unit=unit)}
+    without_bits = any(row.is_measured and row.is_zero and row.importance > _DRAWN for row in rows)
+    by_removal = "; what has none here was found by removal alone" * without_bits
+    return {"of the bits": f"{_OF_BITS.format(unit=unit)}{by_removal}"}
 
 
 def _two_decreases(decrease: str, noun: str, rows: Sequence[ListedPart]) -> str:
