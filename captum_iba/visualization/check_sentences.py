@@ -60,6 +60,8 @@ class CheckSentences:
         n_marks (int): How many of the words that are deleted for comparison are punctuation marks. Default: 0.
         without_all (float, optional): Probability of an image of the mean color alone. Default: None, not known.
         doubt (str): Why there is no verdict, though the check has deleted words; empty where there is one. Default: "".
+        caveat (tuple of str): Why the verdict is weak at most, for :attr:`title`, and a sentence for :attr:`answer`;
+            empty where it can be any. Default: empty.
         other (CheckRow, optional): Of the words that do not lead and were deleted alone the one without which the
             probability is lowest, by its name. Default: None, not known.
 
@@ -89,6 +91,7 @@ class CheckSentences:
     n_marks: int = 0
     without_all: float | None = None
     doubt: str = ""
+    caveat: tuple[str, str] = ("", "")
     other: CheckRow | None = None
 
     @property
@@ -120,14 +123,14 @@ class CheckSentences:
             sentence += f". No verdict, because {self.doubt}"
         elif self._most_lead:
             sentence += f". Not checked, because more than half of all {self._every} lead: too few others are left"
-        return f"{sentence}."
+        return " ".join(filter(None, [f"{sentence}.", self.caveat[1]]))
 
     @property
     def title(self) -> str:
         """The verdict, as the title of :attr:`rows`; empty without these."""
         if not self.rows:
             return ""
-        others = f"other {self.noun}s do more than half as much"
+        others = self.caveat[0] or f"other {self.noun}s do more than half as much"
         why = f"most of {quantity(self.measured)} is left" if fraction_left(self.check) > MOST else others
         said = f": {self.verdict}{f', because {why}' * (self.verdict == VERDICTS[1])}" * bool(self.verdict)
         words = f"{self.noun}s" if self.n_deleted > 1 else self.noun
@@ -183,7 +186,8 @@ class CheckSentences:
         if left > SAME or not self._is_least:
             return NOT_CONFIRMED
         halfway = (self.check.probability + self.check.without_leading) / 2
-        return VERDICTS[1] if left > MOST or self._without_any_others < halfway else VERDICTS[0]
+        is_weak = bool(self.caveat[0]) or left > MOST or self._without_any_others < halfway
+        return VERDICTS[1] if is_weak else VERDICTS[0]
 
     @property
     def _is_least(self) -> bool:

@@ -84,7 +84,7 @@ def qualifications(attribution: DrawableBits) -> list[str]:
     sentences = [tried] if (tried := not_tried(attribution)) else []
     may = ["another word may lead"] if _is_uncertain(attribution) and not _close(attribution) else []
     if has_neutral_statistics(attribution) and averages_disagree(attribution):
-        may.append("there may be a verdict")
+        may.append("the check may confirm more")
     if may:
         long = "The text is long, and the" if len(may) > 1 or not averages_disagree(attribution) else "The"
         sentences.append(
@@ -178,7 +178,7 @@ def _is_unexplained(attribution: DrawableBits) -> bool:
 
 def _adds_little(attribution: DrawableBits) -> bool:
     """Whether average activations give the class about as much as the text; of an improbable one that says nothing."""
-    is_said = averages_disagree(attribution)  # as the reason for no verdict
+    is_said = averages_disagree(attribution)  # by the answer
     known = not (is_said or is_improbable(attribution) or lost_prediction(attribution))
     return known and is_unexplained(attribution.target_probability, attribution.closed_probability)
 
@@ -236,7 +236,7 @@ def _why_not_judged(attribution: DrawableBits) -> str:
         return "no word leads"
     if attribution.doubt:
         return "number of texts in doubt"
-    return "average activations give the class" if averages_disagree(attribution) else _MOST_LEAD
+    return _MOST_LEAD
 
 
 def is_missed(attribution: DrawableBits, gold: str | None, labels: Sequence[str] | None) -> bool:

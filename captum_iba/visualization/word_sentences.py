@@ -105,7 +105,8 @@ def word_check(attribution: DrawableBits) -> CheckSentences:
         places=[texts[i] for i in deletable[:n_named]] if attribution.pair is not None else (),
         copies=Counter(zip(words, texts, strict=True)) if attribution.pair is not None else Counter(words),
         is_improbable=is_improbable(attribution),
-        doubt=_doubt(attribution),
+        doubt="the model may expect another number of texts" if attribution.doubt else "",
+        caveat=_caveat(attribution),
         is_opposed=bool(opposing(attribution)) or is_lowered(attribution),
         then=f"{predicts} {decision}" if decision else "",
         n_marks=max(0, check.n_words - sum(not is_punctuation(attribution.words[i].word) for i in others)),
@@ -113,15 +114,14 @@ def word_check(attribution: DrawableBits) -> CheckSentences:
     )
 
 
-def _doubt(attribution: DrawableBits) -> str:
-    """Why there is no verdict: the input is in doubt, or average activations give the class, too."""
-    if attribution.doubt:
-        return "the model may expect another number of texts"
+def _caveat(attribution: DrawableBits) -> tuple[str, str]:
+    """That average activations give the class, too, though the text without its leading words does not; else empty."""
     if not averages_disagree(attribution):
-        return ""
+        return "", ""
     closed = attribution.closed_probability or 0.0
-    still = "more than with it, " * (closed > attribution.target_probability) + format_probability(closed)
-    return f"with average activations in place of this text, the model gives {attribution.target_label}, too: {still}"
+    more = ", more than with it" * (closed > attribution.target_probability)
+    gives = f"With average activations in place of this text the model gives {attribution.target_label}, too"
+    return "average activations give it, too", f"{gives}: {format_probability(closed)}{more}."
 
 
 def verdict(attribution: DrawableBits) -> str:
