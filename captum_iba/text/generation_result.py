@@ -265,7 +265,7 @@ class GenerationAttribution(JsonResult):
         ]
         lowers = [part.bar[0] * (of > 0) for part, of in zip(self.parts, self.importance, strict=True)]
         against = [i for i in shown if (effects[i] or 0.0) < -NO_EFFECT and (i in leading or lowers[i] < _NOTICEABLE)]
-        against.sort(key=lambda i: effects[i] or 0.0)
+        against.sort(key=lambda i: of if (of := self.parts[i].effect_alone) is not None else effects[i] or 0.0)
         first = [i for i in shown if i in leading and i not in against]
         others = sorted((i for i in shown if i not in leading and i not in against), key=lambda i: -lowers[i])
         return self._with_shares([*first, *others, *against])

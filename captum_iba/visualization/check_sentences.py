@@ -130,9 +130,8 @@ class CheckSentences:
         """The verdict, as the title of :attr:`rows`; empty without these."""
         if not self.rows:
             return ""
-        others = self.caveat[0] or f"other {self.noun}s do more than half as much"
-        why = f"most of {quantity(self.measured)} is left" if fraction_left(self.check) > MOST else others
-        said = f": {self.verdict}{f', because {why}' * (self.verdict == VERDICTS[1])}" * bool(self.verdict)
+        weak = f", because {' and '.join(self._why_weak)}" if self.verdict == VERDICTS[1] else ""
+        said = f": {self.verdict}{weak}" * bool(self.verdict)
         words = f"{self.noun}s" if self.n_deleted > 1 else self.noun
         which = f"leading {words}" if self.n_leading else f"{words} with the most bits"
         return f"Check of the {which}{said}"
@@ -155,6 +154,8 @@ class CheckSentences:
         least = CheckRow(check.without_least, f"without the {self._with_fewest_bits}")
         is_same = format_probability(check.without_random) == format_probability(check.without_least)
         rows += [] if check.n_random == 1 and is_same else [least]
+        if (other := self._strong_other) is not None:
+            rows.append(CheckRow(other.probability, f"without another {self.noun} alone, {other.what}"))
         if self.without_all is not None:
             rows.append(CheckRow(self.without_all, "of an image of the mean color alone"))
         return rows
@@ -185,14 +186,37 @@ class CheckSentences:
         left = fraction_left(self.check)
         if left > SAME or not self._is_least:
             return NOT_CONFIRMED
-        halfway = (self.check.probability + self.check.without_leading) / 2
-        is_weak = bool(self.caveat[0]) or left > MOST or self._without_any_others < halfway
-        return VERDICTS[1] if is_weak else VERDICTS[0]
+        return VERDICTS[1] if self._why_weak else VERDICTS[0]
+
+    @property
+    def is_weak_by_caveat(self) -> bool:
+        """Whether the verdict is weak for the ``caveat`` alone."""
+        return self.verdict == VERDICTS[1] and self._why_weak == [self.caveat[0]]
+
+    @property
+    def _why_weak(self) -> list[str]:
+        """What keeps the leading words from being confirmed; empty if nothing does."""
+        if fraction_left(self.check) > MOST:
+            return [f"most of {quantity(self.measured)} is left"]
+        one = self._strong_other is not None
+        do = f"another {self.noun} alone does" if one else f"other {self.noun}s do"
+        others = f"{do} more than half as much" if self._without_any_others < self._halfway else ""
+        return list(filter(None, [self.caveat[0], others]))
 
     @property
     def _is_least(self) -> bool:
         """Whether the probability is lower without the leading words than without any others that are deleted."""
         return self.check.without_leading < self._without_any_others
+
+    @property
+    def _halfway(self) -> float:
+        """The probability after half of the decrease without the leading words."""
+        return (self.check.probability + self.check.without_leading) / 2
+
+    @property
+    def _strong_other(self) -> CheckRow | None:
+        """The word without which alone half of that decrease is reached; None where there is no such word."""
+        return None if self.other is None or self.other.probability >= self._halfway else self.other
 
     @property
     def _without_any_others(self) -> float:

@@ -89,6 +89,15 @@ def _preferred(response: ExplainedResponse) -> str:
     return f'The model prefers "{printable(with_symbols(response.contrast).strip())}" ({other}).'
 
 
+def _preferred_without(response: ExplainedResponse) -> str:
+    """Which response of a choice the model prefers without the leading parts, where that is the other one; or empty."""
+    check = response.check
+    without = check.without_leading if check.without_all_leading is None else check.without_all_leading
+    if response.contrast is None or not without < 0.5 <= response.probability:
+        return ""
+    return f'prefers "{printable(with_symbols(response.contrast).strip())}"'
+
+
 def part_verdict(response: ExplainedResponse) -> str:
     """What the check says of the leading parts, one of ``VERDICTS``; empty where it says nothing or there is none."""
     return "" if response.check is None else part_check(response).verdict
@@ -126,6 +135,7 @@ def part_check(response: ExplainedResponse) -> CheckSentences:
         [_name(response.parts[i]) for i in (-response.scores).argsort()[:n_named]],
         copies=Counter(map(_name, response.parts)),
         is_improbable=response.contrast is None and response.probability < LEAST_PROBABILITY,
+        then=_preferred_without(response),
         other=lowest_alone([row for row in response.rows if row.number not in leading_numbers(response)]),
     )
 

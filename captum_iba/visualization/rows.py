@@ -122,7 +122,7 @@ def row_lines(
         others (sequence of ListedPart, optional): What is listed below them, under a title. Default: none.
         unlisted (sequence of tuple, optional): Share and text of what is not listed. Default: none.
         pale (bool): Whether the bars are pale. Default: False.
-        bits (bool): Whether there are bits where rows were measured, too. Default: True.
+        bits (bool): Whether there are bits where rows were measured or removed, too. Default: True.
         titles (tuple of str): Titles of both groups. Default: none.
 
     Returns:
@@ -140,7 +140,8 @@ def row_lines(
     every = [*rows, *others]
     deleted, measured = any(row.is_deleted for row in every), any(row.is_measured for row in every)
     in_turn = is_in_turn(every)
-    in_percent = any(row.in_percent for row in every) and (bits or not measured)
+    has_bits = bits or not (measured or deleted)
+    in_percent = any(row.in_percent for row in every) and has_bits
     first = max(10, *(len(_number(row.without)) for row in every), 0)
     wide = 15 if in_percent and not all(math.isnan(row.spread) for row in every) else 11
     # By removals a bar has a scale of its own, and is short where they change little.
@@ -148,7 +149,7 @@ def row_lines(
 
     def columns(without: str, so_far: str, share: str, of_bits: str) -> str:
         cells = (f"{without:>{first}}",) * deleted + (f"{so_far:>15}",) * in_turn + (f"{share:>{wide}}",) * in_percent
-        return "  ".join((*cells, *(f"{of_bits:>15}",) * (not measured)))
+        return "  ".join((*cells, *(f"{of_bits:>15}",) * (has_bits and not measured)))
 
     def line(cells: str, bar: str, name: str) -> str:
         return f"{cells}  {bar:<{_BAR_WIDTH}}  {name}".rstrip()

@@ -33,6 +33,7 @@ from captum_iba.visualization.word_sentences import (
     not_tried,
     opposing,
     verdict,
+    word_check,
 )
 from captum_iba.visualization.words import (
     ALL_DELETED_ALONE,
@@ -83,10 +84,11 @@ def qualifications(attribution: DrawableBits) -> list[str]:
     """The sentences of :func:`notes` that pages show below the list: what was not tried, and the statistics."""
     sentences = [tried] if (tried := not_tried(attribution)) else []
     may = ["another word may lead"] if _is_uncertain(attribution) and not _close(attribution) else []
-    if has_neutral_statistics(attribution) and averages_disagree(attribution):
+    has_caveat = attribution.check is not None and word_check(attribution).is_weak_by_caveat
+    if has_neutral_statistics(attribution) and has_caveat:
         may.append("the check may confirm more")
     if may:
-        long = "The text is long, and the" if len(may) > 1 or not averages_disagree(attribution) else "The"
+        long = "The text is long, and the" if len(may) > 1 or not has_caveat else "The"
         sentences.append(
             f"{long} statistics are those of {NEUTRAL_TEXTS}. With statistics of texts like yours "
             f"(estimate_statistics, --statistics-from) {enumerated(may)}."

@@ -41,7 +41,8 @@ def word_lines(
     known = [row for row in rest if row.in_percent or not row.is_deleted]
     most = [row for row in known if not row.is_zero and row not in beside][:_LISTED_WITHOUT_LEADING]
     shown = list(leading[:_LISTED] or most)
-    has_bits = bits or not any(row.is_measured for row in (*leading, *rest))
+    is_by_removal = any(row.is_measured for row in (*leading, *rest)) or (bool(beside) and not shown)
+    has_bits = bits or not is_by_removal
     not_shown = [[row for row in rows if row not in (*shown, *beside)] for rows in (leading, rest)]
     others = [
         (math.fsum(row.share for row in rows), f"{'in' if rows[0].in_percent else 'and'} {counted(rows, which)}")

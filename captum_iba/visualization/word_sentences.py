@@ -121,7 +121,7 @@ def _caveat(attribution: DrawableBits) -> tuple[str, str]:
     closed = attribution.closed_probability or 0.0
     more = ", more than with it" * (closed > attribution.target_probability)
     gives = f"With average activations in place of this text the model gives {attribution.target_label}, too"
-    return "average activations give it, too", f"{gives}: {format_probability(closed)}{more}."
+    return "average activations give it as well", f"{gives}: {format_probability(closed)}{more}."
 
 
 def verdict(attribution: DrawableBits) -> str:

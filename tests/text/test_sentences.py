@@ -257,7 +257,7 @@ def test_a_verdict_beside_averages_that_keep_the_class():
         caveat = " With average activations in place of this text the model gives positive, too: 90.0%."
         assert answer.endswith(caveat) is said and "falls from 98.0% to 20.0%" in answer
         assert one.verdict == ("weakly confirmed" if said else "confirmed")
-        assert (": weakly confirmed, because average activations give it, too\n" in str(one)) is said
+        assert (": weakly confirmed, because average activations give it as well\n" in str(one)) is said
     page = token_page(list(both))
     assert "the leading words are confirmed in 1, weakly confirmed in 1." in page
 

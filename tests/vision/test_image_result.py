@@ -124,7 +124,8 @@ def test_nothing_is_confirmed_where_most_regions_lower_the_probability():
     assert "and the model predicts cat (80.0%). No verdict, because" in said.answer()
     fewer = replace(said, check=replace(check, without_each=(0.1, 0.85, 0.9, 0.0)))
     assert fewer.verdict == "weakly confirmed" and not fewer.is_pale
-    assert "weakly confirmed, because other regions do more than half as much\n" in str(fewer)
+    assert "weakly confirmed, because another region alone does more than half as much\n" in str(fewer)
+    assert "\n     10.0%  without another region alone, top left (rows 0 to 3, columns 0 to 3)\n" in str(fewer)
     distinct = replace(check, without_least=0.8, without_random=0.8, lowest_random=0.7)
     alone = replace(said, check=replace(distinct, without_each=(0.7, 0.85, 0.9, 0.0)))
     assert alone.verdict == "confirmed"
@@ -195,7 +196,7 @@ def test_a_class_that_is_ruled_out_keeps_nothing():
     nearly = [0.9] * result.n_regions
     nearly[result.leading[0]], nearly[result.leading[1]], nearly[2] = 0.3, 0.35, 0.4
     check = replace(result.check, without_each=tuple(nearly))  # nearly as much as one that leads
-    (line,) = [line for line in str(replace(result, check=check)).splitlines() if result.place_of(2) in line]
+    line = next(line for line in str(replace(result, check=check)).splitlines() if result.place_of(2) in line)
     assert line.split()[0] == "40.0%" and line.count("█") == round(24 * 0.5 / 0.6)
 
 
