@@ -126,6 +126,12 @@ def test_rows_without_a_prompt_and_columns_that_are_not_read_are_told(language_m
     assert [one["id"] for one in json.loads(Path("found.json").read_text("utf-8"))] == ["1", "3"]
 
 
+def test_a_damaged_table_is_named_by_its_option(language_model):
+    Path("prompts.jsonl").write_text("{bad", encoding="utf-8")
+    done = run(*language_model, "--file", "prompts.jsonl")
+    assert done.exit_code == 1 and "--file: prompts.jsonl cannot be read: line 1 is not JSON" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import typer
 
 from captum_iba.cli.common import note
-from captum_iba.cli.text_files import read_text
+from captum_iba.cli.text_files import naming_data, read_text
 
 # Chat messages in JSON or as Python spells them, in a cell of CSV.
 _NAMED = 5  # rows in a note
@@ -69,7 +69,8 @@ def read_prompt_table(source: str, prompt_column: str | None, response_column: s
     """The prompts and responses of a table. A last message of the assistant is the response."""
     from captum_iba.compare.data import open_table, row_name
 
-    table, _ = open_table(source)
+    with naming_data("--file"):
+        table, _ = open_table(source)
     names = {name.strip().casefold(): name for name in reversed(table.column_names)}
     for option, name in (("--prompt-column", prompt_column), ("--response-column", response_column)):
         if name is not None and name not in table.column_names:

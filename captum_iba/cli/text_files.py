@@ -77,7 +77,7 @@ class FileOfTexts(NamedTuple):
 
 
 @contextmanager
-def _naming(option: str) -> Iterator[None]:
+def naming_data(option: str) -> Iterator[None]:
     """Errors of the file that ``compare`` reads as ``--data`` name another option."""
     try:
         yield
@@ -103,7 +103,7 @@ def read_columns(
     from captum_iba.compare.data import find_columns, missing_text, names_of_labels, open_table, row_name
     from captum_iba.text.arguments import blank_text, broken_text
 
-    with _naming(option):
+    with naming_data(option):
         table, _ = open_table(source)
         columns = find_columns(table.column_names, text_column, pair_column, label_column)
     names = [name for name in (columns.text, columns.pair) if name is not None]
