@@ -345,8 +345,8 @@ def loading() -> Iterator[None]:
     try:
         from transformers.utils import logging
 
-        logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-        logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+        logging.set_verbosity_error()
+        logging.disable_progress_bar()
         yield
     finally:
         gc.freeze()

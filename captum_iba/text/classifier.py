@@ -462,7 +462,7 @@ def load_pretrained(
     ):
         raise FileNotFoundError(f"model: there is no config.json in {name}, expected a folder of save_pretrained.")
     verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    logging.set_verbosity_error()
     try:
         model, loading = auto_class.from_pretrained(name, output_loading_info=True, **options)
         reader = auto_reader.from_pretrained(name)

@@ -149,7 +149,7 @@ def cached_prefix(model: Any, prompt: Prompt, response: Sequence[int]) -> Cached
     count, behind = len(response) + 1, tokens[:, length:]
     with torch.no_grad():
         cache = getattr(model(input_ids=tokens[:, :length], use_cache=True), "past_key_values", None)
-        layers: list[Any] = cache.layers if type(cache) is DynamicCache else []
+        layers: list[Any] = cache.layers if cache is not None and type(cache) is DynamicCache else []
         if not layers or any(type(layer) is not DynamicLayer for layer in layers):
             return nothing
         prefix = CachedPrefix(length, tuple((layer.keys, layer.values) for layer in layers))
