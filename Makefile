@@ -1,8 +1,7 @@
 # `make` or `make help` lists the targets. Another Python: `make test PYTHON=python3.12`; one process: `JOBS=0`.
 PYTHON ?= python3
 VENV ?= .venv
-# Processes of the tests: with 2 of them, two cores are idle for a fifth of the time.
-JOBS ?= 3
+JOBS ?= 2
 BENCH_ARGS ?= --lengths 32 128 512 --layers 1 6 9 --texts 1 16 --rivals --repeats 1
 
 BIN := $(VENV)/bin
