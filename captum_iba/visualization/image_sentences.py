@@ -127,11 +127,10 @@ def check_sentences(image: ExplainedImage, check: Any) -> CheckSentences:
 
 def _lowest_alone(image: ExplainedImage, check: Any) -> CheckRow | None:
     """The region that does not lead and without which alone the probability is lowest; None where none was removed."""
-    others = [i for i in range(len(check.without_each)) if i not in image.leading]
+    others = _others(image, check)
     if not others:
         return None
-    lowest = min(others, key=lambda i: check.without_each[i])
-    return CheckRow(check.without_each[lowest], f"{image.name_of(lowest)} ({image.place_of(lowest)})")
+    return CheckRow(check.without_each[others[0]], f"{image.name_of(others[0])} ({image.place_of(others[0])})")
 
 
 def _doubt(image: ExplainedImage, check: Any) -> str:
@@ -194,9 +193,7 @@ def _measured(image: ExplainedImage) -> str:
 
 def lowering(image: ExplainedImage, check: Any) -> list[int]:
     """Numbers of the regions that do not lead, and whose removal alone lowers the probability by more than 0.1."""
-    each, leading = check.without_each, image.leading
-    found = [i for i, without in enumerate(each) if i not in leading and check.probability - without > LARGE_DROP]
-    return sorted(found, key=lambda i: each[i])
+    return [i for i in _others(image, check) if check.probability - check.without_each[i] > LARGE_DROP]
 
 
 def listed_others(image: ExplainedImage, check: Any) -> list[int]:
@@ -204,9 +201,15 @@ def listed_others(image: ExplainedImage, check: Any) -> list[int]:
 
     Without them the probability falls by more than 0.1, or further than without all leading ones.
     """
-    each = check.without_each
-    found = [i for i, of in enumerate(each) if of < max(check.probability - LARGE_DROP, check.without_leading)]
-    return sorted((i for i in found if i not in image.leading), key=lambda i: each[i])[:N_LOWERING]
+    lowers = lowering(image, check)
+    others = _others(image, check)
+    return [i for i in others if i in lowers or check.without_each[i] < check.without_leading][:N_LOWERING]
+
+
+def _others(image: ExplainedImage, check: Any) -> list[int]:
+    """Numbers of the regions that do not lead and were removed alone, by the probability without them."""
+    others = [i for i in range(len(check.without_each)) if i not in image.leading]
+    return sorted(others, key=lambda i: check.without_each[i])
 
 
 def largest_decrease(check: Any) -> float:
