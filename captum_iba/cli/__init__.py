@@ -96,10 +96,11 @@ def _value_of(failure: Exception, given: Sequence[str]) -> str:
 
 def _commands_with(failure: Exception, app: Any) -> str:
     """The commands that have the option that another one does not have."""
+    if type(failure).__name__ != "NoSuchOption":  # but one that lacks its value
+        return ""
     option = getattr(failure, "option_name", None)
     names = [name for name, command in app.commands.items() if any(option in item.opts for item in command.params)]
-    is_known = "argument" in str(failure)  # it lacks its value
-    return f"; {option} is an option of {', '.join(names)}" if names and not is_known else ""
+    return f"; {option} is an option of {', '.join(names)}" if names else ""
 
 
 def _show_version(wanted: bool) -> None:
