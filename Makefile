@@ -26,7 +26,7 @@ test: $(VENV)/.dev  ## ruff, mypy --strict and pytest
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict captum_iba
-	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 tutorials: $(VENV)/.dev  ## run the notebooks from beginning to end; what is stored in them stays as it is
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --nbmake --nbmake-timeout=600 \

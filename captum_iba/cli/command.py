@@ -22,7 +22,7 @@ _SECTIONS = {
         "target", "response", "span", "contrast", "by", "per_token", "include_system", "max_new_tokens", "superpixels",
         "tile",
     ),
-    "Models with other heads than a classifier's": ("word", "entity", "question", "mask", "choice"),
+    "Models with other heads than a classifier's": ("word", "entity", "question", "mask", "choice", "tolerance"),
     "Methods and settings": (
         "methods", "method_set", "preset", "layer", "granularity", "beta", "steps", "samples", "complement", "rerank",
         "repeats", "check", "seed", "random_seeds", "statistics", "statistics_from",

@@ -48,6 +48,7 @@ from captum_iba.cli.head_options import (
     HeadOptions,
     MaskOption,
     QuestionOption,
+    ToleranceOption,
     WordOption,
     counting_from_one,
 )
@@ -130,6 +131,7 @@ def explain(
     question: QuestionOption = None,
     mask: MaskOption = None,
     choice: ChoiceOption = None,
+    tolerance: ToleranceOption = None,
     preset: Annotated[BottleneckPreset, typer.Option(help="Named settings.")] = BottleneckPreset.default,
     granularity: Annotated[
         Granularity | None, typer.Option(help="Unit with one mask value.", show_default="the preset's")
@@ -239,7 +241,7 @@ def explain(
         note_blank(read, file or "-", quiet)
         gold = _gold_labels(read, explainer.classifier.labels, quiet)
         head = explainer.classifier.head
-        options = HeadOptions(word or [], entity or [], question or [], mask, choice or [])
+        options = HeadOptions(word or [], entity or [], question or [], mask, choice or [], tolerance)
         wanted = _target(target, explainer.classifier.labels) if head.labels else options.named_target(target)
         first_texts, second, asked = options.arguments(explainer, first_texts, pair or second_texts, wanted)
         if where.remote or keep is not None or len(first_texts) > batch_size:

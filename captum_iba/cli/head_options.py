@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from captum_iba.cli.command import OPTIONS
+
 if TYPE_CHECKING:
     from captum_iba.text import TextExplainer
 
@@ -37,6 +39,13 @@ MaskOption = Annotated[
     typer.Option(help="Masked language model: word for the mask token.", show_default="the predicted one"),
 ]
 ChoiceOption = Annotated[list[str] | None, typer.Option(help="Multiple choice: a choice. Repeat the option for each.")]
+ToleranceOption = Annotated[
+    float | None,
+    typer.Option(
+        help="Regression: the distance from the prediction, in the unit of the output, that counts as one.",
+        show_default="the standard deviation over neutral texts",
+    ),
+]
 
 
 @dataclass
@@ -48,6 +57,7 @@ class HeadOptions:
     question: list[str] = field(default_factory=list)
     mask: str | None = None
     choice: list[str] = field(default_factory=list)
+    tolerance: float | None = None
 
     def named_target(self, target: str | None) -> int | str | None:
         """``--target`` of a head without classes: words of the text, unless it is the number of a choice."""
@@ -65,7 +75,7 @@ class HeadOptions:
         kind = "other" if head.has_classes else head.kind
         for of_kind, names in _OF_KIND.items():
             for name in names:
-                if getattr(self, name) and kind != of_kind:
+                if getattr(self, name) not in (None, []) and kind != of_kind:
                     raise typer.BadParameter(f"--{name} is for models of {of_kind}, this is one of {head.kind}.")
         keywords: dict[str, Any] = {"target": target}
         if kind == "token classification":
@@ -80,8 +90,11 @@ class HeadOptions:
             if target is not None:
                 raise typer.BadParameter("--mask and --target: expected one of them, got both.")
             keywords["target"] = self.mask
+            OPTIONS.set({**OPTIONS.get(), "target": "--mask"})  # what an error names
         elif self.choice:
             keywords["choices"] = [self.choice] * len(texts)
+        elif self.tolerance is not None:
+            keywords["tolerance"] = self.tolerance
         elif self.question:
             if pairs is not None:
                 raise typer.BadParameter("--question: the second texts are given already.")
@@ -94,6 +107,7 @@ _OF_KIND = {
     "question answering": ("question",),
     "masked language modeling": ("mask",),
     "multiple choice": ("choice",),
+    "regression": ("tolerance",),
 }
 
 

@@ -47,14 +47,11 @@ def find_answer(classifier: Classifier, text: EncodedText, values: Tensor, wante
             "context as TEXT"
         )
     log_p = values.double().log_softmax(0)
-    context = [at for at, sequence in enumerate(text.sequences) if sequence == 1 and not text.special[at]]
+    context = _context(text)
     if not context:
         raise ValueError(f"pairs[{i}] has no token that the model reads, expected a context with the answer")
-    first, last, p = _best_span(log_p, context)
-    best, predicted_label = (first, last), _spelled(text, first, last)
-    # Models that may leave a question without an answer point at the first token.
-    if text.special[0] and float(log_p[0].sum()) > p:
-        best, predicted_label, p = (0, 0), "no answer", float(log_p[0].sum())
+    first, last, _ = _best_span(log_p, context)
+    best, p, predicted_label = best_answer(text, log_p)
     if wanted is not None:
         first, last = _span_of(text, context, wanted, i, log_p)
     row = [0] * len(text)
@@ -75,6 +72,27 @@ def find_answer(classifier: Classifier, text: EncodedText, values: Tensor, wante
         spans=((1, start, end), *further),
     )
     return TargetedText(with_row(text, row), 1, about)
+
+
+def best_answer(text: EncodedText, log_p: Tensor) -> tuple[tuple[int, int], float, str]:
+    """The predicted answer: its first and last token, the logarithm of its probability, and as it is spelled.
+
+    Words that are not in ``text`` are left out of it.
+    """
+    first, last, p = _best_span(log_p, context) if (context := _context(text)) else (0, 0, float("-inf"))
+    # Models that may leave a question without an answer point at the first token.
+    if not context or (text.special[0] and float(log_p[0].sum()) > p):
+        return (0, 0), float(log_p[0].sum()), "no answer"
+    numbers = [number for number in dict.fromkeys(text.words[first : last + 1]) if number is not None]
+    if numbers and len(numbers) <= numbers[-1] - numbers[0]:
+        words = [text.word_spans[number] for number in numbers]
+        return (first, last), p, " ".join(text.spelling(1, word.start, word.end) for word in words)
+    return (first, last), p, _spelled(text, first, last)
+
+
+def _context(text: EncodedText) -> list[int]:
+    """Positions of the tokens of the context."""
+    return [at for at, sequence in enumerate(text.sequences) if sequence == 1 and not text.special[at]]
 
 
 def _best_span(log_p: Tensor, context: Sequence[int]) -> tuple[int, int, float]:
@@ -167,10 +185,10 @@ def find_mask(classifier: Classifier, text: EncodedText, values: Tensor, wanted:
     sequence = text.sequences[position] or 0
     about = TextTarget(
         kind="mask",
-        label=_entry(classifier, number),
+        label=entry_of(classifier, number),
         number=number,
         predicted=best,
-        predicted_label=_entry(classifier, best),
+        predicted_label=entry_of(classifier, best),
         predicted_probability=float(logits.double().softmax(-1)[best]),
         text=text.spelling(sequence, *text.spans[position]),
         spans=((sequence, *text.spans[position]),),
@@ -178,9 +196,10 @@ def find_mask(classifier: Classifier, text: EncodedText, values: Tensor, wanted:
     return TargetedText(with_row(text, row), 1, about)
 
 
-def _entry(classifier: Classifier, number: int) -> str:
+def entry_of(classifier: Classifier, number: int) -> str:
     """An entry of the vocabulary, as text."""
-    return classifier.tokenizer.decode([number]).strip() or str(classifier.tokenizer.convert_ids_to_tokens(number))
+    spelled = classifier.tokenizer.decode([number]).strip() or classifier.tokenizer.convert_ids_to_tokens(number)
+    return str(spelled or f"entry {number}")  # models can have more entries than their tokenizer
 
 
 def _vocabulary_number(classifier: Classifier, word: Any, size: int) -> int:

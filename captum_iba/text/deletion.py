@@ -10,8 +10,15 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from captum_iba.metrics.prompt_removal import CachedRemoval, first_to_cover, removal_effects, removal_sequence
+from captum_iba.metrics.prompt_removal import (
+    CachedRemoval,
+    RemovalSequence,
+    first_to_cover,
+    removal_effects,
+    removal_sequence,
+)
 from captum_iba.text.classifier import Classifier
+from captum_iba.text.decisions import decision_about
 from captum_iba.text.encoding import EncodedText
 from captum_iba.text.gradients import gradient_x_activation_of_words
 from captum_iba.text.heads import LOG_ODDS_EPS, TARGET_ROW, ValueHead, with_row
@@ -19,6 +26,7 @@ from captum_iba.text.layers import Block
 from captum_iba.text.leading_parts import (
     COVERED_DECREASE,
     MOST_OF_DECREASE,
+    N_PRUNED,
     kept_in_check,
     kept_without_first,
     kept_without_leading,
@@ -39,6 +47,8 @@ _ADDS = 0.1
 _SMALL = 0.5  # nats, of log-odds that fall, and of a probability that keeps 99%: then no word leads
 _LOWERED, _LEAST_DROP = 0.9, 0.02  # of a probability without one word alone: by less it is not worth to measure it
 _N_ALONE = 8  # leading words that are deleted alone, of longer texts than those of which all are
+_N_MEASURED = 24  # words of a text that are measured where the first ones leave most of the probability
+_MOST, _ADDED = 0.5, 0.1  # shares of the probability
 
 
 def probabilities_of_texts(classifier: Classifier, texts: Sequence[EncodedText], batch_size: int) -> Tensor:
@@ -134,7 +144,11 @@ def order_by_removal(
     of_words, without_each = tuple(map(effects.get, numbers)), tuple(alone.get(i, known[i]) for i in numbers)
     found = replace(attribution, effects=of_words, without=without_each, removal_order=(), without_first=())
     leading = _leading(log_odds, found, measured.whole)
-    in_turn = removal_sequence(log_odds, leading, len(own), _ADDS, covered=COVERED_DECREASE)
+    if len(leading) > N_PRUNED and len(own) > ALL_DELETED_ALONE:  # it would take hundreds of passes of a long text
+        without = log_odds(kept_without_first(leading, len(leading), len(own))).double()
+        in_turn = RemovalSequence(tuple(leading), without[1:])
+    else:
+        in_turn = removal_sequence(log_odds, leading, len(own), _ADDS, covered=COVERED_DECREASE)
     first = in_turn.without if is_value else in_turn.without.sigmoid()
     before = float(measured.whole if is_value else measured.whole.sigmoid())
     decrease = float(measured.whole - in_turn.without.min()) if leading else 0.0
@@ -168,6 +182,9 @@ def checked(
 ) -> TextAttribution:
     """The attribution with its check; words that lower the probability alone, and were not measured, are measured then.
 
+    Where the leading words leave most of the probability, up to 24 words are measured. They count if the leading ones
+    among them leave less.
+
     ``count`` is the number of words with the most bits that are put in order by removal, 0 for none. ``blocks`` are the
     layers whose gradients choose the words of a long text that are deleted alone.
     """
@@ -178,10 +195,22 @@ def checked(
     rows = [row for of in ranked_words(found) for row in of if row.is_deleted and not row.is_measured]
     most = min(_LOWERED * found.check.probability, found.check.probability - _LEAST_DROP)
     missed = [row.number for row in sorted(rows, key=lambda row: row.without)[:_N_ALONE] if row.without <= most]
-    if not missed:
+
+    def measured(n_words: int) -> TextAttribution:
+        again = order_by_removal(classifier, encoded, attribution, n_words, batch_size, missed)
+        return replace(again, check=check_by_deletion(classifier, encoded, again, batch_size))
+
+    found = measured(count) if missed else found
+    if _left(found) <= _MOST or count >= _N_MEASURED:
         return found
-    again = order_by_removal(classifier, encoded, attribution, count, batch_size, missed)
-    return replace(again, check=check_by_deletion(classifier, encoded, again, batch_size))
+    more = measured(_N_MEASURED)
+    return more if _left(more) <= _left(found) - _ADDED else found
+
+
+def _left(attribution: TextAttribution) -> float:
+    """The share of the probability that is left without the leading words; 1 where none leads."""
+    left = attribution.without_first[-1] if attribution.without_first else attribution.target_probability
+    return left / attribution.target_probability
 
 
 def _with_single_deletions(
@@ -281,6 +310,9 @@ def check_by_deletion(
         alone = alone or (without_leading,)
     if classifier.head.has_classes and not classifier.multi_label:
         decision = classifier.labels[int(probabilities[n_compared if n_all else 1].argmax())]
+    elif attribution.explained is not None:
+        left = keep_words(encoded, numbers[n_compared if n_all else 1])
+        decision = decision_about(classifier, left, attribution.explained)
     return DeletionCheck(
         n_deleted,
         whole,

@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any, NamedTuple
 
 import torch
@@ -29,11 +29,11 @@ from captum_iba.text.json_result import provenance
 from captum_iba.text.model_properties import model_name
 from captum_iba.text.prompt import Prompt
 from captum_iba.text.prompt_deletion import (
+    CachedPromptRemoval,
     ChoiceRemoval,
     PromptRemoval,
     Removal,
-    check_by_removal,
-    remove_each_alone,
+    checked,
     rerank_by_removal,
     with_contrast,
 )
@@ -295,10 +295,9 @@ class GenerationExplainer:
             for asked, of_parts in zip(several, found, strict=True):
                 read, ids, rows, other = asked.rows
                 removal = self._removal(read, ids, rows[0], other, batch_size, None if bar is None else bar.update)
-                result = rerank_by_removal(removal, self._attribution(asked, of_parts, settings, rerank), rerank)
-                if check:  # of the order that the removal of each alone gives, which is the one that is listed
-                    result = remove_each_alone(removal, result)
-                    result = replace(result, check=check_by_removal(removal, result))
+                cached = CachedPromptRemoval(removal)
+                result = rerank_by_removal(cached, self._attribution(asked, of_parts, settings, rerank), rerank)
+                result = checked(cached, result, rerank) if check else result
                 results.append(with_contrast(removal, result))
         return results
 

@@ -238,7 +238,8 @@ class GenerationAttribution(JsonResult):
     def leading(self) -> list[tuple[PromptPart, float]]:
         """The first of :attr:`ranked`, until they hold 80% of the sum of :attr:`importance`.
 
-        With a check they are cut where the removal of the first ones lowers the log-probability by 90% of the largest
+        None of them raises the log-probability when it is removed alone, unless all do. With a check they are the
+        measured parts up to where the removal of the first ones lowers the log-probability by 90% of the largest
         decrease of any beginning. Of up to eight those are then left out that add at most 0.1 nats to the others. The
         first one lowers it most, and each next one lowers it most after those before it, until the probability has
         fallen by 95% of what it falls by.
@@ -322,8 +323,13 @@ class GenerationAttribution(JsonResult):
 
     @property
     def _leading(self) -> list[int]:
+        if self.check is not None and self.check.leading:
+            return list(self.check.leading)
         leading = leading_of(self._order, self.importance, COVERED)
-        return leading if self.check is None else leading[: self.check.n_leading or None]
+        if self.check is not None:
+            return leading[: self.check.n_leading or None]
+        # What raises the probability alone is needed only without the others.
+        return [i for i in leading if (self.parts[i].effect_alone or 0.0) >= -NO_EFFECT] or leading
 
     def unlisted(self, listed: Sequence[PromptPart]) -> str:
         """What the parts that are not listed hold: "23.0% of the bits in 9 other parts; 2 more are at the floor"."""

@@ -100,6 +100,8 @@ def read_prompt(
     else:
         raise TypeError(f"inp is {kind_of(inp)}, expected TextTokenInput, TextTemplateInput, a string or chat messages")
     if not any(part >= 0 for part in prompt.parts):
+        if isinstance(inp, str) and not inp.strip():
+            raise ValueError("prompt is empty, expected a text")
         raise ValueError("the prompt has no token to attribute to, expected one that is not skipped or of a template")
     return prompt
 

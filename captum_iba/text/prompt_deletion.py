@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -37,6 +38,9 @@ _LEAST_ROWS = 8
 # Of prompts with at most so many parts a check removes each alone.
 _N_PARTS = 40
 _ADDS = 0.1  # nats that a leading part adds to the others at least
+_LOWERED, _LEAST_DROP = 0.9, 0.02  # of a probability without one part alone: by less it is not worth to measure it
+_MOST_MISSED, _N_MEASURED = 8, 24  # parts that a check measures: that matter alone; where most is left without others
+_MOST, _ADDED = 0.5, 0.1  # shares of the probability
 
 
 class PromptRemoval:
@@ -181,31 +185,93 @@ def _first_token(model: Any) -> int:
 Removal = PromptRemoval | ChoiceRemoval
 
 
-def rerank_by_removal(removal: Removal, result: GenerationAttribution, count: int) -> GenerationAttribution:
-    """The result with its probability, and the effects of the parts with the most bits.
+class CachedPromptRemoval(CachedRemoval):
+    """A removal that runs each set of kept parts once.
+
+    Args:
+        removal (PromptRemoval or ChoiceRemoval): What is run.
+    """
+
+    def __init__(self, removal: Removal) -> None:
+        super().__init__(removal)
+        self.removal, self.probabilities = removal, removal.probabilities
+
+
+def rerank_by_removal(
+    removal: CachedPromptRemoval, result: GenerationAttribution, count: int, further: Sequence[int] = ()
+) -> GenerationAttribution:
+    """The result with its probability, and the effects of the parts with the most bits, and of ``further`` ones.
 
     Where all of these speak against the response, twice as many are measured. Of a few parts all are.
     """
     few = len(result.parts) <= count
     above = len(result.parts) if few else int((result.shares > 0).sum())
-    order = (-result.scores).argsort()
+    order = _by_bits(result)
     while True:
         leaders = order[: min(count, above)].tolist()
+        leaders += [i for i in further if i not in leaders]
         measured = leaders if len(leaders) > 1 else []
         whole, effects, alone = removal_effects(removal, measured, len(result.parts))
-        if len(leaders) == above or bool((effects > 0).any()) or not len(effects):
+        if len(leaders) >= above or bool((effects > 0).any()) or not len(effects):
             break
         count *= 2
     of_part = dict(zip(measured, zip(effects.tolist(), alone.tolist(), strict=True), strict=True))
+    each = [of_part.get(number, (None, part.effect_alone)) for number, part in enumerate(result.parts)]
     parts = tuple(
-        replace(part, **dict(zip(("effect", "effect_alone"), of_part.get(number, (None, None)), strict=True)))
-        for number, part in enumerate(result.parts)
+        replace(part, effect=effect, effect_alone=of_part_alone)
+        for part, (effect, of_part_alone) in zip(result.parts, each, strict=True)
     )
     return replace(result, probability=float(removal.probabilities(whole)), parts=parts)
 
 
-def remove_each_alone(removal: Removal, result: GenerationAttribution) -> GenerationAttribution:
-    """The result with the effect alone of the parts that were not measured, if there are at most 40 parts."""
+def checked(removal: CachedPromptRemoval, result: GenerationAttribution, count: int) -> GenerationAttribution:
+    """The result with its check, after :func:`rerank_by_removal` of ``count`` parts.
+
+    Of up to 40 parts each is removed alone. Parts that lower the probability alone, and were not measured, are measured
+    then. Where the leading parts leave most of the probability, up to 24 parts are measured. They count if the leading
+    ones among them leave less.
+    """
+    alone = _with_each_alone(removal, result)
+    found = replace(alone, check=check_by_removal(removal, alone))
+    if found.check is None or not count or len(result.parts) > _N_PARTS:
+        return found
+    whole, most = float(removal(_whole(alone))), min(_LOWERED * result.probability, result.probability - _LEAST_DROP)
+    effects = torch.tensor([part.effect_alone or 0.0 for part in alone.parts], dtype=torch.float64)
+    left = removal.probabilities(whole - effects).tolist()
+    unmeasured = [i for i, part in enumerate(alone.parts) if part.effect is None]
+    missed = sorted((i for i in unmeasured if left[i] <= most), key=left.__getitem__)
+
+    def measured(n_parts: int) -> GenerationAttribution:
+        again = rerank_by_removal(removal, alone, n_parts, missed[:_MOST_MISSED])
+        return replace(again, check=check_by_removal(removal, again))
+
+    found = measured(count) if missed else found
+    if _left(found) <= _MOST or count >= _N_MEASURED:
+        return found
+    more = measured(_N_MEASURED)
+    return more if _left(more) <= _left(found) - _ADDED else found
+
+
+def _left(result: GenerationAttribution) -> float:
+    """The share of the probability that is left without the leading parts; 1 where none leads."""
+    if (check := result.check) is None:
+        return 1.0
+    left = check.without_leading if check.without_all_leading is None else check.without_all_leading
+    return left / check.probability
+
+
+def _by_bits(result: GenerationAttribution) -> npt.NDArray[np.intp]:
+    """Numbers of the parts, that with the most bits first."""
+    return np.lexsort((-result.bits, -result.shares))
+
+
+def _whole(result: GenerationAttribution) -> Tensor:
+    """All parts are kept, (1, P)."""
+    return torch.ones(1, len(result.parts), dtype=torch.bool)
+
+
+def _with_each_alone(removal: CachedPromptRemoval, result: GenerationAttribution) -> GenerationAttribution:
+    """The result with the effect alone of the parts that were not measured, if there are at most 40."""
     rest = [number for number, part in enumerate(result.parts) if part.effect is None]
     if not rest or not 1 < len(result.parts) <= _N_PARTS:
         return result
@@ -226,30 +292,30 @@ def with_contrast(removal: Removal, result: GenerationAttribution) -> Generation
     return replace(result, contrast_tokens=n_tokens, contrast_probability=float(chance))
 
 
-def check_by_removal(removal: Removal, result: GenerationAttribution) -> PromptCheck | None:
+def check_by_removal(removal: CachedPromptRemoval, result: GenerationAttribution) -> PromptCheck | None:
     """Probabilities without the leading parts, the least, and others at random; None where none is for the response.
 
     Up to eight leading parts are put in the order of their removal, without those that add nothing to the others.
     """
     if not result.leading and any(part.known_effect is not None for part in result.parts):
         return None  # all parts with bits speak against the response
-    by_bits = np.lexsort((-result.bits, -result.shares))
-    cached, order = CachedRemoval(removal), (-result.scores).argsort()
-    leading, first = leading_in_order(cached, order, len(result.leading), _ADDS)
+    order = (-result.scores).argsort()
+    n_measured = sum(part.effect is not None for part in result.parts)
+    leading, first = leading_in_order(removal, order, n_measured or len(result.leading), _ADDS)
     if 1 < len(leading) <= N_PRUNED:
-        whole = removal.probabilities(cached(torch.ones(1, len(order), dtype=torch.bool)).double())
+        whole = removal.probabilities(removal(_whole(result)).double())
         chances = removal.probabilities(torch.tensor(first, dtype=torch.float64))
         leading = leading[: first_to_cover(whole - chances, MOST_OF_DECREASE)]
     n_leading, order = len(leading), np.array([*leading, *(i for i in order if i not in leading)])
-    kept = kept_in_check(order, n_leading, 0, by_bits)
+    kept = kept_in_check(order, n_leading, 0, _by_bits(result))
     all_leading = kept_without_leading(kept, order, n_leading)
     rows = torch.from_numpy(np.concatenate([kept, all_leading]))
-    found = removal.probabilities(cached(rows).double()).tolist()
+    found = removal.probabilities(removal(rows).double()).tolist()
     without_all = found.pop() if len(all_leading) else None
     whole, without_leading, without_least, *others = found[: len(kept)]
     of_wholes = None
-    if isinstance(removal, ChoiceRemoval):
-        of_wholes = float(removal.of_wholes(rows[-1:] if len(all_leading) else rows[1:2]))
+    if isinstance(removal.removal, ChoiceRemoval):
+        of_wholes = float(removal.removal.of_wholes(rows[-1:] if len(all_leading) else rows[1:2]))
     return PromptCheck(
         n_parts=int((~kept[1]).sum()),
         probability=whole,

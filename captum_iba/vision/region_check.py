@@ -21,6 +21,8 @@ from captum_iba.visualization.mask_sentences import LARGE_DROP
 _N_ALONE = 64  # regions, of which a check removes each alone
 _ADDS = 0.02  # of a probability, that a leading region adds to the others at least
 _N_EXCHANGED = 3
+_N_MEASURED = 16  # regions that are measured where the first ones leave most of the probability
+_MOST, _ADDED = 0.5, 0.1  # shares of the probability
 _SAME_COLOR = 2  # of 255: a region as near to the mean color is not changed by its removal
 
 
@@ -46,17 +48,33 @@ def settled_by_removal(
 def checked(removal: RegionRemoval, result: ImageAttribution, count: int, seed: int) -> ImageAttribution:
     """The result with its order settled by removal, and its check.
 
-    Regions that the check finds to matter alone, and that were not measured, are measured then.
+    Regions that the check finds to matter alone, and that were not measured, are measured then. Where the leading
+    regions leave most of the probability, up to 16 are measured. They count if the leading ones among them leave less.
     """
-    settled = settled_by_removal(removal, result, count)
-    found = replace(settled, check=check_of_regions(removal, settled, seed))
+
+    def measured(n_regions: int, further: Sequence[int] = ()) -> ImageAttribution:
+        settled = settled_by_removal(removal, result, n_regions, further)
+        return replace(settled, check=check_of_regions(removal, settled, seed))
+
+    found = measured(count)
+    if not count:
+        return found
     assert found.check is not None
     probability, each = found.check.probability, found.check.without_each
     missed = [i for i, without in enumerate(each) if i not in found.measured and probability - without > LARGE_DROP]
-    if not missed or not count:
+    found = measured(count, missed) if missed else found
+    if _left(found) <= _MOST or count >= _N_MEASURED:
         return found
-    again = settled_by_removal(removal, result, count, missed)
-    return replace(again, check=check_of_regions(removal, again, seed))
+    more = measured(_N_MEASURED, missed)
+    return more if _left(more) <= _left(found) - _ADDED else found
+
+
+def _left(result: ImageAttribution) -> float:
+    """The share of the probability that is left without the leading regions."""
+    check = result.check
+    assert check is not None
+    left = check.without_leading if check.without_all_leading is None else check.without_all_leading
+    return left / check.probability
 
 
 def check_of_regions(removal: RegionRemoval, result: ImageAttribution, seed: int) -> ImageCheck:
@@ -64,7 +82,7 @@ def check_of_regions(removal: RegionRemoval, result: ImageAttribution, seed: int
     by_bits = np.lexsort((-result.region_shares,))
     order, n_regions = (-result.scores).argsort(), result.n_regions
     cached = CachedRemoval(removal)
-    leading, first = leading_by_removal(cached, order, len(result.leading), result.measured)
+    leading, first = leading_by_removal(cached, order, len(result.measured or result.leading), result.measured)
     n_leading = len(leading)
     order = np.array([*leading, *(i for i in order.tolist() if i not in leading)])
     # Each of up to 64 regions is removed alone, too, so that none is left to chance.

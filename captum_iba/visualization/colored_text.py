@@ -13,7 +13,7 @@ from captum_iba.visualization.mask_sentences import needs_hardly_anything, remar
 from captum_iba.visualization.pieces import SPEAKS_AGAINST, Part, format_number, format_probability, parts, scale_of
 from captum_iba.visualization.rows import VISIBLE, ListedPart
 from captum_iba.visualization.word_sentences import verdict
-from captum_iba.visualization.words import ranked_words, standing_out
+from captum_iba.visualization.words import names_of_texts, ranked_words, standing_out
 
 _LEADING = 3
 PALE = 0.35
@@ -32,6 +32,7 @@ class TokenMap:
     rows: Mapping[int | None, ListedPart] = field(default_factory=dict)
     leading: frozenset[int | None] = frozenset()
     against: frozenset[int | None] = frozenset()
+    names: tuple[str, str] = ("", "")
 
     def color(self, part: Part) -> str:
         """Class of the style sheet that colors a part."""
@@ -84,11 +85,13 @@ def token_parts(attribution: Drawable, scale: Scale | None = None) -> TokenMap:
     """
     drawn = tuple(parts(attribution))
     if is_scores(attribution):
-        return TokenMap(drawn, scale or scale_of(attribution), False)
+        return TokenMap(drawn, scale or scale_of(attribution), False, names=names_of_texts(attribution))
     leading, rest = ranked_words(attribution)
     if scale is None and any(row.is_measured for row in (*leading, *rest)):
         scale = Scale(1.0, unit=EFFECT)
-        shown = [*leading, *(row for row in rest if row.importance >= VISIBLE)]
+        # What matters only without other words, and raises the probability alone, would look like a reason.
+        whole = attribution.target_probability
+        shown = [*leading, *(row for row in rest if row.importance >= VISIBLE and not row.without > whole)]
         colors = {row.number: row.importance for row in shown}
         strength = PALE if verdict(attribution) == NOT_CONFIRMED else 1.0
         drawn = tuple(
@@ -106,4 +109,5 @@ def token_parts(attribution: Drawable, scale: Scale | None = None) -> TokenMap:
         {row.number: row for row in (*leading, *rest)},
         frozenset(row.number for row in leading if row.is_measured),
         frozenset(row.number for row in standing_out(leading, rest) if row.relation == SPEAKS_AGAINST),
+        names_of_texts(attribution),
     )

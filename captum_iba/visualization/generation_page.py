@@ -197,7 +197,9 @@ def _pieces(
         without = "" if math.isnan(alone) else f"without it {format_probability(alone)}"
         bits_of_part = f"{share:.1%} of the bits, {format_number(of_part)} bits"
         label = ", ".join(filter(None, (without, bits_of_part, relation)))
-        color = color_class(scale.level(depth) or 0, False)
+        # What matters only without other parts, and raises the probability alone, would look like a reason.
+        raises = number not in leading and alone > attribution.probability
+        color = color_class(scale.level(0.0 if raises else depth) or 0, False)
         against = relation == SPEAKS_AGAINST
         pieces.append(_Piece(attribution.prompt[start : part.end], color, label, against, number in leading))
         place = max(place, part.end)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from captum_iba.visualization.check_sentences import NOT_CONFIRMED
+from captum_iba.visualization.check_sentences import NOT_CONFIRMED, VERDICTS
 from captum_iba.visualization.drawable import DrawableBits
 from captum_iba.visualization.mask_sentences import has_percentages
 from captum_iba.visualization.pieces import (
@@ -66,9 +66,9 @@ def word_legend(attribution: DrawableBits, bits: bool = False, page: bool = Fals
         terms |= _of_bits(rows, "token")
     relations = {row.relation for row in shown}
     if any(row.is_measured and row.importance > 0 for row in shown):
-        terms["bar"] = _two_decreases(decreases, "word", rows)
+        terms["bar"] = _two_decreases(decreases, "word", rows if page else shown)
     terms |= {label: meaning for label, meaning in WORD_LABELS.items() if label in relations}
-    return terms | _together(leading, rows, "word") | _of_verdict(verdict(attribution))
+    return terms | _together(leading, rows, "word") | of_verdict(verdict(attribution))
 
 
 def about_bits(attribution: DrawableBits) -> str:
@@ -91,20 +91,20 @@ def part_legend(response: ExplainedResponse, bits: bool = False) -> Legend:
     of_bits = of_bits if bits else {}
     of = "log-probability per token" if response.contrast is None else "log-odds of the choice"
     terms = {
-        "without it": "the probability per token when this part is deleted",
+        "without it": "the probability per token when this part is deleted, with the space before it",
         **_above(response.rows, "the same when the parts above it are deleted, too"),
         **of_bits,
         "bar": _two_decreases(f"decrease in the {of}", "part", response.rows),
     }
     if response.contrast is not None:
-        terms["without it"] = "the probability of the choice when this part is deleted"
+        terms["without it"] = "the probability of the choice when this part is deleted, with the space before it"
         terms["choice"] = "p(response) / (p(response) + p(other response)), geometric means per token"
     relations = {row.relation for row in response.rows}
     what = "response" if response.contrast is None else "choice"
     labels = {label: PART_LABELS[label].replace("response", what) for label in PART_LABELS if label in relations}
     numbers = leading_numbers(response)
     leading = [row for row in response.rows if row.number in numbers]
-    return terms | labels | _together(leading, response.rows, "part") | _of_verdict(part_verdict(response))
+    return terms | labels | _together(leading, response.rows, "part") | of_verdict(part_verdict(response), what)
 
 
 BAR_OF_SEVERAL = (
@@ -163,10 +163,13 @@ def _together(leading: Sequence[ListedPart], rows: Sequence[ListedPart], noun: s
     return {f"leading {noun}s": does}
 
 
-def _of_verdict(said: str) -> Legend:
+def of_verdict(said: str, what: str = "prediction") -> Legend:
+    """What a verdict says of a prediction, a response or a choice; nothing where there is none."""
     if said == NOT_CONFIRMED:
         return {"pale bar": "the check does not confirm what leads"}
-    return {said: "the model depends on what leads; the prediction may still be wrong"} if said else {}
+    if said == VERDICTS[1]:
+        return {said: "the probability falls without what leads; the title of the check says why that is weak evidence"}
+    return {said: f"the model depends on what leads; the {what} may still be wrong"} if said else {}
 
 
 def _above(rows: Sequence[ListedPart], meaning: str) -> Legend:
@@ -176,7 +179,8 @@ def _above(rows: Sequence[ListedPart], meaning: str) -> Legend:
 def color_legend(noun: str, has_opposing: bool) -> Legend:
     """What the colors and lines of a text or prompt are on a page."""
     wavy = f", {noun}s with a wavy line speak against it" * has_opposing
-    return {"color": f"as the bar; underlined {noun}s lead{wavy}"}
+    none = f"without color: {noun}s that do not lead and raise the probability when they are deleted alone"
+    return {"color": f"as the bar; underlined {noun}s lead{wavy}; {none}"}
 
 
 def merged_legend(legends: Iterable[Legend]) -> list[tuple[str, str]]:

@@ -71,14 +71,15 @@ class ExplainedResponse(Protocol):
 
 
 def answer(response: ExplainedResponse) -> str:
-    """The answer of the check: the probability without the leading parts; empty without a check.
+    """The answer of the check: the probability without the leading parts; without a check nothing of these.
 
-    Of a choice between responses of different numbers of tokens it has the probabilities of the wholes, too.
+    Of a choice between responses of different numbers of tokens it has the probabilities of the wholes, too. A system
+    message that is not explained is told here, because it may be what the response needs most.
     """
     said, wholes = "" if response.check is None else part_check(response).answer, _of_wholes(response)
     wholes *= not _are_as_long(response)  # then it is a note: both measures prefer the same response
     sentences = [wholes, said] if wholes.startswith(_DISAGREE) else [_preferred(response), said, wholes]
-    return " ".join(filter(None, sentences))
+    return " ".join(filter(None, [*sentences, SYSTEM * bool(response.system)]))
 
 
 def _preferred(response: ExplainedResponse) -> str:
@@ -107,7 +108,7 @@ def prompt_notes(response: ExplainedResponse) -> list[str]:
     """Sentences beside the answer and the check: on parts that were not removed, the choice, and the prompt."""
     wholes = _of_wholes(response) if _are_as_long(response) else ""
     lost = _lost(response) if response.check is None else ""
-    return list(filter(None, [_least(response), wholes, lost, _unexplained(response), SYSTEM * bool(response.system)]))
+    return list(filter(None, [_least(response), wholes, lost, _unexplained(response)]))
 
 
 def _are_as_long(response: ExplainedResponse) -> bool:

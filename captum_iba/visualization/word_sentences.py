@@ -29,6 +29,7 @@ from captum_iba.visualization.words import (
     ALL_DELETED_ALONE,
     is_punctuation,
     least_words,
+    names_of_texts,
     place_in_texts,
     ranked_words,
     ranking,
@@ -93,7 +94,7 @@ def word_check(attribution: DrawableBits) -> CheckSentences:
     n_named = check.n_words if check.without_all_leading is None else max(n_leading, check.n_words)
     decision = check.decision if attribution.target_label == attribution.predicted_label else ""
     words = [visible(word.word) for word in attribution.words]
-    texts = [f"{'second' if word.sequence else 'first'} text" for word in attribution.words]
+    texts = [names_of_texts(attribution)[word.sequence or 0] for word in attribution.words]
     predicts = "still predicts" if decision == attribution.predicted_label else "predicts"
     return CheckSentences(
         check,
@@ -108,10 +109,17 @@ def word_check(attribution: DrawableBits) -> CheckSentences:
         doubt="the model may expect another number of texts" if attribution.doubt else "",
         caveat=_caveat(attribution),
         is_opposed=bool(opposing(attribution)) or is_lowered(attribution),
-        then=f"{predicts} {decision}" if decision else "",
+        then=f"{predicts} {_as_said(attribution, decision)}" if decision else "",
         n_marks=max(0, check.n_words - sum(not is_punctuation(attribution.words[i].word) for i in others)),
         other=lowest_alone(ranked_words(attribution)[1]),
     )
+
+
+def _as_said(attribution: DrawableBits, decision: str) -> str:
+    """What the model predicts: answers and words at a mask token in quotes."""
+    about = attribution.explained
+    is_text = about is not None and about.kind in ("answer", "mask") and decision != "no answer"
+    return f'"{visible(decision)}"' if is_text else decision
 
 
 def _caveat(attribution: DrawableBits) -> tuple[str, str]:
@@ -201,11 +209,12 @@ def not_tried(attribution: DrawableBits) -> str:
     if not n_together or all(is_punctuation(attribution.words[i].word) for i in others):
         return ""
     is_long = n_words > ALL_DELETED_ALONE
-    if not is_long and (decision != attribution.target_label or not verdict(attribution)):
+    if not is_long and decision != attribution.target_label:
         return ""
     alone = f", and {n_alone} alone" * is_long
     of = f"{n_together} of the {n_words} words and punctuation marks were deleted together{alone}"
-    return f"{of}, chosen by bits{' and gradients' * is_long}: others may matter, too."
+    chosen = f"{of}, chosen by bits{' and gradients' * is_long}"
+    return f"{chosen}: others may matter, too (rerank, --rerank, measures more)."
 
 
 def _deletable(attribution: DrawableBits) -> list[int]:

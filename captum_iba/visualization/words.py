@@ -34,6 +34,13 @@ ALL_DELETED_ALONE = 60
 _AGAINST = 3
 _LEAST_SCALE = 0.5  # nats that have the full color at least
 _NEARLY_TIED, _WITH_NEUTRAL_STATISTICS = 0.8, 0.6
+_TEXTS, _OF_KINDS = ("first text", "second text"), {"answer": ("question", "context"), "choice": ("text", "choice")}
+
+
+def names_of_texts(attribution: Any) -> tuple[str, str]:
+    """What both texts of a pair are called: "first text" and "second text", "question" and "context" of an answer."""
+    about = getattr(attribution, "explained", None)
+    return _TEXTS if about is None else _OF_KINDS.get(about.kind, _TEXTS)
 
 
 def counted(rows: Sequence[ListedPart], which: str = "") -> str:
@@ -69,8 +76,8 @@ def word_places(attribution: DrawableBits) -> list[str]:
         if attribution.tokens_truncated and starts and has_characters(sources[sequence][: min(starts)]):
             of_text = [(word.sequence or 0) == sequence for word in attribution.words]
             places = [f"{place} of those read" if of else place for place, of in zip(places, of_text, strict=True)]
-    texts = ["second" if word.sequence else "first" for word in attribution.words]
-    of_pair = [f"{text} text, {place}" for text, place in zip(texts, places, strict=True)]
+    names = names_of_texts(attribution)
+    of_pair = [f"{names[word.sequence or 0]}, {place}" for word, place in zip(attribution.words, places, strict=True)]
     return places if attribution.pair is None else of_pair
 
 

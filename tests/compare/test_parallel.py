@@ -80,12 +80,12 @@ def test_an_error_of_a_job_loses_no_worker_and_leaves_no_result(cluster):
                 raise ValueError("not one")
             return number
 
-    with RayExecutor(workers=2).open(Picky()) as workers:
+    with RayExecutor(workers=1).open(Picky()) as workers:
         with pytest.raises(ValueError, match="not one"):
             list(workers.map("take", [(number, (number,)) for number in range(6)]))
         for numbers in ([7, 8, 9], []):
             assert sorted(workers.map("take", [(number, (number,)) for number in numbers])) == [(n, n) for n in numbers]
-        assert len(workers._free) + len(workers._busy) == 2
+        assert len(workers._free) + len(workers._busy) == 1
 
 
 def test_workers_that_cannot_be_placed(cluster):
@@ -173,7 +173,7 @@ def test_a_worker_killed_in_the_middle(cluster, config_of, whole, tmp_path, own_
     own_method("mortal", mortal)
     killed.touch()
     expected = whole(methods="random,mortal")
-    comparison = prepare(config_of(methods="random,mortal"), tmp_path / "ray", executor=RayExecutor(workers=2))
+    comparison = prepare(config_of(methods="random,mortal"), tmp_path / "ray", executor=RayExecutor(workers=1))
     killed.unlink()
     with pytest.warns(UserWarning, match=r"a worker died; chunk \d of mortal is done again"):
         steps = list(comparison.run())

@@ -15,7 +15,7 @@ import transformers
 from captum_iba.metrics import prompt_degradation, removal_effects
 from captum_iba.text import GenerationAttribution, GenerationExplainer
 from captum_iba.text.prompt import read_prompt
-from captum_iba.text.prompt_deletion import check_by_removal
+from captum_iba.text.prompt_deletion import CachedPromptRemoval, check_by_removal
 from captum_iba.visualization import generation_page
 from captum_iba.visualization.pieces import format_probability
 from captum_iba.visualization.prompt_sentences import CUT_OFF
@@ -538,7 +538,7 @@ def test_there_is_no_check_where_all_parts_speak_against_the_response(explainer)
     ]
     against = replace(explainer.explain(PROMPT, RESPONSE, **QUICK), parts=tuple(parts))
     assert not against.leading and "No part speaks for it." in str(against)
-    assert check_by_removal(explainer.removal(PROMPT, RESPONSE), against) is None
+    assert check_by_removal(CachedPromptRemoval(explainer.removal(PROMPT, RESPONSE)), against) is None
     assert "No part speaks for the response; those with the most bits" in generation_page(against)
     assert GenerationAttribution.from_dict(json.loads(json.dumps(against.to_dict()))).check is None
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from captum_iba.text import GenerationAttribution, GenerationExplainer
-from captum_iba.text.prompt_deletion import check_by_removal, rerank_by_removal
+from captum_iba.text.prompt_deletion import CachedPromptRemoval, check_by_removal, checked, rerank_by_removal
 from captum_iba.visualization import generation_page
 from captum_iba.visualization.generation_page import asked
 from captum_iba.visualization.pieces import SPEAKS_AGAINST, format_probability
@@ -440,6 +440,7 @@ class KnownRemoval:
 def measured_by(result, log_probability):
     """The result with the effects and the check of a known function of its parts."""
     removal = KnownRemoval(log_probability)
+    removal = CachedPromptRemoval(removal)
     one = rerank_by_removal(removal, with_effects(result, []), len(result.parts))
     return replace(one, check=check_by_removal(removal, one))
 
@@ -508,3 +509,38 @@ def test_a_choice_says_which_response_the_model_prefers(explainer):
     low, high = sorted([one, other], key=lambda item: item.probability)
     assert low.answer.startswith(f'The model prefers "b" ({1 - low.probability:.1%}).')
     assert "The model prefers" not in high.answer
+
+
+def test_a_part_that_matters_alone_is_measured_with_the_others(result):
+    """ "Rome." was the second strongest alone, had the ninth most bits, and could not lead."""
+
+    def log_probability(kept):
+        return -0.5 - 0.3 * (1 - kept[:, 0]) - 2.0 * (1 - kept[:, 3])
+
+    removal = CachedPromptRemoval(KnownRemoval(log_probability))
+    by_bits = rerank_by_removal(removal, with_effects(result, []), 2)
+    assert [i for i, part in enumerate(by_bits.parts) if part.effect is not None] == [0, 1]
+    one = checked(removal, by_bits, 2)
+    assert one.parts[3].effect == pytest.approx(2.0) and one.check.leading == (3,)
+    assert all(part.effect_alone is not None for part in one.parts)  # of those that were removed alone, too
+    # Each set of parts ran once.
+    assert removal.removal.passes == len(removal._known)
+
+
+def test_more_parts_are_measured_where_the_first_ones_leave_most_of_the_probability(result):
+    """Each of all parts but the last is enough."""
+    n_parts = len(result.parts)
+
+    def log_probability(kept):
+        return -0.1 - 3.0 * (kept[:, : n_parts - 1].sum(1) == 0)
+
+    removal = CachedPromptRemoval(KnownRemoval(log_probability))
+    one = checked(removal, rerank_by_removal(removal, with_effects(result, []), 2), 2)
+    assert sorted(one.check.leading) == list(range(n_parts - 1)) == sorted(i for i in one._leading)
+    assert one.check.without_all_leading == pytest.approx(np.exp(-3.1))
+
+
+def test_without_a_check_no_part_leads_that_raises_the_probability_alone(result):
+    one = with_effects(result, [0.5, -0.2], [0.5, 1.4])
+    leading = [part for part, _ in one.leading]
+    assert one.parts[1].effect == pytest.approx(0.6) and leading[0] == one.parts[0] and one.parts[1] not in leading

@@ -76,6 +76,49 @@ def test_an_entity_is_all_of_its_words(entities):
             assert result.check.probability == pytest.approx(result.target_probability)
 
 
+def left_by(explainer, result, *texts):
+    """The output for the texts without the tokens of the leading words, by plain transformers, and what stays of them.
+
+    The row of the model's tokens, and the new place of each.
+    """
+    leading = {token for token in range(len(result.tokens)) if result.tokens[token].word in result.removal_order}
+    batch = explainer.classifier.tokenizer(*texts, return_tensors="pt")
+    stay = [token for token in range(batch["input_ids"].shape[1]) if token not in leading]
+    with torch.no_grad():
+        output = explainer.model(**{name: row[:, stay] for name, row in batch.items()})
+    return output, {token: place for place, token in enumerate(stay)}
+
+
+def test_what_the_model_says_without_the_leading_words(entities, masked, answers, values):
+    """ "falls from 99.2% to 0.2%" did not say what the model predicts then."""
+    one = entities.explain(TEXT, word="unbelievable", check=True, **QUICK)
+    output, place = left_by(entities, one, TEXT)
+    label = LABELS[int(output.logits[0, place[2]].argmax())]
+    still = "still " * (label == one.target_label)
+    assert one.check.decision == label and f"and the model {still}predicts {label}." in str(one)
+    text = "the [MASK] was good"
+    filled = masked.explain(text, check=True, **QUICK)
+    output, place = left_by(masked, filled, text)
+    number = int(output.logits[0, place[2]].argmax())
+    word = masked.classifier.tokenizer.decode([number]) or f"entry {number}"  # the model has more than the tokenizer
+    assert filled.check.decision == word and f'predicts "{word}"' in str(filled)
+    value = values.explain(TEXT, tolerance=0.5, check=True, **QUICK)
+    output, _ = left_by(values, value, TEXT)
+    assert value.check.decision == f"{float(output.logits):.4g}" and f"predicts {value.check.decision}" in str(value)
+    answer = answers.explain("was it good?", TEXT, check=True, **QUICK)
+    output, place = left_by(answers, answer, "was it good?", TEXT)
+    start, end = (logits[0].log_softmax(-1) for logits in (output.start_logits, output.end_logits))
+    first = place[min(token for token in range(len(answer.tokens)) if answer.tokens[token].sequence == 1)]
+    spans = [(float(start[a] + end[b]), a, b) for a in range(first, len(start) - 1) for b in range(a, len(start) - 1)]
+    p, a, b = max(spans)
+    back = {new: old for old, new in place.items()}
+    words = dict.fromkeys(answer.tokens[back[token]].word for token in range(a, b + 1))
+    spelled = " ".join(answer.words[number].word for number in words)
+    spelled = "no answer" if float(start[0] + end[0]) > p else spelled
+    assert answer.check.decision.replace(" ", "") == spelled.replace(" ", "")
+    assert "(context, word" in str(answer) and "(first text" not in str(answer)
+
+
 def test_entities_by_hand(entities):
     (encoded,) = entities.classifier.encode(["good film was bad the plot a"], [None])
     names = ["O", "B-PER", "I-PER", "B-PER", "O", "I-LOC", "LOC", "O", "O"]  # with [CLS] and [SEP]

@@ -290,7 +290,7 @@ def test_one_meaning_of_leading_beside_a_check(film_explainer):
     n_together = sum(effect is not None for effect in long.effects)
     assert (
         f"{n_together} of the 80 words and punctuation marks were deleted together, and {n_alone} alone, chosen by "
-        "bits and gradients: others may matter, too." in said
+        "bits and gradients: others may matter, too (rerank, --rerank, measures more)." in said
     )
     short = film_explainer.explain("A dull film about a man.", check=True)
     assert "others may matter" not in str(short) and short.check.decision in short.sentences[0]

@@ -11,6 +11,7 @@ from captum.attr import LayerAttribution, visualization
 from captum_iba.vision import (
     ImageAttribution,
     ImageCheck,
+    LayerMap,
     RegionRemoval,
     leading_by_removal,
     order_by_removal,
@@ -18,6 +19,7 @@ from captum_iba.vision import (
     tile_regions,
 )
 from captum_iba.vision.image_model import ImageClassifier
+from captum_iba.vision.region_check import checked
 from captum_iba.vision.regions import sum_per_region
 from captum_iba.visualization import image_map, image_page, plot_image
 from captum_iba.visualization.image_figures import heat_over_image, heat_positions, leading_regions, removal_map
@@ -447,3 +449,41 @@ def test_bars_are_pale_where_the_check_does_not_confirm_the_regions():
     assert (result.verdict, doubted.verdict) == ("confirmed", "not confirmed")
     for one, is_pale in ((result, False), (doubted, True)):
         assert ("░" in str(one), '<table class="words pale">' in image_page([one])) == (is_pale, is_pale)
+
+
+class KnownRegions:
+    """What a model says without some regions, by a function of their booleans, as RegionRemoval gives it."""
+
+    def __init__(self, probability):
+        self.probability, self.target = probability, 1
+
+    def __call__(self, kept):
+        return self.probability(kept.double())
+
+    def probabilities(self, kept):
+        return torch.stack([1 - self(kept), self(kept)], 1)
+
+    @property
+    def classifier(self):
+        return self
+
+    def label(self, number):
+        return ("cat", "dog")[number]
+
+
+@pytest.mark.parametrize("count", [16, 8, 2])
+def test_all_measured_regions_can_lead(count):
+    """The first ones held 80% of the heat map and nothing of the class: "not confirmed", "stays at 100.0%"."""
+    regions = tile_regions(8, 8, n_tiles=4)
+    layer = LayerMap("layer3", np.arange(16.0).reshape(4, 4) + 2, 1.0, 0.8, 0.1)
+    needed = [15, 14, 12, 11, 10]  # any of them is enough
+
+    def probability(kept):
+        return 0.02 + 0.88 * (kept[:, needed].sum(1) > 0) + 0.01 * kept[:, 13]
+
+    image = image_attribution(check=False, measured=(), effects=(), n_in_turn=0)
+    image = replace(image, regions=regions, layers=(layer,), effects_alone=())
+    result = checked(KnownRegions(probability), image, count, seed=0)
+    assert sorted(result.leading) == sorted(needed) and len(result.measured) == max(count, 16 if count < 5 else 0)
+    assert result.check.without_leading == pytest.approx(0.03) and result.check.decision == "cat"
+    assert result.verdict == "confirmed" and "confirmed" in result.legend()
