@@ -112,10 +112,8 @@ def test_what_the_model_says_without_the_leading_words(entities, masked, answers
     spans = [(float(start[a] + end[b]), a, b) for a in range(first, len(start) - 1) for b in range(a, len(start) - 1)]
     p, a, b = max(spans)
     back = {new: old for old, new in place.items()}
-    words = dict.fromkeys(answer.tokens[back[token]].word for token in range(a, b + 1))
-    spelled = " ".join(answer.words[number].word for number in words)
-    spelled = "no answer" if float(start[0] + end[0]) > p else spelled
-    assert answer.check.decision.replace(" ", "") == spelled.replace(" ", "")
+    spelled = TEXT[answer.tokens[back[a]].start : answer.tokens[back[b]].end]
+    assert answer.check.decision == ("no answer" if float(start[0] + end[0]) > p else spelled)
     assert "(context, word" in str(answer) and "(first text" not in str(answer)
 
 
@@ -299,9 +297,9 @@ def test_errors_of_masked_words_and_choices(masked, choosing, values):
         values.explain(TEXT, tolerance=-1)
 
 
-def test_the_head_is_read_from_the_configuration(entities, answers, wordpiece, tmp_path):
+def test_the_head_is_read_from_the_configuration(entities, answers, masked, values, wordpiece, tmp_path):
     assert head_of_architectures(["BertForSequenceClassification"]).kind == "sequence classification"
-    for number, explainer in enumerate((entities, answers)):
+    for number, explainer in enumerate((entities, answers, masked, values)):
         folder = tmp_path / str(number)
         explainer.model.save_pretrained(folder)
         wordpiece.save_pretrained(folder)
@@ -315,6 +313,12 @@ def test_the_head_is_read_from_the_configuration(entities, answers, wordpiece, t
     assert answer.exit_code == 0 and "Why this answer" in answer.output, answer.output
     wrong = run(cli.app, [*arguments, "--word", "film"])
     assert wrong.exit_code == 2 and "--word is for models of token classification" in wrong.output
+    wrong = run(cli.app, [*arguments, "--question", "was it?", "--tolerance", "0.5"])
+    assert wrong.exit_code == 2 and "--tolerance is for models of regression" in wrong.output
+    filled = ["explain", "a [MASK] film", "--model", str(tmp_path / "2"), "--mask", "unbelievable", "--quiet"]
+    assert "error: --mask is 'unbelievable', which is 3 tokens" in run(cli.app, filled).output
+    near = ["explain", TEXT, "--model", str(tmp_path / "3"), "--tolerance", "0.5", "--steps", "1", "--json", "-"]
+    assert json.loads(run(cli.app, near).stdout)[0]["settings"]["tolerance"] == 0.5
 
 
 @pytest.mark.parametrize("head", ["entities", "answers"])
