@@ -14,7 +14,6 @@ probability of the predicted class, and the paired difference to the leading reg
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
@@ -53,8 +52,7 @@ def decreases(explainer: ImageExplainer, result: ImageAttribution, image: Tensor
     alone = -without([[region] for region in range(n_regions)])
     orders = [np.argsort(values, kind="stable").tolist() for values in (-result.region_shares, alone)]
     order = (-result.scores).argsort()
-    n_shown = len(replace(result, check=None).leading)
-    first = leading_by_removal(removal, order, n_shown)[0]
+    first = leading_by_removal(removal, order, len(measured or leading))[0]
     found = without([leading, *(order[: len(leading)] for order in orders), first])
     return [float(len(leading)), *found.tolist(), float(without(sets).max())]
 
