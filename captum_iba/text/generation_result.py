@@ -35,13 +35,14 @@ from captum_iba.visualization.prompt_sentences import (
     probability_without,
     prompt_notes,
 )
-from captum_iba.visualization.rows import ListedPart, listed_name
+from captum_iba.visualization.rows import VISIBLE, ListedPart, listed_name
 from captum_iba.visualization.sentences import NO_EFFECT
 
 _FORMAT = "captum-iba generation/3"  # 2 had no numbers of the contrast
 
 # Nats that a part which only the check removed needs for a line, where the others on the list have less.
 _NOTICEABLE = 0.1
+_N_MEASURED = 8  # parts that are listed whatever their effect, of those that were removed both ways
 
 
 @dataclass(frozen=True)
@@ -254,17 +255,21 @@ class GenerationAttribution(JsonResult):
 
         These are the leading ones, those that were removed both alone and after the others, and of those that a check
         removed alone the ones that change the log-probability by at least as much as the least of these lowers it, or
-        0.1 nats. Of the negative effects the strongest one is the first.
+        0.1 nats. Of more than eight that were removed both ways only those are listed that have a bar of at least 15%
+        of the longest, or that speak against the response. Of the negative effects the strongest one is the first.
         """
         effects, leading = self._effects, set(self._leading)
         both = [part.effect for part in self.parts if part.effect is not None]
         least = max(_NOTICEABLE, min((effect for effect in both if effect > NO_EFFECT), default=0.0))
-        shown = [
-            i
-            for i in self._order.tolist()
-            if i in leading or self.parts[i].effect is not None or abs(effects[i] or 0.0) >= least
-        ]
         lowers = [part.bar[0] * (of > 0) for part, of in zip(self.parts, self.importance, strict=True)]
+
+        def is_shown(i: int) -> bool:
+            if self.parts[i].effect is None:
+                return abs(effects[i] or 0.0) >= least
+            stands_out = self.parts[i].speaks_against or 0 < lowers[i] >= VISIBLE * max(lowers)
+            return stands_out or len(both) <= _N_MEASURED
+
+        shown = [i for i in self._order.tolist() if i in leading or is_shown(i)]
         against = [i for i in shown if (effects[i] or 0.0) < -NO_EFFECT and (i in leading or lowers[i] < _NOTICEABLE)]
         against.sort(key=lambda i: of if (of := self.parts[i].effect_alone) is not None else effects[i] or 0.0)
         first = [i for i in shown if i in leading and i not in against]
