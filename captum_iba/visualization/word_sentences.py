@@ -56,6 +56,8 @@ def _answer(attribution: DrawableBits) -> list[str]:
     sentences = [none_leads if said.none_leads else said.answer]
     if none_leads and check.without_leading < MOST * check.probability:
         sentences.append(said.answer)
+    if only_together(attribution):
+        sentences.append(f"None of them alone lowers {quantity(attribution.measured)} by 1% of its value.")
     if attribution.target_label != attribution.predicted_label:
         sentences.append(_against(attribution))
         if is_improbable(attribution):
