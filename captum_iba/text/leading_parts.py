@@ -135,6 +135,6 @@ def kept_without_leading(
     kept: npt.NDArray[np.bool_], order: npt.NDArray[np.intp], n_leading: int
 ) -> npt.NDArray[np.bool_]:
     """The words that stay without all leading ones, (1, W), where :func:`kept_in_check` deletes fewer; else (0, W)."""
-    rows = np.ones((int((~kept[1]).sum() < n_leading < len(order)), len(order)), dtype=bool)
+    rows = np.ones((int((~kept[1]).sum() < n_leading <= len(order)), len(order)), dtype=bool)
     rows[:, order[:n_leading]] = False
     return rows

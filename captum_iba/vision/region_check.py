@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from captum_iba.metrics.prompt_removal import CachedRemoval
-from captum_iba.text.leading_parts import N_PRUNED, kept_in_check, kept_without_leading, leading_in_order
+from captum_iba.text.leading_parts import kept_in_check, kept_without_leading, leading_in_order
 from captum_iba.vision.image_check import ImageCheck
 from captum_iba.vision.image_result import ImageAttribution
 from captum_iba.vision.regions import RegionRemoval, order_by_removal
@@ -177,8 +177,8 @@ def _exchanged(
 def _without_others(
     probability: Callable[[Tensor], Tensor], leading: Sequence[int], n_regions: int
 ) -> tuple[float, ...]:
-    """The probability with each leading region and without the other ones, for 2 to 8 of them; else none."""
-    if not 1 < len(leading) <= N_PRUNED:
+    """The probability with each leading region and without the other ones, for 2 to 64 of them; else none."""
+    if not 1 < len(leading) <= _N_ALONE:
         return ()
     kept = torch.ones(len(leading), n_regions, dtype=torch.bool)
     kept[:, list(leading)] = torch.eye(len(leading), dtype=torch.bool)

@@ -25,7 +25,7 @@ Legend = dict[str, str]
 
 
 _NO_BAR = "words without a bar were not measured, or do not lower the probability"
-_DRAWN = 0.01  # of a full bar, that is seen
+_DRAWN, _SEEN = 0.01, 0.021  # of a full bar, that is drawn on a page, and seen in a terminal of 24 cells a bar
 _COLUMNS = ("without it", "and those above", "of the bits", "bar")
 _OF_BITS = "its share of the bits above the floor; the floor is about what an unneeded {unit} keeps"
 
@@ -67,6 +67,7 @@ def word_legend(attribution: DrawableBits, bits: bool = False, page: bool = Fals
     relations = {row.relation for row in shown}
     if any(row.is_measured and row.importance > 0 for row in shown):
         terms["bar"] = _two_decreases(decreases, "word", rows if page else shown)
+    terms |= _without_bar(leading, "word")
     terms |= {label: meaning for label, meaning in WORD_LABELS.items() if label in relations}
     return terms | _together(leading, rows, "word") | of_verdict(verdict(attribution))
 
@@ -104,6 +105,7 @@ def part_legend(response: ExplainedResponse, bits: bool = False) -> Legend:
     labels = {label: PART_LABELS[label].replace("response", what) for label in PART_LABELS if label in relations}
     numbers = leading_numbers(response)
     leading = [row for row in response.rows if row.number in numbers]
+    terms |= _without_bar(leading, "part")
     return terms | labels | _together(leading, response.rows, "part") | of_verdict(part_verdict(response), what)
 
 
@@ -133,7 +135,7 @@ def region_legend(
         if any(row.relation for row in others):
             terms[SPEAKS_AGAINST] = "the probability is much higher without this region"
         if is_pale:
-            terms["pale bar"] = "the check does not confirm the leading regions, or the class is improbable"
+            terms["pale bar"] = "no check confirms the leading regions, or the class is improbable"
     return terms
 
 
@@ -150,6 +152,13 @@ def _two_decreases(decrease: str, noun: str, rows: Sequence[ListedPart]) -> str:
         return f"{decrease} without this {noun}"
     after = f"where the other measured {noun}s are gone, if that is more (to the end of the hatched part)"
     return f"{decrease} without this {noun}: alone (solid); {after}"
+
+
+def _without_bar(leading: Sequence[ListedPart], noun: str) -> Legend:
+    """Why a leading word has no bar that is seen, where that is so."""
+    if not is_in_turn(leading) or all(row.importance > _SEEN for row in leading):
+        return {}
+    return {"no bar": f"a leading {noun} that lowers the probability only after those above it"}
 
 
 def _together(leading: Sequence[ListedPart], rows: Sequence[ListedPart], noun: str) -> Legend:

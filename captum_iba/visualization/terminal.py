@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from captum_iba.visualization.check_sentences import CheckSentences
 from captum_iba.visualization.pieces import format_probability
-from captum_iba.visualization.rows import ListedPart, row_lines
+from captum_iba.visualization.rows import ListedPart, is_in_turn, row_lines
 from captum_iba.visualization.words import counted, standing_out
 
 _LISTED, _LISTED_WITHOUT_LEADING = 20, 5
@@ -40,7 +40,8 @@ def word_lines(
     beside = standing_out(leading, rest)
     known = [row for row in rest if row.in_percent or not row.is_deleted]
     most = [row for row in known if not row.is_zero and row not in beside][:_LISTED_WITHOUT_LEADING]
-    shown = list(leading[:_LISTED] or most)
+    # What counts is the last number of those that were removed in turn; by their bits many words can lead.
+    shown = list(leading if is_in_turn(leading) else leading[:_LISTED] or most)
     is_by_removal = any(row.is_measured for row in (*leading, *rest)) or (bool(beside) and not shown)
     has_bits = bits or not is_by_removal
     not_shown = [[row for row in rows if row not in (*shown, *beside)] for rows in (leading, rest)]

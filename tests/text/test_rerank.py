@@ -19,6 +19,7 @@ from captum_iba.visualization import terminal_text, token_map, token_page
 from captum_iba.visualization.colored_text import token_parts
 from captum_iba.visualization.mask_sentences import needs_hardly_anything
 from captum_iba.visualization.pieces import format_probability
+from captum_iba.visualization.sentences import findings
 from captum_iba.visualization.words import ranked_words
 
 from .conftest import built
@@ -365,3 +366,27 @@ def test_more_words_are_measured_where_the_first_ones_leave_most_of_the_probabil
     # Where the first ones decide, no more are measured.
     few = film_explainer.explain("A dull, boring film, but it is not long, and the music is in it.", check=True)
     assert sum(effect is not None for effect in few.effects) <= 8
+
+
+def test_an_answer_where_all_words_lead(film_explainer):
+    """It had half of them: "stays at 99.0%", beside a list that ends at 1.2%."""
+    result = film_explainer.explain("awful terrible dreadful horrible", check=True)
+    assert len(result.removal_order) == 4 and result.verdict == ""
+    assert result.check.without_all_leading == pytest.approx(result.without_first[-1], abs=1e-6)
+    after = format_probability(result.without_first[-1])
+    answer = 'Without "awful", "terrible", "horrible" and "dreadful" the probability of negative falls from 98.9% to '
+    assert answer + after in str(result) and "Not checked, because more than half" in str(result)
+    assert "not_compared" in findings(result) and "not_confirmed" not in findings(result)
+
+
+def test_all_leading_words_are_listed_and_those_without_a_bar_are_explained(film_explainer):
+    """The list ended after 20 of 22, at another probability than the answer."""
+    result = film_explainer.explain("boring " * 23 + "plot", check=True)
+    assert len(result.removal_order) > 20
+    assert len([line for line in str(result).splitlines() if line.endswith(")") and "▒  " in line]) == len(
+        result.removal_order
+    )
+    said = str(film_explainer.explain("Not bad at all, I did not hate it and never felt bored.", check=True))
+    assert "no bar           a leading word that lowers the probability only after those above it" in said
+    assert "None of them alone lowers the probability by 1% of its value." in said
+    assert "no bar" not in str(film_explainer.explain("The story is a boring mess.", check=True))

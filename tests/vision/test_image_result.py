@@ -487,3 +487,13 @@ def test_all_measured_regions_can_lead(count):
     assert sorted(result.leading) == sorted(needed) and len(result.measured) == max(count, 16 if count < 5 else 0)
     assert result.check.without_leading == pytest.approx(0.03) and result.check.decision == "cat"
     assert result.verdict == "confirmed" and "confirmed" in result.legend()
+
+
+def test_bars_where_most_regions_lead():
+    """Of fourteen leading regions one had a bar, that of its removal alone."""
+    regions, layer = tile_regions(8, 8, n_tiles=4), LayerMap("layer3", np.arange(16.0).reshape(4, 4) + 2, 1.0, 0.8, 0.1)
+    image = image_attribution(check=False, measured=(), effects=(), n_in_turn=0)
+    image = replace(image, regions=regions, layers=(layer,), effects_alone=())
+    result = checked(KnownRegions(lambda kept: 0.1 + 0.05 * kept[:, 4:].sum(1)), image, 16, seed=0)
+    assert len(result.leading) > 8 and result.verdict == "" and "no check confirms" in result.legend()["pale bar"]
+    assert all(row.importance == pytest.approx(0.5, abs=0.01) for row in result.rows)  # 5 of at least 10 points
