@@ -30,9 +30,11 @@ from captum_iba.text.leading_parts import (
     kept_in_check,
     kept_without_first,
     kept_without_leading,
+    with_more_measured,
 )
 from captum_iba.text.result import DeletionCheck, TextAttribution
 from captum_iba.visualization.check_sentences import N_RANDOM, SAME
+from captum_iba.visualization.mask_sentences import is_improbable
 from captum_iba.visualization.words import (
     ALL_DELETED_ALONE,
     count_leading,
@@ -48,7 +50,6 @@ _SMALL = 0.5  # nats, of log-odds that fall, and of a probability that keeps 99%
 _LOWERED, _LEAST_DROP = 0.9, 0.02  # of a probability without one word alone: by less it is not worth to measure it
 _N_ALONE = 8  # leading words that are deleted alone, of longer texts than those of which all are
 _N_MEASURED = 24  # words of a text that are measured where the first ones leave most of the probability
-_MOST, _ADDED = 0.5, 0.1  # shares of the probability
 
 
 def probabilities_of_texts(classifier: Classifier, texts: Sequence[EncodedText], batch_size: int) -> Tensor:
@@ -201,16 +202,14 @@ def checked(
         return replace(again, check=check_by_deletion(classifier, encoded, again, batch_size))
 
     found = measured(count) if missed else found
-    if _left(found) <= _MOST or count >= _N_MEASURED:
+    if count >= _N_MEASURED or is_improbable(found):
         return found
-    more = measured(_N_MEASURED)
-    return more if _left(more) <= _left(found) - _ADDED else found
+    return with_more_measured(found, lambda: measured(_N_MEASURED), _left, found.target_probability)
 
 
 def _left(attribution: TextAttribution) -> float:
-    """The share of the probability that is left without the leading words; 1 where none leads."""
-    left = attribution.without_first[-1] if attribution.without_first else attribution.target_probability
-    return left / attribution.target_probability
+    """The probability without the leading words; that of the whole text where none leads."""
+    return attribution.without_first[-1] if attribution.without_first else attribution.target_probability
 
 
 def _with_single_deletions(

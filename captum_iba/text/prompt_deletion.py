@@ -21,6 +21,7 @@ from captum_iba.text.leading_parts import (
     kept_in_check,
     kept_without_leading,
     leading_in_order,
+    with_more_measured,
 )
 from captum_iba.text.prompt import Prompt
 from captum_iba.text.prompt_model import (
@@ -40,7 +41,6 @@ _N_PARTS = 40
 _ADDS = 0.1  # nats that a leading part adds to the others at least
 _LOWERED, _LEAST_DROP = 0.9, 0.02  # of a probability without one part alone: by less it is not worth to measure it
 _MOST_MISSED, _N_MEASURED = 8, 24  # parts that a check measures: that matter alone; where most is left without others
-_MOST, _ADDED = 0.5, 0.1  # shares of the probability
 
 
 class PromptRemoval:
@@ -246,18 +246,16 @@ def checked(removal: CachedPromptRemoval, result: GenerationAttribution, count: 
         return replace(again, check=check_by_removal(removal, again))
 
     found = measured(count) if missed else found
-    if _left(found) <= _MOST or count >= _N_MEASURED:
+    if count >= _N_MEASURED:
         return found
-    more = measured(_N_MEASURED)
-    return more if _left(more) <= _left(found) - _ADDED else found
+    return with_more_measured(found, lambda: measured(_N_MEASURED), _left, result.probability)
 
 
 def _left(result: GenerationAttribution) -> float:
-    """The share of the probability that is left without the leading parts; 1 where none leads."""
+    """The probability without the leading parts; that of the whole prompt where none leads."""
     if (check := result.check) is None:
-        return 1.0
-    left = check.without_leading if check.without_all_leading is None else check.without_all_leading
-    return left / check.probability
+        return result.probability
+    return check.without_leading if check.without_all_leading is None else check.without_all_leading
 
 
 def _by_bits(result: GenerationAttribution) -> npt.NDArray[np.intp]:

@@ -11,7 +11,12 @@ import torch
 from torch import Tensor
 
 from captum_iba.metrics.prompt_removal import CachedRemoval
-from captum_iba.text.leading_parts import kept_in_check, kept_without_leading, leading_in_order
+from captum_iba.text.leading_parts import (
+    kept_in_check,
+    kept_without_leading,
+    leading_in_order,
+    with_more_measured,
+)
 from captum_iba.vision.image_check import ImageCheck
 from captum_iba.vision.image_result import ImageAttribution
 from captum_iba.vision.regions import RegionRemoval, order_by_removal
@@ -22,7 +27,6 @@ _N_ALONE = 64  # regions, of which a check removes each alone
 _ADDS = 0.02  # of a probability, that a leading region adds to the others at least
 _N_EXCHANGED = 3
 _N_MEASURED = 16  # regions that are measured where the first ones leave most of the probability
-_MOST, _ADDED = 0.5, 0.1  # shares of the probability
 _SAME_COLOR = 2  # of 255: a region as near to the mean color is not changed by its removal
 
 
@@ -63,18 +67,16 @@ def checked(removal: RegionRemoval, result: ImageAttribution, count: int, seed: 
     probability, each = found.check.probability, found.check.without_each
     missed = [i for i, without in enumerate(each) if i not in found.measured and probability - without > LARGE_DROP]
     found = measured(count, missed) if missed else found
-    if _left(found) <= _MOST or count >= _N_MEASURED:
+    if count >= _N_MEASURED or found.is_improbable:
         return found
-    more = measured(_N_MEASURED, missed)
-    return more if _left(more) <= _left(found) - _ADDED else found
+    return with_more_measured(found, lambda: measured(_N_MEASURED, missed), _left, probability)
 
 
 def _left(result: ImageAttribution) -> float:
-    """The share of the probability that is left without the leading regions."""
+    """The probability without the leading regions."""
     check = result.check
     assert check is not None
-    left = check.without_leading if check.without_all_leading is None else check.without_all_leading
-    return left / check.probability
+    return check.without_leading if check.without_all_leading is None else check.without_all_leading
 
 
 def check_of_regions(removal: RegionRemoval, result: ImageAttribution, seed: int) -> ImageCheck:
