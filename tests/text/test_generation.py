@@ -217,7 +217,7 @@ def test_bad_input(attribution, wordpiece, bert):
         ((PROMPT, [5, 4000]), ValueError, "target has the token id 4000, expected ids from 0 to 109"),
         ((PROMPT, {}), TypeError, "target is a dict, expected a string, token ids or None"),
         ((long, RESPONSE), ValueError, r"have 7\d tokens, expected at most 64"),
-        (("", RESPONSE), ValueError, "the prompt has no token to attribute to"),
+        (("", RESPONSE), ValueError, "prompt is empty, expected a text"),
         ((7, RESPONSE), TypeError, "inp is an int, expected TextTokenInput"),
     ]
     for arguments, kind, message in cases:
