@@ -117,7 +117,7 @@ def order_by_removal(
     """The attribution with the effects of the ``count`` words with the most bits, and the order of the leading ones.
 
     Of a text of at most so many words all are measured, punctuation aside. Words at the floor of a longer text are not
-    among them, unless they are ``further`` ones, by number; a single word has no order.
+    among them, unless they are ``further`` ones, by number; a single one of several words has no order.
     """
     own = _is_own(encoded, attribution)
     order = [i for i in ranking_by_bits(attribution) if not own[i]]
@@ -126,7 +126,7 @@ def order_by_removal(
     if n_words <= count:
         above = [i for i in order if i in above or not is_punctuation(attribution.words[i].word)]
     words = above + [i for i in further if i not in above]
-    if len(words) < 2:
+    if not words or len(words) == 1 < len(order):
         return attribution
     column, is_value = _column(attribution), isinstance(classifier.head, ValueHead)
 

@@ -72,6 +72,8 @@ def _none_leads(attribution: DrawableBits) -> str:
     if not is_measured or silent or ranked_words(attribution)[0]:
         return ""
     n_measured = sum(effect is not None for effect in attribution.effects)
+    if n_measured < 2:
+        return ""
     group = f"no small group of the {n_measured} words that were deleted together"
     return f"No word leads: {group} lowers {quantity(attribution.measured)} by 1% of its value."
 

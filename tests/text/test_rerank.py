@@ -266,9 +266,14 @@ def test_one_by_one_as_in_a_batch(explainer):
             assert a is b is None or a == pytest.approx(b, abs=1e-4)
 
 
-def test_a_single_word_has_no_order(explainer):
+def test_a_single_word_is_deleted(explainer, film_explainer):
+    """It had bits and layers in place of the probability without it."""
     result = explainer.explain("good", **QUICK)
-    assert result.effects == () and "decreases in the log-odds" not in str(result)
+    alone = log_odds_of(explainer, result, {0}) - log_odds_of(explainer, result, set())
+    assert result.effects == (pytest.approx(alone, abs=1e-5),) and "the 1 words" not in str(result)
+    leads = film_explainer.explain("bad", check=True)
+    assert leads.removal_order == (0,) and leads.without_first == (pytest.approx(leads.without[0]),)
+    assert f"{leads.without[0]:10.1%}" in str(leads) and "of the bits" not in str(leads)
 
 
 @pytest.mark.parametrize("rerank", [-1, 1.5, True, "8"])
