@@ -270,7 +270,9 @@ class GenerationAttribution(JsonResult):
             return stands_out or len(both) <= _N_MEASURED
 
         shown = [i for i in self._order.tolist() if i in leading or is_shown(i)]
-        against = [i for i in shown if (effects[i] or 0.0) < -NO_EFFECT and (i in leading or lowers[i] < _NOTICEABLE)]
+        in_turn = () if self.check is None else self.check.leading  # these stay in the order of their removal
+        against = [i for i in shown if (effects[i] or 0.0) < -NO_EFFECT and i not in in_turn]
+        against = [i for i in against if i in leading or lowers[i] < _NOTICEABLE]
         against.sort(key=lambda i: of if (of := self.parts[i].effect_alone) is not None else effects[i] or 0.0)
         first = [i for i in shown if i in leading and i not in against]
         others = sorted((i for i in shown if i not in leading and i not in against), key=lambda i: -lowers[i])

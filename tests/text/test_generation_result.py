@@ -547,3 +547,18 @@ def test_without_a_check_no_part_leads_that_raises_the_probability_alone(result)
     one = with_effects(result, [0.5, -0.2], [0.5, 1.4])
     leading = [part for part, _ in one.leading]
     assert one.parts[1].effect == pytest.approx(0.6) and leading[0] == one.parts[0] and one.parts[1] not in leading
+
+
+def test_leading_parts_stay_in_the_order_of_their_removal(result):
+    """One that raises the probability alone, and lowers it after the first, stood behind the third."""
+
+    def log_probability(kept):
+        first, second, third = (1 - kept[:, i] for i in (0, 1, 2))
+        return -0.1 - 0.5 * first + 0.3 * second - 1.0 * first * second - 1.5 * third * first * second
+
+    one = measured_by(result, log_probability)
+    assert one.parts[1].effect_alone < -0.2 and one.check.leading == (0, 1, 2)
+    assert [row.number for row in one.rows][: len(one.check.leading)] == list(one.check.leading)
+    so_far = [row.without_so_far for row in one.rows][: len(one.check.leading)]
+    assert so_far == pytest.approx(list(one.check.without_first)) and so_far == sorted(so_far, reverse=True)
+    assert one.rows[1].relation == "" and "speaks against it" not in str(one).partition("other parts")[0]
