@@ -30,6 +30,7 @@ from captum_iba.text.leading_parts import (
     kept_in_check,
     kept_without_first,
     kept_without_leading,
+    most_without_one,
     with_more_measured,
 )
 from captum_iba.text.result import DeletionCheck, TextAttribution
@@ -47,7 +48,6 @@ from captum_iba.visualization.words import (
 # Nats that a leading word adds to the others at least: the odds change by a tenth.
 _ADDS = 0.1
 _SMALL = 0.5  # nats, of log-odds that fall, and of a probability that keeps 99%: then no word leads
-_LOWERED, _LEAST_DROP = 0.9, 0.02  # of a probability without one word alone: by less it is not worth to measure it
 _N_ALONE = 8  # leading words that are deleted alone, of longer texts than those of which all are
 _N_MEASURED = 24  # words of a text that are measured where the first ones leave most of the probability
 
@@ -194,7 +194,7 @@ def checked(
     if found.check is None or not count:
         return found
     rows = [row for of in ranked_words(found) for row in of if row.is_deleted and not row.is_measured]
-    most = min(_LOWERED * found.check.probability, found.check.probability - _LEAST_DROP)
+    most = most_without_one(found.check.probability)
     missed = [row.number for row in sorted(rows, key=lambda row: row.without)[:_N_ALONE] if row.without <= most]
 
     def measured(n_words: int) -> TextAttribution:

@@ -42,7 +42,7 @@ _FORMAT = "captum-iba generation/3"  # 2 had no numbers of the contrast
 
 # Nats that a part which only the check removed needs for a line, where the others on the list have less.
 _NOTICEABLE = 0.1
-_N_MEASURED = 8  # parts that are listed whatever their effect, of those that were removed both ways
+_N_LISTED = 8  # parts that are listed whatever their effect, of those that were removed both ways
 
 
 @dataclass(frozen=True)
@@ -267,7 +267,7 @@ class GenerationAttribution(JsonResult):
             if self.parts[i].effect is None:
                 return abs(effects[i] or 0.0) >= least
             stands_out = self.parts[i].speaks_against or 0 < lowers[i] >= VISIBLE * max(lowers)
-            return stands_out or len(both) <= _N_MEASURED
+            return stands_out or len(both) <= _N_LISTED
 
         shown = [i for i in self._order.tolist() if i in leading or is_shown(i)]
         in_turn = () if self.check is None else self.check.leading  # these stay in the order of their removal

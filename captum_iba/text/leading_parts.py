@@ -23,6 +23,7 @@ N_PRUNED = 8
 """Leading parts up to which superfluous ones are left out: of more it takes too many forward passes."""
 _N_FIRST = 16  # leading parts that a check removes one after the other
 _MOST, _LESS = 0.5, 0.1  # shares of the probability
+_LOWERED, _LEAST_DROP = 0.9, 0.02  # of a probability without one part alone
 
 Explained = TypeVar("Explained")
 
@@ -83,6 +84,17 @@ def without_first(
     if n_tried and n_tried >= min(n_leading, len(order) - 1) and float(decreases.max()) > 0:
         n_leading = n_tried = min(n_tried, first_to_cover(decreases))
     return n_leading, values[1 : 1 + n_tried].tolist()
+
+
+def most_without_one(probability: float) -> float:
+    """The highest probability without a part alone that makes it worth to measure the part.
+
+    Examples::
+
+        >>> most_without_one(0.5), most_without_one(0.1)
+        (0.45, 0.08)
+    """
+    return min(_LOWERED * probability, probability - _LEAST_DROP)
 
 
 def with_more_measured(

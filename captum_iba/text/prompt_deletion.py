@@ -21,6 +21,7 @@ from captum_iba.text.leading_parts import (
     kept_in_check,
     kept_without_leading,
     leading_in_order,
+    most_without_one,
     with_more_measured,
 )
 from captum_iba.text.prompt import Prompt
@@ -39,7 +40,6 @@ _LEAST_ROWS = 8
 # Of prompts with at most so many parts a check removes each alone.
 _N_PARTS = 40
 _ADDS = 0.1  # nats that a leading part adds to the others at least
-_LOWERED, _LEAST_DROP = 0.9, 0.02  # of a probability without one part alone: by less it is not worth to measure it
 _MOST_MISSED, _N_MEASURED = 8, 24  # parts that a check measures: that matter alone; where most is left without others
 
 
@@ -235,7 +235,7 @@ def checked(removal: CachedPromptRemoval, result: GenerationAttribution, count: 
     found = replace(alone, check=check_by_removal(removal, alone))
     if found.check is None or not count or len(result.parts) > _N_PARTS:
         return found
-    whole, most = float(removal(_whole(alone))), min(_LOWERED * result.probability, result.probability - _LEAST_DROP)
+    whole, most = float(removal(_whole(alone))), most_without_one(result.probability)
     effects = torch.tensor([part.effect_alone or 0.0 for part in alone.parts], dtype=torch.float64)
     left = removal.probabilities(whole - effects).tolist()
     unmeasured = [i for i, part in enumerate(alone.parts) if part.effect is None]
