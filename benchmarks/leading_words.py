@@ -26,7 +26,7 @@ from benchmarks.degradation import read_texts
 from benchmarks.page import RESULTS, keep, machine, table_of_decreases
 from captum_iba.demo import embedded_model_path
 from captum_iba.text import TextAttribution, TextExplainer
-from captum_iba.text.deletion import probabilities_without
+from captum_iba.text.deletion import TextRemoval
 from captum_iba.text.encoding import EncodedText
 from captum_iba.visualization.words import ranked_words, ranking, ranking_by_bits
 
@@ -47,10 +47,11 @@ def decreases(
     if not count:
         return None
     every = set(range(n_words))
+    removal = TextRemoval(explainer.classifier, text, BATCH_SIZE)
 
     def without(words: list[list[int]]) -> np.ndarray:
         kept = [every - set(some) for some in words]
-        return probabilities_without(explainer.classifier, text, kept, BATCH_SIZE)[:, result.target].numpy()
+        return removal.probabilities(kept)[:, result.target].numpy()
 
     alone = without([[word] for word in range(n_words)])
     orders = [ranking(result), ranking_by_bits(result), np.argsort(alone, kind="stable").tolist()]

@@ -20,7 +20,7 @@ import torch
 from benchmarks.degradation import read_texts
 from benchmarks.page import RESULTS, keep, machine
 from captum_iba.text import TextAttribution, TextExplainer
-from captum_iba.text.deletion import probabilities_without, words_deleted_alone
+from captum_iba.text.deletion import TextRemoval, words_deleted_alone
 from captum_iba.text.encoding import EncodedText
 from captum_iba.text.gradients import gradient_x_activation_of_words
 from captum_iba.visualization.words import ALL_DELETED_ALONE, ranking_by_bits
@@ -33,7 +33,7 @@ def found_words(explainer: TextExplainer, result: TextAttribution, text: Encoded
     """Shares of the words that matter most, and of those most against the class, by each choice: two per choice."""
     classifier, n_words = explainer.classifier, len(result.words)
     kept = [set(range(n_words)) - {word} for word in range(n_words)]
-    order = probabilities_without(classifier, text, kept, 32)[:, result.target].argsort().tolist()
+    order = TextRemoval(classifier, text, 32).probabilities(kept)[:, result.target].argsort().tolist()
     scores = np.abs(gradient_x_activation_of_words(classifier, text, explainer.layers, result.target))
     choices = (
         words_deleted_alone(classifier, text, result, explainer.layers),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import warnings
 from enum import Enum
 from importlib.util import find_spec
@@ -138,7 +139,11 @@ def explain_image(
             note("statistics: of each image itself, which is less faithful; --statistics-from estimates them", quiet)
         results = []
         note("explaining", quiet)
-        for start in range(0, len(images), batch_size):
+        from captum_iba._compat import progress  # which the explainer has imported
+
+        starts = range(0, len(images), batch_size)
+        shown = not quiet and sys.stderr.isatty()
+        for start in progress(starts, desc="Images") if shown and len(starts) > 1 else starts:
             results += explainer.explain(
                 images[start : start + batch_size],
                 target=None if target is None else [number_or_name(target)] * len(images[start : start + batch_size]),
@@ -150,6 +155,7 @@ def explain_image(
                 batch_size=batch_size,
                 beta=beta,
                 n_steps=steps,
+                show_progress=shown and len(starts) == 1,
             )
         _deliver(results, html, json_file, figure, details, quiet)
 

@@ -21,7 +21,7 @@ from captum_iba.compare.kept_rows import KeptRows, RowTable, chosen_methods, cou
 from captum_iba.methods.registry import attribution_task, find_method, score
 from captum_iba.methods.task import AttributionTask
 from captum_iba.metrics.prompt_removal import prompt_degradation
-from captum_iba.text.deletion import probabilities_without
+from captum_iba.text.deletion import TextRemoval
 from captum_iba.text.explainer import TextExplainer
 from captum_iba.text.head_targets import holding_scale
 from captum_iba.text.json_result import library_versions
@@ -173,7 +173,7 @@ def _measured(number: int, name: str, task: AttributionTask) -> TextRow:
         def probability(kept: Tensor) -> Tensor:
             versions = [{word for word, stays in zip(words, row, strict=True) if stays} for row in kept.tolist()]
             with ModuleGuard(task.classifier.model), task.classifier.with_padding_token():
-                return probabilities_without(task.classifier, encoded, versions, task.batch_size)[:, column]
+                return TextRemoval(task.classifier, encoded, task.batch_size).probabilities(versions)[:, column]
 
         morf, lerf = (prompt_degradation(probability, scores, order=order).drops for order in ("morf", "lerf"))
     except Exception as error:

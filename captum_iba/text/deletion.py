@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -52,11 +52,16 @@ _N_ALONE = 8  # leading words that are deleted alone, of longer texts than those
 _N_MEASURED = 24  # words of a text that are measured where the first ones leave most of the probability
 
 
-def probabilities_of_texts(classifier: Classifier, texts: Sequence[EncodedText], batch_size: int) -> Tensor:
+def probabilities_of_texts(
+    classifier: Classifier,
+    texts: Sequence[EncodedText],
+    batch_size: int,
+    on_rows: Callable[[int], object] | None = None,
+) -> Tensor:
     """Probabilities of the classes for texts of any length, (rows, C), float64, on the CPU.
 
     They run sorted by length, so that little is padded. A text without any token, not even a special token, runs as a
-    padding token, because models need one.
+    padding token, because models need one. ``on_rows`` is called with the number of rows after each forward pass.
     """
     texts = [text if len(text) else _padding_token_only(classifier, text) for text in texts]
     probabilities = torch.empty(len(texts), classifier.head.n_columns, dtype=torch.float64)
@@ -64,18 +69,37 @@ def probabilities_of_texts(classifier: Classifier, texts: Sequence[EncodedText],
         for batch in classifier.batches([len(text) for text in texts], batch_size):
             logits = classifier.logits(*classifier.tensors([texts[i] for i in batch]).values())
             probabilities[batch] = classifier.head.precise_probabilities(logits).double().cpu()
+            if on_rows is not None:
+                on_rows(len(batch))
     return probabilities
 
 
-def probabilities_without(
-    classifier: Classifier, encoded: EncodedText, kept: Sequence[Collection[int]], batch_size: int
-) -> Tensor:
-    """Probabilities of the columns, (rows, C), for one text with the words of each row alone, by number."""
-    versions = [keep_words(encoded, words) for words in kept]
-    if TARGET_ROW in encoded.inputs:
-        row = encoded.inputs[TARGET_ROW][:1]
-        versions = [text if len(text) else with_row(_padding_token_only(classifier, text), row) for text in versions]
-    return probabilities_of_texts(classifier, versions, batch_size)
+@dataclass(frozen=True)
+class TextRemoval:
+    """What a model says of a text without some of its words: their tokens are deleted.
+
+    Args:
+        classifier (Classifier): The model.
+        encoded (EncodedText): The text.
+        batch_size (int): Largest number of rows of a forward pass.
+        on_rows (Callable, optional): Is called with the number of rows after each forward pass. Default: None.
+    """
+
+    classifier: Classifier
+    encoded: EncodedText
+    batch_size: int
+    on_rows: Callable[[int], object] | None = None
+
+    def probabilities(self, kept: Sequence[Collection[int]]) -> Tensor:
+        """Probabilities of the columns, (rows, C), float64, with the words of each row alone, by number."""
+        classifier, encoded = self.classifier, self.encoded
+        versions = [keep_words(encoded, words) for words in kept]
+        if TARGET_ROW in encoded.inputs:
+            row = encoded.inputs[TARGET_ROW][:1]
+            versions = [
+                text if len(text) else with_row(_padding_token_only(classifier, text), row) for text in versions
+            ]
+        return probabilities_of_texts(classifier, versions, self.batch_size, self.on_rows)
 
 
 def keep_words(encoded: EncodedText, words: Collection[int]) -> EncodedText:
@@ -107,19 +131,14 @@ def keep_positions(encoded: EncodedText, positions: Sequence[int]) -> EncodedTex
 
 
 def order_by_removal(
-    classifier: Classifier,
-    encoded: EncodedText,
-    attribution: TextAttribution,
-    count: int,
-    batch_size: int,
-    further: Sequence[int] = (),
+    removal: TextRemoval, attribution: TextAttribution, count: int, further: Sequence[int] = ()
 ) -> TextAttribution:
     """The attribution with the effects of the ``count`` words with the most bits, and the order of the leading ones.
 
     Of a text of at most so many words all are measured, punctuation aside. Words at the floor of a longer text are not
     among them, unless they are ``further`` ones, by number; a single one of several words has no order.
     """
-    own = _is_own(encoded, attribution)
+    own = _is_own(removal.encoded, attribution)
     order = [i for i in ranking_by_bits(attribution) if not own[i]]
     n_words = sum(not is_punctuation(attribution.words[i].word) for i in order)
     above = [i for i in order if attribution.word_shares[i] > 0][:count]
@@ -128,12 +147,12 @@ def order_by_removal(
     words = above + [i for i in further if i not in above]
     if not words or len(words) == 1 < len(order):
         return attribution
-    column, is_value = _column(attribution), isinstance(classifier.head, ValueHead)
+    column, is_value = _column(attribution), isinstance(removal.classifier.head, ValueHead)
 
     @CachedRemoval
     def log_odds(kept: Tensor) -> Tensor:
         numbers = [set(np.flatnonzero(row).tolist()) for row in kept.numpy()]
-        found = probabilities_without(classifier, encoded, numbers, batch_size)[:, column]
+        found = removal.probabilities(numbers)[:, column]
         return found if is_value else found.logit(eps=LOG_ODDS_EPS)
 
     measured = removal_effects(log_odds, words, len(own))
@@ -173,14 +192,7 @@ def _leading(log_odds: CachedRemoval, attribution: TextAttribution, whole: Tenso
     return order[: first_to_cover(decreases)] if float(decreases.max()) > 0 else []
 
 
-def checked(
-    classifier: Classifier,
-    encoded: EncodedText,
-    attribution: TextAttribution,
-    count: int,
-    batch_size: int,
-    blocks: Sequence[Block],
-) -> TextAttribution:
+def checked(removal: TextRemoval, attribution: TextAttribution, count: int, blocks: Sequence[Block]) -> TextAttribution:
     """The attribution with its check; words that lower the probability alone, and were not measured, are measured then.
 
     Where the leading words leave most of the probability, up to 24 words are measured. They count if the leading ones
@@ -189,8 +201,8 @@ def checked(
     ``count`` is the number of words with the most bits that are put in order by removal, 0 for none. ``blocks`` are the
     layers whose gradients choose the words of a long text that are deleted alone.
     """
-    attribution = _with_single_deletions(classifier, encoded, attribution, batch_size, blocks)
-    found = replace(attribution, check=check_by_deletion(classifier, encoded, attribution, batch_size))
+    attribution = _with_single_deletions(removal, attribution, blocks)
+    found = replace(attribution, check=check_by_deletion(removal, attribution))
     if found.check is None or not count:
         return found
     rows = [row for of in ranked_words(found) for row in of if row.is_deleted and not row.is_measured]
@@ -198,8 +210,8 @@ def checked(
     missed = [row.number for row in sorted(rows, key=lambda row: row.without)[:_N_ALONE] if row.without <= most]
 
     def measured(n_words: int) -> TextAttribution:
-        again = order_by_removal(classifier, encoded, attribution, n_words, batch_size, missed)
-        return replace(again, check=check_by_deletion(classifier, encoded, again, batch_size))
+        again = order_by_removal(removal, attribution, n_words, missed)
+        return replace(again, check=check_by_deletion(removal, again))
 
     found = measured(count) if missed else found
     if count >= _N_MEASURED or is_improbable(found):
@@ -213,20 +225,17 @@ def _left(attribution: TextAttribution) -> float:
 
 
 def _with_single_deletions(
-    classifier: Classifier,
-    encoded: EncodedText,
-    attribution: TextAttribution,
-    batch_size: int,
-    blocks: Sequence[Block],
+    removal: TextRemoval, attribution: TextAttribution, blocks: Sequence[Block]
 ) -> TextAttribution:
     """The attribution with the probabilities without single words of a long text; a check deletes all of others."""
     n_words = len(attribution.words)
-    if n_words - int(_is_own(encoded, attribution).sum()) <= ALL_DELETED_ALONE:
+    if n_words - int(_is_own(removal.encoded, attribution).sum()) <= ALL_DELETED_ALONE:
         return attribution
     known = attribution.without or (None,) * n_words
-    chosen = [i for i in words_deleted_alone(classifier, encoded, attribution, blocks) if known[i] is None]
+    of_text = words_deleted_alone(removal.classifier, removal.encoded, attribution, blocks)
+    chosen = [i for i in of_text if known[i] is None]
     kept = [set(range(n_words)) - {i} for i in chosen]
-    found = probabilities_without(classifier, encoded, kept, batch_size)[:, _column(attribution)].tolist()
+    found = removal.probabilities(kept)[:, _column(attribution)].tolist()
     of_words = dict(zip(chosen, found, strict=True))
     return replace(attribution, without=tuple(of_words.get(i, known[i]) for i in range(n_words)))
 
@@ -262,9 +271,7 @@ def _is_own(encoded: EncodedText, attribution: TextAttribution) -> npt.NDArray[n
     return np.array([about is not None and about.holds(*word[1:]) for word in encoded.word_spans], dtype=bool)
 
 
-def check_by_deletion(
-    classifier: Classifier, encoded: EncodedText, attribution: TextAttribution, batch_size: int
-) -> DeletionCheck | None:
+def check_by_deletion(removal: TextRemoval, attribution: TextAttribution) -> DeletionCheck | None:
     """Probabilities of the target without the leading, the least, and as many other words at random.
 
     Of the leading ones at most half of all words are compared with others, and all together are deleted, too; where
@@ -272,6 +279,7 @@ def check_by_deletion(
     What is explained itself, a word or an answer, is never deleted: without it there is no target. None where nothing
     else is left.
     """
+    classifier, encoded = removal.classifier, removal.encoded
     column, own = _column(attribution), _is_own(encoded, attribution)
     leading, _ = ranked_words(attribution)
     seed = int(attribution.settings.get("seed", 0)) % 2**63
@@ -300,7 +308,7 @@ def check_by_deletion(
     n_deleted, decision = int((~kept[1]).sum()), ""
     numbers += [numbers[0] - {number} for number in order[:n_alone].tolist()]
     sets = list(dict.fromkeys(map(frozenset, numbers)))  # each set once
-    every = probabilities_without(classifier, encoded, sets, batch_size)
+    every = removal.probabilities(sets)
     probabilities = every[[sets.index(frozenset(one)) for one in numbers]]
     found = probabilities[:, column].tolist()
     whole, without_leading, without_least, *at_random = found[:n_compared]

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from captum_iba._checks import check_flag, check_integer
+from captum_iba._progress import removal_progress
 from captum_iba._warnings import warn_user
 from captum_iba.attr._model.guard import ModuleGuard
 from captum_iba.attr.feature_statistics import FeatureStatistics
@@ -29,7 +30,7 @@ from captum_iba.text.arguments import (
 )
 from captum_iba.text.bottleneck import NEUTRAL_STATISTICS, ClassifierBottleneck, lost_predictions
 from captum_iba.text.classifier import Classifier, load_classifier
-from captum_iba.text.deletion import checked, order_by_removal
+from captum_iba.text.deletion import TextRemoval, checked, order_by_removal
 from captum_iba.text.head_targets import check_asked, encode_targets, holding_scale
 from captum_iba.text.heads import ValueHead
 from captum_iba.text.layers import check_layers, embedding_layer, find_layers, published_layer
@@ -284,8 +285,8 @@ class TextExplainer:
             check (bool): Whether to delete the words with the most bits, with the fewest, and random words, and to keep
                 the probabilities in ``result.check``. Words that it finds to matter alone are put in order, too.
                 Default: False.
-            show_progress (bool): Whether to show a progress bar, over batches or the steps of a single one.
-                Default: False.
+            show_progress (bool): Whether to show a progress bar, over batches or the steps of a single one, and one
+                over the texts without some of their words. Default: False.
             **overrides: Fields of :class:`captum_iba.attr.BottleneckSettings` that override the preset's.
                 ``granularity`` may also be ``"word"``: the tokens of a word share one mask value.
 
@@ -363,12 +364,17 @@ class TextExplainer:
             scale = head.scale.tolist()
             results = [replace(one, settings={**one.settings, "tolerance": scale[one.target]}) for one in results]
         rows = max(batch_size, 2 * batch_size if internal_batch_size is None else internal_batch_size)
-        with ModuleGuard(self.classifier.model), self.classifier.with_padding_token():
+        with (
+            ModuleGuard(self.classifier.model),
+            self.classifier.with_padding_token(),
+            removal_progress(show_progress and (rerank > 0 or check), "texts") as on_rows,
+        ):
             for i, text in enumerate(encoded):
+                removal = TextRemoval(self.classifier, text, rows, on_rows)
                 if rerank:
-                    results[i] = order_by_removal(self.classifier, text, results[i], rerank, rows)
+                    results[i] = order_by_removal(removal, results[i], rerank)
                 if check:
-                    results[i] = checked(self.classifier, text, results[i], rerank, rows, self.layers)
+                    results[i] = checked(removal, results[i], rerank, self.layers)
         results = [replace(one, doubt=doubt, settings={**one.settings, "rerank": rerank}) for one in results]
         if said := lost_predictions(results):
             warn_user(said)

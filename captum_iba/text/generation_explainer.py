@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor
 
 from captum_iba._checks import check_flag, check_integer, kind_of
-from captum_iba._compat import progress
+from captum_iba._progress import removal_progress
 from captum_iba._warnings import warn_user
 from captum_iba.attr.optimizer import unneeded_bits
 from captum_iba.attr.settings import BottleneckSettings
@@ -290,11 +289,10 @@ class GenerationExplainer:
             [asked.rows for asked in several], settings, batch_size, show_progress
         )
         results = []
-        # How many prompts are run without some parts depends on what the first of them say.
-        with progress(desc="Removal", unit=" prompts") if show_progress else nullcontext() as bar:
+        with removal_progress(show_progress, "prompts") as on_rows:
             for asked, of_parts in zip(several, found, strict=True):
                 read, ids, rows, other = asked.rows
-                removal = self._removal(read, ids, rows[0], other, batch_size, None if bar is None else bar.update)
+                removal = self._removal(read, ids, rows[0], other, batch_size, on_rows)
                 cached = CachedPromptRemoval(removal)
                 result = rerank_by_removal(cached, self._attribution(asked, of_parts, settings, rerank), rerank)
                 result = checked(cached, result, rerank) if check else result

@@ -91,6 +91,7 @@ class ImageBottleneck:
                         seed=seed,
                         internal_batch_size=internal_batch_size,
                         return_trace="final",
+                        show_progress=show_progress and len(starts) == 1,
                         preset=settings,
                     )
                 if self.share_mask:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from captum_iba._checks import check_flag, check_integer, kind_of
+from captum_iba._progress import removal_progress
 from captum_iba._warnings import warn_user
 from captum_iba.attr.feature_statistics import FeatureStatistics
 from captum_iba.attr.settings import BottleneckSettings, SettingsOverrides, with_smaller_betas
@@ -34,7 +35,7 @@ from captum_iba.vision.image_settings import (
 )
 from captum_iba.vision.images import Transform, as_batch, drawn, is_one
 from captum_iba.vision.region_check import checked, settled_by_removal
-from captum_iba.vision.regions import RegionRemoval, check_regions, superpixels, tile_regions
+from captum_iba.vision.regions import RegionRemoval, regions_of_images
 from captum_iba.visualization.check_sentences import CONFIRMING
 from captum_iba.visualization.image_sentences import OWN_STATISTICS
 
@@ -216,7 +217,8 @@ class ImageExplainer:
             batch_size (int): Number of images, or rows, per batch. Default: 8.
             internal_batch_size (int, optional): Largest number of rows (images times noise samples) of a forward pass.
                 Default: no limit.
-            show_progress (bool): Whether to show a progress bar over batches. Default: False.
+            show_progress (bool): Whether to show a progress bar, over batches or the steps of a single one, and one
+                over the images without some regions. Default: False.
             **overrides: Fields of :class:`captum_iba.attr.BottleneckSettings` that override the preset's.
 
         Returns:
@@ -244,14 +246,7 @@ class ImageExplainer:
         batch = self._batch(inputs)
         size = (batch.shape[-2], batch.shape[-1])
         pictures = [drawn(image, self.classifier.transform) for image in inputs]
-        if isinstance(feature_mask, str):
-            if feature_mask != "superpixels":
-                raise ValueError(f"feature_mask is {feature_mask!r}, expected integers or 'superpixels'")
-            regions = [superpixels(picture) for picture in pictures]
-        elif feature_mask is not None:
-            regions = check_regions(feature_mask, len(batch), size)
-        else:
-            regions = [tile_regions(*size)] * len(batch)
+        regions = regions_of_images(feature_mask, pictures, size)
         probabilities = self.classifier.checked_probabilities(batch, batch_size)
         targets = self._targets(target, probabilities)
         layers = self.find_layers(batch, name)
@@ -305,9 +300,12 @@ class ImageExplainer:
                 lambda result: result.lost_prediction,
                 lambda numbers, beta: explained(numbers, replace(settings, beta=beta), f"{name}, beta {beta:g}"),
             )
-        for i, result in enumerate(results):
-            removal = RegionRemoval(self.classifier, batch[i], regions[i], targets[i], internal_batch_size or 32)
-            results[i] = checked(removal, result, count, seed) if check else settled_by_removal(removal, result, count)
+        rows = internal_batch_size or 32
+        with removal_progress(show_progress and (count > 1 or check), "images") as on_rows:
+            for i, result in enumerate(results):
+                removal = RegionRemoval(self.classifier, batch[i], regions[i], targets[i], rows, on_rows)
+                settled = checked(removal, result, count, seed) if check else settled_by_removal(removal, result, count)
+                results[i] = settled
         for name, said in (("lost_prediction", MASK_LOST_PREDICTION), ("needs_no_cell", NO_CELL_NEEDED)):
             if any(getattr(result, name) and result.verdict not in CONFIRMING for result in results):
                 warn_user(said)

@@ -85,19 +85,26 @@ def numbered(regions: npt.NDArray[Any]) -> Regions:
     return result
 
 
-def check_regions(feature_mask: Any, n_images: int, size: tuple[int, int]) -> list[Regions]:
-    """A mask of regions as one array per image.
+def regions_of_images(feature_mask: Any, pictures: Sequence[Pixels], size: tuple[int, int]) -> list[Regions]:
+    """The regions of each image: tiles, superpixels, or those of a mask.
 
     Args:
-        feature_mask (Tensor or array): Integers, (H, W), (1, H, W) or (B, H, W), with a dimension of 1 for the channels
-            before H, or without.
-        n_images (int): Number of images, B.
+        feature_mask (Tensor, array, str or None): Integers, (H, W), (1, H, W) or (B, H, W), with a dimension of 1 for
+            the channels before H, or without; ``"superpixels"``; None for tiles.
+        pictures (sequence of array): The images, B of them, (H, W, 3), 8-bit.
         size (tuple): H and W.
 
     Raises:
         TypeError: No tensor or array.
-        ValueError: Another shape, no integers, or a single region.
+        ValueError: Another word or shape, no integers, or a single region.
     """
+    n_images = len(pictures)
+    if feature_mask is None:
+        return [tile_regions(*size)] * n_images
+    if isinstance(feature_mask, str):
+        if feature_mask != "superpixels":
+            raise ValueError(f"feature_mask is {feature_mask!r}, expected integers or 'superpixels'")
+        return [superpixels(picture) for picture in pictures]
     if not isinstance(feature_mask, (Tensor, np.ndarray)):
         raise TypeError(
             f"feature_mask is {kind_of(feature_mask)}, expected integers in a tensor or array (H, W) or "
@@ -145,6 +152,7 @@ class RegionRemoval:
         regions (array): Number of the region of each pixel, (H, W).
         target (int): The class.
         batch_size (int): Largest number of rows of a forward pass.
+        on_rows (Callable, optional): Is called with the number of rows after each forward pass. Default: None.
     """
 
     classifier: ImageClassifier
@@ -152,6 +160,7 @@ class RegionRemoval:
     regions: Regions
     target: int
     batch_size: int
+    on_rows: Callable[[int], object] | None = None
 
     def images(self, kept: Tensor) -> Tensor:
         """The image with some of its regions, (N, 3, H, W), from booleans (N, R)."""
@@ -164,12 +173,12 @@ class RegionRemoval:
 
     def probabilities(self, kept: Tensor) -> Tensor:
         """Probabilities of all classes, (N, C), float64, with the regions that are kept, (N, R), as booleans."""
-        return torch.cat(
-            [
-                self.classifier.probabilities(self.images(rows), self.batch_size)
-                for rows in torch.split(kept, self.batch_size)
-            ]
-        )
+        found = []
+        for rows in torch.split(kept, self.batch_size):
+            found.append(self.classifier.probabilities(self.images(rows), self.batch_size))
+            if self.on_rows is not None:
+                self.on_rows(len(rows))
+        return torch.cat(found)
 
 
 @dataclass(frozen=True)

@@ -376,6 +376,16 @@ def test_neutral_statistics_need_no_cache(bert, wordpiece, tmp_path, monkeypatch
     assert TextExplainer(bert, wordpiece).use_neutral_statistics()[0].count > 1000
 
 
+def test_progress_is_shown_over_steps_and_texts_without_some_words(explainer, capsys):
+    explainer.explain(TEXTS[0], show_progress=True, **QUICK)
+    shown = capsys.readouterr().err
+    assert "Bottleneck Attribution" in shown and "Removal: " in shown and "texts/s" in shown
+    explainer.explain(TEXTS[0], show_progress=True, rerank=0, **QUICK)
+    assert "Removal" not in capsys.readouterr().err
+    explainer.explain(TEXTS[0], **QUICK)
+    assert capsys.readouterr().err == ""
+
+
 def test_the_model_stays_as_it_was(bert, wordpiece):
     model = copy.deepcopy(bert).train()
     model.config.pad_token_id = None

@@ -8,7 +8,7 @@ import pytest
 import torch
 from captum.attr import LayerGradientXActivation
 
-from captum_iba.text.deletion import _with_single_deletions, checked, probabilities_without
+from captum_iba.text.deletion import TextRemoval, _with_single_deletions, checked
 from captum_iba.text.gradients import gradient_x_activation_of_words
 from captum_iba.visualization.pieces import SPEAKS_AGAINST
 from captum_iba.visualization.words import ALL_DELETED_ALONE, ranked_words
@@ -64,8 +64,9 @@ def test_a_word_against_the_class_is_found_in_a_long_text(film_explainer):
     names = {row.name for row in deleted}
     assert {"wonderful", "touching", "yet", "dull"} <= names
     every = set(range(len(rows)))
+    removal = TextRemoval(film_explainer.classifier, encoded, 8)
     for row in deleted[:3] + deleted[-3:]:
-        (probability,) = probabilities_without(film_explainer.classifier, encoded, [every - {row.number}], 8)
+        (probability,) = removal.probabilities([every - {row.number}])
         assert row.without == pytest.approx(float(probability[result.target]), abs=1e-6)
     highest = max(deleted, key=lambda row: row.without)
     assert highest.name in ("wonderful", "touching", "yet", "film")
@@ -77,16 +78,17 @@ def test_short_texts_and_known_probabilities_need_no_gradients(film_explainer):
     classifier, blocks = film_explainer.classifier, film_explainer.layers
     short = film_explainer.explain("A dull film.")
     (encoded,) = classifier.encode(["A dull film."], [None])
-    assert _with_single_deletions(classifier, encoded, short, 8, blocks) is short
+    assert _with_single_deletions(TextRemoval(classifier, encoded, 8), short, blocks) is short
     # What the order by removal has measured is not deleted again, and kept.
     long = film_explainer.explain(OPPOSED, target="negative")
     (encoded,) = classifier.encode([OPPOSED], [None])
     marked = replace(long, without=tuple(None if value is None else -1.0 for value in long.without))
-    found = _with_single_deletions(classifier, encoded, marked, 8, blocks)
+    removal = TextRemoval(classifier, encoded, 8)
+    found = _with_single_deletions(removal, marked, blocks)
     measured = [i for i, value in enumerate(long.without) if value is not None]
     assert measured and all(found.without[i] == -1.0 for i in measured)
     # Without an order, too.
     bits = film_explainer.explain(OPPOSED, target="negative", rerank=0)
-    tried = checked(classifier, encoded, bits, 0, 8, blocks)
+    tried = checked(removal, bits, 0, blocks)
     assert sum(value is not None for value in tried.without) == ALL_DELETED_ALONE and not tried.removal_order
     assert SPEAKS_AGAINST not in {row.relation for row in ranked_words(bits)[1]}

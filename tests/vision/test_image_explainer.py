@@ -409,3 +409,14 @@ def test_a_layer_is_a_module_or_its_name(cnn, images):
     assert np.array_equal(by_module.bits, by_name.bits)
     with pytest.raises(ValueError, match="expected a module inside the model, its name, or several"):
         ImageExplainer(cnn, layer=nn.Linear(2, 2))
+
+
+def test_progress_is_shown_over_steps_and_images_without_some_regions(explainer, images, capsys):
+    explainer.explain(images[:1], show_progress=True)
+    shown = capsys.readouterr().err
+    assert "Bottleneck Attribution" in shown and "Removal: " in shown and "images/s" in shown
+    explainer.explain(images, batch_size=1, show_progress=True, rerank=0)
+    shown = capsys.readouterr().err
+    assert "Images: " in shown and "Bottleneck" not in shown and "Removal" not in shown
+    explainer.explain(images[:1])
+    assert capsys.readouterr().err == ""
