@@ -236,7 +236,7 @@ def test_signs_of_other_methods_are_told():
 
 
 def test_another_bottleneck_uses_the_layer_that_is_asked_for():
-    done = run("explain", "--steps", "2", "--layer", "1", "--methods", "iba_paper", "--json", "out.json", GOOD)
+    done = run("explain", "--steps", "2", "--layer", "1", "--methods", "iba_paper, iba", "--json", "out.json", GOOD)
     assert done.exit_code == 0, done.output
     assert len(json.loads(Path("out.json").read_text("utf-8"))[0]["methods"]["iba_paper"]) == 7
 

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
-from torch.nn import DataParallel, Module
+from torch.nn import DataParallel, Module, RNNBase
 
 from captum_iba._compat import _format_output, _run_forward
 from captum_iba.attr._model.guard import ModuleGuard
@@ -339,7 +339,8 @@ class Execution:
             for tensor in _tensors_of(first_captured, self.points[first_captured.number].at_input)
         ]
         position = next(i for i, attribution in enumerate(attributions) if attribution is bits)
-        return _PartResult(part.rows, attributions, position, trace)
+        holds_states = isinstance(self.points[first_captured.number].layer, RNNBase)
+        return _PartResult(part.rows, attributions, position, trace, holds_states)
 
     def _feature_dim(self, captured: CapturedActivation) -> int:
         """The dimension of the features: as named, as in the statistics, or as the layer says."""
@@ -379,6 +380,7 @@ class _PartResult(NamedTuple):
     attributions: list[Tensor]
     position: int
     trace: BottleneckTrace | None
+    holds_states: bool = False  # of a recurrent layer, beside its output
 
 
 def _joined(parts: list[_PartResult]) -> tuple[Any, BottleneckTrace | None]:
@@ -387,16 +389,19 @@ def _joined(parts: list[_PartResult]) -> tuple[Any, BottleneckTrace | None]:
     if len({len(part.attributions) for part in parts}) > 1:
         # transformers gives a layer a mask where texts are padded, and none where they are not.
         parts = [part._replace(attributions=[part.attributions[part.position]]) for part in parts]
-    tensors = [_concatenated(pieces, rows) for pieces in zip(*(part.attributions for part in parts), strict=True)]
+    pieces_of_tensors = zip(*(part.attributions for part in parts), strict=True)
+    of_states = [parts[0].holds_states and i != parts[0].position for i in range(len(parts[0].attributions))]
+    tensors = [_concatenated(*each, rows) for each in zip(pieces_of_tensors, of_states, strict=True)]
     traces = [part.trace for part in parts if part.trace is not None]
     trace = BottleneckTrace(*(torch.cat(pieces) for pieces in zip(*traces, strict=True))) if traces else None
     return _format_output(len(tensors) > 1, tuple(tensors)), trace
 
 
-def _concatenated(pieces: Sequence[Tensor], rows: Sequence[int]) -> Tensor:
-    """One tensor of a layer's output. The last state of an LSTM counts examples in dimension 1; a loss has none."""
+def _concatenated(pieces: Sequence[Tensor], is_state: bool, rows: Sequence[int]) -> Tensor:
+    """One tensor of a layer's output. States of a recurrent layer count examples in dimension 1; a loss has none."""
     dimensions = [d for d in range(pieces[0].ndim) if [piece.shape[d] for piece in pieces] == list(rows)]
-    return torch.cat(tuple(pieces), dimensions[0]) if dimensions else pieces[0]
+    dimension = 1 if is_state and 1 in dimensions else next(iter(dimensions), None)
+    return pieces[0] if dimension is None else torch.cat(tuple(pieces), dimension)
 
 
 def _mask_of_part(mask: Tensor | None, first: int, rows: int) -> Tensor | None:

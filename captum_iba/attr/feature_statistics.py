@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from captum_iba._checks import check_integer, per_layer
+from captum_iba._checks import check_integer, check_number, per_layer
 from captum_iba._compat import progress
 from captum_iba._files import write_bytes
 from captum_iba._warnings import warn_user
@@ -71,8 +71,7 @@ class FeatureStatistics:
     """
 
     def __init__(self, layer: str | None = None, min_std: float = 0.01, feature_dim: int | None = None) -> None:
-        if not min_std > 0:
-            raise ValueError(f"min_std must be a positive number, got {min_std!r}")
+        check_number("min_std", min_std, accepts=lambda floor: floor > 0, expected="a positive number")
         if feature_dim is not None:
             check_integer("feature_dim", feature_dim)
         self.layer = layer
@@ -140,7 +139,7 @@ class FeatureStatistics:
         """The statistics of both data sets together, as a new object.
 
         Raises:
-            ValueError: The layer, its call, its input or output, width or model differ.
+            ValueError: The layer, its call, its input or output, width, floor or model differ.
         """
         if self.layer != other.layer:
             raise ValueError(
@@ -148,13 +147,15 @@ class FeatureStatistics:
             )
         if _differ(self.feature_dim, other.feature_dim):
             raise ValueError(f"other has the feature_dim {other.feature_dim}, expected {self.feature_dim}")
+        if self.min_std != other.min_std:
+            raise ValueError(f"other has the min_std {other.min_std:g}, expected {self.min_std:g}")
         for name in ("at_input", "call"):
             own, others = getattr(self, name), getattr(other, name)
             if _differ(own, others):
                 raise ValueError(f"other has {name}={others}, expected statistics of the same place, {name}={own}")
         if _differ(self.model, other.model):
             raise ValueError("other was gathered with another model, expected statistics of the same model")
-        merged = FeatureStatistics(self.layer, self.min_std)
+        merged = type(self)(self.layer, self.min_std)
         for name in ("feature_dim", "at_input", "call"):
             own = getattr(self, name)
             setattr(merged, name, getattr(other, name) if own is None else own)
@@ -163,7 +164,11 @@ class FeatureStatistics:
             if part._mean is not None and part._squares is not None:
                 merged._combine(part.count, part._mean, part._squares)
         merged._batches = self._batches + other._batches
+        merged._take_further(self, other)
         return merged
+
+    def _take_further(self, *parts: FeatureStatistics) -> None:
+        """What a subclass merges, too."""
 
     @classmethod
     def estimate(
@@ -303,6 +308,8 @@ class FeatureStatistics:
                         f"path {os.fspath(path)!r} has the format {metadata.get('format')!r}, expected {_FORMAT!r}"
                     )
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
+                if lacking := [name for name in ("mean", "squares") if name not in tensors]:
+                    raise ValueError(f"path {os.fspath(path)!r} has no tensor {' and no '.join(lacking)}")
                 mean, squares = tensors.pop("mean"), tensors.pop("squares")
         except SafetensorError as error:
             raise ValueError(f"path {os.fspath(path)!r} is not a safetensors file of statistics: {error}") from error

@@ -36,8 +36,9 @@ def _without_baselines(attribute: Callable[_P, Any]) -> Callable[_P, Any]:
     def checked(*args: _P.args, **kwargs: _P.kwargs) -> Any:
         given = args[2] if len(args) > 2 else None
         first = given[0] if isinstance(given, tuple) and given else given
-        # A loss function may take any target.
-        no_index = isinstance(first, Tensor) and first.is_floating_point() and not callable(kwargs.get("loss"))
+        loss = kwargs.get("loss")  # a function may take any target, and this one takes 0.0 and 1.0
+        takes_numbers = callable(loss) or loss == "binary_cross_entropy"
+        no_index = isinstance(first, Tensor) and first.is_floating_point() and not takes_numbers
         if "baselines" in kwargs or no_index or (len(args) > 2 and "target" in kwargs):
             raise TypeError(
                 "baselines: an information bottleneck has no baselines, its noise takes their place; expected "

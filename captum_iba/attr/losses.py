@@ -51,7 +51,37 @@ def are_probabilities(output: Tensor) -> bool:
     return bool((wide >= 0).all() and (wide <= 1 + tolerance).all() and ((wide.sum(1) - 1).abs() <= tolerance).all())
 
 
-def _may_be_probabilities(output: Tensor) -> bool:
+class NoLogitsError(ValueError):
+    """A classifier gives something else than logits; the message begins with what it is."""
+
+
+def logits_of(output: Any, rows: int) -> tuple[Tensor, bool]:
+    """Logits, (rows, C), of what a classifier returns, and whether it returned the probabilities of a softmax.
+
+    Args:
+        output (Any): A tensor, an object with it as ``logits``, as models of transformers return, or a tuple that
+            begins with it. Of probabilities the logarithms are taken.
+        rows (int): Number of inputs.
+
+    Raises:
+        NoLogitsError: Something else.
+
+    Examples::
+
+        >>> logits_of((torch.tensor([[0.5, -1.0]]), "hidden states"), rows=1)
+        (tensor([[ 0.5000, -1.0000]]), False)
+    """
+    logits = getattr(output, "logits", output)
+    if isinstance(logits, (tuple, list)) and logits:
+        logits = logits[0]
+    if not isinstance(logits, Tensor) or logits.ndim != 2 or logits.shape[0] != rows or logits.shape[1] < 2:
+        found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        raise NoLogitsError(f"{found}, expected logits of two or more classes, ({rows}, C)")
+    is_softmax = are_probabilities(logits.detach())
+    return (logits.clamp_min(torch.finfo(logits.dtype).tiny).log() if is_softmax else logits), is_softmax
+
+
+def may_be_probabilities(output: Tensor) -> bool:
     """Whether all of at least 10 values lie in [0, 1], as those of a sigmoid do; fewer logits may by chance."""
     return output.numel() >= 10 and bool((output >= 0).all() and (output <= 1).all())
 
@@ -100,7 +130,7 @@ def loss_warning(named: str | LossFunction | None, loss: str | LossFunction, out
             "forward_func gives probabilities: every row is in [0, 1] and sums to 1. loss='probability' is "
             "used, minus the logarithm of the target probability; pass loss='cross_entropy' if these are logits",
         )
-    if loss == "cross_entropy" and _may_be_probabilities(output):
+    if loss == "cross_entropy" and may_be_probabilities(output):
         return (
             "between 0 and 1",
             "forward_func gives values between 0 and 1 only, which are used as logits; if they are probabilities "
@@ -185,6 +215,8 @@ def _as_two_classes(output: Tensor, target: TargetType) -> tuple[Tensor, TargetT
     if not all(value in (0, 1) for value in classes):  # a negative index would count classes from the last
         raise AssertionError(f"target is {target!r}, expected 0 or 1 for loss 'binary_cross_entropy'")
     logit = output.reshape(-1)
+    if isinstance(target, Tensor):  # torch's loss takes them as floating-point numbers, (B,) or (B, 1)
+        target = target.flatten().long()
     return torch.stack([torch.zeros_like(logit), logit], -1), target
 
 

@@ -208,7 +208,9 @@ def explain(
         if texts and file is not None:
             raise typer.BadParameter("TEXT and --file: expected one of them, got both.")
         _check_paths(file, statistics, statistics_from, html, json_file, keep, model)
-        names = [] if methods is None else [name for name in methods.split(",") if name not in ("", "iba")]
+        names = (
+            [] if methods is None else [name for name in map(str.strip, methods.split(",")) if name not in ("", "iba")]
+        )
         of_file = (text_column, pair_column)
         if statistics_from is not None and has_columns(str(statistics_from)) and not has_columns(file or "-"):
             of_file = (None, None)  # they are columns of the file for the statistics

@@ -135,6 +135,8 @@ def compare_images(
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model is {kind_of(model)}, expected a torch.nn.Module; an ImageExplainer has one, .model")
+    if getattr(getattr(model, "config", None), "problem_type", None) == "multi_label_classification":
+        raise ValueError("model is a multi-label classifier, expected one of classes that compete")
     functions = chosen_methods(methods, {name: method.function for name, method in IMAGE_METHODS.items()})
     check_images("images", images)
     if regions is None:

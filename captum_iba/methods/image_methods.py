@@ -28,6 +28,7 @@ from torch import Tensor, nn
 
 from captum_iba._checks import check_choice, check_integer
 from captum_iba.attr._model.guard import ModuleGuard
+from captum_iba.attr.losses import NoLogitsError, logits_of
 from captum_iba.methods.perturbation_methods import RidgeRegression, similarity_of_kept
 from captum_iba.methods.spatial_layer import GridProbe, GuidedReLU, grid_of_layer, spatial_layers
 from captum_iba.methods.task import random_states_restored, seed_everything
@@ -65,13 +66,10 @@ class ImageTask:
 
     def logits(self, images: Tensor) -> Tensor:
         """Logits of images, (rows, classes)."""
-        output = self.model(images.clone())  # which a model may write into
-        logits = getattr(output, "logits", output)
-        if isinstance(logits, (tuple, list)) and logits:
-            logits = logits[0]
-        if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != len(images):
-            shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(output).__name__
-            raise ValueError(f"model returns {shape}, expected logits, ({len(images)}, classes)")
+        try:
+            logits, _ = logits_of(self.model(images.clone()), len(images))  # a model may write into them
+        except NoLogitsError as error:
+            raise ValueError(f"model gives {error}") from None
         if self.targets.numel() and not 0 <= int(self.targets.min()) <= int(self.targets.max()) < logits.shape[1]:
             raise ValueError(f"targets is {self.targets.tolist()}, expected classes from 0 to {logits.shape[1] - 1}")
         return logits

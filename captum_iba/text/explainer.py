@@ -272,8 +272,9 @@ class TextExplainer:
                 10, or then 1, unless ``beta`` is given; ``result.preset`` says so. Default: ``"default"``.
             seed (int): Seed of the noise. Default: 0.
             batch_size (int): Number of texts per batch. Default: 8.
-            internal_batch_size (int, optional): Largest number of rows (texts times noise samples) of a forward pass.
-                Default: no limit.
+            internal_batch_size (int, optional): Largest number of rows of a forward pass: texts times noise samples,
+                and texts without some of their words. Default: no limit for the first, ``2 * batch_size`` for the
+                others.
             return_trace (bool): Whether to keep the optimization step by step, in ``result.trace``. Default: False.
             repeats (int): Number of explanations whose mean is the result, each with other noise (``seed + 1`` and so
                 on) and with the statistics of a bootstrap sample of the texts that they were estimated from. Their
@@ -363,7 +364,7 @@ class TextExplainer:
         if isinstance(head := self.classifier.head, ValueHead) and head.scale is not None:
             scale = head.scale.tolist()
             results = [replace(one, settings={**one.settings, "tolerance": scale[one.target]}) for one in results]
-        rows = max(batch_size, 2 * batch_size if internal_batch_size is None else internal_batch_size)
+        rows = internal_batch_size or 2 * batch_size
         with (
             ModuleGuard(self.classifier.model),
             self.classifier.with_padding_token(),

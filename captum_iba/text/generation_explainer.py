@@ -243,6 +243,8 @@ class GenerationExplainer:
         """
         if isinstance(prompts, str) or (prompts and isinstance(prompts[0], Mapping)):
             raise TypeError("prompts is one prompt, expected a sequence of them; explain takes one")
+        if not len(prompts):
+            raise ValueError("prompts is empty, expected one or more")
         given = {"responses": responses, "spans": spans, "contrasts": contrasts}
         columns: list[Sequence[Any]] = []
         for name, column in given.items():
@@ -357,7 +359,7 @@ class GenerationExplainer:
         if not isinstance(prompt, str) and not (
             isinstance(prompt, (list, tuple)) and all(isinstance(message, Mapping) for message in prompt)
         ):
-            several = ", one per call (explain_prompts takes several)" if isinstance(prompt, (list, tuple)) else ""
+            several = ", one per call (explain_batch takes several)" if isinstance(prompt, (list, tuple)) else ""
             raise TypeError(f"prompt is {kind_of(prompt)}, expected a string or chat messages{several}")
         if isinstance(prompt, (list, tuple)) and not prompt:
             raise ValueError(f"prompt is {prompt!r}, without any message, expected a string or chat messages")

@@ -149,7 +149,7 @@ def _numbered(found: Sequence[TargetedText]) -> list[TargetedText]:
 
 
 def per_text(name: str, value: Any, count: int) -> list[Any]:
-    """One entry per text, from one for all or a list with one for each."""
+    """One entry per text, from one for all or a list with one for each; a tuple is one answer, (start, end)."""
     value = value.tolist() if isinstance(value, Tensor) or hasattr(value, "tolist") else value
     if not isinstance(value, list):
         return [value] * count
@@ -173,7 +173,10 @@ def _tokens(
     (name,) = given
     if name == "entity" and target is not None:
         raise ValueError(f"target is {target!r}, expected None with entity: its labels are the predicted ones")
-    wanted, targets = (per_text(key, value, len(encoded)) for key, value in ((name, asked[name]), ("target", target)))
+    wanted, targets = (
+        per_text(key, list(value) if isinstance(value, tuple) else value, len(encoded))
+        for key, value in ((name, asked[name]), ("target", target))
+    )
     classes = [None if entry is None else find_target(entry, classifier.labels) for entry in targets]
     positions: dict[str, Callable[[int], list[int]]] = {
         "word": lambda i: [word_positions(encoded[i], wanted[i], i)[0]],

@@ -163,11 +163,13 @@ def refusal(model: Any, output: Any, expected: tuple[int, int], error: Exception
     logits, (texts, classes).
     """
     name = type(model).__name__
+    if isinstance(output, (tuple, list)) and not hasattr(output, "_fields"):
+        return (
+            f"model: {name} gives {kind_of(output)}, expected an output with names; set model.config.return_dict = True"
+        )
     logits = getattr(output, "logits", None)
     if error is not None:
         problem = f"it fails on a short text ({type(error).__name__}: {str(error)[:200]})"
-    elif isinstance(output, (tuple, list)) and not hasattr(output, "_fields"):
-        problem = f"got {kind_of(output)}; for a classifier, set model.config.return_dict = True"
     else:
         problem = f"got {tuple(logits.shape) if isinstance(logits, Tensor) else 'none'}"
     message = f"model: {name} is not a sequence classifier: expected logits of shape {expected}, {problem}."

@@ -89,6 +89,18 @@ class GroupedStatistics(FeatureStatistics):
         counts = torch.tensor([group.count for group in groups])
         return {"group_counts": counts, "group_means": means, "group_squares": squares, **neutral}
 
+    def _take_further(self, *parts: FeatureStatistics) -> None:
+        """The groups of both; each text stays in the group that it is in."""
+        grouped = [part for part in parts if isinstance(part, GroupedStatistics)]
+        if len(grouped) < len(parts):
+            return  # of some texts no group is known
+        kinds = {part.neutral_pairs for part in grouped}
+        self.neutral_pairs = kinds.pop() if len(kinds) == 1 else None
+        for number, group in enumerate(self.groups):
+            for part in grouped:
+                if part.groups[number].count:
+                    group._combine(part.groups[number].count, *part.groups[number]._require())
+
     def _restore(self, tensors: dict[str, Tensor]) -> None:
         if "neutral_pairs" in tensors:
             self.neutral_pairs = bool(tensors["neutral_pairs"])
@@ -164,10 +176,16 @@ def save(path: str | os.PathLike[str], layers: Sequence[Block], statistics: Sequ
     """Write the statistics of one layer to the file ``path``, of several to files in the folder ``path``.
 
     An interruption never leaves files of two estimates: the new ones replace the old ones when all are written.
+    ValueError for a folder with files of other layers, which would be of another estimate.
     """
     if len(layers) > 1:
         Path(path).mkdir(parents=True, exist_ok=True)
     files = _files(path, layers)
+    if Path(path).is_dir() and (others := sorted({*Path(path).glob("*.safetensors")} - {*files})):
+        raise ValueError(
+            f"path is the folder {os.fspath(path)}, which holds {others[0].name} of other statistics, expected a new "
+            "folder"
+        )
     try:
         with TemporaryDirectory(prefix=".statistics-", dir=files[0].parent) as folder:
             new_files = [Path(folder) / file.name for file in files]

@@ -66,7 +66,7 @@ class ImageBottleneck:
         groups = self._groups()
         attributions = [
             InformationBottleneckAttribution(
-                self.classifier.logits,
+                self.classifier.class_scores,
                 [self.layers[n].module for n in numbers],
                 statistics=None if self.statistics is None else [self.statistics[n] for n in numbers],
             )
@@ -87,7 +87,7 @@ class ImageBottleneck:
                         bottleneck_mask=self.layers[numbers[0]].grid.maskable(part.device),
                         feature_dim=[self.layers[n].grid.feature_dim for n in numbers],
                         share_mask=self.share_mask,
-                        loss="cross_entropy",
+                        loss=self.classifier.loss,
                         seed=seed,
                         internal_batch_size=internal_batch_size,
                         return_trace="final",

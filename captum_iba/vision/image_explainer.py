@@ -58,6 +58,8 @@ class ImageExplainer:
             torchvision, an image processor of transformers. Without it, images are tensors that are inputs already.
         labels (sequence or mapping of str, optional): Names of the classes. Default: those of ``model.config``, or
             numbers.
+        multi_label (bool, optional): Whether each class has a probability of its own, the sigmoid of its logit.
+            Default: as ``model.config.problem_type`` says; else the classes compete.
 
     Raises:
         TypeError: The model is no module, or the transform no function.
@@ -81,8 +83,9 @@ class ImageExplainer:
         statistics: FeatureStatistics | Sequence[FeatureStatistics] | str | os.PathLike[str] | None = None,
         transform: Transform | None = None,
         labels: Sequence[str] | Mapping[int, str] | None = None,
+        multi_label: bool | None = None,
     ) -> None:
-        self._set_up(ImageClassifier(model, transform, labels), layer, statistics)
+        self._set_up(ImageClassifier(model, transform, labels, multi_label), layer, statistics)
 
     def _set_up(self, classifier: ImageClassifier, layer: Any, statistics: Any) -> None:
         self.classifier = classifier
@@ -214,9 +217,10 @@ class ImageExplainer:
             check (bool): Whether to remove the leading regions, the least, and others at random, and keep the
                 probabilities in ``result.check``. Default: False.
             seed (int): Seed of the noise. Default: 0.
-            batch_size (int): Number of images, or rows, per batch. Default: 8.
-            internal_batch_size (int, optional): Largest number of rows (images times noise samples) of a forward pass.
-                Default: no limit.
+            batch_size (int): Number of images per batch. Default: 8.
+            internal_batch_size (int, optional): Largest number of rows of a forward pass: images times noise samples,
+                and images without some of their regions. Default: no limit for the first, ``2 * batch_size`` for the
+                others.
             show_progress (bool): Whether to show a progress bar, over batches or the steps of a single one, and one
                 over the images without some regions. Default: False.
             **overrides: Fields of :class:`captum_iba.attr.BottleneckSettings` that override the preset's.
@@ -300,7 +304,7 @@ class ImageExplainer:
                 lambda result: result.lost_prediction,
                 lambda numbers, beta: explained(numbers, replace(settings, beta=beta), f"{name}, beta {beta:g}"),
             )
-        rows = internal_batch_size or 32
+        rows = internal_batch_size or 2 * batch_size
         with removal_progress(show_progress and (count > 1 or check), "images") as on_rows:
             for i, result in enumerate(results):
                 removal = RegionRemoval(self.classifier, batch[i], regions[i], targets[i], rows, on_rows)

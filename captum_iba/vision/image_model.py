@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from captum_iba._checks import kind_of
+from captum_iba._checks import check_flag, kind_of
 from captum_iba._warnings import warn_user
 from captum_iba.attr._model.guard import ModuleGuard
 from captum_iba.attr.feature_statistics import FeatureStatistics
-from captum_iba.attr.losses import are_probabilities
+from captum_iba.attr.losses import NoLogitsError, logits_of, may_be_probabilities
 from captum_iba.text.arguments import check_device
 from captum_iba.text.json_result import provenance
 from captum_iba.text.model_properties import model_name
@@ -34,6 +35,8 @@ class ImageClassifier:
         transform (Callable, optional): Makes an input (3, H, W) of a PIL image.
         labels (sequence or mapping of str, optional): Names of the classes. Default: those of ``model.config``, or
             numbers.
+        multi_label (bool, optional): Whether each class has a probability of its own, the sigmoid of its logit.
+            Default: as ``model.config.problem_type`` says; else the classes compete.
 
     Raises:
         TypeError: The model is no module, or the transform no function.
@@ -44,17 +47,24 @@ class ImageClassifier:
         model: nn.Module,
         transform: Transform | None = None,
         labels: Sequence[str] | Mapping[int, str] | None = None,
+        multi_label: bool | None = None,
     ) -> None:
         if not isinstance(model, nn.Module):
             raise TypeError(f"model is {kind_of(model)}, expected a torch.nn.Module of (B, 3, H, W) to logits")
         if transform is not None and not callable(transform):
             raise TypeError(f"transform is {kind_of(transform)}, expected a function of a PIL image, or None")
         self.model, self.transform = model, transform
-        given = getattr(getattr(model, "config", None), "id2label", None) if labels is None else labels
+        config = getattr(model, "config", None)
+        given = getattr(config, "id2label", None) if labels is None else labels
         pairs = given.items() if isinstance(given, Mapping) else enumerate(given or ())
         self._labels = {_class_number(number): label for number, label in pairs}
         # A mapping may name some classes only.
         self._n_labels = None if given is None or isinstance(given, Mapping) else len(given)
+        of_config = getattr(config, "problem_type", None) == "multi_label_classification"
+        if multi_label is not None:
+            check_flag("multi_label", multi_label)
+        self.multi_label = of_config if multi_label is None else multi_label
+        self.loss = "nll" if self.multi_label else "cross_entropy"
         self._warned = False
         self._fingerprint = RememberedFingerprint()
         self.name = model_name(model)
@@ -86,31 +96,39 @@ class ImageClassifier:
         Raises:
             ValueError: The model gives something else.
         """
-        output = self.model(images.clone())  # which a model may write into
-        logits = getattr(output, "logits", output)
-        if isinstance(logits, (tuple, list)) and logits:
-            logits = logits[0]
-        if not isinstance(logits, Tensor) or logits.ndim != 2 or logits.shape[0] != len(images) or logits.shape[1] < 2:
-            found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-            raise ValueError(
-                f"model {self.name} gives {found} for inputs of shape {tuple(images.shape)}, expected logits of two or "
-                f"more classes, ({len(images)}, C)"
-            )
+        try:
+            logits, are_logarithms = logits_of(self.model(images.clone()), len(images))  # a model may write into them
+        except NoLogitsError as error:
+            raise ValueError(f"model {self.name} gives {error}, for inputs of shape {tuple(images.shape)}") from None
         if self._n_labels not in (None, logits.shape[1]):
             raise ValueError(f"labels has {self._n_labels} names, expected one for each of {logits.shape[1]} classes")
-        if are_probabilities(logits.detach()):
-            if not self._warned:
-                self._warned = True
-                warn_user(f"model {self.name} gives probabilities, expected logits; their logarithms are taken")
-            logits = logits.clamp_min(torch.finfo(logits.dtype).tiny).log()
+        if are_logarithms:
+            self._warn_once(f"model {self.name} gives probabilities, expected logits; their logarithms are taken")
+        elif may_be_probabilities(logits.detach()):
+            self._warn_once(
+                f"model {self.name} gives values between 0 and 1 only, which are used as logits; if they are the "
+                "probabilities of independent classes (a sigmoid), let it return the logits before it, and pass "
+                "multi_label=True"
+            )
         return logits
+
+    def class_scores(self, images: Tensor) -> Tensor:
+        """Input of :attr:`loss` for a batch, (B, C): logits, or log-probabilities if :attr:`multi_label`."""
+        logits = self.logits(images)
+        return F.logsigmoid(logits.float()) if self.multi_label else logits
+
+    def _warn_once(self, message: str) -> None:
+        if not self._warned:
+            self._warned = True
+            warn_user(message)
 
     def probabilities(self, images: Tensor, batch_size: int) -> Tensor:
         """Probabilities of the classes, (B, C), float64, on the CPU."""
         with ModuleGuard(self.model) as guard, guard.watching(), torch.no_grad():
             parts = []
             for part in torch.split(images, batch_size):
-                parts.append(self.logits(part).float().cpu().double().softmax(-1))
+                logits = self.logits(part).float().cpu().double()
+                parts.append(logits.sigmoid() if self.multi_label else logits.softmax(-1))
                 guard.restore_state()  # no pass depends on those before it
         return torch.cat(parts)
 

@@ -102,6 +102,7 @@ def check_of_regions(removal: RegionRemoval, result: ImageAttribution, seed: int
     bare[0, leading] = bare[1] = False
     chances = removal.probabilities(bare)
     decision = int(chances[0].argmax())
+    classes_compete = not removal.classifier.multi_label
     return ImageCheck(
         n_removed,
         whole,
@@ -112,8 +113,8 @@ def check_of_regions(removal: RegionRemoval, result: ImageAttribution, seed: int
         tuple(first),
         _without_others(cached, leading, n_regions),
         _changes_pixels(result, leading),
-        removal.classifier.label(decision),
-        float(chances[0, decision]),
+        removal.classifier.label(decision) if classes_compete else "",
+        float(chances[0, decision]) if classes_compete else None,
         float(chances[1, removal.target]),
     )
 

@@ -763,3 +763,46 @@ def test_results_leave_the_device_before_they_become_float64():
     found = [f"{path.name}: {match[0]}" for path, text in sources.items() for match in wrong.finditer(text)]
     # Probabilities of text models, which look at the device themselves.
     assert found == ["deletion.py: .double().cpu()"]
+
+
+class LastState(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.head = nn.LSTM(4, 6, num_layers=2, batch_first=True), nn.Linear(6, 2)
+
+    def forward(self, x):
+        return self.head(self.layer(x)[0][:, -1])
+
+
+def test_states_of_a_recurrent_layer_keep_their_shape_in_parts_of_as_many_examples_as_it_has_layers():
+    model, x = seeded(LastState), drawn(4, 5, 4)
+    whole, parts = (attribute(model, model.layer, x, None, internal_batch_size=size) for size in (None, 4))
+    assert [tensor.shape for tensor in parts] == [tensor.shape for tensor in whole] == [(4, 5, 6), *[(2, 4, 6)] * 2]
+    assert_same(parts[0], whole[0])
+
+
+def test_a_training_flag_that_forward_sets_is_restored():
+    class MonteCarlo(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.drop, self.head = nn.Linear(4, 6), nn.Dropout(0.0), nn.Linear(6, 2)
+
+        def forward(self, x):
+            self.drop.train()
+            return self.head(self.drop(self.layer(x)))
+
+    model = seeded(MonteCarlo).eval()
+    attribute(model, model.layer, drawn(2, 4), None)
+    assert not model.drop.training
+
+
+@pytest.mark.parametrize("shape", [(4,), (4, 1)])
+def test_targets_of_binary_cross_entropy_may_be_those_of_torch(shape):
+    model, x = seeded(nn.Sequential, nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 1)), drawn(4, 3)
+    iba = InformationBottleneckAttribution(model, model[0], FeatureStatistics.estimate(model, model[0], [x]))
+    classes, options = torch.tensor([1, 0, 1, 1]), {"loss": "binary_cross_entropy", "n_steps": 3}
+    expected = iba.attribute(x, classes, **options)
+    for target in (classes.reshape(shape).float(), classes.reshape(shape)):
+        assert_same(iba.attribute(x, target, **options), expected)
+    with pytest.raises(AssertionError, match=r"expected 0 or 1 for loss 'binary_cross_entropy'"):
+        iba.attribute(x, classes.float() / 2, **options)

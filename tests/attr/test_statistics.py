@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import save_file
 from torch import nn
 
 from captum_iba import FeatureStatistics
@@ -162,8 +163,6 @@ def test_saved_and_loaded(tmp_path):
 
 
 def test_other_files_are_refused(tmp_path):
-    from safetensors.torch import save_file
-
     (tmp_path / "text").write_text("hello")
     with pytest.raises(ValueError, match="is not a safetensors file of statistics"):
         FeatureStatistics.load(tmp_path / "text")
@@ -185,12 +184,23 @@ def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["s.safetensors"]
 
 
+def test_files_without_a_tensor_and_statistics_of_other_floors_are_refused(tmp_path):
+    save_file({"mean": torch.zeros(2)}, path := tmp_path / "part.st", {"format": "captum_iba.FeatureStatistics/1"})
+    with pytest.raises(ValueError, match=r"part\.st' has no tensor squares"):
+        FeatureStatistics.load(path)
+    one, other = (FeatureStatistics("a", min_std=floor).update(drawn(9, 3)) for floor in (0.01, 5.0))
+    with pytest.raises(ValueError, match=r"other has the min_std 5, expected 0\.01"):
+        one.merge(other)
+    with pytest.raises(ValueError, match="min_std is inf, expected a positive number"):
+        FeatureStatistics(min_std=float("inf"))
+
+
 def test_errors():
     with pytest.raises(ValueError, match="hold no data"):
         _ = FeatureStatistics().mean
     with pytest.raises(ValueError, match="hold no data"):
         FeatureStatistics.estimate(nn.Linear(3, 2), nn.Linear(3, 2), [])
-    with pytest.raises(ValueError, match="min_std must be a positive number, got 0"):
+    with pytest.raises(ValueError, match="min_std is 0, expected a positive number"):
         FeatureStatistics(min_std=0)
     statistics = FeatureStatistics().update(drawn(4, 3))
     with pytest.raises(ValueError, match="features of batch 1 hold NaN or infinity"):

@@ -312,7 +312,10 @@ def test_own_methods(model, images):
         ({"method": "kernel_shap", "regions": tiles(SIDE, SIDE, size=8)}, "an image of one region"),
         ({"method": lambda task: torch.rand(2, 2)}, r"the method returns \(2, 2\), expected maps \(3, 8, 8\)"),
         ({"method": lambda task: task.images[:, 0] / 0}, "scores that are not finite"),
-        ({"model": lambda x: x.mean((1, 2, 3))}, r"model returns \(3,\), expected logits, \(3, classes\)"),
+        (
+            {"model": lambda x: x.mean((1, 2, 3))},
+            r"model gives \(3,\), expected logits of two or more classes",
+        ),
     ],
 )
 def test_errors(model, images, change, says):

@@ -18,7 +18,7 @@ from captum_iba.text import TextAttribution, TextExplainer
 from captum_iba.text.classifier import load_classifier
 from captum_iba.text.model_properties import model_name
 from captum_iba.text.result import DeletionCheck
-from captum_iba.text.statistics import neutral_texts
+from captum_iba.text.statistics import GroupedStatistics, neutral_texts
 from captum_iba.visualization import terminal_text
 from captum_iba.visualization.sentences import findings
 
@@ -304,6 +304,27 @@ def test_statistics_are_saved_checked_and_named_in_results(explainer, bert, word
         TextExplainer(bert, wordpiece, layer=3, statistics=explainer.statistics)
     with pytest.raises(FileNotFoundError, match="nowhere"):
         TextExplainer(bert, wordpiece, statistics=tmp_path / "nowhere")
+
+
+def test_groups_of_texts_are_merged_with_their_statistics():
+    first, second = (
+        GroupedStatistics("a").update(torch.randn(16, 5, 4, generator=torch.Generator().manual_seed(i)))
+        for i in range(2)
+    )
+    merged = first.merge(second)
+    assert merged.has_groups and sum(group.count for group in merged.groups) == merged.count == 160
+    both = torch.cat([first.groups[3].mean * 10, second.groups[3].mean * 10]).view(2, 4).sum(0) / 20
+    torch.testing.assert_close(merged.groups[3].mean, both)
+    assert not merged.merge(FeatureStatistics("a").update(torch.randn(9, 4))).has_groups
+
+
+def test_statistics_are_not_saved_among_those_of_other_layers(explainer, bert, wordpiece, tmp_path):
+    several = TextExplainer(bert, wordpiece, layer=[1, 3])
+    several.estimate_statistics(TEXTS)
+    several.save_statistics(tmp_path)
+    several.save_statistics(tmp_path)
+    with pytest.raises(ValueError, match=r"holds bert.encoder.layer.0.safetensors of other statistics"):
+        explainer.save_statistics(tmp_path)
 
 
 def test_layers_with_one_mask(bert, wordpiece, tmp_path):

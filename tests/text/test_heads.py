@@ -57,6 +57,8 @@ def test_probability_of_a_word_is_that_of_its_first_token(entities):
     other = entities.explain(TEXT, word=1, target="o", **QUICK)
     assert other.target_probability == pytest.approx(float(p[0]), abs=1e-6)
     assert entities.explain(TEXT, word=1, mask_target=True, **QUICK).words[1].bits > 0
+    several = entities.explain([TEXT, "the film"], word=("unbelievable", "film"), **QUICK)
+    assert [found.question.split()[-1] for found in several] == ["unbelievable?", "film?"]
     token = entities.explain(TEXT, token=3, **QUICK)
     assert token.explained.text == "believ"
     p = logits_of(entities, TEXT).logits[0, 3].double().softmax(-1)

@@ -23,7 +23,7 @@ from captum_iba.text.classifier import Classifier
 from captum_iba.text.statistics import classifier_fingerprint, tokenizer_fingerprint
 
 from .bag_of_tokens import BagConfig, bag_of_tokens
-from .conftest import SIZE, build
+from .conftest import SIZE, build, built
 
 TEXTS = ["the film was good", "a bad, dull plot!"]
 QUICK = {"n_steps": 2, "n_samples": 1}
@@ -265,8 +265,12 @@ def test_a_classifier_of_other_classes_than_it_says_is_refused(wordpiece):
     config = BagConfig(num_labels=2, pad_token_id=0)
     with pytest.raises(ValueError, match=r"expected logits of shape \(1, 2\), got \(1, 5\)"):
         Classifier(Wrong(config), wordpiece)
-    with pytest.raises(ValueError, match=r"got a tuple; .*return_dict = True"):
+    with pytest.raises(ValueError, match=r"gives a tuple, .*return_dict = True"):
         Classifier(Tuples(config), wordpiece)
+    reader = built("BertForQuestionAnswering")
+    reader.config.return_dict = False
+    with pytest.raises(ValueError, match=r"BertForQuestionAnswering gives a tuple, .*return_dict = True$"):
+        Classifier(reader, wordpiece)
 
 
 def test_layers_with_the_positions_first_are_refused_at_construction(wordpiece):

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from captum_iba import FeatureStatistics, InformationBottleneckAttribution
+from captum_iba.compare import compare_images
 from captum_iba.text.statistics import model_fingerprint
 from captum_iba.vision import IMAGE_PRESETS, ImageAttribution, ImageExplainer, superpixels
 from captum_iba.vision.image_settings import NO_STATISTICS
@@ -264,7 +265,7 @@ def test_bad_models(images):
         ImageExplainer(lambda x: x)
     with pytest.raises(TypeError, match="transform is an int"):
         ImageExplainer(nn.Identity(), transform=3)
-    with pytest.raises(ValueError, match=r"gives \(3, 3, 32, 32\) for inputs .* expected logits"):
+    with pytest.raises(ValueError, match=r"gives \(3, 3, 32, 32\), expected logits of .*, for inputs of shape"):
         ImageExplainer(nn.Identity()).explain(images)
     flat = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 4))
     with pytest.raises(ValueError, match="has no block that holds a grid"):
@@ -409,6 +410,42 @@ def test_a_layer_is_a_module_or_its_name(cnn, images):
     assert np.array_equal(by_module.bits, by_name.bits)
     with pytest.raises(ValueError, match="expected a module inside the model, its name, or several"):
         ImageExplainer(cnn, layer=nn.Linear(2, 2))
+
+
+@pytest.mark.filterwarnings(f"ignore:{NO_STATISTICS[:20]}", "ignore:no cell of an image")
+def test_a_class_of_several_labels_has_its_own_sigmoid():
+    model, size = ARCHITECTURES["transformers vit"].build()
+    image = torch.rand(3, size, size)
+    with torch.no_grad():
+        logits = ARCHITECTURES["transformers vit"].logits(model)(image[None])[0].double()
+    configured = deepcopy(model)
+    configured.config.problem_type = "multi_label_classification"
+    found = ImageExplainer(configured).explain(image, target=1, check=True, **QUICK)
+    assert found.target_probability == pytest.approx(float(logits.sigmoid()[1]), abs=1e-6)
+    assert found.check.probability == pytest.approx(found.target_probability, abs=1e-6)
+    assert found.check.decision == "" and found.check.decision_probability is None
+    assert 0 < found.layers[0].closed_probability < 1
+    by_hand = ImageExplainer(model, multi_label=True).explain(image, target=1, rerank=0, **QUICK)
+    np.testing.assert_allclose(by_hand.bits, found.bits, rtol=1e-5)
+    competing = ImageExplainer(model).explain(image, target=1, rerank=0, **QUICK)
+    assert competing.target_probability == pytest.approx(float(logits.softmax(0)[1]), abs=1e-6)
+    with pytest.raises(ValueError, match="model is a multi-label classifier"):
+        compare_images(configured, image[None], methods=["random"])
+
+
+def test_a_model_that_gives_sigmoids_is_told(cnn):
+    sigmoids = nn.Sequential(deepcopy(cnn), nn.Sigmoid())
+    with pytest.warns(UserWarning, match=r"values between 0 and 1 only, .*multi_label=True"):
+        ImageExplainer(sigmoids).explain(torch.rand(4, 3, 32, 32), rerank=0, **QUICK)
+
+
+@pytest.mark.parametrize(("sizes", "largest"), [({"batch_size": 1}, 2), ({"internal_batch_size": 3}, 3)])
+def test_no_pass_has_more_rows_than_asked(cnn, explainer, images, sizes, largest):
+    rows = []
+    handle = explainer.model.register_forward_pre_hook(lambda module, inputs: rows.append(len(inputs[0])))
+    explainer.explain(images[0], check=True, **sizes)
+    handle.remove()
+    assert max(rows) == largest
 
 
 def test_progress_is_shown_over_steps_and_images_without_some_regions(explainer, images, capsys):

@@ -168,8 +168,9 @@ class ModuleGuard:
             self._undo.callback(setattr, module, "training", module.training)
             self._undo.callback(setattr, module, "dropout", module.dropout)
             module.dropout, module.training = 0.0, True
-        elif module.training:
-            self._undo.callback(setattr, module, "training", True)
+        else:
+            # Also where it is False: the model's forward may set it.
+            self._undo.callback(setattr, module, "training", module.training)
             module.training = False
         for name, parameter in module._parameters.items():
             # What torch.func puts in a parameter's place is no leaf, and belongs to somebody else's graph.
