@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 WordOption = Annotated[
     list[str] | None,
     typer.Option(
-        help="Token classification: word to explain, by its text or its number from 1. Give one for all texts, or one "
-        "per text."
+        help="Token classification: word to explain, by its text or its number from 1, without punctuation marks. Give "
+        "one for all texts, or one per text."
     ),
 ]
 EntityOption = Annotated[
@@ -83,9 +83,10 @@ class HeadOptions:
                 raise typer.BadParameter("--word and --entity: expected one of them, got both.")
             name = "word" if self.word else "entity"
             given = self.word or self.entity
-            keywords[name] = (
-                _of_each(name, [_number_or_text(name, one, texts) for one in given], len(texts)) if given else "all"
-            )
+            wanted = [_number_or_text(name, one, texts) for one in given or ()]
+            keywords[name] = _of_each(name, wanted, len(texts)) if given else "all"
+            if name == "word":
+                keywords[name] = _numbers_of_words(explainer, texts, pairs, keywords[name])
         elif self.mask is not None:
             if target is not None:
                 raise typer.BadParameter("--mask and --target: expected one of them, got both.")
@@ -126,6 +127,24 @@ def counting_from_one() -> Iterator[None]:
         yield
     except NumberError as error:
         raise ValueError(error.counted_from(1)) from error
+
+
+def _numbers_of_words(
+    explainer: TextExplainer, texts: list[str], pairs: list[str] | None, wanted: Sequence[int | str]
+) -> list[int | str]:
+    """Words to explain, with their numbers among all words; as they are printed, they leave punctuation marks out."""
+    from captum_iba.visualization.words import printed_numbers
+
+    numbers = list(wanted)
+    for i, text in enumerate(explainer.classifier.encode(texts, pairs or [None] * len(texts))):
+        if isinstance(number := wanted[i], str):
+            continue
+        printed = printed_numbers([text.spelling(*word[1:]) for word in text.word_spans])
+        if number + 1 not in printed:
+            expected = f"1 to {printed[-1]}" if printed else "none, there is no such"
+            raise ValueError(f"word is {number + 1}, expected {expected}, for texts[{i}]")
+        numbers[i] = printed.index(number + 1)
+    return numbers
 
 
 def _number_or_text(name: str, given: str, texts: Sequence[str]) -> int | str:

@@ -43,7 +43,7 @@ def find_answer(classifier: Classifier, text: EncodedText, values: Tensor, wante
     """The answer that is wanted of text ``i``, or the predicted one, from the logits of starts and ends, (T, 2)."""
     if text.pair is None:
         raise ValueError(
-            f"pairs is None, expected the context of texts[{i}]: explain(question, context), and --question with the "
+            f"pairs is None, expected the context of texts[{i}]: explain(question, context), or --question with the "
             "context as TEXT"
         )
     log_p = values.double().log_softmax(0)

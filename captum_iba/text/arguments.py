@@ -119,21 +119,23 @@ def broken_text(text: str) -> str | None:
 class NumberError(ValueError):
     """An error that names numbers of words or entities, which count from 0.
 
-    Its arguments are the pieces of the message, of which the integers are these numbers.
+    Its arguments are the pieces of the message, of which the integers are these numbers; of a word it is a pair, with
+    its number as it is printed, from 1 and without punctuation marks.
 
     Examples::
 
-        >>> error = NumberError("word is ", 9, ", expected ", 0, " to ", 4)
+        >>> error = NumberError("word is ", 9, ", expected ", 0, " or ", (3, 2))
         >>> str(error), error.counted_from(1)
-        ('word is 9, expected 0 to 4', 'word is 10, expected 1 to 5')
+        ('word is 9, expected 0 or 3', 'word is 10, expected 1 or 2')
     """
 
     def __str__(self) -> str:
         return self.counted_from(0)
 
     def counted_from(self, first: int) -> str:
-        """The message with numbers that count from ``first``."""
-        return "".join(str(part + first) if isinstance(part, int) else part for part in self.args)
+        """The message with numbers that count from ``first``, 0 or 1."""
+        both = ((part, part + 1) if isinstance(part, int) else part for part in self.args)
+        return "".join(str(part[first]) if isinstance(part, tuple) else part for part in both)
 
 
 def find_target(target: Any, labels: Sequence[str]) -> int:

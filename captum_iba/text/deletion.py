@@ -195,8 +195,8 @@ def _leading(log_odds: CachedRemoval, attribution: TextAttribution, whole: Tenso
 def checked(removal: TextRemoval, attribution: TextAttribution, count: int, blocks: Sequence[Block]) -> TextAttribution:
     """The attribution with its check; words that lower the probability alone, and were not measured, are measured then.
 
-    Where the leading words leave most of the probability, up to 24 words are measured. They count if the leading ones
-    among them leave less.
+    Where the leading words leave most of the probability, or all measured words lead, up to 24 words are measured. They
+    count if the leading ones among them leave less.
 
     ``count`` is the number of words with the most bits that are put in order by removal, 0 for none. ``blocks`` are the
     layers whose gradients choose the words of a long text that are deleted alone.
@@ -205,9 +205,10 @@ def checked(removal: TextRemoval, attribution: TextAttribution, count: int, bloc
     found = replace(attribution, check=check_by_deletion(removal, attribution))
     if found.check is None or not count:
         return found
-    rows = [row for of in ranked_words(found) for row in of if row.is_deleted and not row.is_measured]
+    rows = [row for of in ranked_words(found) for row in of]
+    unmeasured = [row for row in rows if row.is_deleted and not row.is_measured]
     most = most_without_one(found.check.probability)
-    missed = [row.number for row in sorted(rows, key=lambda row: row.without)[:_N_ALONE] if row.without <= most]
+    missed = [row.number for row in sorted(unmeasured, key=lambda row: row.without)[:_N_ALONE] if row.without <= most]
 
     def measured(n_words: int) -> TextAttribution:
         again = order_by_removal(removal, attribution, n_words, missed)
@@ -216,7 +217,9 @@ def checked(removal: TextRemoval, attribution: TextAttribution, count: int, bloc
     found = measured(count) if missed else found
     if count >= _N_MEASURED or is_improbable(found):
         return found
-    return with_more_measured(found, lambda: measured(_N_MEASURED), _left, found.target_probability)
+    n_measured = sum(effect is not None for effect in found.effects)
+    all_lead = len(found.removal_order) == n_measured < len(rows)
+    return with_more_measured(found, lambda: measured(_N_MEASURED), _left, found.target_probability, all_lead)
 
 
 def _left(attribution: TextAttribution) -> float:

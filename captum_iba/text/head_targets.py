@@ -22,6 +22,7 @@ from captum_iba.text.encoding import EncodedText
 from captum_iba.text.heads import TARGET_ROW, AnswerHead, ChoiceHead, Head, MaskHead, ValueHead, with_row
 from captum_iba.text.statistics import change_mark, neutral_texts
 from captum_iba.text.target import TextTarget
+from captum_iba.visualization.words import printed_numbers
 
 NOT_COUNTED = ("o", "-100", "ignore", "ignored", "pad", "[pad]", "<pad>")
 """Classes of tokens, in any case, that make no entity."""
@@ -245,10 +246,11 @@ def word_positions(text: EncodedText, word: Any, i: int) -> tuple[int, ...]:
         numbers = [number for number, one in enumerate(spelled) if one == word]
         numbers = numbers or [number for number, one in enumerate(spelled) if one.casefold() == word.casefold()]
         if len(numbers) > 1:
-            raise _ambiguous("word", word, numbers, i)
+            printed = printed_numbers(spelled)
+            raise _ambiguous("word", word, [(number, printed[number]) for number in numbers], i)
         if not numbers:
             refuse_truncated("word", word, text, i)
-            listed = ", ".join(spelled[:_LISTED]) + (", ..." if len(spelled) > _LISTED else "")
+            listed = ", ".join(map(repr, spelled[:_LISTED])) + (", ..." if len(spelled) > _LISTED else "")
             raise ValueError(f"word is {word!r}, which is no word of texts[{i}]; its words are {listed}")
         return text.word_spans[numbers[0]].positions
     return text.word_spans[_number("word", word, len(spelled), i, text)].positions
@@ -274,7 +276,7 @@ def _number(name: str, value: Any, count: int, i: int, text: EncodedText) -> int
     return int(value)
 
 
-def _ambiguous(name: str, wanted: str, numbers: Sequence[int], i: int) -> NumberError:
+def _ambiguous(name: str, wanted: str, numbers: Sequence[int | tuple[int, int]], i: int) -> NumberError:
     """The error of a word or entity that a text has several times."""
     listed = [part for number in numbers for part in (", ", number)][1:]
     times = f"{name} is {wanted!r}, which texts[{i}] has {len(numbers)} times"

@@ -22,7 +22,7 @@ MOST_OF_DECREASE = 0.95
 N_PRUNED = 8
 """Leading parts up to which superfluous ones are left out: of more it takes too many forward passes."""
 _N_FIRST = 16  # leading parts that a check removes one after the other
-_MOST, _LESS = 0.5, 0.1  # shares of the probability
+_HALF, _LESS = 0.5, 0.1  # of the probability
 _LOWERED, _LEAST_DROP = 0.9, 0.02  # of a probability without one part alone
 
 Explained = TypeVar("Explained")
@@ -98,18 +98,23 @@ def most_without_one(probability: float) -> float:
 
 
 def with_more_measured(
-    found: Explained, more: Callable[[], Explained], left: Callable[[Explained], float], probability: float
+    found: Explained,
+    more: Callable[[], Explained],
+    left: Callable[[Explained], float],
+    probability: float,
+    all_lead: bool = False,
 ) -> Explained:
     """An explanation, or one for which more parts were measured, where it is the better one.
 
-    More parts are measured where the leading ones leave more than half of the probability. They count if the leading
-    ones among them leave less, by a tenth of the probability.
+    More parts are measured where the leading ones leave more than half of the probability, or a tenth if all measured
+    ones lead. They count if the leading ones among them leave less, by a tenth of the probability.
 
     Args:
         found (Explained): The explanation with its check.
         more (Callable): Returns it with more measured parts, and their check.
         left (Callable): The probability without the leading parts of such an explanation.
         probability (float): The probability with all parts.
+        all_lead (bool): Whether all measured parts lead, and others are not measured. Default: False.
 
     Examples::
 
@@ -117,9 +122,11 @@ def with_more_measured(
         0.3
         >>> with_more_measured(0.4, lambda: 0.3, left=float, probability=0.9)
         0.4
+        >>> with_more_measured(0.4, lambda: 0.3, left=float, probability=0.9, all_lead=True)
+        0.3
     """
     before = left(found)
-    if before <= _MOST * probability:
+    if before <= (_LESS if all_lead else _HALF) * probability:
         return found
     further = more()
     return further if left(further) <= before - _LESS * probability else found

@@ -228,8 +228,8 @@ def checked(removal: CachedPromptRemoval, result: GenerationAttribution, count: 
     """The result with its check, after :func:`rerank_by_removal` of ``count`` parts.
 
     Of up to 40 parts each is removed alone. Parts that lower the probability alone, and were not measured, are measured
-    then. Where the leading parts leave most of the probability, up to 24 parts are measured. They count if the leading
-    ones among them leave less.
+    then. Where the leading parts leave most of the probability, or all measured parts lead, up to 24 parts are
+    measured. They count if the leading ones among them leave less.
     """
     alone = _with_each_alone(removal, result)
     found = replace(alone, check=check_by_removal(removal, alone))
@@ -248,7 +248,9 @@ def checked(removal: CachedPromptRemoval, result: GenerationAttribution, count: 
     found = measured(count) if missed else found
     if count >= _N_MEASURED:
         return found
-    return with_more_measured(found, lambda: measured(_N_MEASURED), _left, result.probability)
+    n_measured = sum(part.effect is not None for part in found.parts)
+    all_lead = found.check is not None and len(found.check.leading) == n_measured < len(found.parts)
+    return with_more_measured(found, lambda: measured(_N_MEASURED), _left, result.probability, all_lead)
 
 
 def _left(result: GenerationAttribution) -> float:

@@ -53,7 +53,8 @@ def checked(removal: RegionRemoval, result: ImageAttribution, count: int, seed: 
     """The result with its order settled by removal, and its check.
 
     Regions that the check finds to matter alone, and that were not measured, are measured then. Where the leading
-    regions leave most of the probability, up to 16 are measured. They count if the leading ones among them leave less.
+    regions leave most of the probability, or all measured ones lead, up to 16 are measured. They count if the leading
+    ones among them leave less.
     """
 
     def measured(n_regions: int, further: Sequence[int] = ()) -> ImageAttribution:
@@ -69,7 +70,9 @@ def checked(removal: RegionRemoval, result: ImageAttribution, count: int, seed: 
     found = measured(count, missed) if missed else found
     if count >= _N_MEASURED or found.is_improbable:
         return found
-    return with_more_measured(found, lambda: measured(_N_MEASURED, missed), _left, probability)
+    assert found.check is not None
+    all_lead = len(found.check.leading) == len(found.measured) < found.n_regions
+    return with_more_measured(found, lambda: measured(_N_MEASURED, missed), _left, probability, all_lead)
 
 
 def _left(result: ImageAttribution) -> float:

@@ -81,14 +81,24 @@ def word_places(attribution: DrawableBits) -> list[str]:
     return places if attribution.pair is None else of_pair
 
 
+def printed_numbers(words: Sequence[str]) -> list[int]:
+    """The number of each word as it is printed, from 1; a punctuation mark has that of the word before it.
+
+    Examples::
+
+        >>> printed_numbers(["dull", ",", "boring"]), printed_numbers(["!", "?"])
+        ([1, 1, 2], [1, 2])
+    """
+    marks = [is_punctuation(word) for word in words]
+    return list(accumulate(int(not mark or all(marks)) for mark in marks))
+
+
 def _places(words: Sequence[Any]) -> list[str]:
     marks = [is_punctuation(word.word) for word in words]
-    if all(marks):
-        return [f"word {i}" for i in range(1, len(words) + 1)]
-    places, number = [], 0
-    for mark in marks:
-        number += not mark
-        places.append(f"word {number}" if not mark else f"after word {number}" if number else "before word 1")
+    places = []
+    for mark, number in zip(marks, printed_numbers([word.word for word in words]), strict=True):
+        of_mark = f"after word {number}" if number else "before word 1"
+        places.append(of_mark if mark and not all(marks) else f"word {number}")
     several, before = Counter(places), Counter[str]()
     for i, place in enumerate(places):
         before[place] += 1

@@ -183,7 +183,7 @@ def test_bad_input(explainer, wordpiece, bert):
         ),
         ({"prompt": {"a": 1}}, TypeError, "prompt is a dict, expected a string or chat messages"),
         ({"prompt": " "}, ValueError, "prompt is ' ', without any word, expected a prompt"),
-        ({"prompt": ["a film", "a plot"]}, TypeError, r"one per call \(explain_prompts takes several\)"),
+        ({"prompt": ["a film", "a plot"]}, TypeError, r"one per call \(explain_batch takes several\)"),
         ({"prompt": "film " * 80}, ValueError, "expected at most 64, the model's positions"),
         ({"check": 1}, ValueError, "check is 1, expected True or False"),
         ({"steps": 1}, TypeError, "'steps' is no argument; did you mean n_steps"),

@@ -543,6 +543,15 @@ def test_more_parts_are_measured_where_the_first_ones_leave_most_of_the_probabil
     assert one.check.without_all_leading == pytest.approx(np.exp(-3.1))
 
 
+def test_more_parts_are_measured_where_all_measured_ones_lead(result):
+    def log_probability(kept):
+        return -0.1 - 0.6 * (1 - kept[:, :3]).sum(1)
+
+    removal = CachedPromptRemoval(KnownRemoval(log_probability))
+    one = checked(removal, rerank_by_removal(removal, with_effects(result, []), 2), 2)
+    assert sorted(one.check.leading) == [0, 1, 2]
+
+
 def test_without_a_check_no_part_leads_that_raises_the_probability_alone(result):
     one = with_effects(result, [0.5, -0.2], [0.5, 1.4])
     leading = [part for part, _ in one.leading]

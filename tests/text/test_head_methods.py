@@ -254,7 +254,7 @@ def test_the_command_counts_words_from_one(entities, tmp_path):
     entities.model.save_pretrained(tmp_path)
     entities.classifier.tokenizer.save_pretrained(tmp_path)
     for option, number, says in (
-        ("--word", "9", "--word is 9, expected 1 to 6, for texts[0]"),
+        ("--word", "9", "--word is 9, expected 1 to 5, for texts[0]"),
         ("--word", "0", "--word is 0, expected a number from 1, or its text."),
         ("--entity", "7", "--entity is 7, expected 1 to "),
     ):
@@ -278,6 +278,18 @@ def test_numbers_of_words_that_are_there_twice_count_as_the_option_does(entities
     entities.classifier.tokenizer.save_pretrained(tmp_path)
     done = CliRunner().invoke(cli.app, ["explain", text, "--model", str(tmp_path), "--word", "film"])
     assert done.exit_code == 1 and "expected the number of the word, one of 1, 4 (from 1)" in done.stderr
+
+
+def test_the_command_counts_words_as_they_are_printed(entities, tmp_path):
+    """ "good (word 3)" was --word 4, and --word 3 explained the comma before it."""
+    text = "the film, good film"
+    entities.model.save_pretrained(tmp_path)
+    entities.classifier.tokenizer.save_pretrained(tmp_path)
+    command = ["explain", text, "--model", str(tmp_path), "--steps", "1", "--word"]
+    assert "for good?" in CliRunner().invoke(cli.app, [*command, "3"]).stdout
+    done = CliRunner().invoke(cli.app, [*command, "film"])
+    assert "expected the number of the word, one of 2, 4 (from 1)" in done.stderr
+    assert entities.explain(text, word=3, n_steps=1).explained.text == "good"
 
 
 def test_texts_without_an_entity_are_told(entities, monkeypatch, tmp_path):

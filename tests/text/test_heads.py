@@ -236,7 +236,7 @@ def test_the_target_goes_with_its_tokens(entities, answers):
     [
         ({}, "needs one of word, token and entity, got none"),
         ({"word": 1, "token": 1}, "got word and token"),
-        ({"word": "Rome"}, r"word is 'Rome', which is no word of texts\[0\]; its words are the, unbelievable"),
+        ({"word": "Rome"}, r"word is 'Rome', which is no word of texts\[0\]; its words are 'the', 'unbelievable'"),
         ({"word": 9}, r"word is 9, expected 0 to 5, for texts\[0\]"),
         ({"word": 1.5}, "word is 1.5, expected its number or its text"),
         ({"token": 40}, "token is 40, expected 0 to"),

@@ -343,10 +343,10 @@ def test_the_probability_through_the_mask_is_said_once(film_explainer):
 
 
 def test_a_class_that_is_not_predicted_is_improbable_below_5_percent(film_explainer):
-    """1.1% to 0.7% counted as a class that falls without the leading words."""
+    """1.1% to 0.4% counted as a class that falls without the leading words."""
     result = film_explainer.explain("The plot is dull and the acting is bad.")
     n = len(ranked_words(result)[0])
-    check = DeletionCheck(n, 0.011, 0.007, 0.011, 0.011, 10)
+    check = DeletionCheck(n, 0.011, 0.004, 0.011, 0.011, 10)
     predicted = replace(result, check=check, target_probability=0.011, closed_probability=0.005)
     other = replace(predicted, target=1, target_label="positive")
     assert verdict(predicted) == "confirmed" and verdict(other) == ""

@@ -373,6 +373,15 @@ def test_more_words_are_measured_where_the_first_ones_leave_most_of_the_probabil
     assert sum(effect is not None for effect in few.effects) <= 8
 
 
+def test_more_words_are_measured_where_all_measured_ones_lead(film_explainer):
+    """Four words left 36.5%, "confirmed", and five others 1.1%."""
+    text = "The acting is bad, the plot is dull, the music is awful and the ending is terrible."
+    unchecked, result = (film_explainer.explain(text, check=check, rerank=4) for check in (False, True))
+    assert len(unchecked.removal_order) == sum(effect is not None for effect in unchecked.effects) == 4
+    before, after = (one.without_first[-1] / one.target_probability for one in (unchecked, result))
+    assert 0.1 < before < 0.5 and after < before - 0.1 and len(result.removal_order) == 5
+
+
 def test_an_answer_where_all_words_lead(film_explainer):
     """It had half of them: "stays at 99.0%", beside a list that ends at 1.2%."""
     result = film_explainer.explain("awful terrible dreadful horrible", check=True)

@@ -454,6 +454,8 @@ def test_bars_are_pale_where_the_check_does_not_confirm_the_regions():
 class KnownRegions:
     """What a model says without some regions, by a function of their booleans, as RegionRemoval gives it."""
 
+    multi_label = False
+
     def __init__(self, probability):
         self.probability, self.target = probability, 1
 
@@ -487,6 +489,14 @@ def test_all_measured_regions_can_lead(count):
     assert sorted(result.leading) == sorted(needed) and len(result.measured) == max(count, 16 if count < 5 else 0)
     assert result.check.without_leading == pytest.approx(0.03) and result.check.decision == "cat"
     assert result.verdict == "confirmed" and "confirmed" in result.legend()
+
+
+def test_more_regions_are_measured_where_all_measured_ones_lead():
+    regions, layer = tile_regions(8, 8, n_tiles=4), LayerMap("layer3", np.arange(16.0).reshape(4, 4) + 2, 1.0, 0.8, 0.1)
+    image = image_attribution(check=False, measured=(), effects=(), n_in_turn=0)
+    image = replace(image, regions=regions, layers=(layer,), effects_alone=())
+    result = checked(KnownRegions(lambda kept: 0.1 + 0.2 * kept[:, 12:].sum(1)), image, 3, seed=0)
+    assert sorted(result.leading) == [12, 13, 14, 15] and result.check.without_leading == pytest.approx(0.1)
 
 
 def test_bars_where_most_regions_lead():
