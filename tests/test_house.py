@@ -20,6 +20,7 @@ ORDER = (
     "attr",
     "metrics",
     "visualization",
+    "_explain",
     "text",
     "vision",
     "demo",

@@ -142,13 +142,11 @@ class FeatureStatistics:
             ValueError: The layer, its call, its input or output, width, floor or model differ.
         """
         if self.layer != other.layer:
-            raise ValueError(
-                f"other is of layer {other.layer!r}, expected statistics of the same layer, {self.layer!r}"
-            )
-        if _differ(self.feature_dim, other.feature_dim):
-            raise ValueError(f"other has the feature_dim {other.feature_dim}, expected {self.feature_dim}")
-        if self.min_std != other.min_std:
-            raise ValueError(f"other has the min_std {other.min_std:g}, expected {self.min_std:g}")
+            raise ValueError(f"other is of layer {other.layer!r}, expected one of the same layer, {self.layer!r}")
+        for name in ("feature_dim", "min_std"):
+            own, others = getattr(self, name), getattr(other, name)
+            if _differ(own, others):
+                raise ValueError(f"other has the {name} {others}, expected {own}")
         for name in ("at_input", "call"):
             own, others = getattr(self, name), getattr(other, name)
             if _differ(own, others):
@@ -308,8 +306,8 @@ class FeatureStatistics:
                         f"path {os.fspath(path)!r} has the format {metadata.get('format')!r}, expected {_FORMAT!r}"
                     )
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
-                if lacking := [name for name in ("mean", "squares") if name not in tensors]:
-                    raise ValueError(f"path {os.fspath(path)!r} has no tensor {' and no '.join(lacking)}")
+                if not {"mean", "squares"} <= tensors.keys():
+                    raise ValueError(f"path {os.fspath(path)!r} has {sorted(tensors)}, expected mean and squares")
                 mean, squares = tensors.pop("mean"), tensors.pop("squares")
         except SafetensorError as error:
             raise ValueError(f"path {os.fspath(path)!r} is not a safetensors file of statistics: {error}") from error

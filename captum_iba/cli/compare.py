@@ -175,8 +175,8 @@ def compare(
         require_extra()
         _check_paths(data, config, model, statistics_from, out)
         with loading():
+            from captum_iba._explain.model import check_device
             from captum_iba.compare import prepare, write_report
-            from captum_iba.text.arguments import check_device
 
             where = find_executor(executor, address, workers)
             configuration = _config(config, options)

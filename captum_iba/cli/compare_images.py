@@ -93,12 +93,12 @@ def compare_images(
         with loading():
             import torch
 
+            from captum_iba._explain.model import check_device
             from captum_iba.compare.image_comparison import compare_images as compare
             from captum_iba.compare.image_files import read_images
             from captum_iba.methods.iba_of_images import iba_of_images
             from captum_iba.methods.image_methods import IMAGE_METHODS
             from captum_iba.metrics import tiles
-            from captum_iba.text.arguments import check_device
 
             for name in names:
                 if name not in IMAGE_METHODS:

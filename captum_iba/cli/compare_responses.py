@@ -92,10 +92,10 @@ def compare_responses(
         with loading():
             import torch
 
+            from captum_iba._explain.model import check_device
             from captum_iba.compare import compare_prompts
             from captum_iba.methods.prompt_methods import PROMPT_METHODS
             from captum_iba.text import GenerationExplainer
-            from captum_iba.text.arguments import check_device
             from captum_iba.text.generation import GREEDY
 
             for name in names:

@@ -80,11 +80,11 @@ def compare_texts(
         with loading():
             import torch
 
+            from captum_iba._explain.model import check_device
             from captum_iba.compare import compare_texts as compared
             from captum_iba.compare.kept_rows import chosen_methods
             from captum_iba.methods import find_method
             from captum_iba.text import TextExplainer
-            from captum_iba.text.arguments import check_device
 
             chosen_methods(names, {name: find_method(name).function for name in names})
             read = read_columns(file, text_column, pair_column)

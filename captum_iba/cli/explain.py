@@ -223,8 +223,9 @@ def explain(
                 each = "one" if len(first_texts) == 1 else f"one for each of the {len(first_texts)} texts"
                 expected = f"expected {each}, got {len(pair)}"
                 raise typer.BadParameter(f"--pair: {expected}.")
+            from captum_iba._explain.model import check_device
             from captum_iba.compare.explain_many import explain_texts
-            from captum_iba.text.arguments import check_device, check_texts
+            from captum_iba.text.arguments import check_texts
             from captum_iba.text.bottleneck import MASK_LOST_PREDICTION
 
             with naming_arguments(texts, quiet):

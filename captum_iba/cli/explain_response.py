@@ -153,9 +153,9 @@ def explain_response(
         with loading():
             import torch
 
+            from captum_iba._explain.model import check_device
             from captum_iba.compare.explain_many import explain_prompts
             from captum_iba.text import GenerationExplainer
-            from captum_iba.text.arguments import check_device
             from captum_iba.text.generation import GREEDY
 
             ids: list[str] | None

@@ -19,6 +19,8 @@ import numpy as np
 
 from captum_iba._checks import check_integer, kind_of
 from captum_iba._compat import progress
+from captum_iba._explain.fingerprint import add_part
+from captum_iba._explain.json_result import JsonResult, library_versions
 from captum_iba._files import write_text
 from captum_iba._warnings import warn_user
 from captum_iba.attr.feature_statistics import FeatureStatistics
@@ -37,10 +39,8 @@ from captum_iba.text.generation import GENERATION
 from captum_iba.text.generation_explainer import GenerationExplainer
 from captum_iba.text.generation_result import GenerationAttribution
 from captum_iba.text.head_targets import check_choices, per_text
-from captum_iba.text.json_result import JsonResult, library_versions
 from captum_iba.text.prompt_model import decoder_arguments
 from captum_iba.text.result import TextAttribution
-from captum_iba.text.statistics import add_part
 
 PromptLike = str | Sequence[Mapping[str, str]]
 """A prompt: a string, or chat messages."""

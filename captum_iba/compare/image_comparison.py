@@ -15,6 +15,8 @@ from torch import Tensor, nn
 
 from captum_iba._checks import kind_of
 from captum_iba._compat import progress
+from captum_iba._explain.fingerprint import model_fingerprint
+from captum_iba._explain.json_result import library_versions
 from captum_iba.attr._model.guard import ModuleGuard
 from captum_iba.compare.kept_rows import KeptRows, RowTable, chosen_methods, counted_passes, finite_or_none
 from captum_iba.methods.image_methods import IMAGE_METHODS, ImageTask, attribute_images, image_task
@@ -23,8 +25,6 @@ from captum_iba.metrics.degradation import degradation, degradation_both
 from captum_iba.metrics.image_baselines import blurred, check_images, mean_color
 from captum_iba.metrics.perturbations import BaselineValue
 from captum_iba.metrics.scores import aopc, area_between, deletion_area, insertion_area, probability_drop
-from captum_iba.text.json_result import library_versions
-from captum_iba.text.statistics import model_fingerprint
 from captum_iba.vision.regions import tile_regions
 
 DEFAULT_METHODS_FOR_IMAGES = ("iba", "grad_cam", "ig", "occlusion", "random")

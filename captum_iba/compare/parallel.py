@@ -20,8 +20,8 @@ from typing import Any, Protocol
 
 import torch
 
+from captum_iba._explain.json_result import library_versions
 from captum_iba._warnings import warn_user
-from captum_iba.text.json_result import library_versions
 
 RETRIES = 3
 """How often a job is done again after its worker died."""

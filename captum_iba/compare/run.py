@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from captum_iba._explain.json_result import library_versions
+from captum_iba._explain.model import model_name
 from captum_iba.attr.feature_statistics import FeatureStatistics
 from captum_iba.attr.settings import preset_values
 from captum_iba.compare.code_digest import code_digest
@@ -26,8 +28,6 @@ from captum_iba.metrics import NINTHS
 from captum_iba.text.arguments import batches_by_length
 from captum_iba.text.classifier import Classifier, load_classifier, require_classes
 from captum_iba.text.encoding import EncodedText
-from captum_iba.text.json_result import library_versions
-from captum_iba.text.model_properties import model_name
 from captum_iba.text.statistics import classifier_fingerprint
 
 STATISTICS_TEXTS = 500

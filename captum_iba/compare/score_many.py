@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from captum_iba._explain.json_result import JsonResult, json_number, json_safe
 from captum_iba.compare.explain_many import NO_ENTITY, KeptResults, columns_per_text
 from captum_iba.methods.registry import attribute
 from captum_iba.methods.task import Scores
 from captum_iba.text.encoding import EncodedText
 from captum_iba.text.explainer import TextExplainer
 from captum_iba.text.head_targets import ASKED, encode_targets, holding_scale
-from captum_iba.text.json_result import JsonResult, json_number, json_safe
 from captum_iba.text.target import TextTarget
 
 _CHUNK, _BATCH = 4, 32

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from captum_iba._checks import check_integer, kind_of
 from captum_iba._compat import progress
+from captum_iba._explain.json_result import library_versions
 from captum_iba.attr._model.guard import ModuleGuard
 from captum_iba.compare.kept_rows import KeptRows, RowTable, chosen_methods, counted_passes, finite_or_none
 from captum_iba.methods.registry import attribution_task, find_method, score
@@ -24,7 +25,6 @@ from captum_iba.metrics.prompt_removal import prompt_degradation
 from captum_iba.text.deletion import TextRemoval
 from captum_iba.text.explainer import TextExplainer
 from captum_iba.text.head_targets import holding_scale
-from captum_iba.text.json_result import library_versions
 
 DEFAULT_METHODS_FOR_TEXTS = ("iba", "ig", "leave_one_out", "random")
 """The methods of a comparison that names none."""

@@ -14,6 +14,7 @@ from typing import Any, get_args, get_type_hints
 import numpy as np
 import torch
 
+from captum_iba._explain.statistics_files import check_model
 from captum_iba.attr._model.guard import ModuleGuard
 from captum_iba.attr.feature_statistics import FeatureStatistics
 from captum_iba.methods.task import AttributionTask, FloatArray, Scores, no_statistics, random_states_restored
@@ -23,7 +24,7 @@ from captum_iba.text.encoding import EncodedText, scores_per_word
 from captum_iba.text.explainer import TextExplainer
 from captum_iba.text.head_targets import ASKED, check_asked, encode_targets, holding_scale
 from captum_iba.text.layers import Block, find_layers
-from captum_iba.text.statistics import check_model, classifier_fingerprint, neutral_pairs, one_per_layer
+from captum_iba.text.statistics import classifier_fingerprint, neutral_pairs, one_per_layer
 from captum_iba.text.target import TextTarget
 
 MethodFunction = Callable[..., list[FloatArray]]

@@ -10,7 +10,6 @@ from dataclasses import fields
 from itertools import groupby
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from captum_iba._checks import check_integer, kind_of
@@ -244,20 +243,3 @@ def batches_by_length(lengths: Sequence[int], batch_size: int, equal: bool = Fal
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
     groups = [list(group) for _, group in groupby(order, key=lengths.__getitem__)] if equal else [order]
     return [group[start : start + batch_size] for group in groups for start in range(0, len(group), batch_size)]
-
-
-def check_device(device: str | torch.device | None, name: str = "device") -> None:
-    """ValueError that says which devices there are, unless torch has this one here; ``name`` is the argument's."""
-    there = ["cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))]
-    there += ["mps"] * torch.backends.mps.is_available()
-    given = "cpu" if device is None else str(device)
-    kind, _, number = given.partition(":")
-    known = [one.partition(":")[0] for one in there]
-    if kind in ("cpu", "cuda", "mps"):
-        if kind in known and (not number or kind != "cuda" or given in there):
-            return
-        raise ValueError(f"{name} is {given}, which torch does not find here, expected one of {', '.join(there)}.")
-    try:
-        torch.device(given)
-    except RuntimeError as error:
-        raise ValueError(f"{name} is {given}, which is no device, expected one of {', '.join(there)}.") from error

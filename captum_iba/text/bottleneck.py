@@ -9,6 +9,9 @@ from typing import Literal
 import torch
 
 from captum_iba._compat import progress
+from captum_iba._explain.fingerprint import statistics_fingerprint
+from captum_iba._explain.json_result import provenance
+from captum_iba._explain.model import model_name
 from captum_iba.attr.feature_statistics import FeatureStatistics
 from captum_iba.attr.information_bottleneck import InformationBottleneckAttribution
 from captum_iba.attr.losses import has_probability
@@ -16,11 +19,9 @@ from captum_iba.attr.optimizer import unneeded_bits
 from captum_iba.attr.settings import BottleneckSettings
 from captum_iba.text.classifier import Classifier
 from captum_iba.text.encoding import EncodedText, per_token
-from captum_iba.text.json_result import provenance
 from captum_iba.text.layers import Block, token_activations_required
-from captum_iba.text.model_properties import model_name
 from captum_iba.text.result import TextAttribution, TextTrace, Token
-from captum_iba.text.statistics import GroupedStatistics, statistics_fingerprint
+from captum_iba.text.statistics import GroupedStatistics
 from captum_iba.text.target import TextTarget
 from captum_iba.visualization.check_sentences import CONFIRMING
 from captum_iba.visualization.mask_sentences import lost_prediction

@@ -14,14 +14,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from captum_iba._explain.model import accelerate_hooks, check_device
 from captum_iba._warnings import warn_user
 from captum_iba.attr._model.guard import ONE_AT_A_TIME, ModuleGuard
 from captum_iba.attr.losses import are_probabilities
-from captum_iba.text.arguments import batches_by_length, check_device
+from captum_iba.text.arguments import batches_by_length
 from captum_iba.text.encoding import EncodedText, check_tokenizer, encode, pad
 from captum_iba.text.heads import KINDS, TARGET_ROW, find_head, head_of_architectures
 from captum_iba.text.model_properties import (
-    accelerate_hooks,
     count_positions,
     input_names,
     memory_offsets,

@@ -10,6 +10,16 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from captum_iba._explain.leading_parts import (
+    COVERED_DECREASE,
+    MOST_OF_DECREASE,
+    N_PRUNED,
+    kept_in_check,
+    kept_without_first,
+    kept_without_leading,
+    most_without_one,
+    with_more_measured,
+)
 from captum_iba.metrics.prompt_removal import (
     CachedRemoval,
     RemovalSequence,
@@ -23,16 +33,6 @@ from captum_iba.text.encoding import EncodedText
 from captum_iba.text.gradients import gradient_x_activation_of_words
 from captum_iba.text.heads import LOG_ODDS_EPS, TARGET_ROW, ValueHead, with_row
 from captum_iba.text.layers import Block
-from captum_iba.text.leading_parts import (
-    COVERED_DECREASE,
-    MOST_OF_DECREASE,
-    N_PRUNED,
-    kept_in_check,
-    kept_without_first,
-    kept_without_leading,
-    most_without_one,
-    with_more_measured,
-)
 from captum_iba.text.result import DeletionCheck, TextAttribution
 from captum_iba.visualization.check_sentences import N_RANDOM, SAME
 from captum_iba.visualization.mask_sentences import is_improbable

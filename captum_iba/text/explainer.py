@@ -13,7 +13,8 @@ import numpy as np
 import torch
 
 from captum_iba._checks import check_flag, check_integer
-from captum_iba._progress import removal_progress
+from captum_iba._explain import statistics_files
+from captum_iba._explain.progress import removal_progress
 from captum_iba._warnings import warn_user
 from captum_iba.attr._model.guard import ModuleGuard
 from captum_iba.attr.feature_statistics import FeatureStatistics
@@ -164,7 +165,7 @@ class TextExplainer:
         per_layer = None if statistics is None else layer_statistics.one_per_layer(statistics, self.layers)
         if any(feature_statistics.model is not None for feature_statistics in per_layer or ()):
             self._fingerprint: str | None = fingerprint or self.fingerprint()
-            layer_statistics.check_model(per_layer or (), self._fingerprint, self.classifier.name)
+            statistics_files.check_model(per_layer or (), self._fingerprint, self.classifier.name)
             self._change_mark: Any = layer_statistics.change_mark(self.classifier)
         else:
             self._fingerprint = None
@@ -471,7 +472,7 @@ class TextExplainer:
         """
         if self.statistics is None:
             raise ValueError("statistics is None, expected statistics to save; call estimate_statistics first")
-        layer_statistics.save(path, self.layers, self.statistics)
+        statistics_files.save(path, [block.key for block in self.layers], self.statistics)
 
     def load_statistics(self, path: str | os.PathLike[str]) -> tuple[FeatureStatistics, ...]:
         """Use statistics from files that :meth:`save_statistics` wrote.
@@ -480,5 +481,6 @@ class TextExplainer:
             FileNotFoundError: There is no such file, or the folder has none of a layer.
             ValueError: Not a file of statistics, statistics of another layer or model, or files of several estimates.
         """
-        self.statistics = statistics = layer_statistics.load(path, self.layers)
+        keys = [block.key for block in self.layers]
+        self.statistics = statistics = statistics_files.load(path, keys, layer_statistics.GroupedStatistics)
         return statistics

@@ -13,7 +13,10 @@ import torch
 from torch import Tensor
 
 from captum_iba._checks import check_flag, check_integer, kind_of
-from captum_iba._progress import removal_progress
+from captum_iba._explain.fingerprint import RememberedFingerprint, tokenizer_fingerprint
+from captum_iba._explain.json_result import provenance
+from captum_iba._explain.model import model_name
+from captum_iba._explain.progress import removal_progress
 from captum_iba._warnings import warn_user
 from captum_iba.attr.optimizer import unneeded_bits
 from captum_iba.attr.settings import BottleneckSettings
@@ -24,8 +27,6 @@ from captum_iba.text.generation import (
     generation_settings,
 )
 from captum_iba.text.generation_result import GenerationAttribution, ResponseToken
-from captum_iba.text.json_result import provenance
-from captum_iba.text.model_properties import model_name
 from captum_iba.text.prompt import Prompt
 from captum_iba.text.prompt_deletion import (
     CachedPromptRemoval,
@@ -39,7 +40,6 @@ from captum_iba.text.prompt_deletion import (
 from captum_iba.text.prompt_model import LanguageModel, decoder_arguments
 from captum_iba.text.prompt_parts import PromptPart
 from captum_iba.text.response import ResponseToExplain, explained_response
-from captum_iba.text.statistics import RememberedFingerprint, tokenizer_fingerprint
 from captum_iba.visualization.prompt_sentences import UNLIKELY
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from captum_iba._explain.json_result import JsonResult
 from captum_iba._files import write_text
 from captum_iba._ranking import (
     estimated_effects,
@@ -22,7 +23,6 @@ from captum_iba._ranking import (
     shares_above,
 )
 from captum_iba.attr.optimizer import AT_FLOOR
-from captum_iba.text.json_result import JsonResult
 from captum_iba.text.prompt_parts import PromptPart
 from captum_iba.visualization.legend import Legend, part_legend
 from captum_iba.visualization.pieces import COVERED

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -42,15 +41,6 @@ _BY_NAME = {
     "LMHead": ("a causal language model", f"{_FUNCTION}.logits[:, -1], the vocabulary for the next token"),
 }
 _BASE = ("a base model without a head", "a forward_func that puts a head on it and returns logits, (B, classes)")
-
-
-def model_name(model: Any) -> str:
-    """Name of a model for readers: on the hub, or of its folder, without the path on this machine; else its class."""
-    name = str(getattr(model, "name_or_path", "") or type(model).__name__)
-    if cached := re.search(r"models--(.+?)--(.+?)[/\\]snapshots", name):
-        return f"{cached[1]}/{cached[2]}"
-    is_path = os.path.isabs(name) or name.startswith(".") or os.path.isdir(name)
-    return os.path.basename(os.path.abspath(name)) if is_path else name
 
 
 def class_labels(model: Any) -> list[str]:
@@ -192,12 +182,6 @@ def _kind_of_model(model: Any, output: Any) -> tuple[str, str] | None:
         language = logits.shape[-1] == getattr(model.config.get_text_config(), "vocab_size", None)
         return ("a language model", _BY_NAME["CausalLM"][1]) if language else _BY_NAME["TokenClassification"]
     return _BASE if logits is None and hasattr(output, "last_hidden_state") else None
-
-
-def accelerate_hooks(module: nn.Module) -> tuple[Any, ...]:
-    """Hooks of a module by which accelerate offloads its weights."""
-    hook = getattr(module, "_hf_hook", None)
-    return tuple(getattr(hook, "hooks", (hook,)))
 
 
 def memory_offsets(model: nn.Module) -> list[int | None]:

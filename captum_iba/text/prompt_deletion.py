@@ -12,10 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from captum_iba.attr._model.guard import ModuleGuard
-from captum_iba.metrics.prompt_removal import CachedRemoval, first_to_cover, removal_effects
-from captum_iba.text.generation_result import GenerationAttribution, PromptCheck
-from captum_iba.text.leading_parts import (
+from captum_iba._explain.leading_parts import (
     MOST_OF_DECREASE,
     N_PRUNED,
     kept_in_check,
@@ -24,6 +21,9 @@ from captum_iba.text.leading_parts import (
     most_without_one,
     with_more_measured,
 )
+from captum_iba.attr._model.guard import ModuleGuard
+from captum_iba.metrics.prompt_removal import CachedRemoval, first_to_cover, removal_effects
+from captum_iba.text.generation_result import GenerationAttribution, PromptCheck
 from captum_iba.text.prompt import Prompt
 from captum_iba.text.prompt_model import (
     CachedPrefix,

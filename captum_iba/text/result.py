@@ -18,10 +18,10 @@ import numpy.typing as npt
 import torch
 
 from captum_iba._checks import kind_of
+from captum_iba._explain.json_result import JsonResult, json_number, json_safe
 from captum_iba._ranking import importance_of
 from captum_iba.attr.optimizer import AT_FLOOR
 from captum_iba.text.encoding import join_words, scores_per_word
-from captum_iba.text.json_result import JsonResult, json_number, json_safe
 from captum_iba.text.target import TextTarget
 from captum_iba.visualization.legend import Legend, word_legend
 from captum_iba.visualization.mask_sentences import remark

@@ -1,46 +1,41 @@
-"""Statistics of a classifier's layers over texts, their files and cache, and the fingerprint of their classifier."""
+"""Statistics of a classifier's layers over texts, their cache, and the fingerprint of their classifier."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from importlib.resources import files as package_files
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
-from urllib.parse import quote
 
 import platformdirs
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from captum_iba._explain import statistics_files
+from captum_iba._explain.fingerprint import (
+    adapters_of,
+    add_part,
+    computed_entries,
+    model_fingerprint,
+    tokenizer_fingerprint,
+    weights_mark,
+)
 from captum_iba.attr.feature_statistics import FeatureStatistics
 from captum_iba.text.arguments import batches_by_length
 from captum_iba.text.classifier import Classifier
 from captum_iba.text.encoding import EncodedText
 from captum_iba.text.layers import Block
-from captum_iba.text.model_properties import accelerate_hooks
-
-# Entries of a configuration that do not change what a model computes: its origin, and what loading and passes change.
-_NOT_COMPUTED = frozenset(
-    """
-    _name_or_path name_or_path transformers_version architectures model_type auto_map _commit_hash dtype torch_dtype
-    attn_implementation _attn_implementation _attn_implementation_autoset _attn_implementation_internal
-    id2label label2id problem_type pad_token_id return_dict use_cache output_attentions output_hidden_states
-    task_specific_params
-    """.split()  # noqa: SIM905
-)
 
 BATCH_SIZE = 32
 """Number of texts per pass while statistics are estimated."""
 
 N_GROUPS = 8
 """Number of groups of texts whose own statistics are kept."""
-
-_SPECIAL = ("cls", "sep", "bos", "eos", "pad", "unk", "mask")
 
 
 class GroupedStatistics(FeatureStatistics):
@@ -157,79 +152,6 @@ def one_per_layer(
     return per_layer
 
 
-def check_model(statistics: Sequence[FeatureStatistics], fingerprint: str, name: str) -> None:
-    """Raise ValueError if statistics were gathered with another model than the one of ``fingerprint`` and ``name``.
-
-    Those of an unknown model pass.
-    """
-    for feature_statistics in statistics:
-        if feature_statistics.model not in (None, fingerprint):
-            raise ValueError(
-                f"statistics: those of layer {feature_statistics.layer!r} were gathered with another model than {name} "
-                "as it is now (weights, adapter, configuration, precision or tokenizer differ): their fingerprint is "
-                f"{feature_statistics.model[:12]}, expected {fingerprint[:12]}. Gather them again with this model "
-                "(estimate_statistics, or captum-iba explain --statistics-from TEXTS)."
-            )
-
-
-def save(path: str | os.PathLike[str], layers: Sequence[Block], statistics: Sequence[FeatureStatistics]) -> None:
-    """Write the statistics of one layer to the file ``path``, of several to files in the folder ``path``.
-
-    An interruption never leaves files of two estimates: the new ones replace the old ones when all are written.
-    ValueError for a folder with files of other layers, which would be of another estimate.
-    """
-    if len(layers) > 1:
-        Path(path).mkdir(parents=True, exist_ok=True)
-    files = _files(path, layers)
-    if Path(path).is_dir() and (others := sorted({*Path(path).glob("*.safetensors")} - {*files})):
-        raise ValueError(
-            f"path is the folder {os.fspath(path)}, which holds {others[0].name} of other statistics, expected a new "
-            "folder"
-        )
-    try:
-        with TemporaryDirectory(prefix=".statistics-", dir=files[0].parent) as folder:
-            new_files = [Path(folder) / file.name for file in files]
-            for new_file, feature_statistics in zip(new_files, statistics, strict=True):
-                feature_statistics.save(new_file)
-            for file in files if len(files) > 1 else ():
-                file.unlink(missing_ok=True)
-            for new_file, file in zip(new_files, files, strict=True):
-                os.replace(new_file, file)
-    except OSError as error:  # which names the temporary folder
-        reason = os.strerror(error.errno) if error.errno else str(error)
-        raise type(error)(error.errno, f"statistics: {os.fspath(path)} cannot be written: {reason}") from error
-
-
-def load(path: str | os.PathLike[str], layers: Sequence[Block]) -> tuple[FeatureStatistics, ...]:
-    """Read the files that :func:`save` wrote.
-
-    FileNotFoundError if one is missing, ValueError for other files, those of another layer, or of different numbers of
-    positions.
-    """
-    if len(layers) > 1 and Path(path).is_file():
-        raise ValueError(
-            f"statistics is {os.fspath(path)}, one file, expected a folder of one for each of {len(layers)} layers, "
-            "as save_statistics writes it; or name the layer of the file"
-        )
-    files = _files(path, layers)
-    for file in files:
-        if not file.is_file():
-            raise FileNotFoundError(f"statistics is {file}, which does not exist, expected a file of statistics")
-    statistics = tuple(GroupedStatistics.load(file, layer=block.key) for file, block in zip(files, layers, strict=True))
-    if len(counts := {feature_statistics.count for feature_statistics in statistics}) > 1:
-        raise ValueError(
-            f"statistics is {os.fspath(path)!r}, whose files are of {min(counts)} to {max(counts)} positions, expected "
-            "those of one estimate; gather them again"
-        )
-    return statistics
-
-
-def _files(path: str | os.PathLike[str], layers: Sequence[Block]) -> list[Path]:
-    if len(layers) == 1 and not Path(path).is_dir():
-        return [Path(path)]
-    return [Path(path) / f"{quote(block.key, safe='')}.safetensors" for block in layers]
-
-
 def cache_folder() -> Path:
     """Folder of cached statistics: the environment variable ``CAPTUM_IBA_CACHE``, or the user's cache folder."""
     if folder := os.environ.get("CAPTUM_IBA_CACHE"):
@@ -275,8 +197,8 @@ def cached(
     fingerprint = classifier_fingerprint(classifier)
     path = cache_path(classifier, fingerprint, layers, texts, pairs, folder)
     with suppress(FileNotFoundError, ValueError):  # missing, incomplete or damaged: estimated below
-        statistics = load(path, layers)
-        check_model(statistics, fingerprint, classifier.name)
+        statistics = statistics_files.load(path, [block.key for block in layers], GroupedStatistics)
+        statistics_files.check_model(statistics, fingerprint, classifier.name)
         return statistics, path, True
     encoded = classifier.encode(texts, pairs or [None] * len(texts))
     statistics = estimate(classifier, layers, encoded, BATCH_SIZE, show_progress)
@@ -284,7 +206,7 @@ def cached(
         feature_statistics.model = fingerprint
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        save(path, layers, statistics)
+        statistics_files.save(path, [block.key for block in layers], statistics)
     except OSError as error:
         reason = (
             f"the cache, {path.parent}, cannot be written ({error.strerror}); CAPTUM_IBA_CACHE names another folder"
@@ -328,15 +250,6 @@ def source_of(texts: Sequence[str]) -> str:
     return f"{len(texts):,} text{'s' * (len(texts) != 1)}"
 
 
-def statistics_fingerprint(statistics: Sequence[FeatureStatistics]) -> str:
-    """SHA-256 of the means and standard deviations of layers, in hexadecimal digits."""
-    digest = hashlib.sha256()
-    for feature_statistics in statistics:
-        for tensor in (feature_statistics.mean, feature_statistics.std):
-            digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()
-
-
 def neutral_pairs(statistics: Sequence[FeatureStatistics] | None) -> bool | None:
     """Whether statistics are of neutral texts in pairs or alone; None for those of others."""
     kinds = {getattr(feature_statistics, "neutral_pairs", None) for feature_statistics in statistics or ()}
@@ -357,159 +270,15 @@ def classifier_fingerprint(classifier: Classifier) -> str:
     return hashlib.sha256(" ".join(parts).encode()).hexdigest()
 
 
-def model_fingerprint(model: nn.Module) -> str:
-    """SHA-256 of a model's class, configuration, weights, buffers and adapters, in hexadecimal digits.
-
-    The entries of the configuration that change the output count, such as heads or the activation function. The device
-    does not matter, nor do the weights of adapters that are loaded but not active, nor ``torch.compile``. An adapter
-    that was merged into the weights is not the same as one that is active beside them: the values differ by rounding.
-    """
-    model = getattr(model, "_orig_mod", model)
-    digest = hashlib.sha256(type(model).__qualname__.encode())
-    adapters, idle = _adapters(model)
-    add_part(digest, adapters)
-    if callable(described := getattr(getattr(model, "config", None), "to_dict", None)):
-        add_part(digest, json.dumps(_computed(described()), sort_keys=True, default=str))
-    offloaded = _offloaded(model)
-    seen: dict[tuple[Any, ...], bytes] = {}
-    for name, value in sorted(model.state_dict().items()):
-        if not (name in idle or name.startswith(tuple(f"{prefix}." for prefix in idle))):
-            add_part(digest, name)
-            digest.update(_content(offloaded.get(name, value), seen))
-    return digest.hexdigest()
-
-
-class RememberedFingerprint:
-    """:func:`model_fingerprint` of a model, computed again only if its weights or active adapters have changed."""
-
-    def __init__(self) -> None:
-        self._known: tuple[Any, str] | None = None
-
-    def of(self, model: nn.Module) -> str:
-        """The fingerprint. That of large weights takes seconds."""
-        mark = _adapters(model), weights_mark(model)
-        if self._known is None or self._known[0] != mark:
-            self._known = mark, model_fingerprint(model)
-        return self._known[1]
-
-
 def change_mark(classifier: Classifier) -> tuple[Any, ...]:
     """A value, cheap to compute, that changes with weights, adapters, configuration and settings of the tokenizer."""
     model, tokenizer = classifier.model, classifier.tokenizer
-    config = json.dumps(_computed(model.config.to_dict()), sort_keys=True, default=str)
+    config = json.dumps(computed_entries(model.config.to_dict()), sort_keys=True, default=str)
     read = (len(tokenizer), str(tokenizer.special_tokens_map), getattr(tokenizer, "truncation_side", "right"))
     return (
-        _adapters(model),
+        adapters_of(model),
         config,
         id(tokenizer),
         read,
         weights_mark(model),
     )
-
-
-def weights_mark(model: nn.Module) -> list[tuple[Any, ...]]:
-    """A value, cheap to compute, that changes with the weights and buffers of a model."""
-    return [
-        (tensor.data_ptr(), None if tensor.is_inference() else tensor._version, _sample_of(tensor))
-        for tensor in (*model.parameters(), *model.buffers())
-    ]
-
-
-def _sample_of(tensor: torch.Tensor) -> float | None:
-    """Fused optimizers and ``.data`` change a tensor without a new version; a step changes nearly every entry."""
-    if tensor.is_meta or tensor.layout is not torch.strided or tensor.is_quantized or not tensor.is_floating_point():
-        return None
-    with suppress(NotImplementedError, RuntimeError):  # types of less than a byte, weights that are elsewhere
-        sample = tensor.detach().flatten()[:: max(1, tensor.numel() // 16)].double()
-        return float(sample @ torch.arange(1.0, len(sample) + 1, dtype=torch.float64, device=sample.device))
-    return None
-
-
-def tokenizer_fingerprint(tokenizer: Any) -> str:
-    """SHA-256 of a fast tokenizer: vocabulary, rules and special tokens."""
-    content = json.loads(tokenizer.backend_tokenizer.to_str())
-    # The last call left these.
-    for state in ("truncation", "padding"):
-        content.pop(state, None)
-    content["special"] = {name: getattr(tokenizer, f"{name}_token", None) for name in _SPECIAL}
-    content["cut at"] = getattr(tokenizer, "truncation_side", "right")
-    if getattr(tokenizer, "split_special_tokens", False):  # "[SEP]" in a text is a word
-        content["split special"] = True
-    return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def add_part(digest: Any, part: str) -> None:
-    """Add a string to a digest, with its length, so that ("ab", "c") and ("a", "bc") differ."""
-    digest.update(f"{len(part)}:{part}".encode("utf-8", "surrogatepass"))
-
-
-def _computed(configuration: Any) -> Any:
-    if isinstance(configuration, dict):
-        return {str(key): _computed(value) for key, value in configuration.items() if key not in _NOT_COMPUTED}
-    return [_computed(value) for value in configuration] if isinstance(configuration, (list, tuple)) else configuration
-
-
-def _content(value: Any, seen: dict[tuple[Any, ...], bytes]) -> bytes:
-    """The digest of an entry of a state_dict; tensors that share their memory are read once."""
-    if isinstance(value, (tuple, list)):  # the packed weights of quantized layers
-        return hashlib.sha256(b"".join(_content(item, seen) for item in value)).digest()
-    if not isinstance(value, Tensor):
-        return hashlib.sha256(f"{type(value).__name__} {value}".encode()).digest() if _plain(value) else b"?"
-    unshared = value.is_meta or value.is_quantized or value.layout is not torch.strided
-    key = () if unshared else (value.device, value.data_ptr(), value.shape, value.stride(), value.dtype)
-    if unshared or key not in seen:
-        digest = hashlib.sha256(f"{tuple(value.shape)} {value.dtype}".encode())
-        if not value.is_meta:
-            tensor = value.detach()
-            tensor = tensor.dequantize() if tensor.is_quantized else tensor
-            tensor = (tensor.to_dense() if tensor.layout is not torch.strided else tensor).cpu().contiguous()
-            digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
-        seen[key] = digest.digest()
-    return seen[key]
-
-
-def _plain(value: Any) -> bool:
-    """Whether the text of a value is the same in another process."""
-    return value is None or isinstance(value, (bool, int, float, str, torch.dtype))
-
-
-def _adapters(model: nn.Module) -> tuple[str, tuple[str, ...]]:
-    """Adapters of PEFT: which are active, merged or disabled, their scaling; prefixes of the weights of idle ones.
-
-    The weights of all adapters are in the state_dict, and nothing in it says which ones are active.
-    """
-    description: list[Any] = [str(getattr(config, "peft_type", "")) for config in _active_configurations(model)]
-    idle = []
-    for name, module in model.named_modules():
-        if not hasattr(module, "merged_adapters"):
-            continue
-        active = [] if module.disable_adapters else list(module.active_adapters)
-        scaling = getattr(module, "scaling", {})
-        strength = [float(scaling[adapter]) for adapter in active if adapter in scaling]
-        description.append([name, type(module).__name__, active, sorted(module.merged_adapters), strength])
-        for attribute in (*module.adapter_layer_names, *module.other_param_names):
-            by_adapter = getattr(module, attribute, None)
-            if isinstance(by_adapter, (nn.ModuleDict, nn.ParameterDict)):
-                idle += [f"{name}.{attribute}.{adapter}" for adapter in by_adapter if adapter not in active]
-    return json.dumps(description), tuple(idle)
-
-
-def _active_configurations(model: nn.Module) -> Iterator[Any]:
-    configurations = getattr(model, "peft_config", None)
-    active = getattr(model, "active_adapters", ())
-    if isinstance(configurations, dict) and isinstance(active, (list, tuple)):  # in transformers it is a method
-        yield from (configurations[adapter] for adapter in active if adapter in configurations)
-
-
-def _offloaded(model: nn.Module) -> dict[str, Tensor]:
-    """Weights that accelerate offloads between passes, by their names in the state_dict."""
-    weights = {}
-    for prefix, module in model.named_modules():
-        for hook in accelerate_hooks(module):
-            weights_map = getattr(hook, "weights_map", None)
-            if weights_map is None:
-                continue
-            for name, value in (*module._parameters.items(), *module._buffers.items()):
-                if value is not None and value.is_meta:
-                    weights[f"{prefix}.{name}" if prefix else name] = weights_map[name]
-    return weights

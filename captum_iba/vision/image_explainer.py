@@ -15,12 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from captum_iba._checks import check_flag, check_integer, kind_of
-from captum_iba._progress import removal_progress
+from captum_iba._explain import statistics_files
+from captum_iba._explain.fingerprint import weights_mark
+from captum_iba._explain.progress import removal_progress
 from captum_iba._warnings import warn_user
 from captum_iba.attr.feature_statistics import FeatureStatistics
 from captum_iba.attr.settings import BottleneckSettings, SettingsOverrides, with_smaller_betas
-from captum_iba.text import statistics as layer_statistics
-from captum_iba.text.layers import Block
 from captum_iba.vision.grids import ImageLayer, find_image_layers, token_embeddings
 from captum_iba.vision.image_bottleneck import ImageBottleneck
 from captum_iba.vision.image_model import ImageClassifier, load_image_classifier, load_torchvision_classifier
@@ -410,8 +410,7 @@ class ImageExplainer:
         """
         if not self._statistics:
             raise ValueError("statistics is empty, expected statistics to save; call estimate_statistics first")
-        blocks = [Block(name, None, self.model, -1, name) for name in self._statistics]
-        layer_statistics.save(path, blocks, list(self._statistics.values()))
+        statistics_files.save(path, list(self._statistics), list(self._statistics.values()))
 
     def load_statistics(self, path: str | os.PathLike[str]) -> dict[str, FeatureStatistics]:
         """Use statistics from files that :meth:`save_statistics` wrote; returns them by the names of layers.
@@ -437,7 +436,7 @@ class ImageExplainer:
                 raise TypeError(f"statistics has {kind_of(statistics)}, expected FeatureStatistics")
             if statistics.model is not None:
                 fingerprint = fingerprint or self.classifier.fingerprint()
-                layer_statistics.check_model([statistics], fingerprint, self.classifier.name)
+                statistics_files.check_model([statistics], fingerprint, self.classifier.name)
             name = statistics.layer
             if name is None and self.layer_names is not None:
                 name = self.layer_names[number]
@@ -445,7 +444,7 @@ class ImageExplainer:
                 expected = "the name of a layer" if self.layer_names is None else ", ".join(self.layer_names)
                 raise ValueError(f"statistics is of layer {name!r}, expected {expected}")
             self._statistics[name] = statistics
-            self._mark = layer_statistics.weights_mark(self.model)
+            self._mark = weights_mark(self.model)
 
     def _batch(self, inputs: Sequence[Tensor]) -> Tensor:
         for number, image in enumerate(inputs):
@@ -472,7 +471,7 @@ class ImageExplainer:
         """Warn, once, if the model has changed since its statistics were gathered."""
         models = {statistics.model for statistics in known if statistics.model is not None}
         # The mark is cheap; the fingerprint reads all weights.
-        if models and self._mark != (mark := layer_statistics.weights_mark(self.model)):
+        if models and self._mark != (mark := weights_mark(self.model)):
             self._mark = mark
             if models != {self.classifier.fingerprint()}:
                 warn_user(

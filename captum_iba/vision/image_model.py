@@ -15,14 +15,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from captum_iba._checks import check_flag, kind_of
+from captum_iba._explain.fingerprint import (
+    RememberedFingerprint,
+    add_part,
+    model_fingerprint,
+    statistics_fingerprint,
+)
+from captum_iba._explain.json_result import provenance
+from captum_iba._explain.model import check_device, model_name
 from captum_iba._warnings import warn_user
 from captum_iba.attr._model.guard import ModuleGuard
 from captum_iba.attr.feature_statistics import FeatureStatistics
 from captum_iba.attr.losses import NoLogitsError, logits_of, may_be_probabilities
-from captum_iba.text.arguments import check_device
-from captum_iba.text.json_result import provenance
-from captum_iba.text.model_properties import model_name
-from captum_iba.text.statistics import RememberedFingerprint, add_part, model_fingerprint, statistics_fingerprint
 from captum_iba.vision.images import Transform
 
 

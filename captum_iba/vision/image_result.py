@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from captum_iba._explain.json_result import JsonResult
 from captum_iba._files import write_text
 from captum_iba._ranking import importance_of, leading_of, order_of
-from captum_iba.text.json_result import JsonResult
 from captum_iba.vision.grids import resize_map
 from captum_iba.vision.image_check import ImageCheck
 from captum_iba.vision.images import Pixels, pixels_of_png, png_bytes

@@ -10,13 +10,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from captum_iba.metrics.prompt_removal import CachedRemoval
-from captum_iba.text.leading_parts import (
+from captum_iba._explain.leading_parts import (
     kept_in_check,
     kept_without_leading,
     leading_in_order,
     with_more_measured,
 )
+from captum_iba.metrics.prompt_removal import CachedRemoval
 from captum_iba.vision.image_check import ImageCheck
 from captum_iba.vision.image_result import ImageAttribution
 from captum_iba.vision.regions import RegionRemoval, order_by_removal

@@ -186,10 +186,10 @@ def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch):
 
 def test_files_without_a_tensor_and_statistics_of_other_floors_are_refused(tmp_path):
     save_file({"mean": torch.zeros(2)}, path := tmp_path / "part.st", {"format": "captum_iba.FeatureStatistics/1"})
-    with pytest.raises(ValueError, match=r"part\.st' has no tensor squares"):
+    with pytest.raises(ValueError, match=r"part\.st' has .*mean.*, expected mean and squares"):
         FeatureStatistics.load(path)
     one, other = (FeatureStatistics("a", min_std=floor).update(drawn(9, 3)) for floor in (0.01, 5.0))
-    with pytest.raises(ValueError, match=r"other has the min_std 5, expected 0\.01"):
+    with pytest.raises(ValueError, match=r"other has the min_std 5.0, expected 0\.01"):
         one.merge(other)
     with pytest.raises(ValueError, match="min_std is inf, expected a positive number"):
         FeatureStatistics(min_std=float("inf"))

@@ -13,10 +13,10 @@ from rich.console import Console
 from torch import nn
 
 from captum_iba import FeatureStatistics
+from captum_iba._explain.model import model_name
 from captum_iba.attr.settings import PRESETS, BottleneckSettings
 from captum_iba.text import TextAttribution, TextExplainer
 from captum_iba.text.classifier import load_classifier
-from captum_iba.text.model_properties import model_name
 from captum_iba.text.result import DeletionCheck
 from captum_iba.text.statistics import GroupedStatistics, neutral_texts
 from captum_iba.visualization import terminal_text

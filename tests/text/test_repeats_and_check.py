@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
+from captum_iba._explain.leading_parts import kept_in_check, without_first
 from captum_iba.demo import embedded_statistics
 from captum_iba.text import TextAttribution, TextExplainer
 from captum_iba.text.deletion import keep_words
-from captum_iba.text.leading_parts import kept_in_check, without_first
 from captum_iba.text.result import DeletionCheck
 from captum_iba.text.statistics import GroupedStatistics
 from captum_iba.visualization import save_token_page, token_map, token_page

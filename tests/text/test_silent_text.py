@@ -14,13 +14,14 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 from typer.testing import CliRunner
 
 from captum_iba import FeatureStatistics, cli
+from captum_iba._explain.fingerprint import tokenizer_fingerprint
 from captum_iba.compare.explain_many import explain_texts
 from captum_iba.compare.parallel import LocalExecutor
 from captum_iba.methods import AttributionTask, attribute, score
 from captum_iba.text import TextExplainer, cached_statistics, encoding, explain_layers
 from captum_iba.text import bottleneck as bottleneck_module
 from captum_iba.text.classifier import Classifier
-from captum_iba.text.statistics import classifier_fingerprint, tokenizer_fingerprint
+from captum_iba.text.statistics import classifier_fingerprint
 
 from .bag_of_tokens import BagConfig, bag_of_tokens
 from .conftest import SIZE, build, built

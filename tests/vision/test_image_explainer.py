@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from captum_iba import FeatureStatistics, InformationBottleneckAttribution
+from captum_iba._explain.fingerprint import model_fingerprint
 from captum_iba.compare import compare_images
-from captum_iba.text.statistics import model_fingerprint
 from captum_iba.vision import IMAGE_PRESETS, ImageAttribution, ImageExplainer, superpixels
 from captum_iba.vision.image_settings import NO_STATISTICS
 from tests.vision.architectures import ARCHITECTURES

@@ -1,0 +1,1 @@
+"""What the explainers of texts, prompts and images have in common."""
