@@ -15,14 +15,14 @@ Numbers = npt.NDArray[np.float64]
 def shares_above(bits: Numbers, floors: Numbers, tolerance: float) -> Numbers:
     """Share of each part of the bits above its floor; they sum to 1, or are 0 if no part is above it.
 
-    A part that is above its floor by at most ``tolerance`` of it counts as being there.
+    A part that is above its floor by at most ``tolerance`` of it counts as being there, and so does NaN or infinity.
 
     Examples::
 
         >>> shares_above(np.array([1.0, 4.0, 2.0]), np.array([1.0, 1.0, 1.0]), tolerance=0.01)
         array([0.  , 0.75, 0.25])
     """
-    above = np.where(bits - floors > tolerance * floors, bits - floors, 0.0)
+    above = np.where(np.isfinite(bits) & (bits - floors > tolerance * floors), bits - floors, 0.0)
     total = above.sum()
     return above / total if total > 0 else np.zeros_like(above)
 

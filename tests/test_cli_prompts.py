@@ -38,7 +38,7 @@ def test_explain_response(language_model):
     assert result.prompt == "the film\r\nwas good .\r\n" and result.token_bits.shape == (len(result.tokens), 5)
     assert Path("page.html").read_text("utf-8").count('type="radio"') == 1 + len(result.tokens)
     contrast = run(*language_model, "the film", "--response", "a film", "--contrast", "a plot", "--json", "-")
-    assert json.loads(contrast.stdout)["contrast"] == "a plot"
+    assert [found["contrast"] for found in json.loads(contrast.stdout)] == ["a plot"]
     contrast = run(*language_model, "the film", "--response", "a film", "--contrast", "a plot")
     said = "decrease in the log-odds of the choice without this part"
     assert said in contrast.stdout

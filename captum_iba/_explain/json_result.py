@@ -66,13 +66,16 @@ class JsonResult(ABC):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a file that :meth:`save` wrote.
+        """Read a file that :meth:`save` wrote, or the command line (``--json``) for a single input.
 
         Raises:
-            ValueError: The file is not a saved attribution.
+            ValueError: The file is not a saved attribution, or holds several.
         """
         try:
-            return cls.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
+            content = json.loads(Path(path).read_text(encoding="utf-8"))
+            if isinstance(content, list) and len(content) == 1:
+                (content,) = content
+            return cls.from_dict(content)
         except ValueError as error:
             raise ValueError(f"path is {os.fspath(path)}, which is not a saved attribution ({error})") from error
 

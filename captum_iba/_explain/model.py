@@ -19,11 +19,11 @@ def model_name(model: Any) -> str:
     return os.path.basename(os.path.abspath(name)) if is_path else name
 
 
-def check_device(device: str | torch.device | None, name: str = "device") -> None:
+def check_device(device: str | int | torch.device | None, name: str = "device") -> None:
     """ValueError that says which devices there are, unless torch has this one here; ``name`` is the argument's."""
     there = ["cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))]
     there += ["mps"] * torch.backends.mps.is_available()
-    given = "cpu" if device is None else str(device)
+    given = "cpu" if device is None else f"cuda:{device}" if isinstance(device, int) else str(device)
     kind, _, number = given.partition(":")
     known = [one.partition(":")[0] for one in there]
     if kind in ("cpu", "cuda", "mps"):

@@ -102,7 +102,7 @@ def explain_image(
     html: Annotated[Path | None, typer.Option(help="File for a page with the heat maps.")] = None,
     json_file: Annotated[
         Path | None,
-        typer.Option("--json", help="File for the result as JSON, of several images a list; - is standard output."),
+        typer.Option("--json", help="File for a JSON list of results; - is standard output."),
     ] = None,
     figure: Annotated[Path | None, typer.Option(help="File for a figure (.png, .svg or .pdf), of one image.")] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Number of images per pass.")] = 8,
@@ -229,8 +229,8 @@ def _deliver(
     from captum_iba._files import write_text
     from captum_iba.visualization import image_page
 
-    entries: Any = [result.to_dict() for result in results]
-    content = json.dumps(entries[0] if len(entries) == 1 else entries, ensure_ascii=False, allow_nan=False, indent=1)
+    entries = [result.to_dict() for result in results]
+    content = json.dumps(entries, ensure_ascii=False, allow_nan=False, indent=1)
     # Files first: who reads the output may close it before its end.
     written = []
     if json_file is not None and str(json_file) != "-":

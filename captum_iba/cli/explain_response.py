@@ -6,7 +6,7 @@ import json
 import sys
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -119,7 +119,7 @@ def explain_response(
     html: Annotated[Path | None, typer.Option(help="File for a page with the colored prompt.")] = None,
     json_file: Annotated[
         Path | None,
-        typer.Option("--json", help="File for the result as JSON, of a table a list; - is standard output."),
+        typer.Option("--json", help="File for a JSON list of results; of a table with its id; - is standard output."),
     ] = None,
     keep: Annotated[
         Path | None,
@@ -229,10 +229,10 @@ def _deliver(
     from captum_iba.visualization.generation_page import asked
     from captum_iba.visualization.terminal import printable
 
-    entries: Any = results[0].to_dict()
+    entries = [result.to_dict() for result in results]
     headings: list[str] = []
     if ids is not None:
-        entries = [{**result.to_dict(), "id": name} for result, name in zip(results, ids, strict=True)]
+        entries = [{**entry, "id": name} for entry, name in zip(entries, ids, strict=True)]
         headings = [f"{printable(name)}. {printable(asked(one))}" for name, one in zip(ids, results, strict=True)]
     content = json.dumps(entries, ensure_ascii=False, allow_nan=False, indent=1)
     # Files first: who reads the output may close it before its end.

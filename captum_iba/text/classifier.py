@@ -364,7 +364,7 @@ def predicted_classes(classifier: Classifier, encoded: Sequence[EncodedText], ba
 
 def load_classifier(
     name_or_path: str | os.PathLike[str],
-    device: str | torch.device | None = None,
+    device: str | int | torch.device | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> tuple[Any, Any]:
     """Load a classifier, or a model with another head, and its tokenizer, from a folder or the Hugging Face hub.
@@ -373,7 +373,7 @@ def load_classifier(
 
     Args:
         name_or_path (str or path): A folder, or a name on the hub.
-        device (str, torch.device or None): Device of the model. Default: the CPU.
+        device (str, int, torch.device or None): Device of the model; a number is a CUDA device. Default: the CPU.
         dtype (torch.dtype): Precision of the weights. Default: ``torch.float32``.
 
     Returns:
@@ -421,7 +421,7 @@ def _architectures(name: str) -> list[str]:
 
 
 def load_model(
-    auto_class: Any, name: str, device: str | torch.device | None = None, **options: Any
+    auto_class: Any, name: str, device: str | int | torch.device | None = None, **options: Any
 ) -> tuple[Any, Any, list[str]]:
     """A model in evaluation mode, its tokenizer, and the names of weights that its file lacks.
 
@@ -446,7 +446,7 @@ def load_model(
 
 
 def load_pretrained(
-    auto_class: Any, auto_reader: Any, name: str, device: str | torch.device | None = None, **options: Any
+    auto_class: Any, auto_reader: Any, name: str, device: str | int | torch.device | None = None, **options: Any
 ) -> tuple[Any, Any, list[str]]:
     """A model in evaluation mode, what makes its inputs, and the names of weights that its file lacks.
 

@@ -188,7 +188,7 @@ class TextExplainer:
         name_or_path: str | os.PathLike[str],
         layer: int | str | Sequence[int | str] | None = None,
         statistics: FeatureStatistics | Sequence[FeatureStatistics] | str | os.PathLike[str] | None = None,
-        device: str | torch.device | None = None,
+        device: str | int | torch.device | None = None,
         dtype: torch.dtype = torch.float32,
         max_length: int | None = None,
     ) -> TextExplainer:
@@ -199,7 +199,7 @@ class TextExplainer:
         Args:
             name_or_path (str or path): A folder, or a name on the hub.
             layer, statistics, max_length: As for the class.
-            device (str, torch.device or None): Device of the model. Default: the CPU.
+            device (str, int, torch.device or None): Device of the model; a number is a CUDA device. Default: the CPU.
             dtype (torch.dtype): Precision of the weights. Default: ``torch.float32``.
 
         Raises:

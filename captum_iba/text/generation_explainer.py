@@ -80,7 +80,7 @@ class GenerationExplainer:
     def from_pretrained(
         cls,
         name_or_path: str | os.PathLike[str],
-        device: str | torch.device | None = None,
+        device: str | int | torch.device | None = None,
         dtype: torch.dtype = torch.float32,
         **options: Any,
     ) -> GenerationExplainer:
@@ -88,7 +88,7 @@ class GenerationExplainer:
 
         Args:
             name_or_path (str or path): A folder, or a name on the hub.
-            device (str, torch.device or None): Device of the model. Default: the CPU.
+            device (str, int, torch.device or None): Device of the model; a number is a CUDA device. Default: the CPU.
             dtype (torch.dtype): Precision of the weights. Default: ``torch.float32``.
             **options: Arguments of ``transformers``' ``from_pretrained``, such as ``device_map``.
 
@@ -111,7 +111,7 @@ class GenerationExplainer:
     def explain(
         self,
         prompt: str | Sequence[Mapping[str, str]],
-        response: str | Sequence[int] | None = None,
+        response: str | Sequence[int] | Tensor | None = None,
         *,
         span: str | tuple[int, int] | None = None,
         contrast: str | None = None,
@@ -137,7 +137,7 @@ class GenerationExplainer:
             prompt (str or list of messages): The prompt. The tokens of the response follow its tokens as they are:
                         after a prompt that ends without white space a response begins with a space. A text is
                         encoded as it follows the prompt, which can give other tokens than the model generates for it.
-            response (str or sequence of int, optional): The response, as text or token ids.
+            response (str, sequence of int or Tensor, optional): The response, as text or token ids.
                         Default: None, what the model generates
             span (str or tuple of int, optional): Start and end of the characters of the response that are explained, or
                         a text that is in it once. Tokens that share a character with it count.
@@ -191,7 +191,7 @@ class GenerationExplainer:
     def explain_batch(
         self,
         prompts: Sequence[str | Sequence[Mapping[str, str]]],
-        responses: Sequence[str | Sequence[int] | None] | None = None,
+        responses: Sequence[str | Sequence[int] | Tensor | None] | None = None,
         *,
         spans: Sequence[str | tuple[int, int] | None] | None = None,
         contrasts: Sequence[str | None] | None = None,
@@ -267,7 +267,7 @@ class GenerationExplainer:
     def _asked(
         self,
         prompt: str | Sequence[Mapping[str, str]],
-        response: str | Sequence[int] | None,
+        response: str | Sequence[int] | Tensor | None,
         span: str | tuple[int, int] | None,
         contrast: str | None,
         granularity: str | Sequence[tuple[int, int]],
@@ -278,6 +278,7 @@ class GenerationExplainer:
         """What is explained, generated if need be."""
         check_flag("per_token", per_token)
         check_flag("include_system", include_system)
+        response = response.flatten().tolist() if isinstance(response, Tensor) else response
         _warn_without_template(self.tokenizer, prompt, response)
         read = self.read(prompt, response, granularity, gen_args, include_system)
         of_response = (response, span, contrast, granularity, per_token, gen_args)

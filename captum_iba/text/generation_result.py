@@ -200,15 +200,15 @@ class GenerationAttribution(JsonResult):
         return estimated_effects(self.shares, means)
 
     @property
-    def ranked(self) -> list[tuple[PromptPart, float]]:
-        """Parts with bits above the floor, or an effect, and their shares, the most important ones first.
+    def ranked(self) -> tuple[PromptPart, ...]:
+        """Parts with bits above the floor, or an effect, the most important ones first.
 
         The order is that of :attr:`importance`; with a check the leading parts are first, in the order of their
         removal.
         """
         shares = self.shares
         shown = [i for i in self._order if shares[i] > 0 or abs(self._effects[i] or 0.0) > NO_EFFECT]
-        return self._with_shares(shown)
+        return tuple(self.parts[i] for i in shown)
 
     @property
     def scores(self) -> npt.NDArray[np.float64]:
@@ -231,12 +231,8 @@ class GenerationAttribution(JsonResult):
         # No part is needed beside the others: what counts is whether they are needed together.
         return [part.effect_alone if part.effect is None else part.effect for part in self.parts]
 
-    def _with_shares(self, numbers: Sequence[int] | npt.NDArray[np.intp]) -> list[tuple[PromptPart, float]]:
-        shares = self.shares
-        return [(self.parts[i], float(shares[i])) for i in numbers]
-
     @property
-    def leading(self) -> list[tuple[PromptPart, float]]:
+    def leading(self) -> tuple[PromptPart, ...]:
         """The first of :attr:`ranked`, until they hold 80% of the sum of :attr:`importance`.
 
         None of them raises the log-probability when it is removed alone, unless all do. With a check they are the
@@ -245,7 +241,7 @@ class GenerationAttribution(JsonResult):
         first one lowers it most, and each next one lowers it most after those before it, until the probability has
         fallen by 95% of what it falls by.
         """
-        return self._with_shares(self._leading)
+        return tuple(self.parts[i] for i in self._leading)
 
     @property
     def listed(self) -> list[tuple[PromptPart, float]]:
@@ -276,7 +272,8 @@ class GenerationAttribution(JsonResult):
         against.sort(key=lambda i: of if (of := self.parts[i].effect_alone) is not None else effects[i] or 0.0)
         first = [i for i in shown if i in leading and i not in against]
         others = sorted((i for i in shown if i not in leading and i not in against), key=lambda i: -lowers[i])
-        return self._with_shares([*first, *others, *against])
+        shares = self.shares
+        return [(self.parts[i], float(shares[i])) for i in (*first, *others, *against)]
 
     @property
     def bars(self) -> npt.NDArray[np.float64]:
@@ -366,7 +363,7 @@ class GenerationAttribution(JsonResult):
 
     def __repr__(self) -> str:
         leading = self.leading
-        named = f", {visible_part(leading[0][0].text)!r} leads" if leading else ""
+        named = f", {visible_part(leading[0].text)!r} leads" if leading else ""
         return f"GenerationAttribution({visible_part(self.explained)!r}, {len(self.parts)} parts{named})"
 
     @property
@@ -421,7 +418,7 @@ class GenerationAttribution(JsonResult):
         """The result as plain Python for JSON, with the share and rank of each part, and the sentences."""
         content = dataclasses.asdict(self)
         content["settings"], content["provenance"] = dict(self.settings), dict(self.provenance)
-        ranks = {id(part): rank for rank, (part, _) in enumerate(self.ranked, 1)}
+        ranks = {id(part): rank for rank, part in enumerate(self.ranked, 1)}
         for part, own, share in zip(content["parts"], self.parts, self.shares.tolist(), strict=True):
             part |= {"share": share, "rank": ranks.get(id(own)), "effect_after": own.effect_after}
             part |= {"label": own.label, "speaks_against": own.speaks_against}

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from captum_iba._checks import kind_of
 from captum_iba._warnings import warn_user
 from captum_iba.attr._model.guard import on_this_thread
 from captum_iba.attr._model.hooks import HookPoint, hooked
@@ -195,6 +196,8 @@ def find_layers(model: nn.Module, layer: int | str | Sequence[int | str] | None 
         return find_blocks(model)
     if isinstance(layer, (int, str)):
         return (find_layer(model, layer),)
+    if not isinstance(layer, Sequence):
+        raise TypeError(f"layer is {kind_of(layer)}, expected a block from 1, a module's name, or several of these")
     layers = tuple(find_layer(model, item) for item in layer)
     if len({block.key for block in layers}) != len(layers) or not layers:
         raise ValueError(f"layer is {list(layer)!r}, expected one or more different layers")

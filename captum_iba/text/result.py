@@ -19,7 +19,7 @@ import torch
 
 from captum_iba._checks import kind_of
 from captum_iba._explain.json_result import JsonResult, json_number, json_safe
-from captum_iba._ranking import importance_of
+from captum_iba._ranking import importance_of, shares_above
 from captum_iba.attr.optimizer import AT_FLOOR
 from captum_iba.text.encoding import join_words, scores_per_word
 from captum_iba.text.target import TextTarget
@@ -258,11 +258,21 @@ class TextAttribution(JsonResult):
         return verdict(self)
 
     @property
+    def answer(self) -> str:
+        """The probability without the leading words, in words; empty where nothing was deleted."""
+        return answer(self)
+
+    @property
     def sentences(self) -> list[str]:
         """What pages and terminals say: the answer and numbers of the check, and on repeats, near ties and the bits."""
         comparison = "" if self.check is None else word_check(self).comparison
-        said = [self.doubt, answer(self), remark(self), comparison, *notes(self), what_bits_keep(self)]
+        said = [self.doubt, self.answer, remark(self), comparison, *notes(self), what_bits_keep(self)]
         return list(filter(None, said))
+
+    @property
+    def leading(self) -> tuple[Word, ...]:
+        """The leading words, in the order of pages and terminals."""
+        return tuple(self.words[row.number] for row in ranked_words(self)[0])
 
     @property
     def ranked(self) -> tuple[Word, ...]:
@@ -306,9 +316,7 @@ class TextAttribution(JsonResult):
     def _shares(self, word_bits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         n_tokens = Counter(token.word for token in self.tokens if token.word is not None)
         floors = self.unneeded_bits * np.array([n_tokens[number] for number in range(len(self.words))])
-        above = np.nan_to_num(word_bits - floors, nan=0.0, posinf=0.0, neginf=0.0)
-        above = np.where(above > AT_FLOOR * floors, above, 0.0)
-        return above / (above.sum() or 1.0)
+        return shares_above(word_bits, floors, AT_FLOOR)
 
     @property
     def repeated_shares(self) -> npt.NDArray[np.float64]:

@@ -48,7 +48,8 @@ class ImageExplainer:
 
     Args:
         model (nn.Module): Maps inputs (B, 3, H, W) to logits (B, C), or to an output with ``.logits``: a CNN or a
-            vision transformer of torchvision, transformers or your own. It is left as it was.
+            vision transformer of torchvision, transformers or your own. It is left as it was. Or an
+            :class:`captum_iba.vision.image_model.ImageClassifier`, which has the transform and the labels.
         layer (str, nn.Module, sequence of them, or None): Modules or their names. Maps of several are averaged; with
             preset ``"coiba"`` they share one mask. Default: the preset's, of the blocks that hold a grid over the image
             (:func:`captum_iba.vision.find_image_layers`).
@@ -78,19 +79,20 @@ class ImageExplainer:
 
     def __init__(
         self,
-        model: nn.Module,
+        model: nn.Module | ImageClassifier,
         layer: str | nn.Module | Sequence[str | nn.Module] | None = None,
         statistics: FeatureStatistics | Sequence[FeatureStatistics] | str | os.PathLike[str] | None = None,
         transform: Transform | None = None,
         labels: Sequence[str] | Mapping[int, str] | None = None,
         multi_label: bool | None = None,
     ) -> None:
-        self._set_up(ImageClassifier(model, transform, labels, multi_label), layer, statistics)
-
-    def _set_up(self, classifier: ImageClassifier, layer: Any, statistics: Any) -> None:
-        self.classifier = classifier
-        known = {module: name for name, module in classifier.model.named_modules()}
-        several = (layer,) if isinstance(layer, (str, nn.Module)) else layer
+        if not isinstance(model, ImageClassifier):
+            model = ImageClassifier(model, transform, labels, multi_label)
+        self.classifier = model
+        known = {module: name for name, module in self.classifier.model.named_modules()}
+        several: Any = (layer,) if isinstance(layer, (str, nn.Module)) else layer
+        if not isinstance(several, (Sequence, type(None))):
+            raise TypeError(f"layer is {kind_of(layer)}, expected a module inside the model, its name, or several")
         names = several and [known.get(one, "") if isinstance(one, nn.Module) else one for one in several]
         if names is not None and not (names and all(isinstance(name, str) and name for name in names)):
             raise ValueError(f"layer is {layer!r}, expected a module inside the model, its name, or several")
@@ -117,7 +119,7 @@ class ImageExplainer:
         name_or_path: str | os.PathLike[str],
         layer: str | Sequence[str] | None = None,
         statistics: FeatureStatistics | Sequence[FeatureStatistics] | str | os.PathLike[str] | None = None,
-        device: str | torch.device | None = None,
+        device: str | int | torch.device | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> ImageExplainer:
         """Load a classifier of ``transformers`` and its image processor, from a folder or the Hugging Face hub.
@@ -125,14 +127,14 @@ class ImageExplainer:
         Args:
             name_or_path (str or path): A folder, or a name on the hub.
             layer, statistics: As for the class.
-            device (str, torch.device or None): Device of the model. Default: the CPU.
+            device (str, int, torch.device or None): Device of the model; a number is a CUDA device. Default: the CPU.
             dtype (torch.dtype): Precision of the weights. Default: ``torch.float32``.
 
         Raises:
             ValueError: The checkpoint has no classification head, or as the class.
             OSError: There is no such folder or name, or it has no image processor.
         """
-        return cls._of(load_image_classifier(name_or_path, device, dtype), layer, statistics)
+        return cls(load_image_classifier(name_or_path, device, dtype), layer, statistics)
 
     @classmethod
     def from_torchvision(
@@ -141,7 +143,7 @@ class ImageExplainer:
         weights: str | os.PathLike[str] | None = None,
         layer: str | Sequence[str] | None = None,
         statistics: FeatureStatistics | Sequence[FeatureStatistics] | str | os.PathLike[str] | None = None,
-        device: str | torch.device | None = None,
+        device: str | int | torch.device | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> ImageExplainer:
         """Load a classifier of ``torchvision.models``, with the transform and the classes of its trained weights.
@@ -156,13 +158,7 @@ class ImageExplainer:
             ValueError: There is no such classifier, or the file is not of it.
             ModuleNotFoundError: torchvision is not installed.
         """
-        return cls._of(load_torchvision_classifier(name, weights, device, dtype), layer, statistics)
-
-    @classmethod
-    def _of(cls, classifier: ImageClassifier, layer: Any, statistics: Any) -> ImageExplainer:
-        explainer = cls.__new__(cls)
-        explainer._set_up(classifier, layer, statistics)
-        return explainer
+        return cls(load_torchvision_classifier(name, weights, device, dtype), layer, statistics)
 
     def __repr__(self) -> str:
         layers = "default" if self.layer_names is None else ", ".join(self.layer_names)

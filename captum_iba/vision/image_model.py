@@ -195,14 +195,14 @@ def _class_number(key: Any) -> Any:
 
 def load_image_classifier(
     name_or_path: str | os.PathLike[str],
-    device: str | torch.device | None = None,
+    device: str | int | torch.device | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> ImageClassifier:
     """An image classifier of ``transformers`` with its image processor as the transform.
 
     Args:
         name_or_path (str or path): A folder, or a name on the Hugging Face hub.
-        device (str, torch.device or None): Device of the model. Default: the CPU.
+        device (str, int, torch.device or None): Device of the model; a number is a CUDA device. Default: the CPU.
         dtype (torch.dtype): Precision of the weights. Default: ``torch.float32``.
 
     Raises:
@@ -240,7 +240,7 @@ def load_image_classifier(
 def load_torchvision_classifier(
     name: str,
     weights: str | os.PathLike[str] | None = None,
-    device: str | torch.device | None = None,
+    device: str | int | torch.device | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> ImageClassifier:
     """A classifier of ``torchvision.models`` with the transform and the classes of its trained weights.

@@ -263,7 +263,7 @@ class ImageAttribution(JsonResult):
             details (bool): Whether it has the bits, the layers and the settings, too. Bits are shown in any case where
                 no region was removed. Default: False.
         """
-        lines = [self.headline(), *filter(None, [self.answer()])]
+        lines = [self.headline(), *filter(None, [self.answer])]
         rows = self.rows
         if not self.leading:
             lines.append("no region has bits above the floor")
@@ -320,9 +320,16 @@ class ImageAttribution(JsonResult):
         """A sentence where the mask lost the prediction or needs no cell, or the image adds little; else empty."""
         return remark(self, self.verdict in CONFIRMING)
 
+    @property
     def answer(self) -> str:
         """The probability without the leading regions, in words; without a check where they were removed together."""
         return unchecked_answer(self, self.rows) if self.check is None else check_answer(self, self.check)
+
+    @property
+    def sentences(self) -> list[str]:
+        """What the page and ``print`` say: the answer first, then the numbers of the check, and on the mask."""
+        comparison = "" if self.check is None else self.checked.comparison
+        return list(filter(None, [self.answer, comparison, self.remark()]))
 
     @property
     def checked(self) -> CheckSentences:

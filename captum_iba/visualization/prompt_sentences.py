@@ -118,7 +118,7 @@ def _are_as_long(response: ExplainedResponse) -> bool:
 
 def leading_numbers(response: ExplainedResponse) -> set[int]:
     """Numbers of the leading parts."""
-    leading = {id(part) for part, _ in response.leading}
+    leading = {id(part) for part in response.leading}
     return {number for number, part in enumerate(response.parts) if id(part) in leading}
 
 

@@ -127,6 +127,11 @@ def test_bits_of_a_word_are_those_of_its_tokens(explainer):
     assert result.word_bits[0] == pytest.approx(result.bits.sum()) == pytest.approx(result.total_bits)
 
 
+def test_a_layer_of_another_type_is_an_error(bert, wordpiece):
+    with pytest.raises(TypeError, match=r"layer is a BertLayer, expected a block from 1, a module's name"):
+        TextExplainer(bert, wordpiece, layer=bert.bert.encoder.layer[1])
+
+
 def test_targets(explainer):
     predicted = explainer.explain(TEXTS[0], **QUICK)
     assert predicted.target == predicted.predicted

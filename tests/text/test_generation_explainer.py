@@ -424,7 +424,7 @@ def test_of_several_sequences_the_first_one_is_explained(llama, wordpiece):
 def test_the_leading_parts_are_ranked_by_the_effect_of_their_removal(explainer):
     plain = explainer.explain(PROMPT, RESPONSE, rerank=0, **QUICK)
     assert {part.effect for part in plain.parts} == {None}
-    assert [part for part, _ in plain.ranked] == sorted(plain.parts, key=lambda part: -part.bits)[: len(plain.ranked)]
+    assert list(plain.ranked) == sorted(plain.parts, key=lambda part: -part.bits)[: len(plain.ranked)]
     result = explainer.explain(PROMPT, RESPONSE, rerank=3, **QUICK)
     assert result.bits == pytest.approx(plain.bits) and result.probability == pytest.approx(plain.probability)
     leaders = (-plain.scores).argsort()[:3]
@@ -444,7 +444,7 @@ def test_the_leading_parts_are_ranked_by_the_effect_of_their_removal(explainer):
     others = [not known for known in measured]
     assert result.estimated_effects[others] == pytest.approx(rate * result.shares[others])
     assert np.isnan(plain.estimated_effects).all()
-    ranked = [part.effect for part, _ in result.ranked]
+    ranked = [part.effect for part in result.ranked]
     assert ranked[: len(helpful)] == sorted(helpful, reverse=True) and ranked[len(helpful)] is None
     assert ranked[len(helpful) - 3 :] == sorted((effect for effect in found if effect <= 0), reverse=True)
     assert result.importance.max() == 1 and result.importance[result.scores.argmax()] == 1
@@ -466,6 +466,14 @@ def test_the_leading_parts_are_ranked_by_the_effect_of_their_removal(explainer):
         .neg(),
         abs=1e-5,
     )
+
+
+def test_token_ids_of_a_response_may_be_a_tensor(explainer):
+    ids = explainer.tokenizer(RESPONSE, add_special_tokens=False)["input_ids"]
+    found, expected = (explainer.explain(PROMPT, given, **QUICK) for given in (torch.tensor([ids]), ids))
+    assert found == expected
+    with pytest.raises(ValueError, match="prompts is empty, expected one or more"):
+        explainer.explain_batch([])
 
 
 def test_progress_is_shown_over_all_steps(explainer, capsys):

@@ -139,7 +139,7 @@ def test_a_part_without_which_the_response_is_more_probable_is_not_needed(result
     part = one.parts[1]
     assert part.effect == pytest.approx(1.51) and part.known_effect == pytest.approx(-0.33)
     assert part.label == SPEAKS_AGAINST and one.bars[1] == 0 < one.bars[0]
-    assert one.ranked[0][0] is one.parts[0] and one.importance[1] == 0
+    assert one.ranked[0] is one.parts[0] and one.importance[1] == 0
     assert one.estimated_effects[1] == pytest.approx(1.51)  # sums predict removals of several parts
 
 
@@ -204,14 +204,14 @@ def test_effects_alone_are_no_estimates(result):
     assert one.importance[:4] == pytest.approx([1, 1 / 3, 2 / 3, 0])
     rate = 3.0 / one.shares[:4].sum()
     assert one.estimated_effects[4:] == pytest.approx(rate * one.shares[4:])
-    assert [part.known_effect for part, _ in one.ranked[:3]] == [1.5, 1.0, 0.5]
+    assert [part.known_effect for part in one.ranked[:3]] == [1.5, 1.0, 0.5]
     assert one.scores[3] == 0  # of what only the check removed, too, the rest is the last
 
 
 def test_the_leading_parts_of_a_check_are_the_first_of_the_list(explainer):
     result = explainer.explain(PROMPT, RESPONSE, rerank=2, check=True, **QUICK)
     first = [part for part, _ in result.listed[: result.check.n_parts]]
-    assert first == [part for part, _ in result.leading[: result.check.n_parts]]
+    assert first == list(result.leading[: result.check.n_parts])
     kept = torch.tensor([[part not in first for part in result.parts]])
     without = float(explainer.removal(PROMPT, RESPONSE)(kept).exp())
     assert result.check.without_leading == pytest.approx(without, rel=1e-4)
@@ -381,7 +381,8 @@ def test_json_has_shares_ranks_and_sentences(explainer):
         1
     ].startswith("Check of the leading part")
     ranked = sorted((part for part in content["parts"] if part["rank"]), key=lambda part: part["rank"])
-    assert [(part["text"], part["share"]) for part in ranked] == [(part.text, share) for part, share in result.ranked]
+    assert [part["text"] for part in ranked] == [part.text for part in result.ranked]
+    assert [part["share"] for part in content["parts"]] == result.shares.tolist()
     assert [part["speaks_against"] for part in content["parts"]] == [part.speaks_against for part in result.parts]
     assert GenerationAttribution.from_dict(content) == result
     with pytest.raises(ValueError, match="content has the format 'captum-iba generation/1', expected"):
@@ -416,7 +417,7 @@ def test_leading_parts_are_underlined_and_pale_where_they_are_not_confirmed(expl
     sure = replace(result, check=replace(check, without_leading=0.0, without_all_leading=None, lowest_random=None))
     doubted = replace(result, check=replace(check, without_leading=check.probability, without_all_leading=None))
     assert (sure.verdict, doubted.verdict) == ("weakly confirmed", "not confirmed")
-    leading = [part.text.strip() for part, _ in result.leading]
+    leading = [part.text.strip() for part in result.leading]
     for one, is_pale in ((sure, False), (doubted, True)):
         page = generation_page(one)
         underlined = re.findall(r'class="w (q\d+) lead[^"]*"[^>]*>(.*?)<span class="sr">', page)
@@ -458,7 +459,7 @@ def test_a_part_that_adds_nothing_beside_the_others_does_not_lead(result):
 
     one = measured_by(result, log_probability)
     assert one.parts[1].effect > 0.9 and one.parts[1].effect_alone == pytest.approx(0)
-    assert one.check.leading == (0,) and [part for part, _ in one.leading] == [one.parts[0]]
+    assert one.check.leading == (0,) and one.leading == (one.parts[0],)
     assert one.check.without_first == pytest.approx([np.exp(-4.5)])
     assert one.check.without_leading == pytest.approx(np.exp(-4.5)) and one.check.n_leading == 1
     assert GenerationAttribution.from_dict(json.loads(json.dumps(one.to_dict()))) == one
@@ -476,7 +477,7 @@ def test_leading_parts_are_in_the_order_of_their_removal(result):
     assert one.check.leading == (1, 3, 5)
     expected = [np.exp(-0.8), np.exp(-0.8), np.exp(-1.8)]
     assert one.check.without_first == pytest.approx(expected)
-    assert [one.parts.index(part) for part, _ in one.ranked][:3] == [1, 3, 5]
+    assert [one.parts.index(part) for part in one.ranked][:3] == [1, 3, 5]
     assert np.argsort(-one.scores)[:3].tolist() == [1, 3, 5]
 
 
@@ -554,7 +555,7 @@ def test_more_parts_are_measured_where_all_measured_ones_lead(result):
 
 def test_without_a_check_no_part_leads_that_raises_the_probability_alone(result):
     one = with_effects(result, [0.5, -0.2], [0.5, 1.4])
-    leading = [part for part, _ in one.leading]
+    leading = one.leading
     assert one.parts[1].effect == pytest.approx(0.6) and leading[0] == one.parts[0] and one.parts[1] not in leading
 
 

@@ -373,6 +373,13 @@ def test_more_words_are_measured_where_the_first_ones_leave_most_of_the_probabil
     assert sum(effect is not None for effect in few.effects) <= 8
 
 
+def test_the_leading_words_and_the_answer_are_attributes(film_explainer):
+    result = film_explainer.explain("The story is a boring mess.", check=True)
+    assert [word.word for word in result.leading] == [row.name for row in ranked_words(result)[0]]
+    assert result.leading == result.ranked[: len(result.leading)]
+    assert result.answer == result.sentences[0] and result.answer.startswith('Without "')
+
+
 def test_more_words_are_measured_where_all_measured_ones_lead(film_explainer):
     """Four words left 36.5%, "confirmed", and five others 1.1%."""
     text = "The acting is bad, the plot is dull, the music is awful and the ending is terrible."

@@ -101,6 +101,8 @@ def test_json_there_and_back(tmp_path):
     assert TextAttribution.load(path) == result
     assert json.loads(path.read_text(encoding="utf-8"))["words"][1]["word"] == "<b>good</b>"
     assert json.loads(result.to_json()) == result.to_dict()
+    path.write_text(f"[{result.to_json()}]", encoding="utf-8")  # of the command line
+    assert TextAttribution.load(path) == result
     # What pages show of it, too, in their order.
     words = result.to_dict()["words"]
     assert [word["share"] for word in words] == pytest.approx(list(result.word_shares))

@@ -159,7 +159,7 @@ def test_the_check_is_that_of_images_without_regions(explainer, cnn, images):
         assert result.check.decision_probability == pytest.approx(float(bare.max()), rel=1e-4)
     # The mean color alone has as much of the class as this image, so that the removal of regions says little.
     assert blank > 0.85 * result.target_probability and result.verdict == ""
-    assert "No verdict, because an image of the mean color alone, which removed regions get, is owl" in result.answer()
+    assert "No verdict, because an image of the mean color alone, which removed regions get, is owl" in result.answer
     assert not any(row.relation for row in result.other_rows)
     # The list has the probability without the first k of them.
     for count, found in enumerate(result.check.without_first, 1):
@@ -431,6 +431,11 @@ def test_a_class_of_several_labels_has_its_own_sigmoid():
     assert competing.target_probability == pytest.approx(float(logits.softmax(0)[1]), abs=1e-6)
     with pytest.raises(ValueError, match="model is a multi-label classifier"):
         compare_images(configured, image[None], methods=["random"])
+
+
+def test_a_layer_of_another_type_is_an_error(cnn):
+    with pytest.raises(TypeError, match="layer is an int, expected a module inside the model, its name, or several"):
+        ImageExplainer(cnn, layer=1)
 
 
 def test_a_model_that_gives_sigmoids_is_told(cnn):

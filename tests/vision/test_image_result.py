@@ -122,8 +122,8 @@ def test_nothing_is_confirmed_where_most_regions_lower_the_probability():
     )
     said = replace(result, check=check)
     assert said.verdict == "" and said.is_pale and "░" in str(said)
-    assert "No verdict, because most other regions lower the probability by more than 10 points" in said.answer()
-    assert "and the model predicts cat (80.0%). No verdict, because" in said.answer()
+    assert "No verdict, because most other regions lower the probability by more than 10 points" in said.answer
+    assert "and the model predicts cat (80.0%). No verdict, because" in said.answer
     fewer = replace(said, check=replace(check, without_each=(0.1, 0.85, 0.9, 0.0)))
     assert fewer.verdict == "weakly confirmed" and not fewer.is_pale
     assert "weakly confirmed, because another region alone does more than half as much\n" in str(fewer)
@@ -135,7 +135,7 @@ def test_nothing_is_confirmed_where_most_regions_lower_the_probability():
     pair = replace(distinct, n_regions=2, leading=(3, 1), without_first=(0.5, 0.1), without_leading=0.1)
     beaten = replace(said, check=replace(pair, without_each=(0.05, 0.85, 0.9, 0.5)))
     assert beaten.verdict == "not confirmed" and beaten.other_rows[0].without == 0.05
-    assert "another region alone, top left (rows 0 to 3, columns 0 to 3), lowers it further, to 5.0%" in beaten.answer()
+    assert "another region alone, top left (rows 0 to 3, columns 0 to 3), lowers it further, to 5.0%" in beaten.answer
     assert "1.0% of an image of the mean color alone." in fewer.check_sentence()
     assert "\n      1.0%  of an image of the mean color alone\n" in str(fewer)
     fig, ax = plot_image(fewer)
@@ -152,7 +152,7 @@ def test_nothing_is_confirmed_where_most_regions_lower_the_probability():
     # The mean color itself has the class: removal is a poor test.
     grey = replace(fewer, check=replace(fewer.check, without_all=0.89))
     assert len(plot_image(grey)[0].axes) == 2 and "drawn dark" in plot_image(grey)[1].get_xlabel()
-    assert grey.verdict == "" and "is dog with 89.0%" in grey.answer() and not grey.other_rows[1:]
+    assert grey.verdict == "" and "is dog with 89.0%" in grey.answer and not grey.other_rows[1:]
     assert heat_over_image(grey).max() < heat_over_image(fewer).max()
 
 
@@ -162,7 +162,7 @@ def test_a_removal_that_changes_no_pixel_says_nothing(capsys):
     check = replace(result.check, without_leading=0.9, changes_pixels=False)
     one = replace(result, check=check)
     told = "No verdict, because the removal changes no pixel: there the image has its mean color already."
-    assert one.verdict == "" and told in one.answer() and one.is_pale
+    assert one.verdict == "" and told in one.answer and one.is_pale
 
 
 def test_as_text():
@@ -289,7 +289,7 @@ def test_regions_without_which_the_class_is_more_probable():
     more = replace(check, without_each=each, leading=(15,), without_first=(0.1,), without_others=())
     many = replace(result, regions=regions, check=more)
     said = "6 other regions lower it by more than 10 points alone, and 5 other regions may speak against dog."
-    assert said in many.answer() and len(many.other_rows) == 5 + 3
+    assert said in many.answer and len(many.other_rows) == 5 + 3
 
 
 def test_pages(tmp_path):
@@ -439,7 +439,7 @@ def test_the_image_itself_is_no_average(tmp_path):
 def test_of_a_class_that_is_ruled_out_there_is_little_to_explain():
     result = image_attribution()
     ruled_out = replace(result.check, probability=1e-9, without_leading=1e-12)
-    said = replace(result, target_probability=1e-9, check=ruled_out).answer()
+    said = replace(result, target_probability=1e-9, check=ruled_out).answer
     assert said == "The probability of dog is next to nothing (less than 0.0001%): there is little to explain."
 
 
