@@ -32,6 +32,7 @@ from captum_iba.visualization.rows import ListedPart, bar_of
 ALL_DELETED_ALONE = 60
 """Number of words of a text up to which a check deletes every one alone."""
 _AGAINST = 3
+_KNOWN = "_ranked_words"
 _LEAST_SCALE = 0.5  # nats that have the full color at least
 _NEARLY_TIED, _WITH_NEUTRAL_STATISTICS = 0.8, 0.6
 _TEXTS, _OF_KINDS = ("first text", "second text"), {"answer": ("question", "context"), "choice": ("text", "choice")}
@@ -111,8 +112,16 @@ def ranked_words(attribution: DrawableBits) -> tuple[list[ListedPart], list[List
     """The leading words, the first of :func:`ranking`, and the others.
 
     Where the model needs hardly anything, no word is among the first; where there are hardly any bits, and a check
-    finds that they matter, only those that it deletes.
+    finds that they matter, only those that it deletes. They are computed once for each result, which never changes.
     """
+    known = vars(attribution)  # a page asks some forty times
+    if _KNOWN not in known:
+        known[_KNOWN] = _ranked_words(attribution)
+    leading, others = known[_KNOWN]
+    return list(leading), list(others)
+
+
+def _ranked_words(attribution: DrawableBits) -> tuple[list[ListedPart], list[ListedPart]]:
     shares, spread, repeated = attribution.word_shares, attribution.word_spread, attribution.repeated_shares
     if has_neutral_statistics(attribution):
         spread = [math.nan] * len(shares)
