@@ -7,6 +7,9 @@ import uuid
 from contextlib import suppress
 from pathlib import Path
 
+IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
+"""Suffixes of the files that are images in a folder."""
+
 
 def write_text(path: str | os.PathLike[str], content: str) -> Path:
     """As :func:`write_bytes`, of a text in UTF-8."""

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from captum_iba.text.generation_result import GenerationAttribution
     from captum_iba.vision import ImageAttribution
 
-# The endings of captum_iba.compare.data, which is not there without its extra; a test compares them.
-IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
 _INTEGER = re.compile(r"-?\d+")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 

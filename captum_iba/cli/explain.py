@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from captum_iba._files import IMAGE_ENDINGS
 from captum_iba.cli.common import (
-    IMAGE_ENDINGS,
     AddressOption,
     DetailsOption,
     DeviceOption,

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from captum_iba._files import IMAGE_ENDINGS
 from captum_iba.cli.common import (
-    IMAGE_ENDINGS,
     DetailsOption,
     DeviceOption,
     Precision,

@@ -7,9 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from captum_iba._files import IMAGE_ENDINGS
 from captum_iba.vision.images import read_image
-
-_ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 
 
 class FileOfImages(NamedTuple):
@@ -50,9 +49,9 @@ def read_images(source: str | Path) -> FileOfImages:
 
 
 def _read_folder(folder: Path) -> FileOfImages:
-    paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in _ENDINGS and path.is_file())
+    paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in IMAGE_ENDINGS and path.is_file())
     if not paths:
-        raise ValueError(f"{folder} has no images, expected files that end in {', '.join(_ENDINGS)}")
+        raise ValueError(f"{folder} has no images, expected files that end in {', '.join(IMAGE_ENDINGS)}")
     return FileOfImages(
         [read_image(path, str(path)) for path in paths], [str(path.relative_to(folder)) for path in paths], None
     )

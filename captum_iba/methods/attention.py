@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -82,6 +83,14 @@ def _rollout(classifier: Classifier, encoded: list[EncodedText]) -> Tensor:
         logits = classifier.logits(*inputs.values())
     attentions = _checked_attentions(classifier.model, outputs[-1], inputs["input_ids"].shape)
     row = _positions_read(classifier.model, logits, leaves[-1] if leaves else None, inputs["input_ids"].shape)
+    return rolled_out(row, attentions)
+
+
+def rolled_out(row: Tensor, attentions: Sequence[Tensor]) -> Tensor:
+    """Weights of positions, (B, T), taken back through the attention of all blocks, (B, heads, T, T) each.
+
+    Of each block it is the mean over heads and, for the residual connection, the identity; rows sum to 1.
+    """
     for attention in reversed(attentions):
         weights = attention.detach().float().mean(1)
         weights = (weights + torch.eye(weights.shape[-1], device=weights.device)) / 2

@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from captum.attr import (
     FeatureAblation,
@@ -33,6 +32,8 @@ from captum_iba.methods.perturbation_methods import RidgeRegression, similarity_
 from captum_iba.methods.spatial_layer import GridProbe, GuidedReLU, grid_of_layer, spatial_layers
 from captum_iba.methods.task import random_states_restored, seed_everything
 from captum_iba.metrics.image_baselines import blurred, check_images, mean_color
+from captum_iba.vision.images import drawn
+from captum_iba.vision.regions import superpixels as superpixels_of
 
 _BASELINES: dict[str, Callable[[Tensor], Tensor]] = {
     "zero": torch.zeros_like,
@@ -378,7 +379,8 @@ def lime_of_images(
     def attribute(number: int) -> Tensor:
         image, regions = task.images[number : number + 1], task.regions[number]
         if superpixels == "slic":
-            regions = _superpixels(image[0], int(regions.max()) + 1)
+            found = superpixels_of(drawn(image[0]), int(regions.max()) + 1)
+            regions = torch.from_numpy(found).to(image.device)
         method = Lime(task.probabilities, interpretable_model=RidgeRegression(), similarity_func=similarity_of_kept)
         return _weights(method, task, number, baselines, regions, n_samples)
 
@@ -418,21 +420,6 @@ def _weights(method: Any, task: ImageTask, number: int, baselines: Tensor, regio
 def _per_region(scores: Tensor, regions: Tensor) -> Tensor:
     """Scores (1, C, H, W), the same on all pixels of a region, as a map (H, W) whose sum over a region is its score."""
     return scores[0, 0] / regions.flatten().bincount()[regions]
-
-
-def _superpixels(image: Tensor, number: int) -> Tensor:
-    """About so many superpixels of an image (C, H, W), numbered from 0, (H, W)."""
-    try:
-        from skimage.segmentation import slic
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            'superpixels is "slic", which needs scikit-image; run: pip install scikit-image', name=error.name
-        ) from error
-    pixels = image.detach().cpu().double()
-    pixels = (pixels - pixels.min()) / (pixels.max() - pixels.min()).clamp(min=1e-12)
-    found = slic(pixels.permute(1, 2, 0).numpy(), n_segments=number, start_label=0, channel_axis=-1)
-    numbered = torch.from_numpy(np.unique(found, return_inverse=True)[1])
-    return numbered.view(found.shape).to(image.device)
 
 
 def _one_by_one(task: ImageTask, attribute: Callable[[int], Tensor]) -> Tensor:

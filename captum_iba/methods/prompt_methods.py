@@ -19,6 +19,7 @@ from torch import Tensor
 
 from captum_iba._checks import check_integer, check_number
 from captum_iba.attr._model.guard import ModuleGuard
+from captum_iba.methods.attention import rolled_out
 from captum_iba.metrics.prompt_removal import LogProbability, random_removals
 from captum_iba.text.generation_explainer import GenerationExplainer
 from captum_iba.text.model_properties import attention_implementation
@@ -219,11 +220,9 @@ def attention_rollout_of_prompt(task: PromptTask) -> Tensor:
         attentions = decoder(input_ids=ids, use_cache=False).attentions
     if not attentions or any(weights is None or weights.shape[-1] != ids.shape[1] for weights in attentions):
         raise ValueError(f"model: {type(decoder).__name__} does not give the attention weights of every block")
-    row = torch.zeros(ids.shape[1], device=ids.device)
-    row[len(task.prompt.ids) - 1 : -1] = 1 / len(task.response)
-    for weights in reversed(attentions):
-        row = (row + row @ weights[0].float().mean(0)) / 2
-    return task.sum_per_part(row)
+    row = torch.zeros(ids.shape, device=ids.device)
+    row[0, len(task.prompt.ids) - 1 : -1] = 1 / len(task.response)
+    return task.sum_per_part(rolled_out(row, attentions)[0])
 
 
 def _of_features(task: PromptTask) -> Callable[[Tensor], Tensor]:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from captum_iba.attr._model.nested import at_least_float32
+from captum_iba.attr._model.nested import at_least_float32, wrapped_module
 from captum_iba.text.encoding import EncodedText
 from captum_iba.text.model_properties import class_labels, output_labels
 
@@ -309,8 +309,7 @@ def head_of_architectures(architectures: Sequence[str] | None) -> type[Head]:
 
 def find_head(model: Any) -> Head:
     """The head of a model, by the name of its class; a sequence classifier of one output by its ``problem_type``."""
-    inner = model.get_base_model() if hasattr(model, "get_base_model") else getattr(model, "_orig_mod", model)
-    found = head_of_architectures([type(model).__name__, type(inner).__name__])
+    found = head_of_architectures([type(model).__name__, type(wrapped_module(model)).__name__])
     if found is not Head:
         return found(model)
     config = getattr(model, "config", None)

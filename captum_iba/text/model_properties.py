@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from captum_iba._checks import kind_of
 from captum_iba.attr._model.guard import ONE_AT_A_TIME
+from captum_iba.attr._model.nested import wrapped_module
 
 # Tokenizers without a limit of their own have a very large integer.
 _NO_LIMIT = 10**6
@@ -137,11 +138,7 @@ def _takes_any_keyword(model: Any) -> bool:
 
 def _unwrapped(model: Any) -> Any:
     """The model inside torch.compile, an adapter or a wrapper whose ``forward`` passes all arguments on."""
-    while _takes_any_keyword(model):
-        base = getattr(model, "get_base_model", None)
-        inner = getattr(model, "_orig_mod", None) or (base() if callable(base) else getattr(model, "module", None))
-        if not isinstance(inner, nn.Module) or inner is model:
-            break
+    while _takes_any_keyword(model) and (inner := wrapped_module(model)) is not None:
         model = inner
     return model
 
@@ -170,8 +167,7 @@ def refusal(model: Any, output: Any, expected: tuple[int, int], error: Exception
 
 
 def _kind_of_model(model: Any, output: Any) -> tuple[str, str] | None:
-    inner = model.get_base_model() if hasattr(model, "get_base_model") else model  # behind an adapter
-    for name in (type(model).__name__, type(inner).__name__):
+    for name in (type(model).__name__, type(wrapped_module(model)).__name__):
         for part, kind in _BY_NAME.items():
             if part in name:
                 return kind

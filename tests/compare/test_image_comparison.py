@@ -190,7 +190,7 @@ def test_sources_without_images(tmp_path):
     (tmp_path / "a.txt").touch()
     with pytest.raises(ValueError, match="neither a folder of images nor an .npz"):
         read_images(tmp_path / "a.txt")
-    with pytest.raises(ValueError, match="has no images, expected files that end in .png"):
+    with pytest.raises(ValueError, match="has no images, expected files that end in .jpg"):
         read_images(tmp_path)
 
 

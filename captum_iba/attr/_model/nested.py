@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import Module
 
 
 def map_tensors(function: Callable[[Tensor], Any], value: Any) -> Any:
@@ -42,6 +43,13 @@ def tensors_in(value: Any) -> list[Tensor]:
 def copy_tensor(tensor: Tensor) -> Tensor:
     """A copy outside of any graph."""
     return tensor.detach().clone()
+
+
+def wrapped_module(module: Any) -> Module | None:
+    """The model inside ``torch.compile``, an adapter of PEFT or a parallel wrapper; None for other modules."""
+    base = getattr(module, "get_base_model", None)
+    held = (getattr(module, "_orig_mod", None), base() if callable(base) else None, getattr(module, "module", None))
+    return next((inner for inner in held if isinstance(inner, Module) and inner is not module), None)
 
 
 def at_least_float32(tensor: Tensor) -> Tensor:

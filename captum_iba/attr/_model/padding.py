@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from captum_iba._warnings import warn_user
-from captum_iba.attr._model.nested import with_values
+from captum_iba.attr._model.nested import with_values, wrapped_module
 
 _NO_MASK = ("token_type_ids", "position_ids", "input_ids", "global_attention_mask")
 _OTHER_SEQUENCES = ("decoder", "label", "tgt", "target")
@@ -376,10 +376,8 @@ def _with_parameters(function: Callable[..., Any]) -> Callable[..., Any]:
     """What names the parameters of a callable: of a wrapper (torch.compile, PEFT, DataParallel) the model in it."""
     while isinstance(function, Module):
         kinds = {parameter.kind for parameter in inspect.signature(function.forward).parameters.values()}
-        in_peft = getattr(function, "get_base_model", lambda: None)
-        held = (getattr(function, "_orig_mod", None), in_peft(), getattr(function, "module", None))
-        wrapped = next((module for module in held if isinstance(module, Module)), function)
-        if kinds != {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD} or wrapped is function:
+        wrapped = wrapped_module(function)
+        if kinds != {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD} or wrapped is None:
             return function.forward
         function = wrapped
     return function
