@@ -16,9 +16,9 @@ from captum_iba.metrics.prompt_removal import first_to_cover, removal_sequence
 from captum_iba.visualization.check_sentences import N_RANDOM
 
 COVERED_DECREASE = 0.9
-"""Of the decrease in a value without the measured parts, after which no further one leads."""
+"""Fraction of the largest decrease in a value. No further part leads once the leading ones reach it."""
 MOST_OF_DECREASE = 0.95
-"""The same of the probability, where the value is a logarithm, which falls on where the probability hardly does."""
+"""The same fraction of the decrease in the probability, where the value is its logarithm, which has no lower end."""
 N_PRUNED = 8
 """Leading parts up to which superfluous ones are left out: of more it takes too many forward passes."""
 _N_FIRST = 16  # leading parts that a check removes one after the other

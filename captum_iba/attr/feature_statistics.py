@@ -39,22 +39,18 @@ class FeatureStatistics:
     observations.
 
     Args:
-
-        layer (str, optional): Name of the layer; saved in the file and checked when it is loaded.
-                    Default: None
-        min_std (float, optional): Floor of the standard deviation, so that a feature that never changes does not
-                    carry infinite information as soon as it does.
-                    Default: 0.01
+        layer (str, optional): Name of the layer; saved in the file and checked when it is loaded. Default: None.
+        min_std (float, optional): Floor of the standard deviation, so that a feature that never changes does not carry
+            infinite information as soon as it does. Default: 0.01.
         feature_dim (int, optional): Dimension of an activation that holds the features: 1 for (B, C, T), (B, C, H, W)
-                    and (B, C, D, H, W), -1 for (B, T, D) and (B, H, W, C). Saved in the file.
-                    Default: the last dimension of (B, D) and (B, T, D); required for more dimensions
+            and (B, C, D, H, W), -1 for (B, T, D) and (B, H, W, C). Saved in the file. Default: the last dimension of
+            (B, D) and (B, T, D); required for more dimensions.
 
     Attributes:
-
         model (str or None): Fingerprint of the model that they were estimated with, if set; saved in the file.
-                    :class:`captum_iba.text.TextExplainer` sets and checks it. None if unknown.
+            :class:`captum_iba.text.TextExplainer` sets and checks it. None if unknown.
         at_input (bool or None): Whether they are statistics of the layer's input; set by :meth:`estimate`, checked by
-                    attribution and saved in the file. None if unknown.
+            attribution and saved in the file. None if unknown.
         call (int or None): Number of the call of the layer, as passed to :meth:`estimate`; likewise.
 
     Examples::
@@ -110,11 +106,9 @@ class FeatureStatistics:
         Take one batch into account.
 
         Args:
-
             features (Tensor): Output of the layer, of shape (B, D), (B, T, D), or any other with ``feature_dim``.
             mask (Tensor, optional): True (or 1) where an observation counts, False for padding; of the shape of
-                        ``features`` without its feature dimension, or of its first dimensions only.
-                        Default: all count
+                ``features`` without its feature dimension, or of its first dimensions only. Default: all count.
 
         Returns:
             FeatureStatistics: itself
@@ -187,30 +181,24 @@ class FeatureStatistics:
         The model runs in evaluation mode and is left as it was.
 
         Args:
-
             forward_func (Callable): The model, or any function that runs it.
-            layer (Module or list of Module): One layer gives one object; several, gathered in the same passes,
-                        a list.
+            layer (Module or list of Module): One layer gives one object; several, gathered in the same passes, a list.
             batches (iterable): Batches, each a tensor or a tuple (positional arguments of ``forward_func``) or a
-                        mapping (keyword arguments); of a loader of inputs and labels ``(x for x, _ in loader)``. Read
-                        once; a generator will do.
-            mask_func (Callable, optional): Takes a batch, gives the mask for :meth:`update`, or None.
-                        Default: the ``attention_mask`` of a mapping (also inside of a batch), or of a tuple where
-                        ``forward_func`` has a parameter of that name, for layers that have its positions; else all
-                        observations count, with a warning where that may count padding
+                mapping (keyword arguments); of a loader of inputs and labels ``(x for x, _ in loader)``. Read once; a
+                generator will do.
+            mask_func (Callable, optional): Takes a batch, gives the mask for :meth:`update`, or None. Default: the
+                ``attention_mask`` of a mapping (also inside of a batch), or of a tuple where ``forward_func`` has a
+                parameter of that name, for layers that have its positions; else all observations count, with a warning
+                where that may count padding.
             layer_call (int or list of int, optional): Number of the call of a layer that runs several times in a
-                        forward pass, from 0; negative numbers count from the last, and need the full forward pass.
-                        Default: -1
-            attribute_to_layer_input (bool, optional): Gather the statistics of the layer's input.
-                        Default: False
-            min_std (float, optional): Floor of the standard deviation.
-                        Default: 0.01
-            show_progress (bool, optional): Show a progress bar over the batches.
-                        Default: False
+                forward pass, from 0; negative numbers count from the last, and need the full forward pass. Default: -1.
+            attribute_to_layer_input (bool, optional): Gather the statistics of the layer's input. Default: False.
+            min_std (float, optional): Floor of the standard deviation. Default: 0.01.
+            show_progress (bool, optional): Show a progress bar over the batches. Default: False.
             feature_dim (int or list of int, optional): Dimension of the activation that holds the features, of each
-                        layer; negative numbers count from the last.
-                        Default: that of the layer, or of the last layer with parameters before it: 1 for convolutions
-                        and batch normalization, the last one for linear layers. Where it is ambiguous, an error asks
+                layer; negative numbers count from the last. Default: that of the layer, or of the last layer with
+                parameters before it: 1 for convolutions and batch normalization, the last one for linear layers. Where
+                it is ambiguous, an error asks.
 
         Returns:
             FeatureStatistics, or a list of them in the order of ``layer``
@@ -288,7 +276,6 @@ class FeatureStatistics:
         """Read what :meth:`save` wrote.
 
         Args:
-
             path (str or path): The file.
             layer (str, optional): The layer that it must be of.
 

@@ -75,18 +75,15 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
     ) -> None:
         r"""
         Args:
-
             forward_func (Callable): The model, or any function that runs it and returns a tensor with one row per
-                        example. A ``DataParallel`` over several devices is run on its first device.
+                example. A ``DataParallel`` over several devices is run on its first device.
             layer (torch.nn.Module or list of torch.nn.Module): Layer or layers whose output (or input) gets a
-                        bottleneck. Several layers give a list of attributions, or one attribution with
-                        ``share_mask=True``.
-            device_ids (list of int, optional): Not used; part of the signature of Captum's layer methods.
-                        Default: None
-            statistics (FeatureStatistics or list of them, optional): Mean and standard deviation of each layer over
-                        a dataset. Without them the statistics of each example are used, and a warning says once that
-                        attributions are less faithful then.
-                        Default: None
+                bottleneck. Several layers give a list of attributions, or one attribution with ``share_mask=True``.
+            device_ids (list of int, optional): Not used; part of the signature of Captum's layer methods. Default:
+                None.
+            statistics (FeatureStatistics or list of them, optional): Mean and standard deviation of each layer over a
+                dataset. Without them the statistics of each example are used, and a warning says once that attributions
+                are less faithful then. Default: None.
         """
         LayerAttribution.__init__(self, forward_func, layer, device_ids)
         layers = self._layers if isinstance(layer, Iterable | Module) else []
@@ -120,71 +117,56 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
     ) -> Any:
         r"""
         Args:
-
             inputs (Tensor or tuple of Tensor): Inputs of ``forward_func``; dimension 0 counts the examples.
             target (int, tuple, Tensor, or list, optional): Output that is explained. For outputs (B, C) the class: an
-                        integer for all examples, or a list or 1-D tensor of integers, one per example. For outputs of
-                        more dimensions a tuple of indices, or a list of tuples. None for outputs of one value per
-                        example.
-                        Default: None
+                integer for all examples, or a list or 1-D tensor of integers, one per example. For outputs of more
+                dimensions a tuple of indices, or a list of tuples. None for outputs of one value per example. Default:
+                None.
             additional_forward_args (Any, optional): Further arguments of ``forward_func``, one or a tuple. Tensors in
-                        them (also inside tuples, lists and dictionaries) whose first dimension is the number of
-                        examples are cut and tiled with the examples; everything else is passed as it is.
-                        Default: None
-            attribute_to_layer_input (bool, optional): Put the bottleneck on the layer's input.
-                        Default: False
+                them (also inside tuples, lists and dictionaries) whose first dimension is the number of examples are
+                cut and tiled with the examples; everything else is passed as it is. Default: None.
+            attribute_to_layer_input (bool, optional): Put the bottleneck on the layer's input. Default: False.
             internal_batch_size (int, optional): Largest number of rows of a forward pass. Rows are examples times noise
-                        samples (times 2 with a complement that does not ``alternate``). One noise sample of one
-                        example, with its complement, always runs. If memory runs out, the examples at hand are run
-                        again with half the rows, and so on.
-                        Default: None, all examples at once; on a CPU as many noise samples as keep the activation
-                        below 2 MiB
+                samples (times 2 with a complement that does not ``alternate``). One noise sample of one example, with
+                its complement, always runs. If memory runs out, the examples at hand are run again with half the rows,
+                and so on. Default: None, all examples at once; on a CPU as many noise samples as keep the activation
+                below 2 MiB.
             feature_mask (Tensor, optional): Integers; elements of an example with the same integer share one mask
-                        value: words, channels or superpixels, for example. It broadcasts, aligned on the left, to the
-                        activation: (B, T) or (1, T) for an activation (B, T, D). It replaces ``granularity``.
-                        Default: None
+                value: words, channels or superpixels, for example. It broadcasts, aligned on the left, to the
+                activation: (B, T) or (1, T) for an activation (B, T, D). It replaces ``granularity``. Default: None.
             bottleneck_mask (Tensor, optional): False where an element is not maskable: it passes unchanged and gets
-                        zero bits, as padding and special tokens should. It broadcasts as ``feature_mask`` does.
-                        ``NoiseTunnel`` repeats it with the inputs.
-                        Default: None, all elements are maskable
+                zero bits, as padding and special tokens should. It broadcasts as ``feature_mask`` does. ``NoiseTunnel``
+                repeats it with the inputs. Default: None, all elements are maskable.
             feature_dim (int or list of int, optional): Dimension of the activation that holds the features, of each
-                        layer: 1 for (B, C, T) and (B, C, H, W), -1 for (B, T, D) and (B, H, W, C).
-                        Default: that of the statistics; else the dimension that the layer, or the last layer with
-                        parameters before it, gives: 1 for convolutions and batch normalization, the last one for
-                        linear layers, layer normalization and attention. Where it is ambiguous, an error asks for it
+                layer: 1 for (B, C, T) and (B, C, H, W), -1 for (B, T, D) and (B, H, W, C). Default: that of the
+                statistics; else the dimension that the layer, or the last layer with parameters before it, gives: 1 for
+                convolutions and batch normalization, the last one for linear layers, layer normalization and attention.
+                Where it is ambiguous, an error asks for it.
             layer_call (int or list of int, optional): Number of the call of a layer that runs several times in a
-                        forward pass (as in ALBERT), from 0; negative numbers count from the last.
-                        Default: -1
+                forward pass (as in ALBERT), from 0; negative numbers count from the last. Default: -1.
             share_mask (bool, optional): Several layers share one mask, and the information is that of the first layer
-                        that runs (after CoIBA, Hong et al., CVPR 2025). One attribution is returned.
-                        Default: False
+                that runs (after CoIBA, Hong et al., CVPR 2025). One attribution is returned. Default: False.
             loss (str or Callable, optional): What must stay low. ``"cross_entropy"`` of logits (..., C);
-                        ``"binary_cross_entropy"`` of one logit per example, with 0 or 1 as target;
-                        ``"nll"`` for outputs that are log-probabilities; ``"probability"`` for outputs that are
-                        probabilities; ``"negative_output"``, minus the target output; or a function of output
-                        and target that returns one value per row.
-                        Default: ``"cross_entropy"`` for (B, C) outputs with C > 1, ``"probability"`` if their rows are
-                        in [0, 1] and sum to 1 (with a warning), else ``"negative_output"``, with a warning if there is
-                        one value per example
+                ``"binary_cross_entropy"`` of one logit per example, with 0 or 1 as target; ``"nll"`` for outputs that
+                are log-probabilities; ``"probability"`` for outputs that are probabilities; ``"negative_output"``,
+                minus the target output; or a function of output and target that returns one value per row. Default:
+                ``"cross_entropy"`` for (B, C) outputs with C > 1, ``"probability"`` if their rows are in [0, 1] and sum
+                to 1 (with a warning), else ``"negative_output"``, with a warning if there is one value per example.
             seed (int, optional): Seed of the noise, which has its own generator and is the same for every example.
-                        Default: 0
+                Default: 0.
             replay (bool, optional): Run only what comes after the layer, where that gives the same output. Where it
-                        does not, every forward pass is a full one, and a warning says so once.
-                        Default: True
+                does not, every forward pass is a full one, and a warning says so once. Default: True.
             return_trace (bool or str, optional): Also return a :class:`BottleneckTrace`, for two more forward passes,
-                        and where steps ``alternate`` for one more per step. ``"final"`` keeps its last entry alone, for
-                        two more forward passes, and without the complement loss. The attributions are the same.
-                        Default: False
-            show_progress (bool, optional): Show a progress bar over the forward passes.
-                        Default: False
+                and where steps ``alternate`` for one more per step. ``"final"`` keeps its last entry alone, for two
+                more forward passes, and without the complement loss. The attributions are the same. Default: False.
+            show_progress (bool, optional): Show a progress bar over the forward passes. Default: False.
             preset (str or BottleneckSettings, optional): ``"default"``; ``"paper"``, the equations and settings of
-                        Jiang et al.; ``"as_released"``, their published code, whose noise has the layer's input as
-                        mean and sqrt(1e-5) as standard deviation, whatever the ``statistics``; or settings.
-                        Default: "default"
+                Jiang et al.; ``"as_released"``, their published code, whose noise has the layer's input as mean and
+                sqrt(1e-5) as standard deviation, whatever the ``statistics``; or settings. Default: "default".
             **overrides: Single settings that override those of the preset: ``granularity``, ``beta``, ``n_steps``,
-                        ``n_samples``, ``complement``, ``learning_rate``, ``momentum``, ``antithetic``, ``alternate``.
-                        They are described in :class:`BottleneckSettings`. ``complement`` is 0 for a ``loss`` function
-                        and for ``"negative_output"``, which may have no bound, unless it is passed.
+                ``n_samples``, ``complement``, ``learning_rate``, ``momentum``, ``antithetic``, ``alternate``. They are
+                described in :class:`BottleneckSettings`. ``complement`` is 0 for a ``loss`` function and for
+                ``"negative_output"``, which may have no bound, unless it is passed.
 
         Returns:
             *Tensor* or *tuple[Tensor, ...]* of **attributions**, or list of them; with ``return_trace`` a tuple of

@@ -64,44 +64,33 @@ class BottleneckSettings:
     What an attribution by an information bottleneck is computed with.
 
     Args:
-
         granularity (str): Elements that share one mask value: ``"token"``, all features of a position (of a token in
-                    (B, T, D), of a pixel in (B, C, H, W)); ``"feature"``, none; ``"channel"``, all positions of a
-                    feature.
+            (B, T, D), of a pixel in (B, C, H, W)); ``"feature"``, none; ``"channel"``, all positions of a feature.
         beta (float): Weight of the mean information per element, in nats, against the loss. It is a mean over the
-                    maskable elements, so it means the same for every length.
+            maskable elements, so it means the same for every length.
         n_steps (int): Number of optimizer steps. 0 gives the information in the layer before the mask is optimized.
-        n_samples (int): Number of noise samples per step. 0 uses the mean of the noise,
-                    :math:`\lambda X + (1 - \lambda) m`, in one forward pass. It is cheaper and not stochastic; the
-                    information is still computed for the noise.
+        n_samples (int): Number of noise samples per step. 0 uses the mean of the noise, :math:`\lambda X + (1 -
+            \lambda) m`, in one forward pass. It is cheaper and not stochastic; the information is still computed for
+            the noise.
         complement (float): Weight of the complement loss. The complement mask :math:`1 - \lambda` lets through
-                    :math:`(1 - \lambda) X + \lambda \varepsilon`, which must not suffice for the prediction: its loss
-                    is :math:`-\log(1 - p)`, or minus the loss where the loss has no probability. So the mask keeps
-                    everything that the prediction could rest on. Each noise sample takes a second row, unless steps
-                    ``alternate``. 0 leaves the complement out.
-                    Default: 0
-        learning_rate (float): Adam learning rate, of the mask logits.
-                    Default: 1
-        momentum (float): Adam :math:`\beta_1`.
-                    Default: 0.9
+            :math:`(1 - \lambda) X + \lambda \varepsilon`, which must not suffice for the prediction: its loss is
+            :math:`-\log(1 - p)`, or minus the loss where the loss has no probability. So the mask keeps everything that
+            the prediction could rest on. Each noise sample takes a second row, unless steps ``alternate``. 0 leaves the
+            complement out. Default: 0.
+        learning_rate (float): Adam learning rate, of the mask logits. Default: 1.
+        momentum (float): Adam :math:`\beta_1`. Default: 0.9.
         tail_average (float): Fraction of the steps, from the last one back, whose mask logits are averaged to the final
-                    mask (Polyak-Ruppert averaging). 0 keeps the last ones only.
-                    Default: 0
-        antithetic (bool): Noise samples come in antithetic pairs: the second is the negated first. A pair lies within
-                    a step, or in two steps where there is one sample per step.
-                    Default: False
+            mask (Polyak-Ruppert averaging). 0 keeps the last ones only. Default: 0.
+        antithetic (bool): Noise samples come in antithetic pairs: the second is the negated first. A pair lies within a
+            step, or in two steps where there is one sample per step. Default: False.
         alternate (bool): With a complement, even steps compute the loss and odd steps the complement loss, with the
-                    same noise and twice the weight. So a noise sample takes one row instead of two.
-                    Default: False
-        noise_around_input (bool): Noise of the published code: its mean is the layer's input, element by element,
-                    and its standard deviation is ``sqrt(1e-5)``.
-                    Default: False
+            same noise and twice the weight. So a noise sample takes one row instead of two. Default: False.
+        noise_around_input (bool): Noise of the published code: its mean is the layer's input, element by element, and
+            its standard deviation is ``sqrt(1e-5)``. Default: False.
         smoothing (float): Standard deviation, in positions, of the Gaussian that smooths the mask over the positions of
-                    (B, C, H, W) or (B, H, W, C) after the sigmoid, as in Schulz et al. (2020). 0 is off.
-                    Default: 0
+            (B, C, H, W) or (B, H, W, C) after the sigmoid, as in Schulz et al. (2020). 0 is off. Default: 0.
 
     Raises:
-
         ValueError: A value that is out of range.
 
     Examples::
@@ -188,17 +177,14 @@ def resolve_settings(
     Settings of a preset with overrides.
 
     Args:
-
-        preset (str or BottleneckSettings): ``"default"``, ``"paper"``, ``"as_released"``, or settings.
-                    Default: "default"
+        preset (str or BottleneckSettings): ``"default"``, ``"paper"``, ``"as_released"``, or settings. Default:
+            "default".
         **overrides: Fields of :class:`BottleneckSettings`; None keeps the preset's value.
 
     Returns:
-
         BottleneckSettings
 
     Raises:
-
         ValueError: An unknown preset, or a value that is out of range.
         TypeError: A keyword that is not a setting.
 

@@ -101,47 +101,40 @@ def degradation(
     tokens Jiang et al., Findings of EMNLP 2020, https://arxiv.org/abs/2012.13838.
 
     Args:
-
-        forward_func (Callable): Model, or any function of inputs and additional arguments, that returns logits
-                    (rows, C), C > 1. It runs in evaluation mode, without gradients, and is left as it was.
-        inputs (Tensor or tuple of Tensor): Token ids (B, T), embeddings (B, T, D), images (B, C, H, W) or tables
-                    (B, F). Of a tuple, features are removed from the first tensor; :class:`Delete` says of the
-                    others which follow.
-        attributions (Tensor or tuple of Tensor): Scores (B, T); (B, T, D), summed over D; for images (B, H, W) or
-                    (B, C, H, W), summed over C. Of a tuple, the first tensor.
-        target (int, list of int or Tensor, optional): Class, one for all examples or one per example.
-                    Default: None, the most probable class of the complete example
+        forward_func (Callable): Model, or any function of inputs and additional arguments, that returns logits (rows,
+            C), C > 1. It runs in evaluation mode, without gradients, and is left as it was.
+        inputs (Tensor or tuple of Tensor): Token ids (B, T), embeddings (B, T, D), images (B, C, H, W) or tables (B,
+            F). Of a tuple, features are removed from the first tensor; :class:`Delete` says of the others which follow.
+        attributions (Tensor or tuple of Tensor): Scores (B, T); (B, T, D), summed over D; for images (B, H, W) or (B,
+            C, H, W), summed over C. Of a tuple, the first tensor.
+        target (int, list of int or Tensor, optional): Class, one for all examples or one per example. Default: None,
+            the most probable class of the complete example.
         additional_forward_args (Any, optional): Additional arguments of ``forward_func``, one or a tuple. Tensors in
-                    them whose first dimension is B are selected together with the examples; with ValueError where
-                    this is chance, and one is for all examples.
-                    Default: None
-        order (str, optional): ``"morf"``, highest score first, or ``"lerf"``, lowest first.
-                    Default: "morf"
-        feature_mask (Tensor, optional): Integers (B, T) or (1, T), for images (B, H, W) or (1, H, W). Features with
-                    the same integer (sub-words of a word, superpixels) are removed as one, scored by their sum.
-                    Default: None, every feature by itself
-        removable_mask (Tensor, optional): False where nothing is ever removed (special tokens, the separator of a
-                    pair, padding), of the shape of ``feature_mask``.
-                    Default: None, every feature may be removed, except for padding where :class:`Delete` or
-                    :class:`MaskOut` tell it by the attention mask; the others take padding for features
+            them whose first dimension is B are selected together with the examples; with ValueError where this is
+            chance, and one is for all examples. Default: None.
+        order (str, optional): ``"morf"``, highest score first, or ``"lerf"``, lowest first. Default: "morf".
+        feature_mask (Tensor, optional): Integers (B, T) or (1, T), for images (B, H, W) or (1, H, W). Features with the
+            same integer (sub-words of a word, superpixels) are removed as one, scored by their sum. Default: None,
+            every feature by itself.
+        removable_mask (Tensor, optional): False where nothing is ever removed (special tokens, the separator of a pair,
+            padding), of the shape of ``feature_mask``. Default: None, every feature may be removed, except for padding
+            where :class:`Delete` or :class:`MaskOut` tell it by the attention mask; the others take padding for
+            features.
         perturbation (Perturbation, optional): How features are removed: :class:`Delete`, :class:`ReplaceToken`,
-                    :class:`MaskOut`, :class:`BaselineValue`, or a function (:mod:`captum_iba.metrics.perturbations`).
-                    Default: None, ``BaselineValue(0)`` for floating-point inputs; token ids need one
+            :class:`MaskOut`, :class:`BaselineValue`, or a function (:mod:`captum_iba.metrics.perturbations`). Default:
+            None, ``BaselineValue(0)`` for floating-point inputs; token ids need one.
         fractions (sequence of float, optional): Fractions of the removable features of an example, in rising order,
-                    from 0 to 1. Rounded to features, halves up, at least one for a fraction above 0; 1 removes all.
-                    Default: None, 1/9, 2/9, ... 1
+            from 0 to 1. Rounded to features, halves up, at least one for a fraction above 0; 1 removes all. Default:
+            None, 1/9, 2/9, ... 1.
         counts (sequence of int, optional): Numbers of removed features, in rising order, in place of ``fractions``.
-                    Default: None
+            Default: None.
         counting (str, optional): ``"removable"``; or ``"as_released"``, as in the code of Jiang et al.: fractions of
-                    the whole length, special tokens included, halves to even; steps of a short text that remove
-                    as many as the one before are left out, and the last is repeated at the end; the token
-                    that ranks last, special or not, is never removed. With :class:`Delete`, without
-                    ``feature_mask`` and ``counts``.
-                    Default: "removable"
+            the whole length, special tokens included, halves to even; steps of a short text that remove as many as the
+            one before are left out, and the last is repeated at the end; the token that ranks last, special or not, is
+            never removed. With :class:`Delete`, without ``feature_mask`` and ``counts``. Default: "removable".
         max_examples_per_batch (int, optional): Maximum number of rows (examples times steps) of a forward pass.
-                    Default: None, as many as hold 1024 positions on a CPU, 32768 on other devices; 32 images
-        show_progress (bool, optional): Whether to show a progress bar over the forward passes.
-                    Default: False
+            Default: None, as many as hold 1024 positions on a CPU, 32768 on other devices; 32 images.
+        show_progress (bool, optional): Whether to show a progress bar over the forward passes. Default: False.
 
     Returns:
         *Degradation*: **probability**, **logit**, **decision**, **fraction** and **requested**, each (B, S + 1) for S
@@ -178,7 +171,6 @@ def degradation_both(
     Both orders at once: rows that they have in common, the complete and the empty example, run once.
 
     Args:
-
         forward_func, inputs, attributions, target, additional_forward_args: As in :func:`degradation`.
         **settings: Keyword arguments of :func:`degradation`, except for ``order``.
 

@@ -33,15 +33,13 @@ def layer_sensitivity_max(
     a tensor. Lower is better.
 
     Args:
-
         explanation_func (Callable): ``attribute`` of any attribution method; it may return a tensor, a tuple or a list
-                    of tensors.
+            of tensors.
         inputs (Tensor or tuple of Tensor): Inputs of ``explanation_func``.
-        perturb_func (Callable, optional): Returns perturbed inputs.
-                    Default: None, uniform noise of ``perturb_radius``, which token ids cannot take
+        perturb_func (Callable, optional): Returns perturbed inputs. Default: None, uniform noise of ``perturb_radius``,
+            which token ids cannot take.
         perturb_radius, n_perturb_samples, norm_ord, max_examples_per_batch: As in Captum.
-        **kwargs (Any, optional): Additional arguments of ``explanation_func``: ``target``,
-                    ``additional_forward_args``.
+        **kwargs (Any, optional): Additional arguments of ``explanation_func``: ``target``, ``additional_forward_args``.
 
     Returns:
         *Tensor*: (B,), relative to the norm of the attribution.
@@ -108,24 +106,22 @@ def layer_infidelity(
     gradients; bits, which are non-negative, do not claim to.
 
     Args:
-
         forward_func (Callable): Model, or any function that runs it and returns a tensor.
         layer (Module): Layer that runs once in a forward pass.
         perturb_func (Callable): Takes activations (rows, ...), and ``baselines`` where these are given; returns
-                    ``(perturbation, activations - perturbation)``.
+            ``(perturbation, activations - perturbation)``.
         inputs (Tensor or tuple of Tensor): Inputs of ``forward_func``.
         attributions (Tensor or tuple of Tensor): Attributions of the layer's activation; of a tuple, the tensor of its
-                    shape.
+            shape.
         baselines (scalar or Tensor, optional): Baselines of the activation, passed on to ``perturb_func`` by Captum.
-                    Default: None
+            Default: None.
         additional_forward_args (Any, optional): Additional arguments of ``forward_func``, one or a tuple. Tensors in
-                    them whose first dimension is B are selected together with the examples.
-                    Default: None
-        target (int, tuple, Tensor, or list, optional): Output that is explained, as everywhere in Captum.
-                    Default: None
+            them whose first dimension is B are selected together with the examples. Default: None.
+        target (int, tuple, Tensor, or list, optional): Output that is explained, as everywhere in Captum. Default:
+            None.
         n_perturb_samples, max_examples_per_batch, normalize: As in Captum.
         attribute_to_layer_input (bool, optional): Whether the activation is the input of the layer, not its output.
-                    Default: False
+            Default: False.
 
     Returns:
         *Tensor*: (B,).

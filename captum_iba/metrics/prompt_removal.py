@@ -76,24 +76,20 @@ def prompt_degradation(
     Remove the parts of a prompt in the order of their scores.
 
     Args:
-
         log_probability (Callable): Function of the kept parts, (N, P) booleans, that returns (N,).
         scores (Tensor or sequence of float): One score per part, (P,).
-        counts (sequence of int, optional): Numbers of parts to remove; more than there are count as all.
-                    Default: None, ``fractions`` of them
-        fractions (sequence of float): Fractions of the parts to remove, each at least one part.
-                    Default: 1/9, 2/9, ... 1
+        counts (sequence of int, optional): Numbers of parts to remove; more than there are count as all. Default: None,
+            ``fractions`` of them.
+        fractions (sequence of float): Fractions of the parts to remove, each at least one part. Default: 1/9, 2/9, ...
+            1.
         order (str): ``"morf"``, the most relevant parts first, or ``"lerf"``, the least relevant first. Parts with the
-                    same score are removed from the first to the last.
-                    Default: "morf"
+            same score are removed from the first to the last. Default: "morf".
 
     Returns:
-
         PromptDegradation: Higher drops speak for the attribution in the order MoRF, lower ones in LeRF. The mean of the
         drops is the AOPC.
 
     Raises:
-
         ValueError: Scores that are not finite or not one-dimensional, counts or fractions out of range.
 
     Examples::
@@ -134,23 +130,17 @@ def linear_datamodeling_score(
     metric of ContextCite (Cohen-Wang et al. 2024).
 
     Args:
-
         log_probability (Callable): Function of the kept parts, (N, P) booleans, that returns (N,).
         scores (Tensor or sequence of float): One score per part, (P,).
-        n_removals (int): Number of random removals.
-                    Default: 64
-        kept_fraction (float): Probability that a part is kept.
-                    Default: 0.5
-        seed (int): Seed of the removals.
-                    Default: 0
+        n_removals (int): Number of random removals. Default: 64.
+        kept_fraction (float): Probability that a part is kept. Default: 0.5.
+        seed (int): Seed of the removals. Default: 0.
 
     Returns:
-
-        float: Spearman correlation, from -1 to 1; NaN where all sums or all log-probabilities are equal. Higher
-        is better.
+        float: Spearman correlation, from -1 to 1; NaN where all sums or all log-probabilities are equal. Higher is
+        better.
 
     Raises:
-
         ValueError: Scores that are not finite or not one-dimensional, arguments out of range.
 
     Examples::
@@ -190,17 +180,14 @@ def removal_effects(log_probability: LogProbability, parts: Sequence[int], n_par
     term of a Shapley value among these parts.
 
     Args:
-
         log_probability (Callable): Function of the kept parts, (N, P) booleans, that returns (N,).
         parts (sequence of int): Numbers of N parts.
         n_parts (int): Number of all parts, P.
 
     Returns:
-
         RemovalEffects: In 2 N + 2 forward passes at most.
 
     Raises:
-
         ValueError: A number that is no part, or one that is twice among them.
 
     Examples::
@@ -246,7 +233,6 @@ def removal_sequence(
     ``parts``. The order ends where the value has fallen by a share, ``covered``, of what it falls by at most.
 
     Args:
-
         value (Callable): Function of the kept parts, (N, P) booleans, that returns (N,): log-odds of a class.
         parts (sequence of int): Numbers of N parts.
         n_parts (int): Number of all parts, P.
@@ -255,11 +241,9 @@ def removal_sequence(
             returned. Default: 1.0, all of it.
 
     Returns:
-
         RemovalSequence: In at most N (N + 1) forward passes.
 
     Raises:
-
         ValueError: A number that is no part, or one that is twice among them, or another ``covered``.
 
     Examples::

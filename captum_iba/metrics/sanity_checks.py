@@ -46,18 +46,15 @@ def cascading_randomization(
     deviation, a single number from one with mean 0 and itself (1 if it is 0) as deviation.
 
     Args:
-
         model (Module): Model.
         explain_func (Callable): Takes a model, returns its scores of the same B examples, (B, ...). It has to look up
-                    layers in the model that it is called with.
+            layers in the model that it is called with.
         layers (sequence of str, optional): Names of modules, as in ``named_modules``, the first to be re-initialized
-                    first.
-                    Default: None, every module with parameters of its own, the last registered first; the model
-                    itself, ``""``, comes last
+            first. Default: None, every module with parameters of its own, the last registered first; the model itself,
+            ``""``, comes last.
         mask (Tensor, optional): False at scores that do not count (padding, special tokens), of the scores' shape.
-                    Default: None, all count
-        seed (int, optional): Seed of the initialisation.
-                    Default: 0
+            Default: None, all count.
+        seed (int, optional): Seed of the initialisation. Default: 0.
 
     Returns:
         *Randomization*: **layers** and **correlation**.

@@ -111,13 +111,11 @@ class LLMInformationBottleneckAttribution:
     texts are needed.
 
     Args:
-
         model (PreTrainedModel): A decoder or encoder-decoder of ``transformers`` with a language-model head, whose
-                    attention goes by ``transformers``' interface. It is left as it was.
+            attention goes by ``transformers``' interface. It is left as it was.
         tokenizer (PreTrainedTokenizerBase): Its tokenizer, a fast one.
 
     Raises:
-
         ValueError: A model without a language-model head, or whose attention cannot be set.
         TypeError: A model that is none of ``transformers``, such as a name or the tokenizer.
 
@@ -165,36 +163,29 @@ class LLMInformationBottleneckAttribution:
     ) -> LLMAttributionResult:
         """
         Args:
-
             inp (TextTokenInput, TextTemplateInput, str or list of messages): The prompt. Of a ``TextTokenInput`` the
-                        tokens that are not skipped have a mask value each; of a ``TextTemplateInput`` each value, or
-                        the values of one number in its ``mask`` together; of a string every token that is not special;
-                        of messages, which go through the tokenizer's chat template, the tokens of their contents, but
-                        not those of a system message.
-            target (str, Tensor, sequence of int, or None): The response, as text or token ids.
-                        Default: None, what the model generates.
-            gen_args (dict, optional): Arguments of ``generate``.
-                        Default: up to 25 new tokens, the most probable ones
+                tokens that are not skipped have a mask value each; of a ``TextTemplateInput`` each value, or the values
+                of one number in its ``mask`` together; of a string every token that is not special; of messages, which
+                go through the tokenizer's chat template, the tokens of their contents, but not those of a system
+                message.
+            target (str, Tensor, sequence of int, or None): The response, as text or token ids. Default: None, what the
+                model generates.
+            gen_args (dict, optional): Arguments of ``generate``. Default: up to 25 new tokens, the most probable ones.
             per_token (bool): Whether to attribute every token of the response by itself, too, each with a mask of its
-                        own, in ``token_attr``.
-                        Default: False
-            internal_batch_size (int): Largest number of rows of a forward pass, with ``per_token``.
-                        Default: 8
-            show_progress (bool): Whether to show a progress bar over the steps.
-                        Default: False
-            preset (BottleneckSettings): Settings; ``n_samples`` must be 0, and ``granularity`` ``"token"``.
-                        Default: :data:`GENERATION`
+                own, in ``token_attr``. Default: False.
+            internal_batch_size (int): Largest number of rows of a forward pass, with ``per_token``. Default: 8.
+            show_progress (bool): Whether to show a progress bar over the steps. Default: False.
+            preset (BottleneckSettings): Settings; ``n_samples`` must be 0, and ``granularity`` ``"token"``. Default:
+                :data:`GENERATION`.
             **overrides: Fields of the settings that override the preset's.
 
         Returns:
-
             LLMAttributionResult: ``seq_attr``, bits of each part of the prompt, (n_in,); with ``per_token``
             ``token_attr``, (n_out, n_in); and ``output_probs``, the probabilities of the response's tokens, (n_out,).
 
         Raises:
-
-            ValueError: No part of the prompt to attribute to, an empty response, a token id out of the vocabulary,
-                        or more tokens than the model has positions.
+            ValueError: No part of the prompt to attribute to, an empty response, a token id out of the vocabulary, or
+                more tokens than the model has positions.
             TypeError: An input or target of another type, or a keyword that is no setting.
         """
         check_flag("per_token", per_token)

@@ -48,13 +48,11 @@ class GenerationExplainer:
     Explains responses of a language model: which tokens, words, sentences or paragraphs of the prompt they need.
 
     Args:
-
         model (PreTrainedModel): A decoder or encoder-decoder of ``transformers`` with a language-model head. It is left
-                    as it was.
+            as it was.
         tokenizer (PreTrainedTokenizerBase): Its tokenizer, a fast one.
 
     Raises:
-
         ValueError: A model without a language-model head, or whose attention cannot be set.
         TypeError: A model that is none of ``transformers``, such as a name or the tokenizer.
 
@@ -133,54 +131,44 @@ class GenerationExplainer:
         bottleneck, those of a system message with ``include_system``.
 
         Args:
-
             prompt (str or list of messages): The prompt. The tokens of the response follow its tokens as they are:
-                        after a prompt that ends without white space a response begins with a space. A text is
-                        encoded as it follows the prompt, which can give other tokens than the model generates for it.
-            response (str, sequence of int or Tensor, optional): The response, as text or token ids.
-                        Default: None, what the model generates
+                after a prompt that ends without white space a response begins with a space. A text is encoded as it
+                follows the prompt, which can give other tokens than the model generates for it.
+            response (str, sequence of int or Tensor, optional): The response, as text or token ids. Default: None, what
+                the model generates.
             span (str or tuple of int, optional): Start and end of the characters of the response that are explained, or
-                        a text that is in it once. Tokens that share a character with it count.
-                        Default: None, the whole response
-            contrast (str, optional): Another response, or with ``span`` another text in its place: explained is why
-                        the model prefers the span to it, by the mean log-probabilities per token of both. Effects of
-                        removal are decreases in their difference, the log-odds of the choice.
-                        Default: None
-            granularity (str or list of tuple): ``"token"``, ``"word"``, ``"sentence"``, ``"paragraph"``, or
-                        (start, end) of spans of a prompt that is a string; what is in no span has no bottleneck.
-                        Default: "word"
-            per_token (bool): Whether each explained token of the response has bits of its own, too.
-                        Default: False
-            include_system (bool): Whether the contents of a system message have parts and are explained, too.
-                        Default: False
+                a text that is in it once. Tokens that share a character with it count. Default: None, the whole
+                response.
+            contrast (str, optional): Another response, or with ``span`` another text in its place: explained is why the
+                model prefers the span to it, by the mean log-probabilities per token of both. Effects of removal are
+                decreases in their difference, the log-odds of the choice. Default: None.
+            granularity (str or list of tuple): ``"token"``, ``"word"``, ``"sentence"``, ``"paragraph"``, or (start,
+                end) of spans of a prompt that is a string; what is in no span has no bottleneck. Default: "word".
+            per_token (bool): Whether each explained token of the response has bits of its own, too. Default: False.
+            include_system (bool): Whether the contents of a system message have parts and are explained, too. Default:
+                False.
             rerank (int): Number of parts with the most bits whose order is settled by removal, in two forward passes
-                        per part and two more; their bits stay as they are. Where all of these parts speak against
-                        the response, twice as many are measured. 0 for the order of the bits alone.
-                        Default: 8
+                per part and two more; their bits stay as they are. Where all of these parts speak against the response,
+                twice as many are measured. 0 for the order of the bits alone. Default: 8.
             check (bool): Whether to delete the leading parts, the least, and others at random; there is nothing to
-                        check where no part speaks for the response. Of a prompt with at most 40 parts, each is deleted
-                        alone before, and those that were not measured are ranked by that.
-                        Default: False
+                check where no part speaks for the response. Of a prompt with at most 40 parts, each is deleted alone
+                before, and those that were not measured are ranked by that. Default: False.
             gen_args (dict, optional): Arguments of ``generate``. With a response only those by which the decoder of an
-                        encoder-decoder begins, such as ``forced_bos_token_id``. A model that samples gives the same
-                        response until ``torch.manual_seed`` changes it: the random state is left as it was.
-                        Default: up to 25 new tokens, the most probable ones
-            batch_size (int): Largest number of rows of a forward pass.
-                        Default: 8
+                encoder-decoder begins, such as ``forced_bos_token_id``. A model that samples gives the same response
+                until ``torch.manual_seed`` changes it: the random state is left as it was. Default: up to 25 new
+                tokens, the most probable ones.
+            batch_size (int): Largest number of rows of a forward pass. Default: 8.
             show_progress (bool): Whether to show a progress bar over the steps, and one over the prompts without parts.
-                        Default: False
-            preset (BottleneckSettings): Settings.
-                        Default: ``captum_iba.text.generation.GENERATION``
+                Default: False.
+            preset (BottleneckSettings): Settings. Default: ``captum_iba.text.generation.GENERATION``.
             **overrides: Fields of the settings that override the preset's.
 
         Returns:
-
             GenerationAttribution
 
         Raises:
-
             ValueError: An empty response, a span that is not in it, spans that are not in the prompt, more tokens than
-                        the model has positions, or an argument out of range.
+                the model has positions, or an argument out of range.
             TypeError: A prompt or response of another type, or a keyword that is no setting.
         """
         settings = generation_settings(preset, overrides)
@@ -214,22 +202,17 @@ class GenerationExplainer:
         1e-4 of the bits.
 
         Args:
-
             prompts (sequence): Strings, or lists of chat messages.
             responses, spans, contrasts (sequence, optional): For every prompt a response, span and contrast as of
-                        :meth:`explain`, or None.
-                        Default: None for all
+                :meth:`explain`, or None. Default: None for all.
             granularity, per_token, include_system, rerank, check, gen_args, show_progress, preset: As of
-                        :meth:`explain`.
-            batch_size (int): Largest number of rows, of one or several prompts, of a forward pass.
-                        Default: 8
+                :meth:`explain`.
+            batch_size (int): Largest number of rows, of one or several prompts, of a forward pass. Default: 8.
 
         Returns:
-
             list of GenerationAttribution: One per prompt, in their order.
 
         Raises:
-
             ValueError, TypeError: As :meth:`explain`; the message names the prompt. Sequences of another length.
 
         Examples::

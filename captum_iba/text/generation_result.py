@@ -78,13 +78,12 @@ class PromptCheck:
         without_least (float): Without the parts with the fewest bits among the others.
         without_random (float): Without as many other parts at random, the mean over ``n_random`` draws.
         n_random (int): Number of these draws.
-        lowest_random (float or None): The lowest of these probabilities; None in results of earlier versions.
+        lowest_random (float or None): The lowest of these probabilities.
         whole_without_leading (float or None): Of a choice, the probability of the response as a whole without the
             leading parts, relative to that of both; None without ``contrast``.
         without_all_leading (float or None): Without all leading parts, if more than half of all parts lead; else None.
-        without_first (tuple of float): Without the first k leading parts, for k from 1 to 16; empty in results of
-            earlier versions.
-        n_leading (int): Number of leading parts; 0 in results of earlier versions.
+        without_first (tuple of float): Without the first k leading parts, for k from 1 to 16.
+        n_leading (int): Number of leading parts.
         leading (tuple of int): Numbers of the leading parts, in the order of their removal; empty in results of earlier
             versions.
     """

@@ -113,9 +113,8 @@ class DeletionCheck:
         without_each (tuple of float): Without one word alone, in the order of ``ranked``: of a text with at most
             60 words each of them, else of the first eight leading ones.
         decision (str): The most probable class without the leading words; empty for other heads than that of a
-            sequence classifier, for several labels at once, and in results of earlier versions.
-        lowest_random (float or None): The lowest of the probabilities without words at random; None in results of
-            earlier versions.
+            sequence classifier, and for several labels at once.
+        lowest_random (float or None): The lowest of the probabilities without words at random.
         without_all_leading (float or None): Without all leading words, if more than half of all words lead; else None.
     """
 
@@ -159,9 +158,9 @@ class TextAttribution(JsonResult):
         repeats (tuple of tuple of float): With ``repeats``, bits per token of each repeat; the bits are their mean.
         check (DeletionCheck or None): With ``check``, the target probability without the leading words.
         provenance (dict): Versions of the libraries, device and precision, and the model's fingerprint
-            (:meth:`TextExplainer.fingerprint`) if the statistics have it; empty in results of earlier versions.
+            (:meth:`TextExplainer.fingerprint`) if the statistics have it.
         masked_probability, closed_probability (float or None): Target probability through the final mask, of the first
-            repeat, and through a closed one; None in results of method ``iba`` and of earlier versions.
+            repeat, and through a closed one; None in results of method ``iba``.
         explained (TextTarget or None): What is explained, of other heads than that of a sequence classifier.
         doubt (str): Why the number of texts may not be what the model was trained on; empty where that is not doubted.
         effects (tuple of float or None): Decrease in the log-odds of the target without each word, in nats: the mean of
@@ -169,7 +168,7 @@ class TextAttribution(JsonResult):
             measured, empty with ``rerank=0``. Of a regression it is the decrease in the closeness.
         without (tuple of float or None): Probability of the target without each measured word alone.
         removal_order (tuple of int): Numbers of the leading words: each lowers the probability most after those before
-            it. Empty with ``rerank=0``, and in results of earlier versions.
+            it. Empty with ``rerank=0``.
         without_first (tuple of float): Probability of the target without the first k of them, for k from 1.
 
     Examples::

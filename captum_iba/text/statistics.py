@@ -246,7 +246,7 @@ def neutral(
 
 
 def source_of(texts: Sequence[str]) -> str:
-    """What results call texts that statistics are of."""
+    """The name that results have for the texts of statistics: "300 texts"."""
     return f"{len(texts):,} text{'s' * (len(texts) != 1)}"
 
 

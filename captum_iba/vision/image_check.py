@@ -25,15 +25,13 @@ class ImageCheck:
         without_random (float): Without as many other regions at random, the mean over ``n_random`` draws.
         n_random (int): Number of these draws.
         without_each (tuple of float): Without each region alone, by number; empty of more than 64 regions.
-        lowest_random (float or None): The lowest of the probabilities without regions at random; None in results of
-            earlier versions.
+        lowest_random (float or None): The lowest of the probabilities without regions at random.
         without_all_leading (float or None): Without all leading regions, if more than half lead; else None.
-        leading (tuple of int): Numbers of the leading regions (:func:`captum_iba.vision.leading_by_removal`); empty in
-            results of earlier versions.
+        leading (tuple of int): Numbers of the leading regions (:func:`captum_iba.vision.leading_by_removal`).
         without_first (tuple of float): Without the first k leading regions, for k from 1 to 16.
         without_others (tuple of float): Of each leading region, without all others of them; empty of a single one.
         changes_pixels (bool): Whether the removal of the leading regions changes the image.
-        decision (str): The most probable class without the leading regions; empty in results of earlier versions.
+        decision (str): The most probable class without the leading regions; empty for several labels at once.
         decision_probability (float or None): Its probability.
         without_all (float or None): Without all regions: of an image of the mean color.
     """

@@ -18,7 +18,7 @@ class LayerMap:
     """The bits of the cells of one layer.
 
     Attributes:
-        layer (str): Name of the module; of layers that share a mask the first one's, and how many they are.
+        layer (str): Name of the module; for layers that share a mask their number, and the names of the first and last.
         bits (array): Bits per cell, summed over features, (h, w).
         unneeded_bits (float): Bits that a cell ends with if the prediction does not need it.
         masked_probability (float), closed_probability (float): Probability of the target through the final mask, and

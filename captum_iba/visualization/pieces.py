@@ -18,7 +18,6 @@ FLOORS = 10
 """Floors above the floor from which a word is colored fully."""
 SPEAKS_AGAINST = "speaks against it"
 """What lists say of a part without which the output is more probable."""
-"""What lists say of a part whose two deletions disagree: the first one is alone, the second after the others."""
 MATTERS_ALONE = "matters alone"
 """What lists say of a word that does not lead, and whose deletion alone lowers the probability by much."""
 COVERED = 0.8
