@@ -81,7 +81,7 @@ class AskedResponse(NamedTuple):
 
 
 class PartAttributions(NamedTuple):
-    """What :meth:`LLMInformationBottleneckAttribution.attribute_parts` finds.
+    """What :meth:`LLMInformationBottleneckAttribution.attribute_responses` finds of a response.
 
     Args:
         bits (Tensor): Bits of each part of the prompt, (B, P).
@@ -197,38 +197,16 @@ class LLMInformationBottleneckAttribution:
         rows = torch.ones(1, len(response)) / len(response)
         if per_token:
             rows = torch.cat([rows, torch.eye(len(response))])
-        attributions, _, _, probabilities = self.attribute_parts(
-            prompt, response, rows, settings, internal_batch_size=internal_batch_size, show_progress=show_progress
-        )
+        asked = [AskedResponse(prompt, response, rows)]
+        (found,) = self.attribute_responses(asked, settings, internal_batch_size, show_progress)
         return LLMAttributionResult(
             input_tokens=prompt.names,
             output_tokens=[token_text(self.tokenizer, number) for number in response],
-            seq_attr=attributions[0],
-            token_attr=attributions[1:] if per_token else None,
-            output_probs=probabilities,
+            seq_attr=found.bits[0],
+            token_attr=found.bits[1:] if per_token else None,
+            output_probs=found.probabilities,
             inp=inp if isinstance(inp, (TextTokenInput, TextTemplateInput)) else None,
         )
-
-    def attribute_parts(
-        self,
-        prompt: Prompt,
-        response: Sequence[int],
-        weights: Tensor,
-        settings: BottleneckSettings,
-        contrast: tuple[Sequence[int], Tensor] | None = None,
-        internal_batch_size: int = 8,
-        show_progress: bool = False,
-    ) -> PartAttributions:
-        """Attribute rows of weights of the response's tokens, (B, R), to the parts of a prompt.
-
-        With ``contrast``, token ids and the weight of each, the loss is that of the choice between two responses, by
-        their mean log-probabilities.
-
-        Returns:
-            PartAttributions
-        """
-        asked = AskedResponse(prompt, response, weights, contrast)
-        return self.attribute_responses([asked], settings, internal_batch_size, show_progress)[0]
 
     def attribute_responses(
         self,
