@@ -13,7 +13,7 @@ from captum_iba.visualization.pieces import capitalized, enumerated, format_prob
 from captum_iba.visualization.rows import ListedPart
 
 SAME = 0.99  # of a probability, what is left: a smaller change is no finding of a check
-_HALF = 0.5  # of a probability, what is left at most without words that are confirmed
+_HALF = 0.5  # of a probability, what is left at most without words or regions that are confirmed
 _SMALLEST = 0.005  # of a probability: a smaller change is none, unless a quarter of it is lost
 _NAMED = 5
 _WHOLE = {"word": "text", "part": "prompt", "region": "image"}
@@ -21,8 +21,8 @@ N_RANDOM = 10
 """Number of draws of random words in a check; where there are at most so many sets, each is taken once."""
 
 VERDICTS = ("confirmed", "weakly confirmed", "not confirmed")
-"""What a check says of the leading words: without them the probability falls by at least half of its value and twice as
-far as without others; by less; or by no more than 1%, or than without others."""
+"""What a check says of the leading words: without them the probability falls by at least half of its value (that of a
+response by 15%) and twice as far as without others; by less; or by no more than 1%, or than without others."""
 NOT_CONFIRMED, CONFIRMING = VERDICTS[2], VERDICTS[:2]
 
 
@@ -197,7 +197,8 @@ class CheckSentences:
     @property
     def _why_weak(self) -> list[str]:
         """What keeps the leading words from being confirmed; empty if nothing does."""
-        if fraction_left(self.check) > _HALF:
+        # A mean over the tokens of a response hardly falls: many of them follow from those before them.
+        if fraction_left(self.check) > (MOST if self.noun == "part" else _HALF):
             return [f"most of {quantity(self.measured)} is left"]
         one = self._strong_other is not None
         do = f"another {self.noun} alone does" if one else f"other {self.noun}s do"

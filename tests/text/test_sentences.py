@@ -7,7 +7,7 @@ import pytest
 from captum_iba.text import TextAttribution, TextExplainer
 from captum_iba.text.result import DeletionCheck
 from captum_iba.visualization import token_page
-from captum_iba.visualization.check_sentences import CheckSentences
+from captum_iba.visualization.check_sentences import VERDICTS, CheckSentences
 from captum_iba.visualization.mask_sentences import needs_hardly_anything, remark
 from captum_iba.visualization.sentences import findings
 from captum_iba.visualization.words import ranked_words
@@ -103,6 +103,21 @@ def test_an_order_in_which_the_last_words_matter_more_is_not_confirmed():
         assert one.verdict == said
         told = 'Not confirmed: without "a" the probability of positive falls from 94.0% to 70.0%, and it falls no less'
         assert (told in str(one)) is (least == 0.12) and f"{least:10.1%}  without the word with the fewest" in str(one)
+
+
+def test_half_of_a_probability_is_confirmed_and_15_percent_of_a_mean_over_tokens():
+    """20 words left 67 of 95%, "confirmed"; the mean over the tokens of a response hardly falls."""
+    for noun, left, said in (
+        ("word", 0.44, 0),
+        ("word", 0.5, 1),
+        ("region", 0.5, 1),
+        ("part", 0.5, 0),
+        ("part", 0.8, 1),
+    ):
+        check = DeletionCheck(2, 0.9, left, 0.9, 0.9, 10, lowest_random=0.9)
+        found = CheckSentences(check, 2, 2, 9, "the probability", noun)
+        assert found.verdict == VERDICTS[said]
+        assert ("because most of the probability is left" in found.title) is (said == 1)
 
 
 def test_a_word_that_is_deleted_several_times_is_named_once():
