@@ -324,16 +324,16 @@ def check_by_deletion(removal: TextRemoval, attribution: TextAttribution) -> Del
         left = keep_words(encoded, numbers[n_compared if n_all else 1])
         decision = decision_about(classifier, left, attribution.explained)
     return DeletionCheck(
-        n_deleted,
-        whole,
-        without_leading,
-        without_least,
-        float(np.mean(at_random)),
-        len(at_random),
-        alone,
-        decision,
-        min(at_random),
-        without_all,
+        n_words=n_deleted,
+        probability=whole,
+        without_leading=without_leading,
+        without_least=without_least,
+        without_random=float(np.mean(at_random)),
+        n_random=len(at_random),
+        without_each=alone,
+        decision=decision,
+        lowest_random=min(at_random),
+        without_all_leading=without_all,
     )
 
 

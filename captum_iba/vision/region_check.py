@@ -99,26 +99,29 @@ def check_of_regions(removal: RegionRemoval, result: ImageAttribution, seed: int
     rows = torch.from_numpy(np.concatenate([kept, alone, all_leading]))
     whole, without_leading, without_least, *others = cached(rows).tolist()
     without_all = others.pop() if len(all_leading) else None
-    random, lowest = float(np.mean(others[:n_random])), min(others[:n_random])
-    of_others = (without_least, random, n_random, tuple(others[n_random:]), lowest)
+    at_random, each = others[:n_random], others[n_random:]
     bare = torch.ones(2, n_regions, dtype=torch.bool)
     bare[0, leading] = bare[1] = False
     chances = removal.probabilities(bare)
     decision = int(chances[0].argmax())
     classes_compete = not removal.classifier.multi_label
     return ImageCheck(
-        n_removed,
-        whole,
-        without_leading,
-        *of_others,
-        without_all,
-        tuple(leading),
-        tuple(first),
-        _without_others(cached, leading, n_regions),
-        _changes_pixels(result, leading),
-        removal.classifier.label(decision) if classes_compete else "",
-        float(chances[0, decision]) if classes_compete else None,
-        float(chances[1, removal.target]),
+        n_regions=n_removed,
+        probability=whole,
+        without_leading=without_leading,
+        without_least=without_least,
+        without_random=float(np.mean(at_random)),
+        n_random=n_random,
+        without_each=tuple(each),
+        lowest_random=min(at_random),
+        without_all_leading=without_all,
+        leading=tuple(leading),
+        without_first=tuple(first),
+        without_others=_without_others(cached, leading, n_regions),
+        changes_pixels=_changes_pixels(result, leading),
+        decision=removal.classifier.label(decision) if classes_compete else "",
+        decision_probability=float(chances[0, decision]) if classes_compete else None,
+        without_all=float(chances[1, removal.target]),
     )
 
 
