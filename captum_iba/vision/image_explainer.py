@@ -33,7 +33,7 @@ from captum_iba.vision.image_settings import (
     lacking_statistics,
     resolve_image_settings,
 )
-from captum_iba.vision.images import Transform, as_batch, drawn, is_one
+from captum_iba.vision.images import Transform, as_batch, drawn, is_one, normalization
 from captum_iba.vision.region_check import checked, settled_by_removal
 from captum_iba.vision.regions import RegionRemoval, regions_of_images
 from captum_iba.visualization.check_sentences import CONFIRMING
@@ -245,7 +245,8 @@ class ImageExplainer:
         inputs, one = as_batch(images, self.classifier.transform)
         batch = self._batch(inputs)
         size = (batch.shape[-2], batch.shape[-1])
-        pictures = [drawn(image, self.classifier.transform) for image in inputs]
+        known = normalization(self.classifier.transform)
+        pictures = [drawn(image, known) for image in inputs]
         regions = regions_of_images(feature_mask, pictures, size)
         probabilities = self.classifier.checked_probabilities(batch, batch_size)
         targets = self._targets(target, probabilities)

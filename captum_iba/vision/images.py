@@ -22,6 +22,9 @@ Pixels = npt.NDArray[np.uint8]
 Transform = Callable[..., Any]
 """Makes an input (3, H, W) of a PIL image: of torchvision, or an image processor of transformers."""
 
+Normalization = tuple[list[float], list[float]]
+"""Mean and standard deviation of each channel."""
+
 _OPAQUE = 255
 _FAR = 1.0  # of the range of pixels, from 0 to 1, by which an input may leave it
 _GRAY = 64  # pixels of a side of the images that a transform is tried on
@@ -100,7 +103,9 @@ def as_batch(images: Any, transform: Transform | None) -> tuple[list[Tensor], bo
     several = [images] if one else list(images)
     if not several:
         raise ValueError("images is empty, expected at least one")
-    return [_as_input(image, "images" if one else f"images[{i}]", transform) for i, image in enumerate(several)], one
+    known = normalization(transform) if any(map(_is_input, several)) else None
+    names = ["images" if one else f"images[{i}]" for i in range(len(several))]
+    return [_as_input(image, name, transform, known) for image, name in zip(several, names, strict=True)], one
 
 
 def is_one(images: Any) -> bool:
@@ -110,12 +115,19 @@ def is_one(images: Any) -> bool:
     return isinstance(images, (str, os.PathLike)) or _is_pillow(images)
 
 
-def _as_input(image: Any, name: str, transform: Transform | None) -> Tensor:
-    if isinstance(image, Tensor) and image.dtype is not torch.uint8:
+def _is_input(image: Any) -> bool:
+    """Whether an image is an input of the model already: a tensor of other than 8-bit pixels."""
+    return isinstance(image, Tensor) and image.dtype is not torch.uint8
+
+
+def _as_input(image: Any, name: str, transform: Transform | None, known: Normalization | None) -> Tensor:
+    if _is_input(image):
         if not image.is_floating_point():
             raise ValueError(f"{name} has the dtype {image.dtype}, expected floating-point numbers, or uint8 pixels")
-        _warn_of_range(_check_input(image.detach(), name), name, transform)
-        return image.detach()
+        made = _check_input(image.detach(), name)
+        if known is not None:
+            _warn_of_range(made, name, known)
+        return made
     pixels = read_image(image, name)
     if transform is None:
         raise ValueError(
@@ -164,7 +176,7 @@ def _check_input(image: Tensor, name: str) -> Tensor:
     return image
 
 
-def normalization(transform: Transform | None) -> tuple[list[float], list[float]] | None:
+def normalization(transform: Transform | None) -> Normalization | None:
     """Mean and standard deviation by which a transform normalizes each channel; None where it does not say so.
 
     A function that has no such attributes is called with three images of a single gray each.
@@ -179,13 +191,14 @@ def normalization(transform: Transform | None) -> tuple[list[float], list[float]
     return None if transform is None else _measured_normalization(transform)
 
 
-def _measured_normalization(transform: Transform) -> tuple[list[float], list[float]] | None:
+def _measured_normalization(transform: Transform) -> Normalization | None:
     """Mean and standard deviation of each channel by images of one gray each; None if it is not linear."""
     channels = []
     for level in (0, 51, 255):
         pixels = np.full((_GRAY, _GRAY, 3), level, dtype=np.uint8)
         try:
-            made = transformed(pixels, transform, "gray")
+            with torch.random.fork_rng(devices=[]):  # a random transform leaves the user's state as it was
+                made = transformed(pixels, transform, "gray")
         except (TypeError, ValueError):
             return None
         if made.ndim != 3 or made.shape[0] != 3:
@@ -201,11 +214,8 @@ def _measured_normalization(transform: Transform) -> tuple[list[float], list[flo
     return (-black * std).tolist(), std.tolist()
 
 
-def _warn_of_range(image: Tensor, name: str, transform: Transform | None) -> None:
+def _warn_of_range(image: Tensor, name: str, known: Normalization) -> None:
     """Warn of numbers that are far outside what the transform makes of pixels: of 0 to 255, for example."""
-    known = normalization(transform)
-    if known is None:
-        return
     mean, std = (torch.tensor(numbers).view(-1, 1, 1) for numbers in known)
     values = image.cpu().float() * std + mean
     if float(values.min()) < -_FAR or float(values.max()) > 1 + _FAR:
@@ -217,8 +227,8 @@ def _warn_of_range(image: Tensor, name: str, transform: Transform | None) -> Non
         )
 
 
-def drawn(image: Tensor, transform: Transform | None = None) -> Pixels:
-    """An input of a model, (3, H, W), as it is drawn: what the transform normalized is undone.
+def drawn(image: Tensor, known: Normalization | None = None) -> Pixels:
+    """An input of a model, (3, H, W), as it is drawn: its :func:`normalization` is undone.
 
     Where that is not known, numbers from 0 to 1 are taken as they are, and others are stretched from the least to
     the largest.
@@ -229,7 +239,6 @@ def drawn(image: Tensor, transform: Transform | None = None) -> Pixels:
         [[[0, 128, 255]]]
     """
     values = image.detach().cpu().float()
-    known = normalization(transform)
     if known is not None:
         mean, std = (torch.tensor(numbers).view(3, 1, 1) for numbers in known)
         values = values * std + mean

@@ -163,7 +163,7 @@ class Composed:
 def test_images_are_drawn_as_they_were():
     composed = Composed()
     assert normalization(composed) == ([0.5, 0.4, 0.3], [0.2, 0.3, 0.4])
-    assert np.array_equal(drawn(composed(Image.fromarray(COLOR)), composed), COLOR)
+    assert np.array_equal(drawn(composed(Image.fromarray(COLOR)), normalization(composed)), COLOR)
     assert np.array_equal(drawn(transform(Image.fromarray(COLOR))), COLOR)
     stretched = drawn(10 * transform(Image.fromarray(COLOR)) - 5)
     assert (stretched.min(), stretched.max()) == (0, 255)
@@ -177,7 +177,19 @@ def test_an_image_processor_of_transformers():
     (made,), _ = as_batch(COLOR, processor)
     assert made.shape == (3, 6, 8)
     torch.testing.assert_close(made, 2 * transform(Image.fromarray(COLOR)) - 1)
-    assert np.array_equal(drawn(made, processor), COLOR)
+    assert np.array_equal(drawn(made, normalization(processor)), COLOR)
+
+
+def test_a_transform_is_tried_once_for_several_images_and_leaves_the_random_state():
+    calls = []
+
+    def transform(image):
+        calls.append(torch.rand(()))
+        return torch.from_numpy(np.array(image.resize((32, 32)))).movedim(-1, 0).float() / 255
+
+    state = torch.get_rng_state()
+    as_batch(torch.rand(5, 3, 32, 32, generator=torch.Generator().manual_seed(0)), transform)
+    assert len(calls) == 3 and torch.equal(torch.get_rng_state(), state)
 
 
 @pytest.mark.parametrize("is_linear", [True, False])
@@ -190,7 +202,7 @@ def test_the_normalization_of_a_function_is_measured(is_linear):
         return ((values if is_linear else values**2) - mean) / std
 
     blue = np.full((8, 8, 3), (30, 90, 200), dtype=np.uint8)
-    is_same = bool((drawn(as_batch(blue, own)[0][0], own) == blue).all())
+    is_same = bool((drawn(as_batch(blue, own)[0][0], normalization(own)) == blue).all())
     assert is_same is is_linear
     assert (normalization(own) is not None) is is_linear
     found = normalization(lambda image: own(image)[:, :8, :8])
