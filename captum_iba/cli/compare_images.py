@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import sys
 from functools import partial
 from pathlib import Path
@@ -24,6 +23,7 @@ from captum_iba.cli.common import (
     plain_errors,
 )
 from captum_iba.cli.explain_image import load_image_explainer
+from captum_iba.cli.methods_option import check_known, listed, sample
 
 COMPARE_IMAGES_EXAMPLES = """\b
 Examples:
@@ -89,7 +89,7 @@ def compare_images(
         check_output_folder("--out", out)
         if target not in ("predicted", "label"):
             raise typer.BadParameter(f"--target: {target!r} is none, expected predicted or label.")
-        names = [name.strip() for name in methods.split(",") if name.strip()]
+        names = listed(methods)
         with loading():
             import torch
 
@@ -100,10 +100,7 @@ def compare_images(
             from captum_iba.methods.image_methods import IMAGE_METHODS
             from captum_iba.metrics import tiles
 
-            for name in names:
-                if name not in IMAGE_METHODS:
-                    listed = ", ".join(IMAGE_METHODS)
-                    raise typer.BadParameter(f"--methods: there is no method {name!r}, expected some of {listed}.")
+            check_known(names, IMAGE_METHODS)
             found = read_images(images)
             if target == "label" and found.labels is None:
                 raise typer.BadParameter(f"--target: {images} has no labels, expected predicted.")
@@ -111,9 +108,7 @@ def compare_images(
             check_input("--weights", weights, "a file of weights")
             note(f"loading {model}", quiet)
             explainer = load_image_explainer(model, weights, device=device, dtype=(dtype or Precision.float32).value)
-        chosen = list(range(len(found.images)))
-        if examples is not None and examples < len(chosen):
-            chosen = sorted(random.Random(seed).sample(chosen, examples))
+        chosen = sample(len(found.images), examples, seed)
         pixels = explainer.inputs([found.images[i] for i in chosen])
         functions = {name: IMAGE_METHODS[name].function for name in names}
         if "iba" in functions:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -24,6 +23,7 @@ from captum_iba.cli.common import (
     plain_errors,
 )
 from captum_iba.cli.explain_response import PartOfPrompt
+from captum_iba.cli.methods_option import check_known, listed, sample
 from captum_iba.cli.prompt_files import as_messages, read_prompt_table
 from captum_iba.cli.text_files import has_columns
 
@@ -88,7 +88,7 @@ def compare_responses(
             raise typer.BadParameter(f"--file: {file} is no table, expected CSV, JSON lines or parquet.")
         check_model(model)
         check_output_folder("--out", out)
-        names = [name.strip() for name in methods.split(",") if name.strip()]
+        names = listed(methods)
         with loading():
             import torch
 
@@ -98,10 +98,7 @@ def compare_responses(
             from captum_iba.text import GenerationExplainer
             from captum_iba.text.generation import GREEDY
 
-            for name in names:
-                if name not in PROMPT_METHODS:
-                    listed = ", ".join(PROMPT_METHODS)
-                    raise typer.BadParameter(f"--methods: there is no method {name!r}, expected some of {listed}.")
+            check_known(names, PROMPT_METHODS)
             table = read_prompt_table(file, prompt_column, response_column)
             prompts, responses, names_of_rows = table.prompts, table.responses, table.names
             table.note_unread(file, quiet)
@@ -111,9 +108,7 @@ def compare_responses(
                 explainer = GenerationExplainer.from_pretrained(
                     model, device=device, dtype=getattr(torch, (dtype or Precision.float32).value)
                 )
-        chosen = list(range(len(prompts)))
-        if examples is not None and examples < len(chosen):
-            chosen = sorted(random.Random(seed).sample(chosen, examples))
+        chosen = sample(len(prompts), examples, seed)
         messages = as_messages([prompts[i] for i in chosen], explainer.tokenizer, chat)
         work.total = len(chosen) * len(names)
         note(f"{len(chosen)} of {len(prompts)} prompts, {len(names)} method{'s' * (len(names) > 1)}", quiet)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,6 +22,7 @@ from captum_iba.cli.common import (
     note,
     plain_errors,
 )
+from captum_iba.cli.methods_option import listed, sample
 from captum_iba.cli.statistics_of_texts import find_statistics
 from captum_iba.cli.text_files import PairColumnOption, TextColumnOption, note_blank, read_columns
 
@@ -76,7 +76,7 @@ def compare_texts(
             check_input("--statistics-from", str(statistics_from), "a file with texts")
         check_model(model)
         check_output_folder("--out", out)
-        names = [name.strip() for name in methods.split(",") if name.strip()]
+        names = listed(methods)
         with loading():
             import torch
 
@@ -102,9 +102,7 @@ def compare_texts(
         if kind == "multiple choice":
             raise typer.BadParameter("--model is of multiple choice, for which Python's compare_texts takes choices.")
         find_statistics(explainer, model, statistics_from, (text_column, pair_column), quiet)
-        chosen = list(range(len(texts)))
-        if examples is not None and examples < len(chosen):
-            chosen = sorted(random.Random(seed).sample(chosen, examples))
+        chosen = sample(len(texts), examples, seed)
         asked: dict[str, Any] = {"entity": "all"} if kind == "token classification" else {}
         work.total = 0 if asked else len(chosen) * len(names)  # how many entities there are is not known
         note(f"{len(chosen)} of {len(texts)} texts, {len(names)} method{'s' * (len(names) > 1)}", quiet)

@@ -52,7 +52,7 @@ from captum_iba.cli.head_options import (
     WordOption,
     counting_from_one,
 )
-from captum_iba.cli.methods_option import check_methods, scores_by_methods
+from captum_iba.cli.methods_option import check_methods, listed, scores_by_methods
 from captum_iba.cli.statistics_of_texts import find_statistics
 from captum_iba.cli.text_files import (
     FileOfTexts,
@@ -208,9 +208,7 @@ def explain(
         if texts and file is not None:
             raise typer.BadParameter("TEXT and --file: expected one of them, got both.")
         _check_paths(file, statistics, statistics_from, html, json_file, keep, model)
-        names = (
-            [] if methods is None else [name for name in map(str.strip, methods.split(",")) if name not in ("", "iba")]
-        )
+        names = [name for name in listed(methods or "") if name != "iba"]
         of_file = (text_column, pair_column)
         if statistics_from is not None and has_columns(str(statistics_from)) and not has_columns(file or "-"):
             of_file = (None, None)  # they are columns of the file for the statistics

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import random
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,32 @@ from captum_iba.cli.common import KeptWork
 if TYPE_CHECKING:
     from captum_iba.methods import Scores
     from captum_iba.text import TextExplainer
+
+
+def listed(methods: str) -> list[str]:
+    """The names in a list with commas.
+
+    Examples::
+
+        >>> listed("iba, lime,")
+        ['iba', 'lime']
+    """
+    return [name.strip() for name in methods.split(",") if name.strip()]
+
+
+def check_known(names: Sequence[str], known: Iterable[str]) -> None:
+    """Refuse methods that do not exist."""
+    for name in names:
+        if name not in known:
+            expected = ", ".join(known)
+            raise typer.BadParameter(f"--methods: there is no method {name!r}, expected some of {expected}.")
+
+
+def sample(count: int, examples: int | None, seed: int) -> list[int]:
+    """Numbers of a sample of ``examples`` out of ``count``, in order; of all without, or with too few."""
+    if examples is None or examples >= count:
+        return list(range(count))
+    return sorted(random.Random(seed).sample(range(count), examples))
 
 
 def check_methods(names: Sequence[str], layers: list[int | str] | None) -> None:
