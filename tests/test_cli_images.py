@@ -1,6 +1,7 @@
 """The command for images, ``explain-image``, with a tiny model."""
 
 import json
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
+from captum_iba.cli.common import plain_errors
 from captum_iba.vision import ImageAttribution
 from tests.test_cli import own_folders, run  # noqa: F401
 
@@ -44,6 +46,17 @@ def test_explain_image(model):
     assert [entry["name"] for entry in json.loads(several.stdout)] == ["photo.jpg", "other.png"]
     folder = run(*model, "train", "photo.jpg", "--json", "-", "--no-check", "-q")
     assert [entry["name"] for entry in json.loads(folder.stdout)] == ["a.png", "b.png", "photo.jpg"]
+    inner = run(*model, ".", "--json", "-", "--no-check", "-q")
+    assert {"train/a.png", "photo.jpg"} < {entry["name"] for entry in json.loads(inner.stdout)}
+
+
+def test_a_note_is_shown_once_whoever_catches_warnings_in_between(capsys):
+    with plain_errors(False):
+        for text in ("first", "first", "second"):
+            with warnings.catch_warnings():
+                warnings.simplefilter("default")
+            warnings.warn(text, UserWarning, stacklevel=1)
+    assert capsys.readouterr().err.splitlines() == ["captum-iba: note: first", "captum-iba: note: second"]
 
 
 @pytest.mark.parametrize(

@@ -356,8 +356,12 @@ def loading() -> Iterator[None]:
 def plain_errors(quiet: bool, interrupted: Callable[[], str] = lambda: "interrupted") -> Iterator[None]:
     """What goes wrong is one line on standard error, without a traceback; ``interrupted`` gives what Ctrl-C shows."""
 
+    shown = set()
+
     def show(message: Any, *_: Any, **__: Any) -> None:
-        note(f"note: {message}", quiet)
+        if str(message) not in shown:  # who catches warnings makes the filter forget which were there
+            shown.add(str(message))
+            note(f"note: {message}", quiet)
 
     with warnings.catch_warnings():
         warnings.simplefilter("once", UserWarning)

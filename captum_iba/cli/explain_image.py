@@ -6,6 +6,8 @@ import json
 import os
 import sys
 import warnings
+from contextlib import nullcontext
+from dataclasses import replace
 from enum import Enum
 from importlib.util import find_spec
 from pathlib import Path
@@ -51,7 +53,9 @@ class ImagePreset(str, Enum):
 
 
 def explain_image(
-    images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="Files of images, or folders of them.")],
+    images: Annotated[
+        list[Path], typer.Argument(metavar="IMAGE...", help="Files of images, or folders, with the folders in them.")
+    ],
     model: Annotated[
         str,
         typer.Option(
@@ -113,7 +117,8 @@ def explain_image(
 ) -> None:
     """Explain decisions on images: the regions that they need, and the probability without them."""
     with plain_errors(quiet):
-        images = [file for path in images for file in (images_in(path, "IMAGE") if path.is_dir() else [path])]
+        named = [(file, name) for path in images for file, name in _named_images(path)]
+        images, names = [file for file, _ in named], [name for _, name in named]
         for image in images:
             check_input("IMAGE", image, "the file of an image")
             check_image(image)
@@ -141,23 +146,34 @@ def explain_image(
         note("explaining", quiet)
         from captum_iba._compat import progress  # which the explainer has imported
 
-        starts = range(0, len(images), batch_size)
-        shown = not quiet and sys.stderr.isatty()
-        for start in progress(starts, desc="Images") if shown and len(starts) > 1 else starts:
-            results += explainer.explain(
-                images[start : start + batch_size],
-                target=None if target is None else [number_or_name(target)] * len(images[start : start + batch_size]),
-                preset=preset.value,
-                feature_mask="superpixels" if superpixels else None,
-                rerank=rerank,
-                check=check,
-                seed=seed,
-                batch_size=batch_size,
-                beta=beta,
-                n_steps=steps,
-                show_progress=shown and len(starts) == 1,
-            )
+        shown, several = not quiet and sys.stderr.isatty(), len(images) > batch_size
+        with progress(total=len(images), desc="Images") if shown and several else nullcontext() as bar:
+            for start in range(0, len(images), batch_size):
+                batch = images[start : start + batch_size]
+                results += explainer.explain(
+                    batch,
+                    target=None if target is None else [number_or_name(target)] * len(batch),
+                    preset=preset.value,
+                    feature_mask="superpixels" if superpixels else None,
+                    rerank=rerank,
+                    check=check,
+                    seed=seed,
+                    batch_size=batch_size,
+                    beta=beta,
+                    n_steps=steps,
+                    show_progress=shown and not several,
+                )
+                if bar is not None:
+                    bar.update(len(batch))
+        results = [replace(result, name=name) for result, name in zip(results, names, strict=True)]
         _deliver(results, html, json_file, figure, details, quiet)
+
+
+def _named_images(path: Path) -> list[tuple[Path, str]]:
+    """An image, or those in a folder and the folders in it, each with its name in the output."""
+    if not path.is_dir():
+        return [(path, path.name)]
+    return [(file, file.relative_to(path).as_posix()) for file in images_in(path, "IMAGE")]
 
 
 def check_image(path: Path) -> None:

@@ -315,7 +315,7 @@ def check_by_deletion(removal: TextRemoval, attribution: TextAttribution) -> Del
     probabilities = every[[sets.index(frozenset(one)) for one in numbers]]
     found = probabilities[:, column].tolist()
     whole, without_leading, without_least, *at_random = found[:n_compared]
-    without_all, alone = found[n_compared] if n_all else None, tuple(found[n_compared + n_all :])
+    without_leading, alone = found[n_compared] if n_all else without_leading, tuple(found[n_compared + n_all :])
     if n_leading == n_deleted == 1 < len(others):
         alone = alone or (without_leading,)
     if classifier.head.has_classes and not classifier.multi_label:
@@ -333,7 +333,6 @@ def check_by_deletion(removal: TextRemoval, attribution: TextAttribution) -> Del
         without_each=alone,
         decision=decision,
         lowest_random=min(at_random),
-        without_all_leading=without_all,
     )
 
 

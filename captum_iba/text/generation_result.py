@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from captum_iba._explain.json_result import JsonResult
+from captum_iba._explain.json_result import JsonResult, check_of_file
 from captum_iba._files import write_text
 from captum_iba._ranking import (
     estimated_effects,
@@ -81,7 +81,6 @@ class PromptCheck:
         lowest_random (float or None): The lowest of these probabilities.
         whole_without_leading (float or None): Of a choice, the probability of the response as a whole without the
             leading parts, relative to that of both; None without ``contrast``.
-        without_all_leading (float or None): Without all leading parts, if more than half of all parts lead; else None.
         without_first (tuple of float): Without the first k leading parts, for k from 1 to 16.
         n_leading (int): Number of leading parts.
         leading (tuple of int): Numbers of the leading parts, in the order of their removal; empty in results of earlier
@@ -96,7 +95,6 @@ class PromptCheck:
     n_random: int
     lowest_random: float | None = None
     whole_without_leading: float | None = None
-    without_all_leading: float | None = None
     without_first: tuple[float, ...] = ()
     n_leading: int = 0
     leading: tuple[int, ...] = ()
@@ -421,7 +419,13 @@ class GenerationAttribution(JsonResult):
         for part, own, share in zip(content["parts"], self.parts, self.shares.tolist(), strict=True):
             part |= {"share": share, "rank": ranks.get(id(own)), "effect_after": own.effect_after}
             part |= {"label": own.label, "speaks_against": own.speaks_against}
-        return {"format": _FORMAT, **content, "sentences": self.sentences}
+        return {
+            "format": _FORMAT,
+            **content,
+            "answer": self.answer,
+            "verdict": self.verdict,
+            "sentences": self.sentences,
+        }
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> GenerationAttribution:
@@ -445,7 +449,7 @@ class GenerationAttribution(JsonResult):
             if values["check"] is not None:
                 check = values["check"]
                 several = {name: tuple(check.get(name, ())) for name in ("without_first", "leading")}
-                values["check"] = PromptCheck(**{**check, **several})
+                values["check"] = PromptCheck(**{**check_of_file(check), **several})
             return cls(**values)
         except (KeyError, TypeError) as error:
             raise ValueError(f"content is not a whole attribution, {error} is missing or wrong") from error

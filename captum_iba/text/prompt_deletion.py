@@ -255,9 +255,7 @@ def checked(removal: CachedPromptRemoval, result: GenerationAttribution, count: 
 
 def _left(result: GenerationAttribution) -> float:
     """The probability without the leading parts; that of the whole prompt where none leads."""
-    if (check := result.check) is None:
-        return result.probability
-    return check.without_leading if check.without_all_leading is None else check.without_all_leading
+    return result.probability if result.check is None else result.check.without_leading
 
 
 def _by_bits(result: GenerationAttribution) -> npt.NDArray[np.intp]:
@@ -312,20 +310,19 @@ def check_by_removal(removal: CachedPromptRemoval, result: GenerationAttribution
     rows = torch.from_numpy(np.concatenate([kept, all_leading]))
     found = removal.probabilities(removal(rows).double()).tolist()
     without_all = found.pop() if len(all_leading) else None
-    whole, without_leading, without_least, *others = found[: len(kept)]
+    whole, without_leading, without_least, *others = found
     of_wholes = None
     if isinstance(removal.removal, ChoiceRemoval):
         of_wholes = float(removal.removal.of_wholes(rows[-1:] if len(all_leading) else rows[1:2]))
     return PromptCheck(
         n_parts=int((~kept[1]).sum()),
         probability=whole,
-        without_leading=without_leading,
+        without_leading=without_leading if without_all is None else without_all,
         without_least=without_least,
         without_random=float(np.mean(others)),
         n_random=len(others),
         lowest_random=min(others),
         whole_without_leading=of_wholes,
-        without_all_leading=without_all,
         without_first=tuple(removal.probabilities(torch.tensor(first[:n_leading], dtype=torch.float64)).tolist()),
         n_leading=n_leading,
         leading=tuple(leading),

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 
 from captum_iba._checks import kind_of
-from captum_iba._explain.json_result import JsonResult, json_number, json_safe
+from captum_iba._explain.json_result import JsonResult, check_of_file, json_number, json_safe
 from captum_iba._ranking import importance_of, shares_above
 from captum_iba.attr.optimizer import AT_FLOOR
 from captum_iba.text.encoding import join_words, scores_per_word
@@ -103,10 +103,10 @@ class DeletionCheck:
     """Target probability of a text without some of its words: the degradation test of one attribution.
 
     Attributes:
-        n_words (int): Number of words that are deleted: the leading ones, at most half of all words, and one in nine
-            where none leads.
+        n_words (int): Number of words that are deleted for comparison: as many as lead, at most half of all words, and
+            one in nine where none leads.
         probability (float): With all words.
-        without_leading (float): Without the leading words.
+        without_leading (float): Without the leading words, all of them.
         without_least (float): Without the words with the fewest bits.
         without_random (float): Without as many other words at random, the mean of ``n_random`` draws.
         n_random (int): Number of these draws.
@@ -115,7 +115,6 @@ class DeletionCheck:
         decision (str): The most probable class without the leading words; empty for other heads than that of a
             sequence classifier, and for several labels at once.
         lowest_random (float or None): The lowest of the probabilities without words at random.
-        without_all_leading (float or None): Without all leading words, if more than half of all words lead; else None.
     """
 
     n_words: int
@@ -127,7 +126,6 @@ class DeletionCheck:
     without_each: tuple[float, ...] = ()
     decision: str = ""
     lowest_random: float | None = None
-    without_all_leading: float | None = None
 
 
 @dataclass(frozen=True)
@@ -392,7 +390,8 @@ class TextAttribution(JsonResult):
         content = dataclasses.asdict(self)
         content["settings"], content["provenance"] = dict(self.settings), dict(self.provenance)
         content["words"], content["total_bits"] = word_records(self), self.total_bits
-        content |= {"verdict": self.verdict, "findings": findings(self), "sentences": self.sentences}
+        content |= {"answer": self.answer, "verdict": self.verdict}
+        content |= {"findings": findings(self), "sentences": self.sentences}
         return {"format": _FORMAT, **json_safe(content)}
 
     @classmethod
@@ -424,7 +423,9 @@ class TextAttribution(JsonResult):
             values |= {name: tuple(content.get(name, ())) for name in _OF_REMOVAL}
             values["repeats"] = tuple(tuple(map(json_number, row)) for row in content.get("repeats", ()))
             if (check := content.get("check")) is not None:
-                values["check"] = DeletionCheck(**{**check, "without_each": tuple(check.get("without_each", ()))})
+                values["check"] = DeletionCheck(
+                    **{**check_of_file(check), "without_each": tuple(check.get("without_each", ()))}
+                )
             if (about := content.get("explained")) is not None:
                 values["explained"] = TextTarget(**{**about, "spans": tuple(map(tuple, about["spans"]))})
             return cls(**values)

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from captum_iba._explain.json_result import check_of_file
+
 _SEVERAL = ("without_each", "leading", "without_first", "without_others")
 
 
@@ -26,7 +28,6 @@ class ImageCheck:
         n_random (int): Number of these draws.
         without_each (tuple of float): Without each region alone, by number; empty of more than 64 regions.
         lowest_random (float or None): The lowest of the probabilities without regions at random.
-        without_all_leading (float or None): Without all leading regions, if more than half lead; else None.
         leading (tuple of int): Numbers of the leading regions (:func:`captum_iba.vision.leading_by_removal`).
         without_first (tuple of float): Without the first k leading regions, for k from 1 to 16.
         without_others (tuple of float): Of each leading region, without all others of them; empty of a single one.
@@ -44,7 +45,6 @@ class ImageCheck:
     n_random: int
     without_each: tuple[float, ...] = ()
     lowest_random: float | None = None
-    without_all_leading: float | None = None
     leading: tuple[int, ...] = ()
     without_first: tuple[float, ...] = ()
     without_others: tuple[float, ...] = ()
@@ -81,5 +81,6 @@ class ImageCheck:
         Raises:
             TypeError: A probability is missing.
         """
+        content = check_of_file(content)
         known = {item.name: content[item.name] for item in dataclasses.fields(cls) if item.name in content}
         return cls(**{**known, **{name: tuple(known.get(name, ())) for name in _SEVERAL}})

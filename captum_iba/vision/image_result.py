@@ -321,6 +321,12 @@ class ImageAttribution(JsonResult):
         return remark(self, self.verdict in CONFIRMING)
 
     @property
+    def ranked(self) -> tuple[int, ...]:
+        """Numbers of the regions, the most important one first: the leading ones, and the others by :attr:`scores`."""
+        leading = self.leading
+        return (*leading, *(i for i in self._order.tolist() if i not in leading))
+
+    @property
     def answer(self) -> str:
         """The probability without the leading regions, in words; without a check where they were removed together."""
         return unchecked_answer(self, self.rows) if self.check is None else check_answer(self, self.check)
@@ -377,6 +383,8 @@ class ImageAttribution(JsonResult):
             content["check"] = self.check.to_dict()
         content["region_shares"] = self.region_shares.tolist()
         content["total_bits"] = self.total_bits
+        content["leading"] = [{"region": i, "name": self.name_of(i), "place": self.place_of(i)} for i in self.leading]
+        content |= {"answer": self.answer, "verdict": self.verdict, "sentences": self.sentences}
         return {"format": _FORMAT, **content}
 
     @classmethod

@@ -79,7 +79,7 @@ def _left(result: ImageAttribution) -> float:
     """The probability without the leading regions."""
     check = result.check
     assert check is not None
-    return check.without_leading if check.without_all_leading is None else check.without_all_leading
+    return check.without_leading
 
 
 def check_of_regions(removal: RegionRemoval, result: ImageAttribution, seed: int) -> ImageCheck:
@@ -108,13 +108,12 @@ def check_of_regions(removal: RegionRemoval, result: ImageAttribution, seed: int
     return ImageCheck(
         n_regions=n_removed,
         probability=whole,
-        without_leading=without_leading,
+        without_leading=without_leading if without_all is None else without_all,
         without_least=without_least,
         without_random=float(np.mean(at_random)),
         n_random=n_random,
         without_each=tuple(each),
         lowest_random=min(at_random),
-        without_all_leading=without_all,
         leading=tuple(leading),
         without_first=tuple(first),
         without_others=_without_others(cached, leading, n_regions),

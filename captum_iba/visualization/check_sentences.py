@@ -99,8 +99,6 @@ class CheckSentences:
     def answer(self) -> str:
         """The probability without the leading words, and what the model predicts then."""
         probability, without = self.check.probability, self.check.without_leading
-        if self.n_leading > self.n_deleted and self.check.without_all_leading is not None:
-            without = self.check.without_all_leading
         if self.is_improbable:
             small = "next to nothing" if probability < RULED_OUT else "small"
             little = "" if self.is_opposed else ": there is little to explain"
@@ -269,9 +267,6 @@ class CheckSentences:
         """The deleted words by their number."""
         if not self.n_leading:
             return f"the {self._several('{}s with the most bits')}"
-        if self.n_deleted < self.n_leading and self.check.without_all_leading is None:
-            first = f"first {self.n_deleted}" if self.n_deleted > 1 else "first"
-            return f"the {first} of the {self.n_leading} leading {self.noun}s"
         if self.n_deleted < self.n_leading:
             return f"the {self.n_leading} leading {self.noun}s"
         return f"the {self._several('leading {}s')}"

@@ -12,6 +12,8 @@ from captum_iba.visualization.check_sentences import CheckRow, CheckSentences
 from captum_iba.visualization.mask_sentences import (
     LARGE_DROP,
     MOST,
+    averages_disagree,
+    caveat,
     is_unexplained,
     lowers_it,
     rises_much,
@@ -91,6 +93,8 @@ def remark(image: ExplainedImage, is_confirmed: bool = False) -> str:
             f"{format_probability(closed)} ({format_probability(probability)} with the image). Statistics of other "
             "images (estimate_statistics, --statistics-from) show what the image adds."
         )
+    if averages_disagree(image):
+        return ""  # the answer says so
     follows = "The image as a whole adds little to it"
     return unexplained(f"the probability of {target}", "this image", probability, closed, follows)
 
@@ -122,6 +126,7 @@ def check_sentences(image: ExplainedImage, check: Any) -> CheckSentences:
         without_all=check.without_all if check.changes_pixels else None,
         doubt=_doubt(image, check) if check.changes_pixels else _NO_CHANGE,
         other=_lowest_alone(image, check),
+        caveat=("", "") if image.statistics == OWN_STATISTICS else caveat(image, "this image"),
     )
 
 

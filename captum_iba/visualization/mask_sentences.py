@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from captum_iba.visualization.drawable import Drawable, DrawableBits, is_scores
 from captum_iba.visualization.pieces import (
@@ -56,8 +57,7 @@ def _has_few_bits(attribution: DrawableBits) -> bool:
     check = attribution.check
     matter = False
     if check is not None:
-        every = check.without_leading if check.without_all_leading is None else check.without_all_leading
-        matter = min(every, check.without_leading) < MOST * check.probability
+        matter = check.without_leading < MOST * check.probability
     alone = [without for without in attribution.without if without is not None]
     matter = matter or min(alone, default=1.0) < MOST * attribution.target_probability
     # Without a check, words that decide where the others are gone may matter together.
@@ -242,12 +242,25 @@ def _unexplained(attribution: DrawableBits, closed: float, few: bool) -> str:
     return unexplained(attribution.measured, "this text", attribution.target_probability, closed, follows)
 
 
-def averages_disagree(attribution: DrawableBits) -> bool:
-    """Whether average activations keep the class, and the text without its leading words does not."""
+def averages_disagree(attribution: Any) -> bool:
+    """Whether average activations keep the class, and the text or image without what leads does not."""
     check, closed = attribution.check, attribution.closed_probability
     if check is None or closed is None or closed < _MOST * attribution.target_probability:
         return False
     return bool(check.without_leading < MOST * min(closed, check.probability))
+
+
+def caveat(attribution: Any, what: str) -> tuple[str, str]:
+    """Why a verdict is weak where :func:`averages_disagree`, and the sentence that says so; else empty.
+
+    ``what`` is "this text" or "this image".
+    """
+    if not averages_disagree(attribution):
+        return "", ""
+    closed = attribution.closed_probability
+    more = ", more than with it" * (closed > attribution.target_probability)
+    gives = f"With average activations in place of {what} the model gives {attribution.target_label}, too"
+    return "average activations give it as well", f"{gives}: {format_probability(closed)}{more}."
 
 
 def is_unexplained(probability: float, closed: float | None, few: bool = False) -> bool:

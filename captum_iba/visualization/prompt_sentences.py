@@ -92,8 +92,7 @@ def _preferred(response: ExplainedResponse) -> str:
 
 def _preferred_without(response: ExplainedResponse) -> str:
     """Which response of a choice the model prefers without the leading parts, where that is the other one; or empty."""
-    check = response.check
-    without = check.without_leading if check.without_all_leading is None else check.without_all_leading
+    without = response.check.without_leading
     if response.contrast is None or not without < 0.5 <= response.probability:
         return ""
     return f'prefers "{printable(with_symbols(response.contrast).strip())}"'
@@ -125,7 +124,7 @@ def leading_numbers(response: ExplainedResponse) -> set[int]:
 def part_check(response: ExplainedResponse) -> CheckSentences:
     """The check of a prompt in words; it must have one."""
     count = response.check.n_parts
-    n_named = count if response.check.without_all_leading is None else len(response.leading)
+    n_named = max(count, len(response.leading))
     return CheckSentences(
         response.check,
         count,

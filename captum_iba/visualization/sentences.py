@@ -138,8 +138,7 @@ def findings(attribution: DrawableBits) -> list[str]:
     - ``hardly_anything_needed``: no word has many bits, and average activations give the class not much less.
     - ``unexplained``: average activations alone give the class (nearly) as much as the text.
     - ``near_tie``: with other statistics another word may lead.
-    - ``not_compared``: more than half of all words lead, so that too few others are left to compare with; the
-      probability without all of them is ``without_all_leading`` of the check.
+    - ``not_compared``: more than half of all words lead, so that too few others are left to compare with.
     - ``weakly_confirmed``, ``not_confirmed``: what the check says of the order.
     - ``hidden_evidence``: a word with few bits matters when it is deleted alone, or those with the fewest together.
     - ``other_order``: another leading word than the first lowers the probability most when it is deleted alone.

@@ -11,7 +11,7 @@ from captum_iba.visualization.drawable import DrawableBits
 from captum_iba.visualization.mask_sentences import (
     LARGE_DROP,
     MOST,
-    averages_disagree,
+    caveat,
     is_improbable,
     is_lowered,
     needs_hardly_anything,
@@ -95,7 +95,7 @@ def word_check(attribution: DrawableBits) -> CheckSentences:
     """The check of a text in words; it must have one."""
     check, deletable = attribution.check, _deletable(attribution)
     others, n_leading = deletable[check.n_words :], len(ranked_words(attribution)[0])
-    n_named = check.n_words if check.without_all_leading is None else max(n_leading, check.n_words)
+    n_named = max(n_leading, check.n_words)
     decision = check.decision if attribution.target_label == attribution.predicted_label else ""
     words = [visible(word.word) for word in attribution.words]
     texts = [names_of_texts(attribution)[word.sequence or 0] for word in attribution.words]
@@ -111,7 +111,7 @@ def word_check(attribution: DrawableBits) -> CheckSentences:
         copies=Counter(zip(words, texts, strict=True)) if attribution.pair is not None else Counter(words),
         is_improbable=is_improbable(attribution),
         doubt="the model may expect another number of texts" if attribution.doubt else "",
-        caveat=_caveat(attribution),
+        caveat=caveat(attribution, "this text"),
         is_opposed=bool(opposing(attribution)) or is_lowered(attribution),
         then=f"{predicts} {_as_said(attribution, decision)}" if decision else "",
         n_marks=max(0, check.n_words - sum(not is_punctuation(attribution.words[i].word) for i in others)),
@@ -124,16 +124,6 @@ def _as_said(attribution: DrawableBits, decision: str) -> str:
     about = attribution.explained
     is_text = about is not None and about.kind in ("answer", "mask") and decision != "no answer"
     return f'"{visible(decision)}"' if is_text else decision
-
-
-def _caveat(attribution: DrawableBits) -> tuple[str, str]:
-    """That average activations give the class, too, though the text without its leading words does not; else empty."""
-    if not averages_disagree(attribution):
-        return "", ""
-    closed = attribution.closed_probability or 0.0
-    more = ", more than with it" * (closed > attribution.target_probability)
-    gives = f"With average activations in place of this text the model gives {attribution.target_label}, too"
-    return "average activations give it as well", f"{gives}: {format_probability(closed)}{more}."
 
 
 def verdict(attribution: DrawableBits) -> str:

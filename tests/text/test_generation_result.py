@@ -414,8 +414,8 @@ def test_the_space_before_a_token_makes_no_gap(result):
 def test_leading_parts_are_underlined_and_pale_where_they_are_not_confirmed(explainer):
     result = explainer.explain(PROMPT, RESPONSE, check=True, **QUICK)
     check = result.check
-    sure = replace(result, check=replace(check, without_leading=0.0, without_all_leading=None, lowest_random=None))
-    doubted = replace(result, check=replace(check, without_leading=check.probability, without_all_leading=None))
+    sure = replace(result, check=replace(check, without_leading=0.0, lowest_random=None))
+    doubted = replace(result, check=replace(check, without_leading=check.probability))
     assert (sure.verdict, doubted.verdict) == ("weakly confirmed", "not confirmed")
     leading = [part.text.strip() for part in result.leading]
     for one, is_pale in ((sure, False), (doubted, True)):
@@ -541,7 +541,7 @@ def test_more_parts_are_measured_where_the_first_ones_leave_most_of_the_probabil
     removal = CachedPromptRemoval(KnownRemoval(log_probability))
     one = checked(removal, rerank_by_removal(removal, with_effects(result, []), 2), 2)
     assert sorted(one.check.leading) == list(range(n_parts - 1)) == sorted(i for i in one._leading)
-    assert one.check.without_all_leading == pytest.approx(np.exp(-3.1))
+    assert one.check.without_leading == pytest.approx(np.exp(-3.1))
 
 
 def test_more_parts_are_measured_where_all_measured_ones_lead(result):

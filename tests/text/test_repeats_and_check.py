@@ -381,7 +381,7 @@ def test_what_single_words_do_is_in_the_list_and_not_said_again(film_explainer):
     many = film_explainer.explain("Boring, awful, dreadful film.", target="negative", beta=0.1, rerank=0)
     n_many = len(ranked_words(many)[0])
     assert n_many > 2
-    check = DeletionCheck(2, 0.9, 0.1, 0.9, 0.9, 10, (0.9,) * n_many, without_all_leading=0.05)
+    check = DeletionCheck(2, 0.9, 0.05, 0.9, 0.9, 10, (0.9,) * n_many)
     fewer = str(replace(many, check=check))
     assert "Not checked, because more than half of all words and punctuation marks lead" in fewer
     assert "falls from 90.0% to 5.0%" in fewer and "Check:" not in fewer

@@ -393,7 +393,7 @@ def test_an_answer_where_all_words_lead(film_explainer):
     """It had half of them: "stays at 99.0%", beside a list that ends at 1.2%."""
     result = film_explainer.explain("awful terrible dreadful horrible", check=True)
     assert len(result.removal_order) == 4 and result.verdict == ""
-    assert result.check.without_all_leading == pytest.approx(result.without_first[-1], abs=1e-6)
+    assert result.check.without_leading == pytest.approx(result.without_first[-1], abs=1e-6)
     after = format_probability(result.without_first[-1])
     answer = 'Without "awful", "terrible", "horrible" and "dreadful" the probability of negative falls from 98.9% to '
     assert answer + after in str(result) and "Not checked, because more than half" in str(result)

@@ -23,6 +23,7 @@ from captum_iba.vision.region_check import checked
 from captum_iba.vision.regions import sum_per_region
 from captum_iba.visualization import image_map, image_page, plot_image
 from captum_iba.visualization.image_figures import heat_over_image, heat_positions, leading_regions, removal_map
+from captum_iba.visualization.image_sentences import OWN_STATISTICS
 from tests.vision.examples import image_attribution
 
 
@@ -90,7 +91,7 @@ def test_as_few_regions_lead_as_are_enough():
 
     leading, without = leading_by_removal(probability, np.array([0, 2, 1, 3, 4]), 4)
     assert leading == [0, 1, 3] and without == pytest.approx([0.93, 0.93, 0.03])
-    check = ImageCheck(1, 0.9, 0.85, 0.9, 0.9, 10, (0.9, 0.6, 0.9, 0.9), 0.9, 0.1, (3, 0), (0.9, 0.1), (0.5, 0.9))
+    check = ImageCheck(1, 0.9, 0.1, 0.9, 0.9, 10, (0.9, 0.6, 0.9, 0.9), 0.9, (3, 0), (0.9, 0.1), (0.5, 0.9))
     result = replace(image_attribution(), check=check)
     assert [row.number for row in result.rows] == result.leading == [3, 0]
     # Alone they lower it by 0 and 0; where the other one is removed, 3 adds 0.4 and 0 adds 0.8.
@@ -101,6 +102,25 @@ def test_as_few_regions_lead_as_are_enough():
     assert [row.importance for row in alone.rows] == pytest.approx([0.5, 1.0])
     assert [row.share_alone for row in alone.rows] == pytest.approx([0.75, 0.5])
     assert ImageAttribution.from_dict(json.loads(result.to_json())).check == check
+    content = result.to_dict()
+    assert [row["region"] for row in content["leading"]] == result.leading == list(result.ranked[:2])
+    assert content["leading"][0]["place"] == "rows 4 to 7, columns 4 to 7"
+    assert (content["answer"], content["verdict"]) == (result.answer, result.verdict)
+    assert content["sentences"] == result.sentences and result.sentences[0] == result.answer
+
+
+def test_average_activations_that_give_the_class_weaken_the_verdict_as_of_texts():
+    """ "Confirmed" stood above "With average activations it is 76.0%, nearly as much"."""
+    result = replace(image_attribution(), statistics="a dataset (34 positions of the layer)")
+    layers = tuple(replace(layer, closed_probability=0.85) for layer in result.layers)
+    check = ImageCheck(1, 0.9, 0.1, 0.9, 0.9, 10, leading=(3,), without_first=(0.1,), without_all=0.1)
+    confirmed, weak = replace(result, check=check), replace(result, check=check, layers=layers)
+    assert (confirmed.verdict, weak.verdict) == ("confirmed", "weakly confirmed")
+    assert "weakly confirmed, because average activations give it as well" in str(weak)
+    said = "With average activations in place of this image the model gives dog, too: 85.0%."
+    assert said in weak.answer and "adds little" not in str(weak)
+    # The activations of the image itself say nothing of an average one.
+    assert replace(weak, statistics=OWN_STATISTICS).verdict == "confirmed"
 
 
 def test_a_leading_region_is_exchanged_for_a_better_one():
@@ -117,9 +137,7 @@ def test_a_leading_region_is_exchanged_for_a_better_one():
 def test_nothing_is_confirmed_where_most_regions_lower_the_probability():
     """ "Confirmed" was said where 15 of 16 regions did as much alone."""
     result = image_attribution()
-    check = ImageCheck(
-        1, 0.9, 0.0, 0.2, 0.3, 10, (0.1, 0.2, 0.9, 0.0), 0.1, None, (3,), (0.0,), (), True, "cat", 0.8, 0.01
-    )
+    check = ImageCheck(1, 0.9, 0.0, 0.2, 0.3, 10, (0.1, 0.2, 0.9, 0.0), 0.1, (3,), (0.0,), (), True, "cat", 0.8, 0.01)
     said = replace(result, check=check)
     assert said.verdict == "" and said.is_pale and "░" in str(said)
     assert "No verdict, because most other regions lower the probability by more than 10 points" in said.answer
