@@ -44,6 +44,8 @@ def test_explain_image(model):
     several = run(*model, "photo.jpg", "other.png", "--json", "-", "--preset", "coiba", "--no-check", "-q")
     assert several.exit_code == 0, several.stderr
     assert [entry["name"] for entry in json.loads(several.stdout)] == ["photo.jpg", "other.png"]
+    told, quiet = (run(*model, "photo.jpg", "--no-check", *option).stdout for option in ((), ("-q",)))
+    assert told.startswith(quiet.rstrip("\n")) and "\nbar  " in told and "\nbar  " not in quiet
     folder = run(*model, "train", "photo.jpg", "--json", "-", "--no-check", "-q")
     assert [entry["name"] for entry in json.loads(folder.stdout)] == ["a.png", "b.png", "photo.jpg"]
     inner = run(*model, ".", "--json", "-", "--no-check", "-q")

@@ -160,15 +160,18 @@ def print_result(result: TextAttribution, legend: bool = True, details: bool = F
 
 
 def printed(
-    results: Sequence[GenerationAttribution | ImageAttribution], details: bool, headings: Sequence[str] = ()
+    results: Sequence[GenerationAttribution | ImageAttribution],
+    details: bool,
+    headings: Sequence[str] = (),
+    quiet: bool = False,
 ) -> str:
-    """Results one below the other, each with its heading if there are such, and one legend for all of them."""
+    """Results one below the other, each with its heading if there are such, and one legend unless ``quiet``."""
     from captum_iba.visualization.legend import legend_lines
 
     texts = [result.to_text(legend=False, details=details) for result in results]
     if headings:
         texts = [f"{heading}\n{text}" for heading, text in zip(headings, texts, strict=True)]
-    legend = "\n".join(legend_lines(result.legend(details) for result in results))
+    legend = "" if quiet else "\n".join(legend_lines(result.legend(details) for result in results))
     between = "\n\n" if len(texts) > 1 else "\n"
     return between.join(filter(None, [*texts, legend]))
 

@@ -255,6 +255,6 @@ def _deliver(
         written.append(write_text(html, image_page(results)))
     if figure is not None:
         written.append(results[0].save_figure(figure))
-    typer.echo(content if str(json_file) == "-" else printed(results, details))
+    typer.echo(content if str(json_file) == "-" else printed(results, details, quiet=quiet))
     for path in written:
         note(f"wrote {path}", quiet)

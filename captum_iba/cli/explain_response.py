@@ -241,6 +241,6 @@ def _deliver(
         written.append(write_text(json_file, f"{content}\n"))
     if html is not None:
         written.append(write_text(html, generation_page(results, ids=ids)))
-    typer.echo(content if str(json_file) == "-" else printed(results, details, headings))
+    typer.echo(content if str(json_file) == "-" else printed(results, details, headings, quiet))
     for path in written:
         note(f"wrote {path}", quiet)
