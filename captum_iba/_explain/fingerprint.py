@@ -112,11 +112,9 @@ def computed_entries(configuration: Any) -> Any:
     """The entries of a configuration that change what a model computes."""
     if isinstance(configuration, dict):
         return {str(key): computed_entries(value) for key, value in configuration.items() if key not in _NOT_COMPUTED}
-    return (
-        [computed_entries(value) for value in configuration]
-        if isinstance(configuration, (list, tuple))
-        else configuration
-    )
+    if isinstance(configuration, (list, tuple)):
+        return [computed_entries(value) for value in configuration]
+    return configuration
 
 
 def _content(value: Any, seen: dict[tuple[Any, ...], bytes]) -> bytes:

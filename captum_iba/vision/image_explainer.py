@@ -86,9 +86,12 @@ class ImageExplainer:
         labels: Sequence[str] | Mapping[int, str] | None = None,
         multi_label: bool | None = None,
     ) -> None:
-        if not isinstance(model, ImageClassifier):
-            model = ImageClassifier(model, transform, labels, multi_label)
-        self.classifier = model
+        of_classifier = (transform, labels, multi_label)
+        if isinstance(model, ImageClassifier) and any(given is not None for given in of_classifier):
+            raise ValueError(
+                "model is an ImageClassifier, expected no transform, labels and multi_label beside its own"
+            )
+        self.classifier = model if isinstance(model, ImageClassifier) else ImageClassifier(model, *of_classifier)
         known = {module: name for name, module in self.classifier.model.named_modules()}
         several: Any = (layer,) if isinstance(layer, (str, nn.Module)) else layer
         if not isinstance(several, (Sequence, type(None))):

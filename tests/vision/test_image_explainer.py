@@ -438,6 +438,13 @@ def test_a_layer_of_another_type_is_an_error(cnn):
         ImageExplainer(cnn, layer=1)
 
 
+def test_what_a_classifier_has_already_is_no_argument(cnn):
+    classifier = ImageExplainer(cnn, labels=["cat", "dog", "owl", "fox"]).classifier
+    assert ImageExplainer(classifier).classifier is classifier
+    with pytest.raises(ValueError, match="expected no transform, labels and multi_label beside its own"):
+        ImageExplainer(classifier, multi_label=True)
+
+
 def test_a_model_that_gives_sigmoids_is_told(cnn):
     sigmoids = nn.Sequential(deepcopy(cnn), nn.Sigmoid())
     with pytest.warns(UserWarning, match=r"values between 0 and 1 only, .*multi_label=True"):
