@@ -24,6 +24,7 @@ from captum_iba.text.result import TextAttribution, TextTrace, Token
 from captum_iba.text.statistics import GroupedStatistics
 from captum_iba.text.target import TextTarget
 from captum_iba.visualization.check_sentences import CONFIRMING
+from captum_iba.visualization.decision import labels_beside
 from captum_iba.visualization.mask_sentences import lost_prediction
 from captum_iba.visualization.pieces import format_probability
 
@@ -161,6 +162,9 @@ class ClassifierBottleneck:
                     predicted_probability=float(probabilities[row, predicted[row]])
                     if about is None
                     else about.predicted_probability,
+                    other_labels=labels_beside(classifier.labels, probabilities[row].tolist(), classes[row])
+                    if classifier.multi_label
+                    else (),
                     layer=self._layer_name(),
                     layer_index=self.layers[0].index if len(self.layers) == 1 else None,
                     method="iba",

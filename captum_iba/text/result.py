@@ -23,6 +23,7 @@ from captum_iba._ranking import importance_of, shares_above
 from captum_iba.attr.optimizer import AT_FLOOR
 from captum_iba.text.encoding import join_words, scores_per_word
 from captum_iba.text.target import TextTarget
+from captum_iba.visualization.decision import predicted_beside
 from captum_iba.visualization.legend import Legend, word_legend
 from captum_iba.visualization.mask_sentences import remark
 from captum_iba.visualization.pieces import format_probability
@@ -168,6 +169,7 @@ class TextAttribution(JsonResult):
         removal_order (tuple of int): Numbers of the leading words: each lowers the probability most after those before
             it. Empty with ``rerank=0``.
         without_first (tuple of float): Probability of the target without the first k of them, for k from 1.
+        other_labels (tuple): Of a multi-label model the other labels of at least 0.5, (label, probability).
 
     Examples::
 
@@ -209,6 +211,7 @@ class TextAttribution(JsonResult):
     without: tuple[float | None, ...] = ()
     removal_order: tuple[int, ...] = ()
     without_first: tuple[float, ...] = ()
+    other_labels: tuple[tuple[str, float], ...] = ()
 
     @property
     def question(self) -> str:
@@ -373,9 +376,8 @@ class TextAttribution(JsonResult):
             if self.explained.kind == "value":
                 parts[0] = printable(self.target_label)
             parts.insert(0, printable(self.question))
-        if self.target != self.predicted:
-            predicted = f"{printable(self.predicted_label)} {format_probability(self.predicted_probability)}"
-            parts[-1] += f" (predicted: {predicted})"
+        if beside := predicted_beside(self):
+            parts[-1] += f" ({printable(beside)})"
         if self.model:
             parts.append(printable(self.model))
         return " · ".join(parts)
@@ -414,6 +416,7 @@ class TextAttribution(JsonResult):
             # Not in files of earlier versions.
             newer = {"repeats", "check", "open_bits", "masked_probability", "closed_probability"}
             newer |= {"provenance", "explained", "doubt", "effects", "without", "removal_order", "without_first"}
+            newer |= {"other_labels"}
             values = {name: content[name] for name in known if name in content or name not in newer}
             values["tokens"] = tuple(Token(**{**t, "bits": json_number(t["bits"])}) for t in content["tokens"])
             for name in ("target_probability", "predicted_probability"):
@@ -421,6 +424,7 @@ class TextAttribution(JsonResult):
             if values["trace"] is not None:
                 values["trace"] = TextTrace(**{k: tuple(map(json_number, v)) for k, v in values["trace"].items()})
             values |= {name: tuple(content.get(name, ())) for name in _OF_REMOVAL}
+            values["other_labels"] = tuple(map(tuple, content.get("other_labels", ())))
             values["repeats"] = tuple(tuple(map(json_number, row)) for row in content.get("repeats", ()))
             if (check := content.get("check")) is not None:
                 values["check"] = DeletionCheck(

@@ -20,6 +20,7 @@ from captum_iba.attr.settings import BottleneckSettings
 from captum_iba.vision.grids import Grid, ImageLayer
 from captum_iba.vision.image_model import ImageClassifier
 from captum_iba.vision.layer_map import LayerMap
+from captum_iba.visualization.image_sentences import OWN_STATISTICS
 
 
 @dataclass(frozen=True)
@@ -148,3 +149,8 @@ class ImageBottleneck:
                 cells, trace.probability[:, -1].tolist(), trace.closed_probability.tolist(), strict=True
             )
         ]
+
+
+def statistics_origin(statistics: Sequence[FeatureStatistics] | None) -> str:
+    """What the statistics of the layers are of, for the results."""
+    return OWN_STATISTICS if statistics is None else f"a dataset ({statistics[0].count:,} positions of the layer)"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from itertools import chain
 from numbers import Integral
 from pathlib import Path
@@ -22,7 +23,7 @@ from captum_iba._warnings import warn_user
 from captum_iba.attr.feature_statistics import FeatureStatistics
 from captum_iba.attr.settings import BottleneckSettings, SettingsOverrides, with_smaller_betas
 from captum_iba.vision.grids import ImageLayer, find_image_layers, token_embeddings
-from captum_iba.vision.image_bottleneck import ImageBottleneck
+from captum_iba.vision.image_bottleneck import ImageBottleneck, statistics_origin
 from captum_iba.vision.image_model import ImageClassifier, load_image_classifier, load_torchvision_classifier
 from captum_iba.vision.image_result import ImageAttribution
 from captum_iba.vision.image_settings import (
@@ -37,7 +38,6 @@ from captum_iba.vision.images import Transform, as_batch, drawn, is_one, normali
 from captum_iba.vision.region_check import checked, settled_by_removal
 from captum_iba.vision.regions import RegionRemoval, regions_of_images
 from captum_iba.visualization.check_sentences import CONFIRMING
-from captum_iba.visualization.image_sentences import OWN_STATISTICS
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -285,11 +285,10 @@ class ImageExplainer:
                     predicted=best[i],
                     predicted_label=self.classifier.label(best[i]),
                     predicted_probability=float(probabilities[i, best[i]]),
+                    other_labels=self.classifier.other_labels(probabilities[i], targets[i]),
                     preset=named,
                     settings={**asdict(settings), "seed": int(seed), "rerank": count},
-                    statistics=OWN_STATISTICS
-                    if statistics is None
-                    else f"a dataset ({statistics[0].count:,} positions of the layer)",
+                    statistics=statistics_origin(statistics),
                     name=names[i],
                     model=self.classifier.name,
                     provenance=origin,
@@ -305,11 +304,11 @@ class ImageExplainer:
                 lambda numbers, beta: explained(numbers, replace(settings, beta=beta), f"{name}, beta {beta:g}"),
             )
         rows = internal_batch_size or 2 * batch_size
+        settled = partial(checked, seed=seed) if check else settled_by_removal
         with removal_progress(show_progress and (count > 1 or check), "images") as on_rows:
             for i, result in enumerate(results):
                 removal = RegionRemoval(self.classifier, batch[i], regions[i], targets[i], rows, on_rows)
-                settled = checked(removal, result, count, seed) if check else settled_by_removal(removal, result, count)
-                results[i] = settled
+                results[i] = settled(removal, result, count)
         for name, said in (("lost_prediction", MASK_LOST_PREDICTION), ("needs_no_cell", NO_CELL_NEEDED)):
             if any(getattr(result, name) and result.verdict not in CONFIRMING for result in results):
                 warn_user(said)

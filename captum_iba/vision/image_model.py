@@ -28,6 +28,7 @@ from captum_iba.attr._model.guard import ModuleGuard
 from captum_iba.attr.feature_statistics import FeatureStatistics
 from captum_iba.attr.losses import NoLogitsError, logits_of, may_be_probabilities
 from captum_iba.vision.images import Transform
+from captum_iba.visualization.decision import labels_beside
 
 
 class ImageClassifier:
@@ -171,6 +172,14 @@ class ImageClassifier:
         if not 0 <= target < n_classes:
             raise ValueError(f"target is {target}, expected a class from 0 to {n_classes - 1}")
         return int(target)
+
+    def other_labels(self, probabilities: Tensor, target: int) -> tuple[tuple[str, float], ...]:
+        """Of several labels at once those beside the target that are predicted, with their probabilities."""
+        if not self.multi_label:
+            return ()
+        return labels_beside(
+            [self.label(number) for number in range(len(probabilities))], probabilities.tolist(), target
+        )
 
     def fingerprint(self) -> str:
         """Digest of the model's weights and configuration and of the transform; computed anew."""

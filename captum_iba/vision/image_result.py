@@ -25,6 +25,7 @@ from captum_iba.vision.layer_map import LayerMap
 from captum_iba.vision.region_rows import bar_meaning, leading_rows, ninth_of, other_rows
 from captum_iba.vision.regions import Regions, sum_per_region
 from captum_iba.visualization.check_sentences import CONFIRMING, CheckSentences
+from captum_iba.visualization.decision import is_predicted
 from captum_iba.visualization.image_sentences import (
     check_answer,
     check_sentences,
@@ -73,6 +74,7 @@ class ImageAttribution(JsonResult):
         model (str): Name of the model, without a path.
         check (ImageCheck or None): With ``check``, the probability without the leading regions.
         provenance (dict): Versions of the libraries, device and precision, fingerprints of the model and statistics.
+        other_labels (tuple): Of a multi-label model the other labels of at least 0.5, (label, probability).
 
     Examples::
 
@@ -103,6 +105,7 @@ class ImageAttribution(JsonResult):
     provenance: Mapping[str, str] = field(default_factory=dict)
     effects_alone: tuple[float, ...] = ()
     n_in_turn: int = 0
+    other_labels: tuple[tuple[str, float], ...] = ()
 
     @cached_property
     def bits(self) -> npt.NDArray[np.float64]:
@@ -349,7 +352,7 @@ class ImageAttribution(JsonResult):
     @property
     def is_improbable(self) -> bool:
         """Whether the target has so little probability that there is little to explain."""
-        return is_little(self.target_probability, self.target == self.predicted)
+        return is_little(self.target_probability, is_predicted(self))
 
     @property
     def is_pale(self) -> bool:
@@ -378,6 +381,7 @@ class ImageAttribution(JsonResult):
         content["regions"] = self.regions.tolist()
         for name in ("measured", "effects", "effects_alone"):
             content[name] = list(content[name])
+        content["other_labels"] = [list(pair) for pair in self.other_labels]
         content["settings"], content["provenance"] = dict(self.settings), dict(self.provenance)
         if self.check is not None:
             content["check"] = self.check.to_dict()
@@ -398,7 +402,7 @@ class ImageAttribution(JsonResult):
         if found != _FORMAT:
             raise ValueError(f"content has the format {found!r}, expected {_FORMAT!r} of to_dict")
         try:
-            values = {item.name: content[item.name] for item in dataclasses.fields(cls)}
+            values = {item.name: content[item.name] for item in dataclasses.fields(cls) if item.name in content}
             values["image"] = pixels_of_png(base64.b64decode(values["image"]))
             values["layers"] = tuple(
                 LayerMap(**{**layer, "bits": np.array(layer["bits"], dtype=np.float64)}) for layer in values["layers"]
@@ -406,6 +410,7 @@ class ImageAttribution(JsonResult):
             values["regions"] = np.array(values["regions"], dtype=np.int64)
             for name in ("measured", "effects", "effects_alone"):
                 values[name] = tuple(values[name])
+            values["other_labels"] = tuple(map(tuple, content.get("other_labels", ())))
             values["check"] = None if values["check"] is None else ImageCheck.from_dict(values["check"])
             return cls(**values)
         except (KeyError, TypeError, OSError) as error:

@@ -16,6 +16,7 @@ from captum_iba._files import write_text
 from captum_iba.visualization.check_sentences import NOT_CONFIRMED, VERDICTS
 from captum_iba.visualization.color import Scale, color_class, colors
 from captum_iba.visualization.colored_text import token_parts
+from captum_iba.visualization.decision import predicted_beside
 from captum_iba.visualization.drawable import Drawable, DrawableBits, DrawableScores, is_scores
 from captum_iba.visualization.legend import Legend, about_bits, color_legend, merged_legend, word_legend
 from captum_iba.visualization.mask_sentences import is_improbable, is_measured
@@ -100,6 +101,7 @@ def _environment(package: str) -> Environment:
     environment.globals.update(word_check=word_check, is_measured=is_measured)
     environment.globals.update(about_bits=about_bits, what_bits_keep=what_bits_keep)
     environment.globals.update(standing_out=standing_out, is_in_turn=is_in_turn)
+    environment.globals.update(predicted_beside=predicted_beside)
     return environment
 
 

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from captum_iba.visualization.check_sentences import CheckRow, CheckSentences
+from captum_iba.visualization.decision import predicted_beside
+from captum_iba.visualization.drawable import Decision
 from captum_iba.visualization.mask_sentences import (
     LARGE_DROP,
     MOST,
@@ -30,21 +32,9 @@ N_LOWERING, N_OPPOSING = 5, 3
 _NO_CHANGE = "the removal changes no pixel: there the image has its mean color already"
 
 
-class ExplainedImage(Protocol):
+class ExplainedImage(Decision, Protocol):
     """What the sentences are about: a :class:`captum_iba.vision.ImageAttribution`."""
 
-    @property
-    def target_label(self) -> str: ...
-    @property
-    def target(self) -> int: ...
-    @property
-    def predicted(self) -> int: ...
-    @property
-    def predicted_label(self) -> str: ...
-    @property
-    def predicted_probability(self) -> float: ...
-    @property
-    def target_probability(self) -> float: ...
     @property
     def masked_probability(self) -> float: ...
     @property
@@ -151,9 +141,8 @@ def _doubt(image: ExplainedImage, check: Any) -> str:
 def decision(image: ExplainedImage) -> str:
     """The class and its probability, with the predicted one where that is another: "dog 3.0% (predicted: cat 90%)"."""
     said = f"{image.target_label} {format_probability(image.target_probability)}"
-    if image.target == image.predicted:
-        return said
-    return f"{said} (predicted: {image.predicted_label} {format_probability(image.predicted_probability)})"
+    beside = predicted_beside(image)
+    return f"{said} ({beside})" if beside else said
 
 
 def check_answer(image: ExplainedImage, check: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from captum_iba.visualization.decision import is_predicted
 from captum_iba.visualization.drawable import Drawable, DrawableBits, is_scores
 from captum_iba.visualization.pieces import (
     FLOORS,
@@ -94,7 +95,7 @@ def is_lost(probability: float, masked: float, closed: float | None = None) -> b
 
 def is_improbable(attribution: DrawableBits) -> bool:
     """Whether the target has so little probability with all words that there is little to explain."""
-    return is_little(attribution.target_probability, attribution.target_label == attribution.predicted_label)
+    return is_little(attribution.target_probability, is_predicted(attribution))
 
 
 def is_little(probability: float, is_predicted: bool) -> bool:

@@ -244,8 +244,9 @@ def _why_not_judged(attribution: DrawableBits) -> str:
 
 
 def is_missed(attribution: DrawableBits, gold: str | None, labels: Sequence[str] | None) -> bool:
-    """Whether a gold label is one of the model's classes, ``labels``, and not the predicted one."""
-    return gold in (labels or ()) and gold != attribution.predicted_label
+    """Whether a gold label is one of the model's classes, ``labels``, and not a predicted one."""
+    predicted = {attribution.predicted_label, *(label for label, _ in attribution.other_labels)}
+    return gold in (labels or ()) and gold not in predicted
 
 
 def missed_labels(

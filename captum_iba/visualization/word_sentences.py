@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from captum_iba.visualization.check_sentences import CONFIRMING, SAME, CheckSentences, lowest_alone
+from captum_iba.visualization.decision import is_predicted
 from captum_iba.visualization.drawable import DrawableBits
 from captum_iba.visualization.mask_sentences import (
     LARGE_DROP,
@@ -58,7 +59,7 @@ def _answer(attribution: DrawableBits) -> list[str]:
         sentences.append(said.answer)
     if only_together(attribution):
         sentences.append(f"None of them alone lowers {quantity(attribution.measured)} by 1% of its value.")
-    if attribution.target_label != attribution.predicted_label:
+    if not is_predicted(attribution):
         sentences.append(_against(attribution))
         if is_improbable(attribution):
             sentences.append(f"To see which words decide, explain {attribution.predicted_label}, the predicted class.")

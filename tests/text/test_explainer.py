@@ -1,5 +1,6 @@
 import copy
 import itertools
+import json
 import threading
 import warnings
 from dataclasses import replace
@@ -19,8 +20,8 @@ from captum_iba.text import TextAttribution, TextExplainer
 from captum_iba.text.classifier import load_classifier
 from captum_iba.text.result import DeletionCheck
 from captum_iba.text.statistics import GroupedStatistics, neutral_texts
-from captum_iba.visualization import terminal_text
-from captum_iba.visualization.sentences import findings
+from captum_iba.visualization import terminal_text, token_page
+from captum_iba.visualization.sentences import findings, missed_labels
 
 from .conftest import SIZE, build
 
@@ -511,6 +512,38 @@ def test_several_labels_at_once(wordpiece):
         chance = explainer.classifier.model(**inputs).logits.sigmoid()[0, 1].item()
     assert result.target_probability == pytest.approx(chance, abs=1e-5)
     assert result.trace.probability[0] == pytest.approx(chance, abs=0.1)
+    with torch.no_grad():
+        explainer.classifier.model.classifier.bias.copy_(torch.tensor([2.0, 0.0, 4.0]))
+        explainer.estimate_statistics(TEXTS)
+        chances = explainer.classifier.model(**inputs).logits.sigmoid()[0].tolist()
+    biased = explainer.explain(TEXTS[0], target=1, **QUICK)
+    assert biased.other_labels == (
+        ("LABEL_2", pytest.approx(chances[2], abs=1e-5)),
+        ("LABEL_0", pytest.approx(chances[0], abs=1e-5)),
+    )
+    golds, labels = ["LABEL_2", "LABEL_0"], explainer.classifier.labels
+    assert missed_labels([biased] * 2, golds, labels) == "The gold label is predicted for all 2 texts."
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "said"),
+    [
+        (0.6, [("A", 0.9)], "B 60.0% (also predicted: A 90.0%)"),
+        (0.3, [("A", 0.9), ("C", 0.8)], "B 30.0% (predicted: A 90.0%, C 80.0%)"),
+        (0.6, [(name, 0.9) for name in "ACDEF"], "B 60.0% (also predicted: A 90.0%, C 90.0%, D 90.0% and 2 more)"),
+        (0.9, [], "B 90.0%"),
+    ],
+)
+def test_other_predicted_labels_are_named(explainer, own, others, said):
+    result = explainer.explain(TEXTS[0], **QUICK)
+    best = 1 if not others else 0
+    result = replace(
+        result, target=1, target_label="B", target_probability=own, predicted=best, other_labels=tuple(others)
+    )
+    assert result.headline().startswith(f"{said} · ")
+    assert said.partition("(")[2].rstrip(")") in token_page([result])
+    assert TextAttribution.from_dict(json.loads(result.to_json())) == result
+    assert "To see which words decide" not in str(replace(result, target_probability=0.6))
 
 
 def test_what_is_not_a_classifier(wordpiece):

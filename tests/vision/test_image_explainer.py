@@ -14,6 +14,7 @@ from captum_iba._explain.fingerprint import model_fingerprint
 from captum_iba.compare import compare_images
 from captum_iba.vision import IMAGE_PRESETS, ImageAttribution, ImageExplainer, superpixels
 from captum_iba.vision.image_settings import NO_STATISTICS
+from captum_iba.visualization import image_page
 from tests.vision.architectures import ARCHITECTURES
 
 QUICK = {"n_steps": 3}
@@ -424,6 +425,11 @@ def test_a_class_of_several_labels_has_its_own_sigmoid():
     assert found.target_probability == pytest.approx(float(logits.sigmoid()[1]), abs=1e-6)
     assert found.check.probability == pytest.approx(found.target_probability, abs=1e-6)
     assert found.check.decision == "" and found.check.decision_probability is None
+    likely = {f"LABEL_{i}": float(chance) for i, chance in enumerate(logits.sigmoid()) if i != 1 and chance >= 0.5}
+    assert dict(found.other_labels) == pytest.approx(likely, abs=1e-6)
+    assert f"predicted: {max(likely, key=likely.get)} " in found.headline()
+    assert f"predicted: {max(likely, key=likely.get)} " in image_page([found])
+    assert ImageAttribution.from_dict(json.loads(found.to_json())).other_labels == found.other_labels
     assert 0 < found.layers[0].closed_probability < 1
     by_hand = ImageExplainer(model, multi_label=True).explain(image, target=1, rerank=0, **QUICK)
     np.testing.assert_allclose(by_hand.bits, found.bits, rtol=1e-5)
