@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import re
 import sys
@@ -200,6 +201,36 @@ def check_results(html: Path | None, json_file: Path | None) -> None:
         raise typer.BadParameter(f"--html and --json: both are {html}, expected two files.")
     check_output("--html", html)
     check_output("--json", None if str(json_file) == "-" else json_file)
+
+
+def deliver(
+    entries: Callable[[], list[dict[str, Any]]],
+    json_file: Path | None,
+    html: Path | None,
+    page: Callable[[], str],
+    show: Callable[[], None],
+    quiet: bool,
+    figure: Callable[[], Path] | None = None,
+) -> None:
+    """Write results as JSON and as a page, show them unless JSON goes to standard output, and name the files."""
+    from captum_iba._files import write_text
+
+    written = []  # files first: who reads the output may close it before its end
+    content = None
+    if json_file is not None:
+        content = json.dumps(entries(), ensure_ascii=False, allow_nan=False, indent=1)
+        if str(json_file) != "-":
+            written.append(write_text(json_file, f"{content}\n"))
+    if html is not None:
+        written.append(write_text(html, page()))
+    if figure is not None:
+        written.append(figure())
+    if str(json_file) == "-":
+        typer.echo(content)
+    else:
+        show()
+    for path in written:
+        note(f"wrote {path}", quiet)
 
 
 def check_output_folder(option: str, path: Path | None) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
@@ -11,7 +10,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -32,6 +31,7 @@ from captum_iba.cli.common import (
     check_model,
     check_output_folder,
     check_results,
+    deliver,
     find_executor,
     loading,
     named_model,
@@ -59,10 +59,12 @@ from captum_iba.cli.text_files import (
     LabelColumnOption,
     PairColumnOption,
     TextColumnOption,
+    gold_labels,
     has_columns,
     naming_arguments,
     note_blank,
-    read_columns,
+    pairs_of,
+    read_texts,
 )
 
 if TYPE_CHECKING:
@@ -213,21 +215,15 @@ def explain(
         if statistics_from is not None and has_columns(str(statistics_from)) and not has_columns(file or "-"):
             of_file = (None, None)  # they are columns of the file for the statistics
         with loading():
-            read = _texts(texts, file, *of_file, label_column)
-            first_texts, second_texts = read.first, read.second
-            if pair and second_texts:
-                raise typer.BadParameter("--pair: the second texts are in the file already.")
-            if pair and len(pair) != len(first_texts):
-                each = "one" if len(first_texts) == 1 else f"one for each of the {len(first_texts)} texts"
-                expected = f"expected {each}, got {len(pair)}"
-                raise typer.BadParameter(f"--pair: {expected}.")
+            read = read_texts(texts, file, *of_file, label_column)
+            first_texts, second_texts = read.first, pairs_of(read, pair)
             from captum_iba._explain.model import check_device
             from captum_iba.compare.explain_many import explain_texts
             from captum_iba.text.arguments import check_texts
             from captum_iba.text.bottleneck import MASK_LOST_PREDICTION
 
             with naming_arguments(texts, quiet):
-                check_texts(first_texts, pair or second_texts)
+                check_texts(first_texts, second_texts)
             layers = None if layer in (None, "all") else parse_layer(layer)
             check_methods(names, layers)
             where = find_executor(executor, address, workers)
@@ -240,11 +236,11 @@ def explain(
             find_statistics(explainer, model, statistics_from, (text_column, pair_column), quiet)
         attribute: Callable[..., list[TextAttribution]] = explainer.explain
         note_blank(read, file or "-", quiet)
-        gold = _gold_labels(read, explainer.classifier.labels, quiet)
+        gold = gold_labels(read, explainer.classifier.labels, quiet)
         head = explainer.classifier.head
         options = HeadOptions(word or [], entity or [], question or [], mask, choice or [], tolerance)
         wanted = _target(target, explainer.classifier.labels) if head.labels else options.named_target(target)
-        first_texts, second, asked = options.arguments(explainer, first_texts, pair or second_texts, wanted)
+        first_texts, second_texts, asked = options.arguments(explainer, first_texts, second_texts, wanted)
         if where.remote or keep is not None or len(first_texts) > batch_size:
             run = partial(explain_texts, where, explainer, device=device, keep=keep)
             attribute = partial(run, on_batch=work.progressed, on_kept=work.found)
@@ -254,7 +250,7 @@ def explain(
         with quiet_workers(where), work.every_minute(), counting_from_one():
             results = attribute(
                 first_texts,
-                second,
+                second_texts,
                 **asked,
                 granularity=None if granularity is None else granularity.value,
                 preset=preset.value,
@@ -269,15 +265,11 @@ def explain(
                 batch_size=batch_size,
                 show_progress=not quiet and sys.stderr.isatty(),
             )
-        if any(result.explained for result in results):  # of all entities there are others than texts
-            rows = [0 if result.explained is None else result.explained.text_number for result in results]
-            for number in sorted({*range(len(first_texts))} - {*rows}):
-                note(f"text {number + 1} is not explained: the model predicts no entity in it", False)
-            read, gold = read.of_rows(rows), None if gold is None else gold.of_rows(rows)
+        read, gold = _of_results(results, read, gold, len(first_texts))
         with work.every_minute():
             asked_of_methods = asked if not head.has_classes else {"target": [result.target for result in results]}
             scores = scores_by_methods(
-                names, layers, explainer, first_texts, second, asked_of_methods, seed, keep, work
+                names, layers, explainer, first_texts, second_texts, asked_of_methods, seed, keep, work
             )
         _deliver(results, scores, read, gold, explainer.classifier.labels, html, json_file, details, quiet)
 
@@ -331,24 +323,16 @@ def _check_paths(
     check_output_folder("--keep", keep)
 
 
-def _texts(
-    arguments: list[str] | None,
-    file: str | None,
-    text_column: str | None,
-    pair_column: str | None,
-    label_column: str | None,
-) -> FileOfTexts:
-    if arguments:
-        return FileOfTexts(arguments)
-    if file is None and sys.stdin.isatty():
-        raise typer.BadParameter("no text: expected TEXT, --file, or texts on standard input.")
-    source = "-" if file is None else file
-    read = read_columns(source, text_column, pair_column, label_column)
-    if not read.first:
-        raise typer.BadParameter(
-            f"no text in {'standard input; write it after explain, or name a --file' if source == '-' else source}."
-        )
-    return read
+def _of_results(
+    results: list[TextAttribution], read: FileOfTexts, gold: LabelNames | None, n_texts: int
+) -> tuple[FileOfTexts, LabelNames | None]:
+    """The rows of the file and the gold labels of each result: of all entities there are others than texts."""
+    if not any(result.explained for result in results):
+        return read, gold
+    rows = [0 if result.explained is None else result.explained.text_number for result in results]
+    for number in sorted({*range(n_texts)} - {*rows}):
+        note(f"text {number + 1} is not explained: the model predicts no entity in it", False)
+    return read.of_rows(rows), None if gold is None else gold.of_rows(rows)
 
 
 def _check_configuration(model: str | None, layers: list[int | str] | None, target: str | None) -> None:
@@ -399,20 +383,6 @@ def _load(
         )
 
 
-def _gold_labels(read: FileOfTexts, labels: Sequence[str], quiet: bool) -> LabelNames | None:
-    """The gold labels, as far as there are such, with a note on those that are not compared."""
-    gold = None if read.names_of_labels is None else read.names_of_labels(labels)
-    if gold is not None and gold.problem:
-        what = "labels that are no classes" if gold.are_classes else "labels"
-        reason = gold.problem.removeprefix("data: ").rstrip(".")
-        note(f"{what} are shown as they are, and not compared with the predicted classes: {reason}", quiet)
-    no_gold = "; none has a name known for gold labels (--label-column)" if gold is None else ""
-    how = " (--pair-column reads second texts)" if read.second is None else ""
-    unread = f"{no_gold}; not read: {', '.join(read.unread)}{how}" if read.unread else ""
-    note(f"columns: {read.columns}{unread}", quiet or not read.columns)
-    return gold
-
-
 def _target(target: str | None, labels: Sequence[str]) -> int | str | None:
     """A number is a class's number, unless a label is called so."""
     return target if target is None or target in labels else number_or_name(target)
@@ -429,49 +399,59 @@ def _deliver(
     details: bool,
     quiet: bool,
 ) -> None:
-    from captum_iba._files import write_text
-    from captum_iba.visualization import save_token_page
-    from captum_iba.visualization.legend import legend_lines
-    from captum_iba.visualization.sentences import is_missed, missed_labels, verdicts
-    from captum_iba.visualization.terminal import printable
+    from captum_iba.visualization import token_page
+    from captum_iba.visualization.sentences import missed_labels, verdicts
 
     known = labels if gold is not None and gold.are_classes else None
     names = None if gold is None else gold.names
-    # Files first: who reads the output may close it before its end.
-    content = None
-    if json_file is not None:
-        entries = [result.to_dict() for result in results]
-        for entry, of_text in zip(entries, scores, strict=False):
+
+    def entries() -> list[dict[str, Any]]:
+        found = [result.to_dict() for result in results]
+        for entry, of_text in zip(found, scores, strict=False):
             entry["methods"] = {item.method: item.words.tolist() for item in of_text}
         for key, column in (("label", read.labels), ("gold_label", names), ("id", read.ids)):
-            for entry, value in zip(entries, column or [], strict=False):
+            for entry, value in zip(found, column or [], strict=False):
                 entry[key] = value
-        content = json.dumps(entries, ensure_ascii=False, allow_nan=False, indent=1)
-    written = []
-    if json_file is not None and str(json_file) != "-":
-        written.append(write_text(json_file, f"{content}\n"))
-    if html is not None:
-        columns = {"methods": scores or None, "gold_labels": names, "ids": read.ids, "labels": known}
-        written.append(save_token_page(results, html, **columns))
-    if str(json_file) == "-":
-        typer.echo(content)
-    else:
-        for number, result in enumerate(results):
-            if number:
-                typer.echo()
-            if read.ids is not None or names is not None:
-                label = None if names is None else names[number]
-                wrong = " (not predicted)" if is_missed(result, label, known) else ""
-                named = [None if read.ids is None else read.ids[number], None if label is None else f"label {label}"]
-                typer.echo(printable(", ".join(str(part) for part in named if part is not None) + wrong))
-            print_result(result, len(results) == 1 and not quiet, details)
-            for item in scores[number] if scores else []:
-                typer.echo(str(item))
-        if len(results) > 1 and not quiet and (lines := legend_lines(result.legend(details) for result in results)):
-            typer.echo("\n".join(["", *lines]))
-        if any(item.signed for of_text in scores for item in of_text):
-            typer.echo("Scores of other methods: above 0 a word speaks for what is explained, below 0 against it.")
+        return found
+
+    deliver(
+        entries,
+        json_file,
+        html,
+        page=lambda: token_page(results, methods=scores or None, gold_labels=names, ids=read.ids, labels=known),
+        show=lambda: _show(results, scores, read.ids, names, known, details, quiet),
+        quiet=quiet,
+    )
     for said in filter(None, (missed_labels(results, names, known), verdicts(results))):
         note(said, quiet)
-    for path in written:
-        note(f"wrote {path}", quiet)
+
+
+def _show(
+    results: list[TextAttribution],
+    scores: list[list[Scores]],
+    ids: list[str] | None,
+    gold_labels: Sequence[str | None] | None,
+    labels: Sequence[str] | None,
+    details: bool,
+    quiet: bool,
+) -> None:
+    """Print results, each with its id and gold label, and with the scores of other methods."""
+    from captum_iba.visualization.legend import legend_lines
+    from captum_iba.visualization.sentences import is_missed
+    from captum_iba.visualization.terminal import printable
+
+    for number, result in enumerate(results):
+        if number:
+            typer.echo()
+        if ids is not None or gold_labels is not None:
+            label = None if gold_labels is None else gold_labels[number]
+            wrong = " (not predicted)" if is_missed(result, label, labels) else ""
+            named = [None if ids is None else ids[number], None if label is None else f"label {label}"]
+            typer.echo(printable(", ".join(str(part) for part in named if part is not None) + wrong))
+        print_result(result, len(results) == 1 and not quiet, details)
+        for item in scores[number] if scores else []:
+            typer.echo(str(item))
+    if len(results) > 1 and not quiet and (lines := legend_lines(result.legend(details) for result in results)):
+        typer.echo("\n".join(["", *lines]))
+    if any(item.signed for of_text in scores for item in of_text):
+        typer.echo("Scores of other methods: above 0 a word speaks for what is explained, below 0 against it.")

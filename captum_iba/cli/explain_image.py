@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import warnings
 from contextlib import nullcontext
 from dataclasses import replace
 from enum import Enum
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -26,6 +26,7 @@ from captum_iba.cli.common import (
     check_model,
     check_output,
     check_results,
+    deliver,
     loading,
     named_model,
     note,
@@ -242,19 +243,14 @@ def _deliver(
     quiet: bool,
 ) -> None:
     """Write and print results."""
-    from captum_iba._files import write_text
     from captum_iba.visualization import image_page
 
-    entries = [result.to_dict() for result in results]
-    content = json.dumps(entries, ensure_ascii=False, allow_nan=False, indent=1)
-    # Files first: who reads the output may close it before its end.
-    written = []
-    if json_file is not None and str(json_file) != "-":
-        written.append(write_text(json_file, f"{content}\n"))
-    if html is not None:
-        written.append(write_text(html, image_page(results)))
-    if figure is not None:
-        written.append(results[0].save_figure(figure))
-    typer.echo(content if str(json_file) == "-" else printed(results, details, quiet=quiet))
-    for path in written:
-        note(f"wrote {path}", quiet)
+    deliver(
+        lambda: [result.to_dict() for result in results],
+        json_file,
+        html,
+        page=lambda: image_page(results),
+        show=lambda: typer.echo(printed(results, details, quiet=quiet)),
+        quiet=quiet,
+        figure=None if figure is None else partial(results[0].save_figure, figure),
+    )

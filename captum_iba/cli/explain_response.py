@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -25,6 +24,7 @@ from captum_iba.cli.common import (
     check_model,
     check_output_folder,
     check_results,
+    deliver,
     find_executor,
     loading,
     named_model,
@@ -224,23 +224,22 @@ def _deliver(
     quiet: bool,
 ) -> None:
     """Write and print results; of a table with the ids of its rows."""
-    from captum_iba._files import write_text
     from captum_iba.visualization import generation_page
     from captum_iba.visualization.generation_page import asked
     from captum_iba.visualization.terminal import printable
 
-    entries = [result.to_dict() for result in results]
+    def entries() -> list[dict[str, Any]]:
+        found = [result.to_dict() for result in results]
+        return found if ids is None else [{**entry, "id": name} for entry, name in zip(found, ids, strict=True)]
+
     headings: list[str] = []
     if ids is not None:
-        entries = [{**entry, "id": name} for entry, name in zip(entries, ids, strict=True)]
         headings = [f"{printable(name)}. {printable(asked(one))}" for name, one in zip(ids, results, strict=True)]
-    content = json.dumps(entries, ensure_ascii=False, allow_nan=False, indent=1)
-    # Files first: who reads the output may close it before its end.
-    written = []
-    if json_file is not None and str(json_file) != "-":
-        written.append(write_text(json_file, f"{content}\n"))
-    if html is not None:
-        written.append(write_text(html, generation_page(results, ids=ids)))
-    typer.echo(content if str(json_file) == "-" else printed(results, details, headings, quiet))
-    for path in written:
-        note(f"wrote {path}", quiet)
+    deliver(
+        entries,
+        json_file,
+        html,
+        page=lambda: generation_page(results, ids=ids),
+        show=lambda: typer.echo(printed(results, details, headings, quiet)),
+        quiet=quiet,
+    )

@@ -141,6 +141,39 @@ def read_columns(
     return every.of_rows(kept)._replace(names_of_labels=None if labels is None else of_classes)
 
 
+def read_texts(
+    arguments: list[str] | None,
+    file: str | None,
+    text_column: str | None,
+    pair_column: str | None,
+    label_column: str | None,
+) -> FileOfTexts:
+    """The texts of ``explain``: arguments, or those of a file or of standard input."""
+    if arguments:
+        return FileOfTexts(arguments)
+    if file is None and sys.stdin.isatty():
+        raise typer.BadParameter("no text: expected TEXT, --file, or texts on standard input.")
+    source = "-" if file is None else file
+    read = read_columns(source, text_column, pair_column, label_column)
+    if not read.first:
+        raise typer.BadParameter(
+            f"no text in {'standard input; write it after explain, or name a --file' if source == '-' else source}."
+        )
+    return read
+
+
+def pairs_of(read: FileOfTexts, pair: list[str] | None) -> list[str] | None:
+    """The second texts, of the file or of ``--pair``."""
+    if not pair:
+        return read.second
+    if read.second:
+        raise typer.BadParameter("--pair: the second texts are in the file already.")
+    if len(pair) != (count := len(read.first)):
+        each = "one" if count == 1 else f"one for each of the {count} texts"
+        raise typer.BadParameter(f"--pair: expected {each}, got {len(pair)}.")
+    return pair
+
+
 def _text_of(value: Any, source: str, table: Any, number: int) -> str:
     """A string, number or truth value as a text; ValueError names the row of anything else."""
     from captum_iba.compare.data import row_name
@@ -161,6 +194,20 @@ def note_blank(read: FileOfTexts, source: str, quiet: bool) -> None:
     if read.blank:
         rows = enumerated(list(read.blank[:_NAMED]), max(0, len(read.blank) - _NAMED))
         note(f"{source}: left out, because the text is blank: {rows}", quiet)
+
+
+def gold_labels(read: FileOfTexts, labels: Sequence[str], quiet: bool) -> LabelNames | None:
+    """The gold labels, as far as there are such, with a note on those that are not compared."""
+    gold = None if read.names_of_labels is None else read.names_of_labels(labels)
+    if gold is not None and gold.problem:
+        what = "labels that are no classes" if gold.are_classes else "labels"
+        reason = gold.problem.removeprefix("data: ").rstrip(".")
+        note(f"{what} are shown as they are, and not compared with the predicted classes: {reason}", quiet)
+    no_gold = "; none has a name known for gold labels (--label-column)" if gold is None else ""
+    how = " (--pair-column reads second texts)" if read.second is None else ""
+    unread = f"{no_gold}; not read: {', '.join(read.unread)}{how}" if read.unread else ""
+    note(f"columns: {read.columns}{unread}", quiet or not read.columns)
+    return gold
 
 
 @contextmanager
