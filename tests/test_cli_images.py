@@ -89,3 +89,11 @@ def test_explain_of_an_image_names_the_right_command(model):
         done = run("explain", name)
         assert done.exit_code == 2
         assert f"{name} is the name of an image, which captum-iba explain-image explains" in done.stderr
+
+
+def test_a_label_that_is_written_as_a_number_is_the_label(model):
+    config = json.loads(Path("vit/config.json").read_text("utf-8"))
+    config |= {"id2label": {"0": "1", "1": "0"}, "label2id": {"1": 0, "0": 1}}
+    Path("vit/config.json").write_text(json.dumps(config), "utf-8")
+    done = run(*model, "photo.jpg", "--target", "1", "--no-check", "-q", "--json", "-")
+    assert [(entry["target"], entry["target_label"]) for entry in json.loads(done.stdout)] == [(0, "1")]

@@ -397,6 +397,18 @@ def _joined(parts: list[_PartResult]) -> tuple[Any, BottleneckTrace | None]:
     return _format_output(len(tensors) > 1, tuple(tensors)), trace
 
 
+def tensor_with_bits(attributions: Tensor | tuple[Tensor, ...]) -> Tensor:
+    """The attribution of a layer's activation; other tensors that the layer returns have zeros.
+
+    Examples::
+
+        >>> tensor_with_bits((torch.zeros(2, 3), torch.ones(2, 4))).shape
+        torch.Size([2, 4])
+    """
+    tensors = (attributions,) if isinstance(attributions, Tensor) else attributions
+    return next((tensor for tensor in tensors if bool((tensor != 0).any())), tensors[0])
+
+
 def _concatenated(pieces: Sequence[Tensor], is_state: bool, rows: Sequence[int]) -> Tensor:
     """One tensor of a layer's output. States of a recurrent layer count examples in dimension 1; a loss has none."""
     dimensions = [d for d in range(pieces[0].ndim) if [piece.shape[d] for piece in pieces] == list(rows)]
@@ -430,9 +442,12 @@ def _on_one_device(forward_func: Callable[..., Any]) -> Callable[..., Any]:
     return forward_func
 
 
+_OF_CHECKPOINTING = ("CheckpointError", "torch.utils.checkpoint", "Checkpointing is not compatible")  # torch's words
+
+
 def _raise_with_reason(error: Exception) -> NoReturn:
     """Raise an error of the model again, with the way out where it is known."""
-    if "checkpoint" in f"{type(error).__name__} {error}".lower():
+    if any(said in f"{type(error).__name__} {error}" for said in _OF_CHECKPOINTING):
         raise ValueError(
             "forward_func uses torch.utils.checkpoint around or after the layer, which runs modules again "
             "without their hooks, or allows no torch.autograd.grad; expected a model that does not "

@@ -168,7 +168,7 @@ class FeatureStatistics:
         forward_func: Callable[..., Any],
         layer: Module | Sequence[Module],
         batches: Iterable[Any],
-        mask_func: Callable[[Any], Tensor] | None = None,
+        mask_func: Callable[[Any], Tensor | None] | None = None,
         layer_call: int | Sequence[int] = -1,
         attribute_to_layer_input: bool = False,
         min_std: float = 0.01,

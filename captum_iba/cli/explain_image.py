@@ -30,7 +30,6 @@ from captum_iba.cli.common import (
     loading,
     named_model,
     note,
-    number_or_name,
     plain_errors,
     printed,
 )
@@ -153,7 +152,7 @@ def explain_image(
                 batch = images[start : start + batch_size]
                 results += explainer.explain(
                     batch,
-                    target=None if target is None else [number_or_name(target)] * len(batch),
+                    target=None if target is None else [target] * len(batch),
                     preset=preset.value,
                     feature_mask="superpixels" if superpixels else None,
                     rerank=rerank,

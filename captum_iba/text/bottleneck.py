@@ -12,6 +12,7 @@ from captum_iba._compat import progress
 from captum_iba._explain.fingerprint import statistics_fingerprint
 from captum_iba._explain.json_result import provenance
 from captum_iba._explain.model import model_name
+from captum_iba.attr.execution import tensor_with_bits
 from captum_iba.attr.feature_statistics import FeatureStatistics
 from captum_iba.attr.information_bottleneck import InformationBottleneckAttribution
 from captum_iba.attr.losses import has_probability
@@ -142,8 +143,7 @@ class ClassifierBottleneck:
                 closed = trace.closed_probability.exp()
                 trace = trace._replace(probability=trace.probability.exp(), closed_probability=closed)
             steps = trace[:3] if trace is not None and return_trace is True else None
-            if isinstance(bits, tuple):  # the block has further outputs, in T5 its position bias
-                bits = next((tensor for tensor in bits if tensor.shape[:2] == input_ids.shape), bits[0])
+            bits = tensor_with_bits(bits)
             bits_per_token = bits.cpu().double().sum(-1).tolist()
             for row, i in enumerate(batch):
                 n_mask_values = sum(maskable[row]) * (bits.shape[-1] if granularity == "feature" else 1)

@@ -315,9 +315,12 @@ def check_by_deletion(removal: TextRemoval, attribution: TextAttribution) -> Del
     probabilities = every[[sets.index(frozenset(one)) for one in numbers]]
     found = probabilities[:, column].tolist()
     whole, without_leading, without_least, *at_random = found[:n_compared]
-    without_leading, alone = found[n_compared] if n_all else without_leading, tuple(found[n_compared + n_all :])
+    without_leading, alone = found[n_compared] if n_all else without_leading, found[n_compared + n_all :]
     if n_leading == n_deleted == 1 < len(others):
-        alone = alone or (without_leading,)
+        alone = alone or [without_leading]
+    without_each: list[float | None] = [None] * len(own) if alone else []
+    for number, without in zip(order.tolist(), alone, strict=False):
+        without_each[number] = without
     if classifier.head.has_classes and not classifier.multi_label:
         decision = classifier.labels[int(probabilities[n_compared if n_all else 1].argmax())]
     elif attribution.explained is not None:
@@ -330,7 +333,7 @@ def check_by_deletion(removal: TextRemoval, attribution: TextAttribution) -> Del
         without_least=without_least,
         without_random=float(np.mean(at_random)),
         n_random=len(at_random),
-        without_each=alone,
+        without_each=tuple(without_each),
         decision=decision,
         lowest_random=min(at_random),
     )

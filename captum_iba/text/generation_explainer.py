@@ -20,6 +20,7 @@ from captum_iba._explain.progress import removal_progress
 from captum_iba._warnings import warn_user
 from captum_iba.attr.optimizer import unneeded_bits
 from captum_iba.attr.settings import BottleneckSettings
+from captum_iba.text.arguments import broken_text
 from captum_iba.text.generation import (
     GENERATION,
     LLMInformationBottleneckAttribution,
@@ -240,7 +241,8 @@ class GenerationExplainer:
         asked = []
         for number, (prompt, response, span, contrast) in enumerate(zip(prompts, *columns, strict=True)):
             try:
-                arguments = gen_args if response is None else decoder_arguments(gen_args)
+                # Of some given responses, the arguments are for the others.
+                arguments = gen_args if response is None or None not in columns[0] else decoder_arguments(gen_args)
                 of_response = (response, span, contrast, granularity, per_token, arguments, include_system)
                 asked.append(self._asked(prompt, *of_response))
             except (TypeError, ValueError) as error:
@@ -349,6 +351,10 @@ class GenerationExplainer:
             raise ValueError(f"prompt is {prompt!r}, without any message, expected a string or chat messages")
         if isinstance(prompt, str) and not prompt.strip():
             raise ValueError(f"prompt is {prompt!r}, without any word, expected a prompt")
+        messages = [prompt] if isinstance(prompt, str) else [message.get("content") for message in prompt]
+        for name, text in [*(("prompt", message) for message in messages), ("response", response)]:
+            if isinstance(text, str) and (broken := broken_text(text)) is not None:
+                raise ValueError(f"{name} {broken}")
         if not isinstance(response, (str, list, tuple, type(None))):
             raise TypeError(f"response is {kind_of(response)}, expected a string, token ids or None")
         read = self.attribution.read(prompt, granularity, gen_args, include_system)
@@ -432,8 +438,13 @@ class _Measuring(NamedTuple):
 
 def _plain(gen_args: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Arguments of ``generate`` as JSON has them: objects by their ``repr``."""
-    plain = (str, int, float, bool, type(None))
-    return None if gen_args is None else {k: v if isinstance(v, plain) else repr(v) for k, v in gen_args.items()}
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, (list, tuple)):
+            return [plain(item) for item in value]
+        return value if isinstance(value, (str, int, float, bool, type(None))) else repr(value)
+
+    return None if gen_args is None else {name: plain(value) for name, value in gen_args.items()}
 
 
 def _warn_without_template(tokenizer: Any, prompt: Any, response: Any) -> None:

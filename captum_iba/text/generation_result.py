@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from captum_iba._explain.json_result import JsonResult, check_of_file
+from captum_iba._explain.json_result import JsonResult, check_of_file, json_number
 from captum_iba._files import write_text
 from captum_iba._ranking import (
     estimated_effects,
@@ -441,9 +441,9 @@ class GenerationAttribution(JsonResult):
             values = {item.name: content[item.name] for item in dataclasses.fields(cls) if item.name != "system"}
             values["system"] = content.get("system", "")  # earlier versions did not write it
             names = [item.name for item in dataclasses.fields(PromptPart)]
-            values["parts"] = tuple(PromptPart(**{name: part[name] for name in names}) for part in values["parts"])
+            values["parts"] = tuple(_part_of_file({name: part[name] for name in names}) for part in values["parts"])
             values["tokens"] = tuple(
-                ResponseToken(**{**token, "bits": tuple(token["bits"])}) for token in values["tokens"]
+                ResponseToken(**{**token, "bits": tuple(map(json_number, token["bits"]))}) for token in values["tokens"]
             )
             values["span"] = tuple(values["span"])
             if values["check"] is not None:
@@ -464,3 +464,9 @@ class GenerationAttribution(JsonResult):
         from captum_iba.visualization.generation_page import generation_map
 
         return generation_map(self)
+
+
+def _part_of_file(content: Mapping[str, Any]) -> PromptPart:
+    """A part of :meth:`GenerationAttribution.to_json`; an effect that is None was not measured."""
+    effects = {name: content[name] and json_number(content[name]) for name in ("effect", "effect_alone")}
+    return PromptPart(**{**content, **effects, "bits": json_number(content["bits"])})

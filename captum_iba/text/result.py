@@ -36,7 +36,7 @@ from captum_iba.visualization.words import ranked_words, ranking, word_records
 if TYPE_CHECKING:
     from captum.attr._utils.visualization import VisualizationDataRecord
 
-_FORMAT = "captum_iba.TextAttribution/3"
+_FORMAT = "captum_iba.TextAttribution/4"
 _REPR_WIDTH = 60
 _OF_REMOVAL = ("effects", "without", "removal_order", "without_first")
 
@@ -111,8 +111,9 @@ class DeletionCheck:
         without_least (float): Without the words with the fewest bits.
         without_random (float): Without as many other words at random, the mean of ``n_random`` draws.
         n_random (int): Number of these draws.
-        without_each (tuple of float): Without one word alone, in the order of ``ranked``: of a text with at most
-            60 words each of them, else of the first eight leading ones.
+        without_each (tuple of float or None): Without each word alone, by its number: of a text with at most 60 words
+            all but the words that are explained themselves, else the first eight leading ones. Of others it is None;
+            empty where no word was deleted alone.
         decision (str): The most probable class without the leading words; empty for other heads than that of a
             sequence classifier, and for several labels at once.
         lowest_random (float or None): The lowest of the probabilities without words at random.
@@ -124,7 +125,7 @@ class DeletionCheck:
     without_least: float
     without_random: float
     n_random: int
-    without_each: tuple[float, ...] = ()
+    without_each: tuple[float | None, ...] = ()
     decision: str = ""
     lowest_random: float | None = None
 

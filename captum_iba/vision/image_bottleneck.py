@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from captum_iba._compat import progress
-from captum_iba.attr.execution import BottleneckTrace
+from captum_iba.attr.execution import BottleneckTrace, tensor_with_bits
 from captum_iba.attr.feature_statistics import FeatureStatistics
 from captum_iba.attr.information_bottleneck import InformationBottleneckAttribution
 from captum_iba.attr.objective import smoothing_radius
@@ -136,15 +136,14 @@ class ImageBottleneck:
         layer, name = self.layers[number], self.layers[number].name
         if self.share_mask and len(self.layers) > 1:
             name = f"{len(self.layers)} layers with one mask, {name} to {self.layers[-1].name}"
-        tensors = bits if isinstance(bits, tuple) else (bits,)  # blocks may give further tensors, with zeros
-        tensor = max(tensors, key=lambda item: float(item.abs().sum()))
+        tensor = tensor_with_bits(bits)
         cells = layer.grid.cells(tensor.cpu().double()).numpy()
         n_features = tensor.shape[layer.grid.feature_dim]
         n_values = cells[0].size * (n_features if settings.granularity == "feature" else 1)
         floor = unneeded_bits(settings, n_values) * n_features
         before = unneeded_bits(replace(settings, n_steps=0), n_values) * n_features
         return [
-            LayerMap(name, of_image, floor, masked, closed, before)
+            LayerMap(name, of_image, floor, masked, closed, before, settings.smoothing)
             for of_image, masked, closed in zip(
                 cells, trace.probability[:, -1].tolist(), trace.closed_probability.tolist(), strict=True
             )
@@ -154,3 +153,8 @@ class ImageBottleneck:
 def statistics_origin(statistics: Sequence[FeatureStatistics] | None) -> str:
     """What the statistics of the layers are of, for the results."""
     return OWN_STATISTICS if statistics is None else f"a dataset ({statistics[0].count:,} positions of the layer)"
+
+
+def applied(settings: BottleneckSettings, maps: Sequence[LayerMap]) -> dict[str, Any]:
+    """The settings as they were applied: the default smooths only masks of layers whose grid is large enough."""
+    return asdict(settings) | {"smoothing": max(layer.smoothing for layer in maps)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from numbers import Integral
@@ -23,7 +23,7 @@ from captum_iba._warnings import warn_user
 from captum_iba.attr.feature_statistics import FeatureStatistics
 from captum_iba.attr.settings import BottleneckSettings, SettingsOverrides, with_smaller_betas
 from captum_iba.vision.grids import ImageLayer, find_image_layers, token_embeddings
-from captum_iba.vision.image_bottleneck import ImageBottleneck, statistics_origin
+from captum_iba.vision.image_bottleneck import ImageBottleneck, applied, statistics_origin
 from captum_iba.vision.image_model import ImageClassifier, load_image_classifier, load_torchvision_classifier
 from captum_iba.vision.image_result import ImageAttribution
 from captum_iba.vision.image_settings import (
@@ -287,7 +287,7 @@ class ImageExplainer:
                     predicted_probability=float(probabilities[i, best[i]]),
                     other_labels=self.classifier.other_labels(probabilities[i], targets[i]),
                     preset=named,
-                    settings={**asdict(settings), "seed": int(seed), "rerank": count},
+                    settings={**applied(settings, of_image), "seed": int(seed), "rerank": count},
                     statistics=statistics_origin(statistics),
                     name=names[i],
                     model=self.classifier.name,
@@ -375,7 +375,9 @@ class ImageExplainer:
         batches: Iterable[Tensor]
         if loader:
             every = iter(images)
-            first = self._batch(as_batch(next(every), self.classifier.transform)[0])
+            if (part := next(every, None)) is None:
+                raise ValueError("images is a loader without a batch, expected at least one image")
+            first = self._batch(as_batch(part, self.classifier.transform)[0])
             batches = chain([first], (self._batch(as_batch(part, self.classifier.transform)[0]) for part in every))
         else:
             several = [images] if is_one(images) else images
@@ -391,7 +393,7 @@ class ImageExplainer:
             self.model,
             [layer.module for layer in layers],
             batches,
-            mask_func=_every_position,
+            mask_func=lambda batch: None,  # images have no padding
             feature_dim=[layer.grid.feature_dim for layer in layers],
             show_progress=show_progress,
         )
@@ -428,8 +430,8 @@ class ImageExplainer:
         return self.statistics
 
     def _use(self, several: Sequence[FeatureStatistics]) -> None:
-        """Take statistics, checked."""
-        fingerprint = None
+        """Take statistics, all of them or none."""
+        fingerprint, taken = None, dict(self._statistics)
         for number, statistics in enumerate(several):
             if not isinstance(statistics, FeatureStatistics):
                 raise TypeError(f"statistics has {kind_of(statistics)}, expected FeatureStatistics")
@@ -442,8 +444,8 @@ class ImageExplainer:
             if name is None or (self.layer_names is not None and name not in self.layer_names):
                 expected = "the name of a layer" if self.layer_names is None else ", ".join(self.layer_names)
                 raise ValueError(f"statistics is of layer {name!r}, expected {expected}")
-            self._statistics[name] = statistics
-            self._mark = weights_mark(self.model)
+            taken[name] = statistics
+        self._statistics, self._mark = taken, weights_mark(self.model)
 
     def _batch(self, inputs: Sequence[Tensor]) -> Tensor:
         for number, image in enumerate(inputs):
@@ -488,10 +490,6 @@ class ImageExplainer:
             self._warned = True
             warn_user(lacking_statistics([*self._statistics], [layer.name for layer in layers]))
         return None
-
-
-def _every_position(batch: Any) -> Any:
-    """No mask: images have no padding."""
 
 
 def _names_of(images: Any, one: bool, count: int) -> list[str]:

@@ -30,6 +30,8 @@ from captum_iba.attr.losses import NoLogitsError, logits_of, may_be_probabilitie
 from captum_iba.vision.images import Transform
 from captum_iba.visualization.decision import labels_beside
 
+_OF_DEVICES = ("CUDA", "CUBLAS", "CUDNN")
+
 
 class ImageClassifier:
     """A model that gives logits for images, and its transform.
@@ -141,9 +143,9 @@ class ImageClassifier:
         """The same for images of a user; ValueError for such that the model does not take."""
         try:
             return self.probabilities(images, batch_size)
-        except torch.OutOfMemoryError:
-            raise
         except (RuntimeError, AssertionError, ValueError) as error:
+            if isinstance(error, torch.OutOfMemoryError) or any(name in str(error) for name in _OF_DEVICES):
+                raise
             of_size = "size" in str(error) and not str(error).startswith("model ")
             if isinstance(error, ValueError) and not of_size:
                 raise

@@ -158,7 +158,7 @@ class ImageAttribution(JsonResult):
     def scores(self) -> npt.NDArray[np.float64]:
         """Number of regions that are ranked below each, (R,), as scores for metrics of the ranking."""
         scores = np.empty(self.n_regions)
-        scores[self._order] = np.arange(self.n_regions)[::-1]
+        scores[list(self.ranked)] = np.arange(self.n_regions)[::-1]
         return scores
 
     @property
@@ -227,7 +227,7 @@ class ImageAttribution(JsonResult):
             >>> int(explained.top_mask(1).sum())
             16
         """
-        chosen = self.leading if count is None else self._order[:count]
+        chosen = self.leading if count is None else self.ranked[:count]
         mask: npt.NDArray[np.bool_] = np.isin(self.regions, chosen)
         return mask
 
@@ -325,7 +325,7 @@ class ImageAttribution(JsonResult):
 
     @property
     def ranked(self) -> tuple[int, ...]:
-        """Numbers of the regions, the most important one first: the leading ones, and the others by :attr:`scores`."""
+        """Numbers of the regions, the most important one first: the leading ones, and the others by importance."""
         leading = self.leading
         return (*leading, *(i for i in self._order.tolist() if i not in leading))
 
@@ -344,10 +344,6 @@ class ImageAttribution(JsonResult):
     def checked(self) -> CheckSentences:
         """The check by removal in words."""
         return check_sentences(self, self.check)
-
-    def check_sentence(self) -> str:
-        """Whether the check by removal confirms the leading regions, and its numbers, in words; empty without one."""
-        return "" if self.check is None else self.checked.comparison
 
     @property
     def is_improbable(self) -> bool:

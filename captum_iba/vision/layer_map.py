@@ -24,6 +24,8 @@ class LayerMap:
         masked_probability (float), closed_probability (float): Probability of the target through the final mask, and
             through a closed one, which lets no information through.
         open_bits (float): Bits of an average cell before the optimization; 0 where that is not known.
+        smoothing (float): Standard deviation of the mask's smoothing, in cells; 0 for tokens and where the grid is too
+            small.
     """
 
     layer: str
@@ -32,6 +34,7 @@ class LayerMap:
     masked_probability: float
     closed_probability: float
     open_bits: float = 0.0
+    smoothing: float = 0.0
 
     @property
     def total_bits(self) -> float:

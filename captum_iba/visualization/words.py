@@ -152,7 +152,7 @@ def _ranked_words(attribution: DrawableBits) -> tuple[list[ListedPart], list[Lis
             )
         )
     order = ranking(attribution)
-    for i, without in _without_each(attribution, order).items():
+    for i, without in _without_each(attribution).items():
         rows[i] = rows[i]._replace(without=without)
     count = _count_listed(attribution)
     rows = _with_relations(attribution, rows, order, count)
@@ -288,7 +288,7 @@ def word_records(attribution: DrawableBits) -> list[dict[str, Any]]:
     """
     order, shares, places = ranking(attribution), attribution.word_shares, word_places(attribution)
     effects = attribution.effects or (None,) * len(order)
-    rank, without = {number: at for at, number in enumerate(order, 1)}, _without_each(attribution, order)
+    rank, without = {number: at for at, number in enumerate(order, 1)}, _without_each(attribution)
     in_percent = has_percentages(attribution)
     return [
         {
@@ -303,12 +303,11 @@ def word_records(attribution: DrawableBits) -> list[dict[str, Any]]:
     ]
 
 
-def _without_each(attribution: DrawableBits, order: Sequence[int]) -> dict[int, float]:
+def _without_each(attribution: DrawableBits) -> dict[int, float]:
     """The probability without each word alone, by number, as far as it was measured, or a check has deleted it."""
-    about, check = attribution.explained, attribution.check
-    deleted = [i for i in order if about is None or not about.holds(*place_in_texts(attribution.words[i]))]
-    measured = {i: without for i, without in enumerate(attribution.without) if without is not None}
-    return measured | dict(zip(deleted, () if check is None else check.without_each, strict=False))
+    of_check = () if attribution.check is None else attribution.check.without_each
+    known = [*enumerate(attribution.without), *enumerate(of_check)]
+    return {number: without for number, without in known if without is not None}
 
 
 def least_words(attribution: DrawableBits, numbers: Sequence[int], count: int) -> list[int]:

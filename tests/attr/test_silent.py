@@ -806,3 +806,18 @@ def test_targets_of_binary_cross_entropy_may_be_those_of_torch(shape):
         assert_same(iba.attribute(x, target, **options), expected)
     with pytest.raises(AssertionError, match=r"expected 0 or 1 for loss 'binary_cross_entropy'"):
         iba.attribute(x, classes.float() / 2, **options)
+
+
+class Reads(nn.Module):
+    def __init__(self, said):
+        super().__init__()
+        self.layer, self.said = nn.Linear(4, 4), said
+
+    def forward(self, x):
+        raise RuntimeError(self.said)
+
+
+def test_an_error_that_only_names_a_folder_of_checkpoints_is_the_models_own():
+    net = Reads("expected weights of ./checkpoint-500/model.safetensors with 8 columns")
+    with pytest.raises(RuntimeError, match="^expected weights of ./checkpoint-500"):
+        attribute(net, net.layer, drawn(3, 4), of_width(4))

@@ -587,3 +587,26 @@ def test_a_result_has_the_fingerprint_of_the_model_as_it_was(explainer, llama):
             llama.model.norm.weight.div_(1.5)
     assert changed != digits and explainer.fingerprint() == digits
     assert f"fingerprint of the model {digits[:16]}" in generation_page(before)
+
+
+def test_arguments_of_generation_beside_given_responses_are_refused(explainer):
+    """``explain_batch`` left them out without a word."""
+    settings = {"gen_args": {"max_new_tokens": 3}, "rerank": 0, **QUICK}
+    with pytest.raises(ValueError, match=r"prompts\[0\]: gen_args is given, and response, too"):
+        explainer.explain_batch([PROMPT], [RESPONSE], **settings)
+    some = explainer.explain_batch([PROMPT, PROMPT], [RESPONSE, None], **settings)
+    assert some[0].response == RESPONSE and len(some[1].tokens) <= 3
+    several = explainer.explain(PROMPT, gen_args={"max_new_tokens": 2, "eos_token_id": [1, 2]}, rerank=0, **QUICK)
+    assert several.settings["generated_with"] == {"max_new_tokens": 2, "eos_token_id": [1, 2]}
+
+
+def test_half_of_a_surrogate_pair_is_named(explainer):
+    for prompt, response in (("the film \ud800 good", RESPONSE), (PROMPT, "good \udc00")):
+        with pytest.raises(ValueError, match="has half of a surrogate pair"):
+            explainer.explain(prompt, response, rerank=0, **QUICK)
+
+
+def test_effects_that_are_not_finite_are_saved(explainer, tmp_path):
+    result = explainer.explain(PROMPT, RESPONSE, rerank=0, **QUICK)
+    result = replace(result, parts=(replace(result.parts[0], effect=float("inf")), *result.parts[1:]))
+    assert GenerationAttribution.load(result.save(tmp_path / "result.json")).parts == result.parts

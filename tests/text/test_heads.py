@@ -65,6 +65,18 @@ def test_probability_of_a_word_is_that_of_its_first_token(entities):
     assert token.target_probability == pytest.approx(float(p.max()), abs=1e-6)
 
 
+def test_probabilities_without_each_word_are_by_number(entities):
+    """Where the explained word has bits, too, they were those of their neighbors."""
+    result = entities.explain(TEXT, word=1, mask_target=True, check=True, **QUICK)
+    each = result.check.without_each
+    assert [number for number, without in enumerate(each) if without is None] == [1]
+    for number, word in enumerate(result.words):
+        if number != 1:
+            text = TEXT[: word.start].rstrip() + TEXT[word.end :]
+            alone = entities.explain(text.strip(), word=1 - (number < 1), target=result.target_label, n_steps=0)
+            assert alone.target_probability == pytest.approx(each[number], abs=1e-5)
+
+
 def test_an_entity_is_all_of_its_words(entities):
     results = entities.explain(TEXT, entity="all", check=True, mask_target=True, **QUICK)
     p = logits_of(entities, TEXT).logits[0].double().softmax(-1)

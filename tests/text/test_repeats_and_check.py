@@ -21,7 +21,7 @@ from captum_iba.visualization import save_token_page, token_map, token_page
 from captum_iba.visualization.pieces import parts
 from captum_iba.visualization.word_sentences import verdict
 from captum_iba.visualization.words import nearly_tied, ranked_words
-from tests.visualization.examples import attribution
+from tests.visualization.examples import attribution, by_rank
 
 TEXTS = ["The film was not good", "a dull, unbelievable plot! don't like the plot", "good?"]
 TRAINING = ["the film was good", "a dull plot, not good", "unbelievable", "I don't like the plot", "good", "bad!"] * 5
@@ -373,7 +373,9 @@ def test_what_single_words_do_is_in_the_list_and_not_said_again(film_explainer):
     result = film_explainer.explain("The plot is dull and the acting is bad.", rerank=0)
     n = len(ranked_words(result)[0])
     for alone in ((0.8, 0.2), (0.2, 0.8), (0.9, 0.9)):
-        said = str(replace(result, check=DeletionCheck(n, 0.85, 0.1, 0.97, 0.8, 10, (*alone, *[0.9] * n)[:n])))
+        said = str(
+            replace(result, check=DeletionCheck(n, 0.85, 0.1, 0.97, 0.8, 10, by_rank(result, *alone, *[0.9] * n)))
+        )
         assert "deleted alone" not in said and "speak against" not in said
         for without, row in zip(alone, ranked_words(result)[0], strict=False):
             assert any(f"{without:.1%}" in line and row.name in line for line in said.splitlines())
@@ -381,7 +383,7 @@ def test_what_single_words_do_is_in_the_list_and_not_said_again(film_explainer):
     many = film_explainer.explain("Boring, awful, dreadful film.", target="negative", beta=0.1, rerank=0)
     n_many = len(ranked_words(many)[0])
     assert n_many > 2
-    check = DeletionCheck(2, 0.9, 0.05, 0.9, 0.9, 10, (0.9,) * n_many)
+    check = DeletionCheck(2, 0.9, 0.05, 0.9, 0.9, 10, by_rank(many, *[0.9] * n_many))
     fewer = str(replace(many, check=check))
     assert "Not checked, because more than half of all words and punctuation marks lead" in fewer
     assert "falls from 90.0% to 5.0%" in fewer and "Check:" not in fewer
@@ -393,11 +395,13 @@ def test_words_with_few_bits_that_matter_when_deleted_alone_are_named():
         "Sadly boring and I cannot", bits=[3.0, 90.0, 1.0, 1.0, 2.0], unneeded_bits=1.0, open_bits=200.0
     )
     alone = (0.1, 0.5, 0.14, 0.66, 0.7)  # boring, Sadly, cannot, and, I
-    said = str(replace(result, check=DeletionCheck(1, 0.67, 0.1, 0.7, 0.6, 10, alone)))
+    said = str(replace(result, check=DeletionCheck(1, 0.67, 0.1, 0.7, 0.6, 10, by_rank(result, *alone))))
     assert {"Sadly (word 1) · matters alone", "cannot (word 5) · matters alone"} <= {
         line.split("  ")[-1].strip() for line in said.splitlines()
     }
-    said = str(replace(result, check=DeletionCheck(1, 0.67, 0.1, 0.7, 0.6, 10, (0.1, 0.66, 0.66, 0.66, 0.7))))
+    said = str(
+        replace(result, check=DeletionCheck(1, 0.67, 0.1, 0.7, 0.6, 10, by_rank(result, 0.1, 0.66, 0.66, 0.66, 0.7)))
+    )
     assert "fewer bits" not in said
     # Of a small probability a quarter is no evidence.
     unlikely = DeletionCheck(1, 0.07, 0.01, 0.07, 0.07, 10, (0.01, 0.04, 0.07, 0.07, 0.07))
@@ -474,7 +478,7 @@ def test_a_page_of_several_texts_says_what_their_checks_confirm(film_explainer):
     assert "of its value" not in token_page([replace(result, check=None) for result in results])
     # Where no leading word lowers it alone, the table says that they do so together.
     assert "only together" not in page
-    alone = replace(checks[0], without_each=(0.9,) * n[0])
+    alone = replace(checks[0], without_each=by_rank(results[0], *[0.9] * n[0]))
     assert n[0] > 1 and "confirmed, only together</span>" in token_page(
         [replace(results[0], check=alone), *results[1:]]
     )

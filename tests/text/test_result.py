@@ -122,7 +122,7 @@ def test_json_has_no_nan():
 
 
 def test_a_result_of_an_older_format_is_refused_with_the_way_out():
-    with pytest.raises(ValueError, match=r"the format 'captum_iba.TextAttribution/1', expected .*/3'; explain again"):
+    with pytest.raises(ValueError, match=r"the format 'captum_iba.TextAttribution/1', expected .*/4'; explain again"):
         TextAttribution.from_dict({"format": "captum_iba.TextAttribution/1"})
 
 
@@ -132,8 +132,8 @@ def test_a_result_of_an_older_format_is_refused_with_the_way_out():
         ("[]", "content is a list, expected a dictionary of to_dict; from_dict reads each entry of a list"),
         ("{", "not a saved attribution"),
         ('{"model_type": "bert"}', "content is a dictionary without the key 'format', expected one of to_dict"),
-        ('{"format": "other"}', "content has the format 'other', expected 'captum_iba.TextAttribution/3'"),
-        ('{"format": "captum_iba.TextAttribution/3"}', "not a whole attribution"),
+        ('{"format": "other"}', "content has the format 'other', expected 'captum_iba.TextAttribution/4'"),
+        ('{"format": "captum_iba.TextAttribution/4"}', "not a whole attribution"),
     ],
 )
 def test_loading_something_else_is_an_error(tmp_path, content, says):

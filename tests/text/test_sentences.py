@@ -11,7 +11,7 @@ from captum_iba.visualization.check_sentences import VERDICTS, CheckSentences
 from captum_iba.visualization.mask_sentences import needs_hardly_anything, remark
 from captum_iba.visualization.sentences import findings
 from captum_iba.visualization.words import ranked_words
-from tests.visualization.examples import attribution
+from tests.visualization.examples import attribution, by_rank
 
 FEW = {"unneeded_bits": 1.0, "open_bits": 200.0, "layer_index": None}
 
@@ -67,7 +67,7 @@ def test_a_check_that_finds_more_than_the_bits_is_pointed_to():
     close = {"target_probability": 0.95, "masked_probability": 0.95, "closed_probability": 0.94}
     result = attribution("a b c d", bits=[2.0, 3.0, 2.0, 2.0], **FEW, **close)
     for without, said in (((0.94, 0.94, 0.94), False), ((0.94, 0.94, 0.5), True), ((0.2, 0.94, 0.94), True)):
-        check = DeletionCheck(1, 0.95, *without, 10, (without[0], 0.94, 0.94, 0.94))
+        check = DeletionCheck(1, 0.95, *without, 10, by_rank(result, without[0], 0.94, 0.94, 0.94))
         one = replace(result, check=check)
         # The answer says so where the leading words do it.
         assert ("they do not explain the probability" in str(one)) is (said and without[0] == 0.94)
@@ -78,7 +78,7 @@ def test_a_check_that_finds_more_than_the_bits_is_pointed_to():
         # Where the first word matters, it leads.
         assert needs_hardly_anything(one) is (without[0] == 0.94)
     # What the check has deleted first is not said to be hidden.
-    check = DeletionCheck(1, 0.95, 0.2, 0.94, 0.94, 10, (0.2, 0.94, 0.94, 0.1))
+    check = DeletionCheck(1, 0.95, 0.2, 0.94, 0.94, 10, by_rank(result, 0.2, 0.94, 0.94, 0.1))
     said = str(replace(result, check=check))
     matters = [line for line in said.splitlines() if line.endswith("matters alone")]
     assert len(matters) == 1 and matters[0].split()[0] == "10.0%" and "d (word 4)" in matters[0]
@@ -213,12 +213,14 @@ def test_a_word_that_speaks_against_the_class_is_named():
             "there is little to explain.",
         ),
     ):
-        one = replace(result, check=DeletionCheck(1, 0.04, 0.09, 0.06, 0.2, 10, alone))
+        one = replace(result, check=DeletionCheck(1, 0.04, 0.09, 0.06, 0.2, 10, by_rank(result, *alone)))
         assert said in str(one) and said in " ".join(one.sentences)
         assert ("there is little to explain" in str(one)) is ("little" in said)
     # Of a class that is predicted, too: the most first, whether the word leads or not.
     likely = attribution("it gets it not", bits=[90.0, 8.0, 2.0, 2.0], **few, target_probability=0.6)
-    one = replace(likely, check=DeletionCheck(1, 0.6, 0.2, 0.6, 0.7, 10, (0.2, 0.75, 0.6, 0.9), "negative"))
+    one = replace(
+        likely, check=DeletionCheck(1, 0.6, 0.2, 0.6, 0.7, 10, by_rank(likely, 0.2, 0.75, 0.6, 0.9), "negative")
+    )
     assert "to 20.0%, and the model predicts negative." in str(one)
     assert "not (word 4) · speaks against it" in str(one) and "may speak against" not in str(one)
 
@@ -233,12 +235,12 @@ def test_deleting_words_is_not_said_to_lower_what_it_raises():
     }
     result = attribution("a b c d", bits=[60.0, 3.0, 2.0, 2.0], **FEW, **lowered)
     for alone, said in (((0.1, 0.2, 0.2, 0.2), True), ((0.1, 0.2, 0.2, 0.9), False)):
-        one = replace(result, check=DeletionCheck(1, 0.22, 0.1, 0.2, 0.2, 10, alone))
+        one = replace(result, check=DeletionCheck(1, 0.22, 0.1, 0.2, 0.2, 10, by_rank(result, *alone)))
         assert (
             "With average activations in place of this text the model gives" in one.sentences[0]
         ) and "more than with it" in str(one)
         assert ("d (word 4) · speaks against it" in str(one)) is not said
-    one = replace(result, check=DeletionCheck(1, 0.22, 0.1, 0.9, 0.2, 10, (0.1, 0.2, 0.2, 0.9)))
+    one = replace(result, check=DeletionCheck(1, 0.22, 0.1, 0.9, 0.2, 10, by_rank(result, 0.1, 0.2, 0.2, 0.9)))
     assert "opposing_words" in findings(one)
     # From one half to below is no "no less than".
     crossed = {"target_probability": 0.484, "masked_probability": 0.5, "closed_probability": 0.581}
@@ -292,11 +294,11 @@ def test_an_improbable_class_points_to_the_predicted_one(film_explainer):
 def test_one_meaning_of_leading_beside_a_check(film_explainer):
     """A check deleted one of 9 words, where hardly any bits led nothing, and then two words were said to lead."""
     result = attribution("a b c d e f", bits=[4.0, 3.0, 3.0, 2.0, 2.0, 2.0], **FEW, target_probability=0.9)
-    one = replace(result, check=DeletionCheck(1, 0.9, 0.2, 0.9, 0.9, 10, (0.2, 0.8, 0.9, 0.9, 0.9, 0.9)))
+    one = replace(result, check=DeletionCheck(1, 0.9, 0.2, 0.9, 0.9, 10, by_rank(result, 0.2, 0.8, 0.9, 0.9, 0.9, 0.9)))
     assert len(ranked_words(one)[0]) == 1 and "\nCheck of the leading word: confirmed\n" in str(one)
     # A word in the list is not among those with the fewest bits.
     every = attribution("a b c", bits=[40.0, 39.0, 38.0], **FEW, target_probability=0.9)
-    one = replace(every, check=DeletionCheck(1, 0.9, 0.2, 0.9, 0.3, 10, (0.2, 0.9, 0.3)))
+    one = replace(every, check=DeletionCheck(1, 0.9, 0.2, 0.9, 0.3, 10, by_rank(every, 0.2, 0.9, 0.3)))
     assert "fewest bits (" not in str(one).partition("of the bits")[0] and "Not checked, because more" in str(one)
     long = film_explainer.explain("A dull film about a man and a plot. " * 8, check=True)
     said = str(long)
@@ -325,7 +327,9 @@ def test_a_table_shows_the_first_words_and_folds_long_texts(film_explainer):
     assert "<summary><bdi>A dull film about a man. A dull" in second
     assert "…</bdi> (175 words and marks, and their numbers)" in second
     assert second.index("<details>") < second.index('class="map"')
-    hidden = replace(results[0], check=DeletionCheck(1, 0.9, 0.2, 0.9, 0.9, 10, (0.2, 0.1, 0.9, 0.9)))
+    hidden = replace(
+        results[0], check=DeletionCheck(1, 0.9, 0.2, 0.9, 0.9, 10, by_rank(results[0], 0.2, 0.1, 0.9, 0.9))
+    )
     assert ">another word matters</mark>" in token_page([hidden, results[1]])
     # Alone on a page, the answer stands there, and without any deletion the first words.
     by_bits = replace(results[1], check=None, effects=(), removal_order=(), without_first=())
@@ -372,7 +376,9 @@ def test_the_leading_word_of_a_long_text_is_uncertain_by_neutral_statistics(film
 def test_another_order_by_deletion_is_a_finding_and_a_mark_of_the_table():
     result = attribution("a b c d", bits=[50.0, 60.0, 2.0, 2.0], unneeded_bits=1.0, open_bits=200.0)
     for first, second, said in ((0.7, 0.2, True), (0.2, 0.7, False)):
-        one = replace(result, check=DeletionCheck(2, 0.75, 0.1, 0.75, 0.7, 10, (first, second, 0.75, 0.75)))
+        one = replace(
+            result, check=DeletionCheck(2, 0.75, 0.1, 0.75, 0.7, 10, by_rank(result, first, second, 0.75, 0.75))
+        )
         assert ("other_order" in findings(one)) is said
         assert (">other order alone</mark>" in token_page([one, one])) is said
 
@@ -396,7 +402,7 @@ def test_of_a_class_that_is_not_predicted_the_opposing_words_come_first():
     opposing, checked = (next(i for i, one in enumerate(said) if part in one) for part in ("may speak", "Check of"))
     assert opposing < checked and "lowered" in findings(one) and "hardly_anything_needed" not in findings(one)
     # Of the predicted class they are in the list.
-    predicted = replace(one, predicted_label="positive")
+    predicted = replace(one, predicted=1, predicted_label="positive")
     check = DeletionCheck(1, 0.52, 0.1, 0.52, 0.55, 10, (0.1, 0.65))
     predicted = replace(predicted, target_probability=0.52, check=check)
     assert "may speak" not in str(predicted) and "b (word 2) · speaks against it" in str(predicted)

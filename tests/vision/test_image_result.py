@@ -154,7 +154,7 @@ def test_nothing_is_confirmed_where_most_regions_lower_the_probability():
     beaten = replace(said, check=replace(pair, without_each=(0.05, 0.85, 0.9, 0.5)))
     assert beaten.verdict == "not confirmed" and beaten.other_rows[0].without == 0.05
     assert "another region alone, top left (rows 0 to 3, columns 0 to 3), lowers it further, to 5.0%" in beaten.answer
-    assert "1.0% of an image of the mean color alone." in fewer.check_sentence()
+    assert "1.0% of an image of the mean color alone." in fewer.checked.comparison
     assert "\n      1.0%  of an image of the mean color alone\n" in str(fewer)
     fig, ax = plot_image(fewer)
     assert ax.get_title() == "dog 90.0%\nweakly confirmed, 1 other alone, too"
@@ -525,3 +525,22 @@ def test_bars_where_most_regions_lead():
     result = checked(KnownRegions(lambda kept: 0.1 + 0.05 * kept[:, 4:].sum(1)), image, 16, seed=0)
     assert len(result.leading) > 8 and result.verdict == "" and "no check confirms" in result.legend()["pale bar"]
     assert all(row.importance == pytest.approx(0.5, abs=0.01) for row in result.rows)  # 5 of at least 10 points
+
+
+def test_all_orders_of_regions_have_the_leading_ones_of_the_check_first():
+    """``top_mask(1)`` was of another region than the first of ``ranked``."""
+    result = image_attribution()
+    check = replace(result.check, leading=(2, 0), without_first=(0.5, 0.3))
+    checked = replace(result, check=check)
+    assert checked.ranked[:2] == (2, 0) and checked.leading == [2, 0]
+    assert (-checked.scores).argsort().tolist() == list(checked.ranked)
+    for count in (1, 2):
+        assert set(np.unique(checked.regions[checked.top_mask(count)])) == set(checked.ranked[:count])
+    assert (-result.scores).argsort().tolist() == list(result.ranked)
+
+
+def test_numbers_that_are_not_finite_are_saved(tmp_path):
+    result = image_attribution()
+    layer = replace(result.layers[0], bits=np.array([[2.0, np.nan], [np.inf, 3.0]]))
+    again = ImageAttribution.load(replace(result, layers=(layer,)).save(tmp_path / "result.json"))
+    assert np.array_equal(again.layers[0].bits, layer.bits, equal_nan=True)

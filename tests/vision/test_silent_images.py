@@ -243,3 +243,44 @@ def test_tensors_that_are_pixels_are_warned_of():
         explainer.explain((IMAGES[0] - 0.5) / 0.25, **settings)
         explainer.explain((255 * IMAGES[0]).byte(), **settings)
     assert not any("has numbers from" in str(warning.message) for warning in caught)
+
+
+def test_settings_say_what_smoothing_was_applied():
+    """Results of a vision transformer said 1.0, which tokens have not, and could not be repeated by their settings."""
+    explainer = ImageExplainer(Tokens())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        result = explainer.explain(IMAGES[0], rerank=0, n_steps=2)
+        again = explainer.explain(IMAGES[0], rerank=0, n_steps=2, smoothing=result.settings["smoothing"])
+    assert result.settings["smoothing"] == result.layers[0].smoothing == 0
+    assert np.array_equal(result.bits, again.bits)
+
+
+def test_statistics_are_taken_all_or_none(explainer):
+    statistics = [*explainer.statistics.values()]
+    assert len(statistics) > 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        other = ImageExplainer(explainer.model)
+    statistics[-1].model = "of another model"
+    with pytest.raises(ValueError, match="statistics"):
+        other._use(statistics)
+    assert other.statistics == {}
+    with pytest.raises(ValueError, match="images is a loader without a batch"):
+        other.estimate_statistics(image for image in [])
+
+
+class Exhausted(nn.Module):
+    """A model whose device has no memory left."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(1))
+
+    def forward(self, images):
+        raise RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate(handle)")
+
+
+def test_an_error_of_the_device_is_not_said_to_be_of_the_images():
+    with pytest.raises(RuntimeError, match="^CUDA error: CUBLAS_STATUS_ALLOC_FAILED"):
+        ImageExplainer(Exhausted()).explain(IMAGES[0])

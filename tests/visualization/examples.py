@@ -4,6 +4,7 @@ import numpy as np
 
 from captum_iba.methods import Scores
 from captum_iba.text import EncodedText, TextAttribution, Token
+from captum_iba.visualization.words import ranking
 
 
 def attribution(text, bits=None, pair=None, layer=1, **changes):
@@ -21,7 +22,7 @@ def attribution(text, bits=None, pair=None, layer=1, **changes):
         "target": 1,
         "target_label": "positive",
         "target_probability": 0.75,
-        "predicted": 1,
+        "predicted": int(changes.get("predicted_label", "positive") == "positive"),
         "predicted_label": "positive",
         "predicted_probability": 0.75,
         "layer": f"encoder.{layer - 1}",
@@ -54,3 +55,11 @@ def scores(text, words, method="ig", signed=True, pieces=None):
         text, None, {}, tuple(tokens), tuple(spans), tuple(sequences), tuple(special), tuple(numbers), 0
     )
     return Scores(method, 1, encoded, np.array(values), np.array(words, dtype=float), signed, 0.0)
+
+
+def by_rank(result, *values):
+    """Values of the words in the order of lists, by the numbers of the words."""
+    each = [None] * len(result.words)
+    for number, value in zip(ranking(result), values, strict=False):
+        each[number] = value
+    return tuple(each)
