@@ -142,6 +142,7 @@ def test_a_damaged_table_is_named_by_its_option(language_model):
         (["the film", "--response", "a film", "--span", "plot"], "span is 'plot', which is not in the response"),
         (["--file", "nowhere.txt"], "nowhere.txt does not exist"),
         (["the film", "--response", ""], "response is '', without any token"),
+        ([""], "PROMPT is empty, expected a prompt."),
         (["the film", "--html", "-"], "--html: expected a file"),
         (["the film", "--device", "gpu"], "--device is gpu"),
     ],

@@ -142,6 +142,8 @@ def explain_response(
     with plain_errors(quiet, work.interrupted):
         if (prompt is None) == (file is None):
             raise typer.BadParameter("PROMPT and --file: expected one of them.")
+        if prompt is not None and not prompt.strip():
+            raise typer.BadParameter(f"PROMPT {'is only white space' if prompt else 'is empty'}, expected a prompt.")
         check_input("--file", None if file == "-" else file, "a file with a prompt")
         check_model(model)
         check_results(html, json_file)

@@ -20,7 +20,7 @@ from captum_iba.visualization.image_sentences import (
 )
 from captum_iba.visualization.legend import BAR_ALONE, BAR_IN_ORDER, BAR_OF_SEVERAL
 from captum_iba.visualization.mask_sentences import LARGE_DROP
-from captum_iba.visualization.pieces import SPEAKS_AGAINST, in_points
+from captum_iba.visualization.pieces import SPEAKS_AGAINST
 from captum_iba.visualization.rows import ListedPart, bar_of
 
 
@@ -89,7 +89,7 @@ def bar_meaning(image: RemovedRegions) -> str:
     meaning = BAR_OF_SEVERAL if len(image.leading) > 1 else BAR_ALONE
     if image.check is None or not image.check.leading:
         meaning = BAR_IN_ORDER
-    return f"{meaning}; a full bar is {in_points(_bars(image)[1])}"
+    return f"{meaning}; a full bar is the largest decrease in this image, of at least 10 points"
 
 
 def _bars(image: RemovedRegions) -> tuple[list[tuple[float, float]], float]:

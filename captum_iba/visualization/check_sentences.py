@@ -266,7 +266,8 @@ class CheckSentences:
     def _of_leading(self) -> str:
         """The deleted words by their number."""
         if not self.n_leading:
-            return f"the {self._several('{}s with the most bits')}"
+            name = f', "{self.names[0]}"' if self.names and self.n_deleted == 1 else ""
+            return f"the {self._several('{}s with the most bits')}{name}"
         if self.n_deleted < self.n_leading:
             return f"the {self.n_leading} leading {self.noun}s"
         return f"the {self._several('leading {}s')}"

@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from captum_iba.visualization.check_sentences import CheckRow, CheckSentences
+from captum_iba.visualization.check_sentences import CONFIRMING, SAME, CheckRow, CheckSentences
 from captum_iba.visualization.decision import predicted_beside
 from captum_iba.visualization.drawable import Decision
 from captum_iba.visualization.mask_sentences import (
@@ -51,6 +51,8 @@ class ExplainedImage(Decision, Protocol):
     def leading(self) -> Sequence[int]: ...
     @property
     def n_regions(self) -> int: ...
+    @property
+    def measured(self) -> Sequence[int]: ...
     def name_of(self, region: int) -> str: ...
     def place_of(self, region: int) -> str: ...
 
@@ -154,7 +156,21 @@ def check_answer(image: ExplainedImage, check: Any) -> str:
     others = f"{n_lower} lower it by more than 10 points alone" if len(lower) > N_LOWERING and not is_said else ""
     if len(against) > N_OPPOSING:
         others += f"{', and ' if others else ''}{n_against} may speak against {printable(image.target_label)}"
-    return " ".join(filter(None, [check_sentences(image, check).answer, f"{capitalized(others)}." if others else ""]))
+    sentences = [check_sentences(image, check).answer]
+    if only_together(image, check):
+        sentences.append(f"None of them alone lowers {quantity(_measured(image))} by 1% of its value.")
+    sentences.append(f"{capitalized(others)}." if others else "")
+    if check.decision == image.target_label and 0 < len(image.measured) < image.n_regions and not image.is_improbable:
+        together = f"{len(image.measured)} of the {image.n_regions} regions were removed together, chosen by bits"
+        sentences.append(f"{together}: others may matter, too (rerank, --rerank, measures more).")
+    return " ".join(filter(None, sentences))
+
+
+def only_together(image: ExplainedImage, check: Any) -> bool:
+    """Whether the probability falls without the leading regions, and without none of them alone."""
+    if len(image.leading) < 2 or not check.without_each or check_sentences(image, check).verdict not in CONFIRMING:
+        return False
+    return bool(min(check.without_each[i] for i in image.leading) >= SAME * check.probability)
 
 
 def unchecked_answer(image: ExplainedImage, rows: Sequence[ListedPart]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 from captum_iba.visualization.check_sentences import NOT_CONFIRMED, VERDICTS
 from captum_iba.visualization.drawable import DrawableBits
@@ -26,6 +27,7 @@ Legend = dict[str, str]
 
 _NO_BAR = "words without a bar were not measured, or do not lower the probability"
 _DRAWN, _SEEN = 0.01, 0.021  # of a full bar, that is drawn on a page, and seen in a terminal of 24 cells a bar
+_RISE = 0.01  # of a probability, that is a rise
 _COLUMNS = ("without it", "and those above", "of the bits", "bar")
 _OF_BITS = "its share of the bits above the floor; the floor is about what an unneeded {unit} keeps"
 
@@ -59,8 +61,7 @@ def word_legend(attribution: DrawableBits, bits: bool = False, page: bool = Fals
     is_listed = page or shown or any(row.in_percent or not row.is_deleted for row in rows)
     if is_listed and any(row.is_deleted for row in rows):
         terms["without it"] = f"{quantity(attribution.measured)} when this word is deleted"
-    if is_in_turn(rows):
-        terms["and those above"] = f"{quantity(attribution.measured)} when the words above it are deleted, too"
+    terms |= _above(rows, f"{quantity(attribution.measured)} when the words above it are deleted, too")
     is_folded = not bits and any(row.is_measured for row in rows)
     if has_percentages(attribution) and attribution.unneeded_bits and not is_folded:
         terms |= _of_bits(rows, "token")
@@ -110,8 +111,8 @@ def part_legend(response: ExplainedResponse, bits: bool = False) -> Legend:
 
 
 BAR_OF_SEVERAL = (
-    "decrease in the probability without this region: alone (solid); where the other leading ones are gone, if that is "
-    "more (to the end of the hatched part)"
+    "decrease in the probability: solid, without this region alone; hatched, without it after the other leading ones, "
+    "if that is more"
 )
 BAR_ALONE = "decrease in the probability when this region alone is removed"
 BAR_IN_ORDER = "decrease in the probability that orders the regions: a mean over several removals"
@@ -150,8 +151,8 @@ def _of_bits(rows: Sequence[ListedPart], unit: str) -> Legend:
 def _two_decreases(decrease: str, noun: str, rows: Sequence[ListedPart]) -> str:
     if all(row.share_alone == 1 or not row.importance for row in rows):
         return f"{decrease} without this {noun}"
-    after = f"where the other measured {noun}s are gone, if that is more (to the end of the hatched part)"
-    return f"{decrease} without this {noun}: alone (solid); {after}"
+    after = f"without it after the other measured {noun}s, if that is more"
+    return f"{decrease}: solid, without this {noun} alone; hatched, {after}"
 
 
 def _without_bar(leading: Sequence[ListedPart], noun: str) -> Legend:
@@ -182,7 +183,17 @@ def of_verdict(said: str, what: str = "prediction") -> Legend:
 
 
 def _above(rows: Sequence[ListedPart], meaning: str) -> Legend:
-    return {"and those above": meaning} if is_in_turn(rows) else {}
+    if not is_in_turn(rows):
+        return {}
+    return {"and those above": f"{meaning}{_where_it_rises(rows)}"}
+
+
+def _where_it_rises(rows: Sequence[ListedPart]) -> str:
+    """That one of the leading parts lowers the probability only with those after it, where that is so."""
+    values = [row.without_so_far for row in rows if not math.isnan(row.without_so_far)]
+    if all(after <= before + _RISE for before, after in pairwise(values)):
+        return ""
+    return "; where it rises, this one counts only together with those below it"
 
 
 def color_legend(noun: str, has_opposing: bool) -> Legend:

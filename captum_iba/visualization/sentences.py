@@ -44,7 +44,7 @@ from captum_iba.visualization.words import (
 )
 
 _NAMED = 5
-_MOST_LEAD = "most words lead"
+_MOST_LEAD, _ONLY_ONE = "most words lead", "there is only one word"
 NO_EFFECT = 0.005
 """Effect of a part, in nats, that is shown as 0.00."""
 
@@ -228,7 +228,7 @@ def _numbered(numbers: Sequence[int]) -> str:
 def not_judged(attribution: DrawableBits) -> str:
     """That a check says nothing of the leading words, and why; empty without a check."""
     why = _why_not_judged(attribution)
-    return f"{'not checked' if why == _MOST_LEAD else 'no verdict'}: {why}" if why else ""
+    return f"{'not checked' if why in (_MOST_LEAD, _ONLY_ONE) else 'no verdict'}: {why}" if why else ""
 
 
 def _why_not_judged(attribution: DrawableBits) -> str:
@@ -240,7 +240,7 @@ def _why_not_judged(attribution: DrawableBits) -> str:
         return "no word leads"
     if attribution.doubt:
         return "number of texts in doubt"
-    return _MOST_LEAD
+    return _ONLY_ONE if len(attribution.words) == 1 else _MOST_LEAD
 
 
 def is_missed(attribution: DrawableBits, gold: str | None, labels: Sequence[str] | None) -> bool:

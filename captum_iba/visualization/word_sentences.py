@@ -116,7 +116,7 @@ def word_check(attribution: DrawableBits) -> CheckSentences:
         is_opposed=bool(opposing(attribution)) or is_lowered(attribution),
         then=f"{predicts} {_as_said(attribution, decision)}" if decision else "",
         n_marks=max(0, check.n_words - sum(not is_punctuation(attribution.words[i].word) for i in others)),
-        other=lowest_alone(ranked_words(attribution)[1]),
+        other=lowest_alone([row for row in ranked_words(attribution)[1] if row.number in others]),
     )
 
 

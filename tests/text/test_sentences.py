@@ -406,3 +406,20 @@ def test_of_a_class_that_is_not_predicted_the_opposing_words_come_first():
     check = DeletionCheck(1, 0.52, 0.1, 0.52, 0.55, 10, (0.1, 0.65))
     predicted = replace(predicted, target_probability=0.52, check=check)
     assert "may speak" not in str(predicted) and "b (word 2) · speaks against it" in str(predicted)
+
+
+def test_the_word_of_a_check_without_leading_words_is_named_and_no_other_word():
+    """ "without another word alone" named the word that the check had deleted."""
+    close = {"target_probability": 0.991, "masked_probability": 0.99, "closed_probability": 0.98}
+    result = attribution("I loved it", bits=[3.1, 4.0, 3.4], **FEW, **close)
+    check = DeletionCheck(1, 0.991, 0.989, 0.991, 0.991, 2, (0.991, 0.989, 0.991), lowest_random=0.991)
+    said = str(replace(result, check=check))
+    assert 'without the word with the most bits, "loved"\n' in said and "without another word alone" not in said
+    assert 'without another word alone, "it" (word 3)' in str(
+        replace(result, check=replace(check, without_each=(0.991, 0.989, 0.9)))
+    )
+
+
+def test_a_single_word_has_no_others_to_compare_with(film_explainer):
+    page = token_page(film_explainer.explain(["Awful", "A boring film without a plot."], check=True))
+    assert "there is only one word" in page and "most words lead" not in page

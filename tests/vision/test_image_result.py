@@ -24,6 +24,7 @@ from captum_iba.vision.regions import sum_per_region
 from captum_iba.visualization import image_map, image_page, plot_image
 from captum_iba.visualization.image_figures import heat_over_image, heat_positions, leading_regions, removal_map
 from captum_iba.visualization.image_sentences import OWN_STATISTICS
+from captum_iba.visualization.legend import legend_lines
 from tests.vision.examples import image_attribution
 
 
@@ -97,7 +98,12 @@ def test_as_few_regions_lead_as_are_enough():
     # Alone they lower it by 0 and 0; where the other one is removed, 3 adds 0.4 and 0 adds 0.8.
     assert [row.importance for row in result.rows] == pytest.approx([0.5, 1.0])
     assert [row.share_alone for row in result.rows] == [0.0, 0.0]
-    assert result.legend()["bar"].startswith("decrease in the probability without this region: alone (solid);")
+    assert result.legend()["bar"].startswith("decrease in the probability: solid, without this region alone; ")
+    none_alone = "None of them alone lowers the probability by 1% of its value."
+    compared = replace(result, check=replace(check, n_regions=2))
+    assert none_alone in compared.answer and none_alone not in result.answer  # which has no verdict
+    some_alone = replace(compared, check=replace(compared.check, without_each=(0.9, 0.6, 0.9, 0.7)))
+    assert none_alone not in some_alone.answer
     alone = replace(result, check=replace(check, without_each=(0.5, 0.2, 0.9, 0.6)))
     assert [row.importance for row in alone.rows] == pytest.approx([0.5, 1.0])
     assert [row.share_alone for row in alone.rows] == pytest.approx([0.75, 0.5])
@@ -544,3 +550,29 @@ def test_numbers_that_are_not_finite_are_saved(tmp_path):
     layer = replace(result.layers[0], bits=np.array([[2.0, np.nan], [np.inf, 3.0]]))
     again = ImageAttribution.load(replace(result, layers=(layer,)).save(tmp_path / "result.json"))
     assert np.array_equal(again.layers[0].bits, layer.bits, equal_nan=True)
+
+
+def test_where_the_class_stays_other_regions_may_matter():
+    result = image_attribution()
+    check = replace(result.check, without_leading=0.6, leading=(3, 0), decision="dog", decision_probability=0.6)
+    said = replace(result, check=check).answer
+    assert "2 of the 4 regions were removed together, chosen by bits: others may matter, too" in said
+    assert "others may matter" not in replace(result, check=replace(check, decision="cat")).answer
+
+
+def test_bars_of_several_images_have_one_meaning():
+    """Twelve images had eleven lines that said how long a full bar is, of none of which one."""
+    several = [image_attribution(), image_attribution(effects=(0.7, 0.1))]
+    several = [replace(one, check=replace(one.check, leading=(3, 0))) for one in several]
+    lines = legend_lines(one.legend() for one in several)
+    assert sum(line.startswith("bar ") for line in lines) == 1
+
+
+def test_a_step_that_raises_the_probability_is_explained_where_it_happens():
+    result = image_attribution()
+    check = replace(result.check, leading=(3, 0, 1), without_first=(0.3, 0.5, 0.1), without_each=(0.8, 0.8, 0.9, 0.5))
+    rising, falling = (
+        replace(result, check=replace(check, without_first=f)) for f in ((0.3, 0.5, 0.1), (0.5, 0.3, 0.1))
+    )
+    assert "where it rises, this one counts only together with those below it" in str(rising)
+    assert "where it rises" not in str(falling)
