@@ -82,7 +82,7 @@ def test_several_texts_have_one_legend():
     # That of both has the terms of each, and a text ends with its setting.
     first, last, of_both = both.split("\n\n")
     assert first.splitlines()[-1] == setting and "layers with one mask" in last.splitlines()[-1]
-    assert terms <= {line.split("  ")[0] for line in of_both.splitlines()} and both.count("hatched part") == 1
+    assert terms <= {line.split("  ")[0] for line in of_both.splitlines()} and both.count("hatched, ") == 1
     assert run(*details, "--quiet", DULL).stdout == one[: one.index(legend)]
     assert "hatched part" not in run("explain", "--quiet", DULL, GOOD).stdout
 

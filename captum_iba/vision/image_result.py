@@ -342,7 +342,8 @@ class ImageAttribution(JsonResult):
 
     @property
     def checked(self) -> CheckSentences:
-        """The check by removal in words."""
+        """The check by removal in words; there must be one."""
+        assert self.check is not None
         return check_sentences(self, self.check)
 
     @property
