@@ -84,7 +84,7 @@ def test_several_texts_have_one_legend():
     assert first.splitlines()[-1] == setting and "layers with one mask" in last.splitlines()[-1]
     assert terms <= {line.split("  ")[0] for line in of_both.splitlines()} and both.count("hatched, ") == 1
     assert run(*details, "--quiet", DULL).stdout == one[: one.index(legend)]
-    assert "hatched part" not in run("explain", "--quiet", DULL, GOOD).stdout
+    assert "hatched, " not in run("explain", "--quiet", DULL, GOOD).stdout
 
 
 def test_rows_without_a_text_are_left_out_and_counted():

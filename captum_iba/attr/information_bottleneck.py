@@ -163,9 +163,8 @@ class InformationBottleneckAttribution(LayerAttribution):  # type: ignore[misc]
             preset (str or BottleneckSettings, optional): ``"default"``; ``"paper"``, the equations and settings of
                 Jiang et al.; ``"as_released"``, their published code, whose noise has the layer's input as mean and
                 sqrt(1e-5) as standard deviation, whatever the ``statistics``; or settings. Default: "default".
-            **overrides: Single settings that override those of the preset: ``granularity``, ``beta``, ``n_steps``,
-                ``n_samples``, ``complement``, ``learning_rate``, ``momentum``, ``antithetic``, ``alternate``. They are
-                described in :class:`BottleneckSettings`. ``complement`` is 0 for a ``loss`` function and for
+            **overrides: Single settings that override those of the preset: the fields of :class:`BottleneckSettings`,
+                which describes them, except ``noise_around_input``. ``complement`` is 0 for a ``loss`` function and for
                 ``"negative_output"``, which may have no bound, unless it is passed.
 
         Returns:

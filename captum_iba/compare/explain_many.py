@@ -134,8 +134,8 @@ def explain_texts(
     Args:
         executor (Executor): Where the work is done.
         explainer (TextExplainer): Model, layers and their statistics; remote workers get a copy.
-        texts, pairs, target: As for ``explain``; of other heads than that of a sequence classifier ``word``, ``token``,
-            ``entity`` and ``choices``, too.
+        texts, pairs, target: As for ``explain``. Heads other than a sequence classifier's also take ``word``,
+            ``token``, ``entity`` and ``choices``.
         device (str, optional): Device of the models of remote workers; None is the CPU. Default: None.
         batch_size (int, optional): Number of texts in a batch. Default: 8.
         show_progress (bool, optional): Whether to show a progress bar over the batches. Default: False.

@@ -63,8 +63,8 @@ def score_texts(
         texts, pairs, targets, layer, seed: As for ``attribute``, ``targets`` one per text, or None.
         keep (path, optional): Folder for finished texts: the same call goes on where it stopped. Default: None.
         on_texts (Callable, optional): Called with the number of texts that are finished. Default: nothing is called.
-        **asked: Of other heads than that of a sequence classifier, the arguments of ``attribute`` that say what is
-            explained: ``word``, ``token``, ``entity``, ``choices``, ``tolerance``, ``mask_target``.
+        **asked: The arguments of ``attribute`` that name the target of a head other than a sequence classifier's:
+            ``word``, ``token``, ``entity``, ``choices``, ``tolerance``, ``mask_target``.
 
     Returns:
         list of Scores: One per text, in their order; of ``entity="all"`` one per entity.

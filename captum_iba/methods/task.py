@@ -51,8 +51,8 @@ class AttributionTask:
             Default: none of any block.
         on_text (callable): Function that a method may call with the number of a text that it has scored, from 0, for a
             progress bar. Default: none.
-        explained (sequence of TextTarget, optional): Of other heads than that of a sequence classifier, what is
-            explained of each text. Default: None.
+        explained (sequence of TextTarget, optional): The target of each text, for heads other than a sequence
+            classifier's. Default: None.
 
     Raises:
         ValueError: Another number of targets than of texts, or ``batch_size`` below 1.
@@ -94,7 +94,7 @@ class Scores:
         signed (bool): Whether negative scores mean that a token speaks against the target. Otherwise no score is
             negative.
         seconds (float): Time taken, the mean over the texts that were scored together.
-        explained (TextTarget or None): What is explained, of other heads than that of a sequence classifier.
+        explained (TextTarget or None): The target of a head other than a sequence classifier's.
     """
 
     method: str

@@ -95,8 +95,8 @@ class ClassifierBottleneck:
         """Attribute the decisions on encoded texts to their tokens, as :meth:`TextExplainer.explain`.
 
         ``preset`` is the name of the settings in the result; ``granularity`` is theirs, or ``"word"``; ``on_text`` gets
-        the number of each text that is explained; ``fingerprint`` is the model's, for the results. Of other heads than
-        that of a sequence classifier ``explained`` says what is explained in each text.
+        the number of each text that is explained; ``fingerprint`` is the model's, for the results. ``explained`` has
+        the target of each text, for heads other than a sequence classifier's.
         """
         if settings.noise_around_input and len(self.layers) > 1:
             raise ValueError(f"layer names {len(self.layers)} layers, expected one for the preset as_released")

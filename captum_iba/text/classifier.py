@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from captum_iba._explain.model import accelerate_hooks, check_device
+from captum_iba._explain.model import accelerate_hooks
+from captum_iba._explain.pretrained import load_pretrained
 from captum_iba._warnings import warn_user
 from captum_iba.attr._model.guard import ONE_AT_A_TIME, ModuleGuard
 from captum_iba.attr.losses import are_probabilities
@@ -248,8 +249,8 @@ class Classifier:
             *others (Tensor): The model's other inputs, (B, T).
 
         Returns:
-            Tensor: Logits, (B, C); log-probabilities if :attr:`gives_probabilities`. Of other heads than that of a
-            sequence classifier the columns that their head gives.
+            Tensor: Logits, (B, C); log-probabilities if :attr:`gives_probabilities`. Another head than a sequence
+            classifier's gives its own columns.
 
         Raises:
             ValueError: The output does not have this shape, no token is left to pad with, or a model that gave
@@ -443,56 +444,3 @@ def load_model(
     if len(tokenizer) <= len(set(tokenizer.all_special_ids)):
         raise ValueError(f"tokenizer: {name} has none, or none that knows a word; save it beside the model.")
     return model, tokenizer, missing
-
-
-def load_pretrained(
-    auto_class: Any, auto_reader: Any, name: str, device: str | int | torch.device | None = None, **options: Any
-) -> tuple[Any, Any, list[str]]:
-    """A model in evaluation mode, what makes its inputs, and the names of weights that its file lacks.
-
-    transformers only logs a report of these, which is left out, and gives them random values.
-    """
-    from transformers.utils import logging
-
-    check_device(device)
-    if name.startswith((".", "/", "~")) and not Path(name).is_dir():
-        raise FileNotFoundError(f"model: there is no folder {name}.")
-    if Path(name).is_dir() and not any(
-        (Path(name) / file).is_file() for file in ("config.json", "adapter_config.json")
-    ):
-        raise FileNotFoundError(f"model: there is no config.json in {name}, expected a folder of save_pretrained.")
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        model, loading = auto_class.from_pretrained(name, output_loading_info=True, **options)
-        reader = auto_reader.from_pretrained(name)
-    except Exception as error:
-        if (damaged := _damaged_file(Path(name))) is not None:
-            raise ValueError(
-                f"model: {damaged} is damaged or not whole ({error}); save or download it again"
-            ) from error
-        if isinstance(error, OSError) and name not in str(error):
-            raise OSError(f"model is {name}, which cannot be loaded: {error}") from error
-        raise
-    finally:
-        logging.set_verbosity(verbosity)
-    model = model.eval() if device is None else model.eval().to(device)
-    return model, reader, sorted(loading["missing_keys"])
-
-
-def _damaged_file(folder: Path) -> Path | None:
-    """The first file of a folder with a model that cannot be read: the errors of transformers do not name it."""
-    from safetensors import SafetensorError, safe_open
-
-    for path in sorted(folder.glob("*.json")):
-        try:
-            json.loads(path.read_text(encoding="utf-8"))
-        except ValueError:
-            return path
-    for path in sorted(folder.glob("*.safetensors")):
-        try:
-            with safe_open(path, framework="pt"):
-                pass
-        except SafetensorError:
-            return path
-    return None

@@ -117,7 +117,7 @@ class LLMInformationBottleneckAttribution:
 
     Raises:
         ValueError: A model without a language-model head, or whose attention cannot be set.
-        TypeError: A model that is none of ``transformers``, such as a name or the tokenizer.
+        TypeError: A model that is not one of ``transformers``, such as a name or the tokenizer.
 
     Examples::
 

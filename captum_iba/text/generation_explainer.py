@@ -55,7 +55,7 @@ class GenerationExplainer:
 
     Raises:
         ValueError: A model without a language-model head, or whose attention cannot be set.
-        TypeError: A model that is none of ``transformers``, such as a name or the tokenizer.
+        TypeError: A model that is not one of ``transformers``, such as a name or the tokenizer.
 
     Examples::
 
@@ -340,7 +340,7 @@ class GenerationExplainer:
         """The tokens and parts of a prompt; the errors of :meth:`explain` that need no forward pass.
 
         Args:
-            prompt, response, granularity, gen_args, include_system: As of :meth:`explain`.
+            prompt, response, granularity, gen_args, include_system: The same as for :meth:`explain`.
         """
         if not isinstance(prompt, str) and not (
             isinstance(prompt, (list, tuple)) and all(isinstance(message, Mapping) for message in prompt)
@@ -382,7 +382,7 @@ class GenerationExplainer:
         """The function that :func:`captum_iba.metrics.prompt_degradation` takes: what the response loses.
 
         Args:
-            prompt, response, granularity, gen_args, include_system: As of :meth:`explain`.
+            prompt, response, granularity, gen_args, include_system: The same as for :meth:`explain`.
             replacement (int, optional): Id of the token that takes the place of removed ones. Default: None, the others
                 move together.
             batch_size (int): Largest number of rows of a forward pass. Default: 8.

@@ -72,7 +72,7 @@ class PromptCheck:
     With ``contrast`` it is the probability of the choice between both responses.
 
     Attributes:
-        n_parts (int): Number of parts that are deleted: those that a reader is shown, at most half.
+        n_parts (int): Number of parts that are deleted together: as many as lead, at most half of all parts.
         probability (float): With all parts.
         without_leading (float): Without the leading parts.
         without_least (float): Without the parts with the fewest bits among the others.

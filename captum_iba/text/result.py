@@ -161,7 +161,7 @@ class TextAttribution(JsonResult):
             (:meth:`TextExplainer.fingerprint`) if the statistics have it.
         masked_probability, closed_probability (float or None): Target probability through the final mask, of the first
             repeat, and through a closed one; None in results of method ``iba``.
-        explained (TextTarget or None): What is explained, of other heads than that of a sequence classifier.
+        explained (TextTarget or None): The target of a head other than a sequence classifier's.
         doubt (str): Why the number of texts may not be what the model was trained on; empty where that is not doubted.
         effects (tuple of float or None): Decrease in the log-odds of the target without each word, in nats: the mean of
             two removals, of the word alone and of the word after the other measured ones. None for words that were not

@@ -1,4 +1,4 @@
-"""What is explained, of other heads than that of a sequence classifier."""
+"""The targets of heads other than a sequence classifier's: words, entities, answers, choices and values."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ class ImageCheck:
     """Probability of the target without some regions of the image, which get its mean color.
 
     Attributes:
-        n_regions (int): Number of regions that are removed: those that a reader is shown, at most half.
+        n_regions (int): Number of regions that are removed together: as many as lead, at most half of all regions.
         probability (float): With all regions.
         without_leading (float): Without the leading regions.
         without_least (float): Without those with the fewest bits among the others.

@@ -220,7 +220,7 @@ def load_image_classifier(
         ValueError: The checkpoint has no classification head, a file is damaged, or torch does not find the device.
         OSError: There is no such folder or name, or it has no image processor.
     """
-    from captum_iba.text.classifier import load_pretrained
+    from captum_iba._explain.pretrained import load_pretrained
 
     try:
         from transformers import AutoImageProcessor, AutoModelForImageClassification
