@@ -265,7 +265,7 @@ def explain(
                 batch_size=batch_size,
                 show_progress=not quiet and sys.stderr.isatty(),
             )
-        read, gold = _of_results(results, read, gold, len(first_texts))
+        read, gold = _rows_of_results(results, read, gold, len(first_texts))
         with work.every_minute():
             asked_of_methods = asked if not head.has_classes else {"target": [result.target for result in results]}
             scores = scores_by_methods(
@@ -323,7 +323,7 @@ def _check_paths(
     check_output_folder("--keep", keep)
 
 
-def _of_results(
+def _rows_of_results(
     results: list[TextAttribution], read: FileOfTexts, gold: LabelNames | None, n_texts: int
 ) -> tuple[FileOfTexts, LabelNames | None]:
     """The rows of the file and the gold labels of each result: of all entities there are others than texts."""

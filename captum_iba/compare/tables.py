@@ -51,7 +51,7 @@ class MetricColumn:
         return f"{self.title} {'↑' if self.higher_is_better else '↓'}"
 
 
-def _of_metric(name: str) -> MetricColumn:
+def _column_of_metric(name: str) -> MetricColumn:
     metric = METRICS[name]
     return MetricColumn(
         name,
@@ -63,7 +63,7 @@ def _of_metric(name: str) -> MetricColumn:
 
 
 COLUMNS = (
-    *map(_of_metric, ("probability_drop", "aopc", "comprehensiveness", "sufficiency", "area_between")),
+    *map(_column_of_metric, ("probability_drop", "aopc", "comprehensiveness", "sufficiency", "area_between")),
     MetricColumn(
         "seconds",
         "s/example",

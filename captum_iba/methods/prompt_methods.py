@@ -62,10 +62,10 @@ class PromptTask:
         """The mean log-probability per token of the response as a function of the kept parts."""
         return PromptRemoval(self.explainer.model, self.prompt, self.response, None, None, self.batch_size)
 
-    def sum_per_part(self, of_tokens: Tensor) -> Tensor:
+    def sum_per_part(self, per_token: Tensor) -> Tensor:
         """Sums over the tokens of each part, (P,), of one number per token of the prompt."""
         parts = torch.tensor(self.prompt.parts)
-        values = of_tokens.detach().cpu().double()[: len(parts)]
+        values = per_token.detach().cpu().double()[: len(parts)]
         return torch.zeros(self.n_parts, dtype=torch.float64).index_add_(0, parts[parts >= 0], values[parts >= 0])
 
 
@@ -169,7 +169,7 @@ def shapley_value_sampling(task: PromptTask, n_samples: int = 5) -> Tensor:
     """Shapley values by ``captum.attr.ShapleyValueSampling``: ``n_samples`` orders of the parts, P passes each."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(task.seed)
-        method = ShapleyValueSampling(_of_features(task))
+        method = ShapleyValueSampling(_log_probability_of_features(task))
         features = torch.ones(1, task.n_parts)
         scores: Tensor = method.attribute(features, n_samples=n_samples, perturbations_per_eval=task.batch_size)
     return scores[0]
@@ -179,7 +179,7 @@ def kernel_shap_of_prompt(task: PromptTask, n_samples: int = 64) -> Tensor:
     """Shapley values by ``captum.attr.KernelShap``: a linear model of ``n_samples`` removals."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(task.seed)
-        method = KernelShap(_of_features(task))
+        method = KernelShap(_log_probability_of_features(task))
         features = torch.ones(1, task.n_parts)
         scores: Tensor = method.attribute(features, n_samples=n_samples, perturbations_per_eval=task.batch_size)
     return scores[0]
@@ -225,7 +225,7 @@ def attention_rollout_of_prompt(task: PromptTask) -> Tensor:
     return task.sum_per_part(rolled_out(row, attentions)[0])
 
 
-def _of_features(task: PromptTask) -> Callable[[Tensor], Tensor]:
+def _log_probability_of_features(task: PromptTask) -> Callable[[Tensor], Tensor]:
     """The log-probability as a function of features that are 1 for a part that is kept, and 0 for a removed one."""
     removal = task.removal
     return lambda features: removal(features > 0.5)

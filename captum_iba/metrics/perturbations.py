@@ -240,7 +240,7 @@ class BaselineValue:
         first = inputs[0]
         where = removed.unsqueeze(1) if first.ndim >= 4 else removed.view(*removed.shape, *[1] * (first.ndim - 2))
         if callable(self.value):
-            return (torch.where(where, self._of_each(first), first), *inputs[1:]), arguments
+            return (torch.where(where, self._baseline_of_each_example(first), first), *inputs[1:]), arguments
         given = torch.as_tensor(self.value, device=first.device)
         value = given.to(first.dtype)
         if not first.is_floating_point() and not torch.equal(value.to(given.dtype), given):
@@ -255,7 +255,7 @@ class BaselineValue:
             )
         return (torch.where(where, value, first), *inputs[1:]), arguments
 
-    def _of_each(self, inputs: Tensor) -> Tensor:
+    def _baseline_of_each_example(self, inputs: Tensor) -> Tensor:
         """The baseline of each example, by the function, of the type of the inputs."""
         assert callable(self.value)
         value = self.value(inputs)

@@ -451,8 +451,8 @@ class _GenerationObjective:
     def _mean(self, model: ClosableModel, layout: MaskLayout, alpha: Tensor, weights: Tensor) -> Tensor:
         """Weighted means of the log-probabilities of the response's tokens, (B,)."""
         log_lam = torch.where(layout.maskable, F.logsigmoid(layout.expand(alpha)), 0.0)
-        of_tokens = model.log_probabilities(len(self.weights), layout.gate(alpha), log_lam)
-        means: Tensor = (weights.to(of_tokens) * of_tokens).sum(1)
+        log_probabilities = model.log_probabilities(len(self.weights), layout.gate(alpha), log_lam)
+        means: Tensor = (weights.to(log_probabilities) * log_probabilities).sum(1)
         return means
 
 

@@ -292,9 +292,16 @@ class GenerationExplainer:
     ) -> GenerationAttribution:
         read, _, rows, _ = asked.rows
         text, (start, end), per_token = asked.text, asked.span, len(rows) > 1
-        of_tokens = iter(found.bits[1:].tolist())
+        bits_per_token = iter(found.bits[1:].tolist())
         tokens = tuple(
-            ResponseToken(text[a:b], a, b, probability, inside, tuple(next(of_tokens)) if inside and per_token else ())
+            ResponseToken(
+                text[a:b],
+                a,
+                b,
+                probability,
+                inside,
+                tuple(next(bits_per_token)) if inside and per_token else (),
+            )
             for (a, b), probability, inside in zip(
                 asked.offsets, found.probabilities.tolist(), asked.explained, strict=False
             )

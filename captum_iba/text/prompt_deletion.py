@@ -28,11 +28,11 @@ from captum_iba.text.prompt import Prompt
 from captum_iba.text.prompt_model import (
     CachedPrefix,
     cached_prefix,
-    from_positions,
+    gather_positions,
     last_logits,
     longest_of_short_positions,
-    of_tokens,
     stop_tokens,
+    target_log_probabilities,
 )
 
 # Fewer rows are not worth the passes that fill and try the cache.
@@ -94,10 +94,10 @@ class PromptRemoval:
             for group in groups:
                 for start in range(0, len(group), self.batch_size):
                     batch = group[start : start + self.batch_size]
-                    found = self._of_batch([rows[i] for i in batch], prefix)
+                    found = self._batch_log_probabilities([rows[i] for i in batch], prefix)
                     if self.prompt.decoder_ids and bool(found.isnan().any()):
                         # A window of an encoder's attention that has nothing but padding gives no numbers.
-                        found = torch.cat([self._of_batch([rows[i]], prefix) for i in batch])
+                        found = torch.cat([self._batch_log_probabilities([rows[i]], prefix) for i in batch])
                     values[batch] = found
                     if self.on_rows is not None:
                         self.on_rows(len(batch))
@@ -121,7 +121,7 @@ class PromptRemoval:
         ids = ids or [_first_token(self.model)]
         return ids if prompt.decoder_ids else [*ids, *self.response]
 
-    def _of_batch(self, rows: Sequence[Sequence[int]], prefix: CachedPrefix) -> Tensor:
+    def _batch_log_probabilities(self, rows: Sequence[Sequence[int]], prefix: CachedPrefix) -> Tensor:
         """Rows are padded on the right, where causal attention does not see it; an encoder gets a mask."""
         length, size = max(len(row) for row in rows), len(self.response)
         device = self.model.get_input_embeddings().weight.device
@@ -133,11 +133,13 @@ class PromptRemoval:
             logits = self.model(
                 input_ids=ids, attention_mask=mask, decoder_input_ids=decoder_ids, use_cache=False
             ).logits[:, -size:]
-            return (of_tokens(logits, torch.tensor(self.response, device=device)).cpu() * self.weights).sum(1)
+            return (
+                target_log_probabilities(logits, torch.tensor(self.response, device=device)).cpu() * self.weights
+            ).sum(1)
         first = torch.tensor([len(row) - size - 1 for row in rows], device=device)
         logits = last_logits(self.model, length - int(first.min()), prefix, input_ids=ids[:, prefix.length :])
-        of_rows = from_positions(logits, first - int(first.min()), size)
-        values = of_tokens(of_rows, torch.tensor(self.response, device=device))
+        of_rows = gather_positions(logits, first - int(first.min()), size)
+        values = target_log_probabilities(of_rows, torch.tensor(self.response, device=device))
         return (values.cpu() * self.weights).sum(1)
 
 
@@ -159,7 +161,7 @@ class ChoiceRemoval:
         """Log-odds, (N,), of the parts that are kept, (N, P) booleans."""
         return self.response(kept) - self.contrast(kept)
 
-    def of_wholes(self, kept: Tensor) -> Tensor:
+    def whole_response_probability(self, kept: Tensor) -> Tensor:
         """Probability of the response as a whole relative to that of both, (N,), of the parts that are kept."""
         sums = [removal(kept).double() * (removal.weights > 0).sum() for removal in (self.response, self.contrast)]
         return (sums[0] - sums[1]).sigmoid()
@@ -311,9 +313,9 @@ def check_by_removal(removal: CachedPromptRemoval, result: GenerationAttribution
     found = removal.probabilities(removal(rows).double()).tolist()
     without_all = found.pop() if len(all_leading) else None
     whole, without_leading, without_least, *others = found
-    of_wholes = None
+    whole_without = None
     if isinstance(removal.removal, ChoiceRemoval):
-        of_wholes = float(removal.removal.of_wholes(rows[-1:] if len(all_leading) else rows[1:2]))
+        whole_without = float(removal.removal.whole_response_probability(rows[-1:] if len(all_leading) else rows[1:2]))
     return PromptCheck(
         n_parts=int((~kept[1]).sum()),
         probability=whole,
@@ -322,7 +324,7 @@ def check_by_removal(removal: CachedPromptRemoval, result: GenerationAttribution
         without_random=float(np.mean(others)),
         n_random=len(others),
         lowest_random=min(others),
-        whole_without_leading=of_wholes,
+        whole_without_leading=whole_without,
         without_first=tuple(removal.probabilities(torch.tensor(first[:n_leading], dtype=torch.float64)).tolist()),
         n_leading=n_leading,
         leading=tuple(leading),

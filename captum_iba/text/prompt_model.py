@@ -89,8 +89,8 @@ class ClosableModel:
             embedded = torch.where(self.last, apply_bottleneck(embedded, self.statistics[0], lam), embedded)
             bias = torch.where(self.closes[:, start:], log_lam.transpose(1, 2), 0.0).unsqueeze(1)
             with _closing_attention(self.model, _ATTENTION, bias):
-                return self._of_response(embedded[:, start:])
-        return self._of_response(embedded[:, start:])
+                return self._response_log_probabilities(embedded[:, start:])
+        return self._response_log_probabilities(embedded[:, start:])
 
     def own_log_probabilities(self, ids: Tensor) -> Tensor:
         """Log-probabilities of the response's tokens by the model as it is, from token ids, (1, R)."""
@@ -100,13 +100,15 @@ class ClosableModel:
                 f"model: {type(self.model).__name__} gives logits of the shape {tuple(logits.shape)} for "
                 f"{ids.shape[1]} tokens"
             )
-        return of_tokens(logits[:, -len(self.response) - 1 : -1], self.response)
+        return target_log_probabilities(logits[:, -len(self.response) - 1 : -1], self.response)
 
-    def _of_response(self, embedded: Tensor) -> Tensor:
+    def _response_log_probabilities(self, embedded: Tensor) -> Tensor:
         inputs = embedded.clone()  # CTRL writes into them
         begins = int(self.first.min())
         logits = last_logits(self.model, self.ids.shape[1] - begins, self.prefix, inputs_embeds=inputs)
-        return of_tokens(from_positions(logits, self.first - begins, self.response.shape[-1]), self.response)
+        return target_log_probabilities(
+            gather_positions(logits, self.first - begins, self.response.shape[-1]), self.response
+        )
 
 
 @dataclass(frozen=True)
@@ -198,23 +200,23 @@ class ClosableEncoderDecoder(ClosableModel):
         inputs = {"attention_mask": self.attended.expand(rows, -1)}
         encoder = self.model.get_encoder()
         if lam is None or log_lam is None:
-            return self._of_decoder(rows, encoder(inputs_embeds=embedded, **inputs), inputs)
+            return self._decoder_log_probabilities(rows, encoder(inputs_embeds=embedded, **inputs), inputs)
         of_keys = log_lam.transpose(1, 2)
         with _closing_attention(self.model, _ATTENTION, torch.where(self.closes, of_keys, 0.0).unsqueeze(1)):
             encoded = encoder(inputs_embeds=embedded, **inputs)
         of_keys = torch.where(self.maskable.unsqueeze(1), of_keys, 0.0)
         with _closing_attention(self.model, _CROSS_ATTENTION, of_keys.unsqueeze(1)):
-            return self._of_decoder(rows, encoded, inputs)
+            return self._decoder_log_probabilities(rows, encoded, inputs)
 
-    def _of_decoder(self, rows: int, encoded: Any, inputs: dict[str, Tensor]) -> Tensor:
+    def _decoder_log_probabilities(self, rows: int, encoded: Any, inputs: dict[str, Tensor]) -> Tensor:
         decoder_ids = self.decoder_ids.expand(rows, -1)
         logits = self.model(encoder_outputs=encoded, decoder_input_ids=decoder_ids, use_cache=False, **inputs).logits
-        return of_tokens(from_positions(logits, self.first, self.response.shape[-1]), self.response)
+        return target_log_probabilities(gather_positions(logits, self.first, self.response.shape[-1]), self.response)
 
     def own_log_probabilities(self, ids: Tensor) -> Tensor:
         """As of a decoder: by the model as it is, (1, R)."""
         logits = self.model(input_ids=ids, decoder_input_ids=self.decoder_ids, use_cache=False).logits
-        return of_tokens(logits[:, -len(self.response) :], self.response)
+        return target_log_probabilities(logits[:, -len(self.response) :], self.response)
 
 
 def closable(model: Any, prompt: Prompt, response: Sequence[int]) -> ClosableModel:
@@ -416,14 +418,14 @@ def _embedding_scale(model: Any) -> float:
     return 1.0 if differences[0] <= differences[1] else float(scale)
 
 
-def of_tokens(logits: Tensor, targets: Tensor) -> Tensor:
+def target_log_probabilities(logits: Tensor, targets: Tensor) -> Tensor:
     """Log-probabilities of the targets, (R,) or (B, R), by the logits of rows, (B, R, V); (B, R)."""
     log_probabilities = logits.float().log_softmax(-1)
-    of_targets: Tensor = log_probabilities.gather(2, targets.expand(len(logits), -1).unsqueeze(2))
-    return of_targets.squeeze(2)
+    found: Tensor = log_probabilities.gather(2, targets.expand(len(logits), -1).unsqueeze(2))
+    return found.squeeze(2)
 
 
-def from_positions(logits: Tensor, first: Tensor, count: int) -> Tensor:
+def gather_positions(logits: Tensor, first: Tensor, count: int) -> Tensor:
     """Logits of some positions in a row, from a first one on, of each row, (B, count, V); (B,) or (1,) first ones."""
     if bool((first == first[0]).all()):
         return logits[:, int(first[0]) :][:, :count]

@@ -33,7 +33,7 @@ from captum_iba.visualization.image_sentences import (
     remark,
     unchecked_answer,
 )
-from captum_iba.visualization.legend import Legend, legend_lines, of_verdict, region_legend
+from captum_iba.visualization.legend import Legend, legend_lines, region_legend, verdict_legend
 from captum_iba.visualization.mask_sentences import LARGE_DROP, is_little, is_lost
 from captum_iba.visualization.pieces import COVERED, format_number, format_probability
 from captum_iba.visualization.rows import ListedPart, row_lines
@@ -253,7 +253,7 @@ class ImageAttribution(JsonResult):
     def legend(self, details: bool = False) -> Legend:
         """What the columns and bars of :meth:`to_text` are, by their names."""
         found = region_legend(self.rows, bar_meaning(self), self.is_pale, details, self.other_rows)
-        return found | (of_verdict(self.verdict) if self.verdict in CONFIRMING else {})
+        return found | (verdict_legend(self.verdict) if self.verdict in CONFIRMING else {})
 
     def __str__(self) -> str:
         return self.to_text()

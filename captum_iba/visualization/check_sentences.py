@@ -116,7 +116,7 @@ class CheckSentences:
         falls = "falls" if left <= MOST else "falls a little,"
         verb = falls if left <= SAME else "rises" if left >= 1 / SAME else "hardly changes,"
         changes = f"stays at {after}" if before == after else f"{verb} from {before} to {after}"
-        sentence = f"Without {self._deleted} {self.measured} {changes}"
+        sentence = f"Without {self._deleted_by_name} {self.measured} {changes}"
         if self.verdict == NOT_CONFIRMED:
             sentence = f"Not confirmed: w{sentence[1:]}"
         is_beaten = left <= SAME and not self._is_least
@@ -155,7 +155,7 @@ class CheckSentences:
             shown = shown._replace(what=f"{shown.what} (mean of {check.n_random}{lowest})")
         rows = [
             CheckRow(check.probability, f"with the whole {_WHOLE[self.noun]}"),
-            CheckRow(check.without_leading, f"without {self._of_leading}"),
+            CheckRow(check.without_leading, f"without {self._leading_by_number}"),
             shown,
         ]
         least = CheckRow(check.without_least, f"without the {self._with_fewest_bits}")
@@ -256,7 +256,7 @@ class CheckSentences:
         return "words and punctuation marks" if self.noun == "word" else f"{self.noun}s"
 
     @property
-    def _deleted(self) -> str:
+    def _deleted_by_name(self) -> str:
         """The deleted words by name, or by their number."""
         if self.names:
             counts = list(Counter(zip(self.names, self.places or [""] * len(self.names), strict=True)).items())
@@ -268,10 +268,10 @@ class CheckSentences:
                 following = f"the {more} next" if more > 1 else "the next"
                 quoted.append(f"{others} leading {words}" if self.n_leading else f"{following} {words} by bits")
             return enumerated(quoted) + f", the only {self.noun}," * (self.n_words == 1)
-        return self._of_leading
+        return self._leading_by_number
 
     @property
-    def _of_leading(self) -> str:
+    def _leading_by_number(self) -> str:
         """The deleted words by their number."""
         if not self.n_leading:
             name = f', "{self.names[0]}"' if self.names and self.n_deleted == 1 else ""

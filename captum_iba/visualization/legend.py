@@ -65,16 +65,16 @@ def word_legend(attribution: TextAttribution, bits: bool = False, page: bool = F
     is_listed = page or shown or any(row.in_percent or not row.is_deleted for row in rows)
     if is_listed and any(row.is_deleted for row in rows):
         terms["without it"] = f"{quantity(attribution.measured)} when this word is deleted"
-    terms |= _above(rows, f"{quantity(attribution.measured)} when the words above it are deleted, too")
+    terms |= _steps_legend(rows, f"{quantity(attribution.measured)} when the words above it are deleted, too")
     is_folded = not bits and any(row.is_measured for row in rows)
     if has_percentages(attribution) and attribution.unneeded_bits and not is_folded:
-        terms |= _of_bits(rows, "token")
+        terms |= _bits_legend(rows, "token")
     relations = {row.relation for row in shown}
     if any(row.is_measured and row.importance > 0 for row in shown):
         terms["bar"] = _two_decreases(decreases, "word", rows if page else shown)
-    terms |= _without_bar(leading, "word")
+    terms |= _no_bar_legend(leading, "word")
     terms |= {label: meaning for label, meaning in WORD_LABELS.items() if label in relations}
-    return terms | _together(leading, rows, "word") | of_verdict(verdict(attribution))
+    return terms | _together_legend(leading, rows, "word") | verdict_legend(verdict(attribution))
 
 
 def about_bits(attribution: TextAttribution) -> str:
@@ -91,14 +91,14 @@ def part_legend(response: GenerationAttribution, bits: bool = False) -> Legend:
         response (GenerationAttribution): The attribution.
         bits (bool): Whether the list has bits where parts were measured, too. Default: False.
     """
-    of_bits = _of_bits(response.rows, "part")
+    of_bits = _bits_legend(response.rows, "part")
     if not any(row.is_measured for row in response.rows):
         return of_bits
     of_bits = of_bits if bits else {}
     of = "log-probability per token" if response.contrast is None else "log-odds of the choice"
     terms = {
         "without it": "the probability per token when this part is deleted, with the space before it",
-        **_above(response.rows, "the same when the parts above it are deleted, too"),
+        **_steps_legend(response.rows, "the same when the parts above it are deleted, too"),
         **of_bits,
         "bar": _two_decreases(f"decrease in the {of}", "part", response.rows),
     }
@@ -110,8 +110,10 @@ def part_legend(response: GenerationAttribution, bits: bool = False) -> Legend:
     labels = {label: PART_LABELS[label].replace("response", what) for label in PART_LABELS if label in relations}
     numbers = leading_numbers(response)
     leading = [row for row in response.rows if row.number in numbers]
-    terms |= _without_bar(leading, "part")
-    return terms | labels | _together(leading, response.rows, "part") | of_verdict(part_verdict(response), what)
+    terms |= _no_bar_legend(leading, "part")
+    return (
+        terms | labels | _together_legend(leading, response.rows, "part") | verdict_legend(part_verdict(response), what)
+    )
 
 
 BAR_OF_SEVERAL = (
@@ -127,12 +129,12 @@ def region_legend(
     rows: Sequence[ListedPart], bar: str, is_pale: bool = False, bits: bool = False, others: Sequence[ListedPart] = ()
 ) -> Legend:
     """The terms in the list of an image; where no region was removed only that of its percentages."""
-    of_bits = _of_bits(rows, "cell")
+    of_bits = _bits_legend(rows, "cell")
     if not any(row.is_deleted for row in rows):
         return of_bits
     terms = {
         "without it": "the probability when this region is removed: it gets the mean color of the image",
-        **_above(rows, "the probability when the regions above it are removed, too"),
+        **_steps_legend(rows, "the probability when the regions above it are removed, too"),
         **(of_bits if bits or not any(row.is_measured for row in rows) else {}),
     }
     if any(row.importance > _DRAWN for row in rows):
@@ -144,7 +146,7 @@ def region_legend(
     return terms
 
 
-def _of_bits(rows: Sequence[ListedPart], unit: str) -> Legend:
+def _bits_legend(rows: Sequence[ListedPart], unit: str) -> Legend:
     if not any(row.in_percent for row in rows):
         return {}
     without_bits = any(row.is_measured and row.is_zero and row.importance > _DRAWN for row in rows)
@@ -159,14 +161,14 @@ def _two_decreases(decrease: str, noun: str, rows: Sequence[ListedPart]) -> str:
     return f"{decrease}: solid, without this {noun} alone; hatched, {after}"
 
 
-def _without_bar(leading: Sequence[ListedPart], noun: str) -> Legend:
+def _no_bar_legend(leading: Sequence[ListedPart], noun: str) -> Legend:
     """Why a leading word has no bar that is seen, where that is so."""
     if not is_in_turn(leading) or all(row.importance > _SEEN for row in leading):
         return {}
     return {"no bar": f"a leading {noun} that lowers the probability only after those above it"}
 
 
-def _together(leading: Sequence[ListedPart], rows: Sequence[ListedPart], noun: str) -> Legend:
+def _together_legend(leading: Sequence[ListedPart], rows: Sequence[ListedPart], noun: str) -> Legend:
     """That leading words are chosen together, where another one does more alone than one of them."""
     numbers = {row.number for row in leading}
     others = [row.without for row in rows if row.number not in numbers and row.is_deleted]
@@ -177,7 +179,7 @@ def _together(leading: Sequence[ListedPart], rows: Sequence[ListedPart], noun: s
     return {f"leading {noun}s": does}
 
 
-def of_verdict(said: str, what: str = "prediction") -> Legend:
+def verdict_legend(said: str, what: str = "prediction") -> Legend:
     """What a verdict says of a prediction, a response or a choice; nothing where there is none."""
     if said == NOT_CONFIRMED:
         return {"pale bar": "the check does not confirm what leads"}
@@ -186,7 +188,7 @@ def of_verdict(said: str, what: str = "prediction") -> Legend:
     return {said: f"the model depends on what leads; the {what} may still be wrong"} if said else {}
 
 
-def _above(rows: Sequence[ListedPart], meaning: str) -> Legend:
+def _steps_legend(rows: Sequence[ListedPart], meaning: str) -> Legend:
     if not is_in_turn(rows):
         return {}
     return {"and those above": f"{meaning}{_where_it_rises(rows)}"}

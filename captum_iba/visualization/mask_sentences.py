@@ -130,10 +130,10 @@ def through_the_mask(attribution: TextAttribution) -> str:
         return ""
     if closed is None:
         return f"{THESE_ALONE} {attribution.measured} is {format_probability(masked)}"
-    return of_mask(attribution.measured, attribution.target_probability, masked, closed)
+    return through_mask(attribution.measured, attribution.target_probability, masked, closed)
 
 
-def of_mask(measured: str, probability: float, masked: float, closed: float, what: str = "text") -> str:
+def through_mask(measured: str, probability: float, masked: float, closed: float, what: str = "text") -> str:
     """What the model gives through a mask, and through a closed one, and whether the bits keep what the input adds.
 
     Args:
@@ -146,7 +146,7 @@ def of_mask(measured: str, probability: float, masked: float, closed: float, wha
 
     Examples::
 
-        >>> of_mask("the probability", 0.9, 0.8, 0.1)
+        >>> through_mask("the probability", 0.9, 0.8, 0.1)
         'with the information in the bits alone the probability is 80.0%, and with none of it 10.0%'
     """
     through = f"{THESE_ALONE} {measured} is {format_probability(masked)}"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from captum_iba.visualization.check_sentences import CheckSentences, lowest_alone
-from captum_iba.visualization.mask_sentences import LARGE_DROP, MOST, is_lost, is_unexplained, of_mask, unexplained
+from captum_iba.visualization.mask_sentences import LARGE_DROP, MOST, is_lost, is_unexplained, through_mask, unexplained
 from captum_iba.visualization.pieces import capitalized, format_probability
 from captum_iba.visualization.pieces import visible as with_symbols
 from captum_iba.visualization.terminal import printable
@@ -32,7 +32,7 @@ def answer(response: GenerationAttribution) -> str:
     Of a choice between responses of different numbers of tokens it has the probabilities of the wholes, too. A system
     message that is not explained is told here, because it may be what the response needs most.
     """
-    said, wholes = "" if response.check is None else part_check(response).answer, _of_wholes(response)
+    said, wholes = "" if response.check is None else part_check(response).answer, _whole_responses(response)
     wholes *= not _are_as_long(response)  # then it is a note: both measures prefer the same response
     sentences = [wholes, said] if wholes.startswith(_DISAGREE) else [_preferred(response), said, wholes]
     return " ".join(filter(None, [*sentences, SYSTEM * bool(response.system)]))
@@ -62,7 +62,7 @@ def part_verdict(response: GenerationAttribution) -> str:
 
 def prompt_notes(response: GenerationAttribution) -> list[str]:
     """Sentences beside the answer and the check: on parts that were not removed, the choice, and the prompt."""
-    wholes = _of_wholes(response) if _are_as_long(response) else ""
+    wholes = _whole_responses(response) if _are_as_long(response) else ""
     lost = _lost(response) if response.check is None else ""
     return list(filter(None, [_least(response), wholes, lost, _unexplained(response)]))
 
@@ -98,7 +98,7 @@ def part_check(response: GenerationAttribution) -> CheckSentences:
     )
 
 
-def _of_wholes(response: GenerationAttribution) -> str:
+def _whole_responses(response: GenerationAttribution) -> str:
     """The choice between both responses as wholes, where one has several tokens; else empty."""
     chances = [token.probability for token in response.tokens if token.explained]
     check, n_other = response.check, response.contrast_tokens
@@ -156,7 +156,7 @@ def bits_of_prompt(response: GenerationAttribution) -> str:
     probability, masked, closed = response.probability, response.masked_probability, response.closed_probability
     if lost := _lost(response):
         return "" if response.check is None else lost
-    through = of_mask(response.measured, probability, masked, closed, "prompt")
+    through = through_mask(response.measured, probability, masked, closed, "prompt")
     return "" if is_unexplained(probability, closed) else f"{capitalized(through)}."
 
 
@@ -165,7 +165,7 @@ def _lost(response: GenerationAttribution) -> str:
     probability, masked, closed = response.probability, response.masked_probability, response.closed_probability
     if not is_lost(probability, masked, closed):
         return ""
-    through = of_mask(response.measured, probability, masked, closed, "prompt")
+    through = through_mask(response.measured, probability, masked, closed, "prompt")
     return f"The mask removed too much: {through}. The bits may be too few. Use a smaller beta."
 
 

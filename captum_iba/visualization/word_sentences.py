@@ -118,13 +118,13 @@ def word_check(attribution: TextAttribution) -> CheckSentences:
         doubt="the model may expect another number of texts" if attribution.doubt else "",
         caveat=caveat(attribution, "this text"),
         is_opposed=bool(opposing(attribution)) or is_lowered(attribution),
-        then=f"{predicts} {_as_said(attribution, decision)}" if decision else "",
+        then=f"{predicts} {_quoted_decision(attribution, decision)}" if decision else "",
         n_marks=max(0, check.n_words - sum(not is_punctuation(attribution.words[i].word) for i in others)),
         other=lowest_alone([row for row in ranked_words(attribution)[1] if row.number in others]),
     )
 
 
-def _as_said(attribution: TextAttribution, decision: str) -> str:
+def _quoted_decision(attribution: TextAttribution, decision: str) -> str:
     """What the model predicts: answers and words at a mask token in quotes."""
     about = attribution.explained
     is_text = about is not None and about.kind in ("answer", "mask") and decision != "no answer"
