@@ -137,7 +137,8 @@ def check_answer(image: ImageAttribution, check: ImageCheck) -> str:
     if only_together(image, check):
         sentences.append(f"None of them alone lowers {quantity(_measured(image))} by 1% of its value.")
     sentences.append(f"{capitalized(others)}." if others else "")
-    if check.decision == image.target_label and 0 < len(image.measured) < image.n_regions and not image.is_improbable:
+    is_kept = check.decision == image.target_label and not image.is_improbable and check.changes_pixels
+    if is_kept and 0 < len(image.measured) < image.n_regions:
         together = f"{len(image.measured)} of the {image.n_regions} regions were removed together, chosen by bits"
         sentences.append(f"{together}: others may matter, too (rerank, --rerank, measures more).")
     return " ".join(filter(None, sentences))
