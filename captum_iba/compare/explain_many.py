@@ -27,6 +27,7 @@ from captum_iba.attr.feature_statistics import FeatureStatistics
 from captum_iba.attr.settings import PRESETS, preset_values
 from captum_iba.compare.parallel import Executor
 from captum_iba.text.arguments import (
+    NoEntityError,
     NumberError,
     batches_by_length,
     check_texts,
@@ -46,7 +47,6 @@ PromptLike = str | Sequence[Mapping[str, str]]
 """A prompt: a string, or chat messages."""
 
 _N_CHARACTERS = 40
-NO_ENTITY = "the model predicts no entity"
 
 Result = TypeVar("Result", bound=JsonResult)
 
@@ -79,7 +79,7 @@ class _Explaining:
                 options: dict[str, Any] = {**columns, **self.settings, "batch_size": len(texts)}
                 results: list[TextAttribution] = self.explainer.explain(texts, pairs, **options)
         except (TypeError, ValueError) as error:
-            if of_all_entities and NO_ENTITY in str(error):
+            if of_all_entities and isinstance(error, NoEntityError):
                 return []
             pieces = error.args if isinstance(error, NumberError) else (str(error),)
             numbered = (_numbered(piece, first) if isinstance(piece, str) else piece for piece in pieces)
@@ -203,7 +203,7 @@ def explain_texts(
     else:  # of entity="all" any number for a text
         results = [one for number in range(len(batches)) for one in found[number]]
     if not results:
-        raise ValueError(f"entity is 'all', and {NO_ENTITY} in any of the texts; expected a word")
+        raise NoEntityError("entity is 'all', and the model predicts no entity in any of the texts; expected a word")
     if said := lost_predictions(results):
         warn_user(said)
     return results

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from captum_iba._explain.json_result import JsonResult, json_number, json_safe
-from captum_iba.compare.explain_many import NO_ENTITY, KeptResults, columns_per_text
+from captum_iba.compare.explain_many import KeptResults, columns_per_text
 from captum_iba.methods.registry import attribute
 from captum_iba.methods.task import Scores
+from captum_iba.text.arguments import NoEntityError
 from captum_iba.text.encoding import EncodedText
 from captum_iba.text.explainer import TextExplainer
 from captum_iba.text.head_targets import ASKED, encode_targets, holding_scale
@@ -124,8 +125,8 @@ def _attribute(
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", r"texts\[")
             return attribute(name, explainer, texts, pairs, layer=layer, seed=seed, **given)
-    except ValueError as error:
-        if of_all_entities and NO_ENTITY in str(error):
+    except NoEntityError:
+        if of_all_entities:
             return []
         raise
 

@@ -115,6 +115,10 @@ def broken_text(text: str) -> str | None:
     return None
 
 
+class NoEntityError(ValueError):
+    """An error of ``entity``: the model predicts no entity."""
+
+
 class NumberError(ValueError):
     """An error that names numbers of words or entities, which count from 0.
 

@@ -16,7 +16,7 @@ from captum_iba._checks import check_flag
 from captum_iba._warnings import warn_user
 from captum_iba.attr._model.guard import ONE_AT_A_TIME
 from captum_iba.text.answers import TargetedText, find_answer, find_mask, mask_position, refuse_truncated
-from captum_iba.text.arguments import NumberError, find_target
+from captum_iba.text.arguments import NoEntityError, NumberError, find_target
 from captum_iba.text.classifier import Classifier
 from captum_iba.text.encoding import EncodedText
 from captum_iba.text.heads import TARGET_ROW, AnswerHead, ChoiceHead, Head, MaskHead, ValueHead, with_row
@@ -199,7 +199,7 @@ def _tokens(
         replace(item, about=replace(item.about, text_number=i)) for i in range(len(encoded)) for item in found[i]
     ]
     if not results:
-        raise ValueError("entity is 'all', and the model predicts no entity in any of the texts; expected a word")
+        raise NoEntityError("entity is 'all', and the model predicts no entity in any of the texts; expected a word")
     return results
 
 
@@ -352,7 +352,7 @@ def _chosen_entities(text: EncodedText, entities: list[list[int]], wanted: Any, 
     there = f"it predicts {', '.join(spelled[:_LISTED])}" if spelled else "it predicts none there"
     if wanted == "all":
         if not entities and count == 1:
-            raise ValueError(f"entity is 'all', and the model predicts no entity in texts[{i}]; expected a word")
+            raise NoEntityError(f"entity is 'all', and the model predicts no entity in texts[{i}]; expected a word")
         return entities
     if isinstance(wanted, str):
         numbers = [number for number, one in enumerate(spelled) if one.casefold() == wanted.strip().casefold()]
@@ -363,7 +363,7 @@ def _chosen_entities(text: EncodedText, entities: list[list[int]], wanted: Any, 
             raise ValueError(f"entity is {wanted!r}, which the model does not predict in texts[{i}]: {there}")
         return [entities[numbers[0]]]
     if not entities:
-        raise ValueError(f"entity is {wanted!r}, and the model predicts no entity in texts[{i}]; expected a word")
+        raise NoEntityError(f"entity is {wanted!r}, and the model predicts no entity in texts[{i}]; expected a word")
     return [entities[_number("entity", wanted, len(entities), i, text)]]
 
 
