@@ -58,7 +58,7 @@ class JsonResult(ABC):
 
     def to_json(self, indent: int | None = None) -> str:
         """:meth:`to_dict` as JSON."""
-        return json.dumps(json_safe(self.to_dict()), ensure_ascii=False, indent=indent, allow_nan=False)
+        return json.dumps(self.to_dict(), ensure_ascii=False, indent=indent, allow_nan=False)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write :meth:`to_json` to a file, atomically; returns its path."""

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from captum_iba._checks import check_integer, kind_of
 from captum_iba._compat import progress
+from captum_iba._explain.fingerprint import statistics_fingerprint
 from captum_iba._explain.json_result import library_versions
 from captum_iba.attr._model.guard import ModuleGuard
 from captum_iba.compare.kept_rows import KeptRows, RowTable, chosen_methods, counted_passes, finite_or_none
@@ -189,13 +190,10 @@ def _about(explainer: TextExplainer, task: AttributionTask) -> dict[str, Any]:
     texts = [(text.text, text.pair, text.inputs, text.is_target) for text in task.encoded]
     scale = getattr(task.classifier.head, "scale", None)  # of a regression: the tolerance
     scales = [] if scale is None else scale.tolist()
-    digest = hashlib.sha256(json.dumps([texts, list(task.targets), scales]).encode())
-    for statistics in explainer.statistics or ():
-        for tensor in (statistics.mean, statistics.std):
-            digest.update(tensor.cpu().contiguous().double().numpy().tobytes())
+    parts = [texts, list(task.targets), scales, statistics_fingerprint(explainer.statistics or ())]
     return {
         "seed": task.seed,
         "versions": library_versions(),
         "model": explainer.fingerprint(),
-        "texts": digest.hexdigest(),
+        "texts": hashlib.sha256(json.dumps(parts).encode()).hexdigest(),
     }

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from captum_iba._explain.json_result import JsonResult, check_of_file, json_number
+from captum_iba._explain.json_result import JsonResult, check_of_file, json_number, json_safe
 from captum_iba._files import write_text
 from captum_iba._ranking import (
     estimated_effects,
@@ -419,13 +419,8 @@ class GenerationAttribution(JsonResult):
         for part, own, share in zip(content["parts"], self.parts, self.shares.tolist(), strict=True):
             part |= {"share": share, "rank": ranks.get(id(own)), "effect_after": own.effect_after}
             part |= {"label": own.label, "speaks_against": own.speaks_against}
-        return {
-            "format": _FORMAT,
-            **content,
-            "answer": self.answer,
-            "verdict": self.verdict,
-            "sentences": self.sentences,
-        }
+        content |= {"answer": self.answer, "verdict": self.verdict, "sentences": self.sentences}
+        return {"format": _FORMAT, **json_safe(content)}
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> GenerationAttribution:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from captum_iba._explain.json_result import JsonResult
+from captum_iba._explain.json_result import JsonResult, json_safe
 from captum_iba._files import write_text
 from captum_iba._ranking import importance_of, leading_of, order_of
 from captum_iba.vision.grids import resize_map
@@ -376,9 +376,6 @@ class ImageAttribution(JsonResult):
         content["image"] = base64.b64encode(png_bytes(self.image)).decode()
         content["layers"] = [{**dataclasses.asdict(layer), "bits": layer.bits.tolist()} for layer in self.layers]
         content["regions"] = self.regions.tolist()
-        for name in ("measured", "effects", "effects_alone"):
-            content[name] = list(content[name])
-        content["other_labels"] = [list(pair) for pair in self.other_labels]
         content["settings"], content["provenance"] = dict(self.settings), dict(self.provenance)
         if self.check is not None:
             content["check"] = self.check.to_dict()
@@ -386,7 +383,7 @@ class ImageAttribution(JsonResult):
         content["total_bits"] = self.total_bits
         content["leading"] = [{"region": i, "name": self.name_of(i), "place": self.place_of(i)} for i in self.leading]
         content |= {"answer": self.answer, "verdict": self.verdict, "sentences": self.sentences}
-        return {"format": _FORMAT, **content}
+        return {"format": _FORMAT, **json_safe(content)}
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> ImageAttribution:

@@ -610,3 +610,4 @@ def test_effects_that_are_not_finite_are_saved(explainer, tmp_path):
     result = explainer.explain(PROMPT, RESPONSE, rerank=0, **QUICK)
     result = replace(result, parts=(replace(result.parts[0], effect=float("inf")), *result.parts[1:]))
     assert GenerationAttribution.load(result.save(tmp_path / "result.json")).parts == result.parts
+    assert json.loads(json.dumps(result.to_dict(), allow_nan=False)) == json.loads(result.to_json())
