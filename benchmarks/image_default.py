@@ -26,7 +26,7 @@ from torch import Tensor
 
 from benchmarks.page import RESULTS, keep, machine
 from captum_iba.metrics import paired_bootstrap
-from captum_iba.metrics.prompt_removal import removal_effects
+from captum_iba.metrics.part_removal import removal_effects
 from captum_iba.vision import ImageAttribution, ImageExplainer, RegionRemoval, find_image_layers, tile_regions
 
 Scores = np.ndarray[Any, np.dtype[np.float64]]

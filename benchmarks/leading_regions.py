@@ -23,7 +23,7 @@ from torch import Tensor
 
 from benchmarks.image_default import load_file
 from benchmarks.page import RESULTS, keep, machine, table_of_decreases
-from captum_iba.metrics.prompt_removal import CachedRemoval
+from captum_iba.metrics.part_removal import CachedRemoval
 from captum_iba.vision import ImageAttribution, ImageExplainer, RegionRemoval, leading_by_removal
 
 _ROWS = (

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from captum_iba.metrics.prompt_removal import first_to_cover, removal_sequence
+from captum_iba.metrics.part_removal import first_to_cover, removal_sequence
 from captum_iba.visualization.check_sentences import N_RANDOM
 
 COVERED_DECREASE = 0.9

@@ -19,7 +19,8 @@ from captum_iba._explain.json_result import library_versions
 from captum_iba._warnings import warn_user
 from captum_iba.compare.kept_rows import KeptRows, RowTable, chosen_methods, counted_passes, finite_or_none
 from captum_iba.methods.prompt_methods import PROMPT_METHODS, PromptMethod, PromptTask
-from captum_iba.metrics.prompt_removal import CachedRemoval, linear_datamodeling_score, prompt_degradation
+from captum_iba.metrics.part_removal import CachedRemoval
+from captum_iba.metrics.prompt_removal import linear_datamodeling_score, prompt_degradation
 from captum_iba.text.generation_explainer import GenerationExplainer
 from captum_iba.text.prompt_model import decoder_arguments
 

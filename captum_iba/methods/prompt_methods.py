@@ -20,7 +20,8 @@ from torch import Tensor
 from captum_iba._checks import check_integer, check_number
 from captum_iba.attr._model.guard import ModuleGuard
 from captum_iba.methods.attention import rolled_out
-from captum_iba.metrics.prompt_removal import LogProbability, random_removals
+from captum_iba.metrics.part_removal import LogProbability
+from captum_iba.metrics.prompt_removal import random_removals
 from captum_iba.text.generation_explainer import GenerationExplainer
 from captum_iba.text.model_properties import attention_implementation
 from captum_iba.text.prompt import Prompt

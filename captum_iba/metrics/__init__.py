@@ -14,15 +14,17 @@ from captum_iba.metrics.image_metrics import (
     sensitivity_n,
 )
 from captum_iba.metrics.layer_metrics import layer_infidelity, layer_sensitivity_max
+from captum_iba.metrics.part_removal import (
+    RemovalEffects,
+    RemovalSequence,
+    removal_effects,
+    removal_sequence,
+)
 from captum_iba.metrics.perturbations import BaselineValue, Delete, MaskOut, Perturbation, ReplaceToken
 from captum_iba.metrics.prompt_removal import (
     PromptDegradation,
-    RemovalEffects,
-    RemovalSequence,
     linear_datamodeling_score,
     prompt_degradation,
-    removal_effects,
-    removal_sequence,
 )
 from captum_iba.metrics.removal import NINTHS
 from captum_iba.metrics.sanity_checks import (

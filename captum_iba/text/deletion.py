@@ -20,7 +20,7 @@ from captum_iba._explain.leading_parts import (
     most_without_one,
     with_more_measured,
 )
-from captum_iba.metrics.prompt_removal import (
+from captum_iba.metrics.part_removal import (
     CachedRemoval,
     RemovalSequence,
     first_to_cover,

@@ -22,7 +22,11 @@ from captum_iba._explain.leading_parts import (
     with_more_measured,
 )
 from captum_iba.attr._model.guard import ModuleGuard
-from captum_iba.metrics.prompt_removal import CachedRemoval, first_to_cover, removal_effects
+from captum_iba.metrics.part_removal import (
+    CachedRemoval,
+    first_to_cover,
+    removal_effects,
+)
 from captum_iba.text.generation_result import GenerationAttribution, PromptCheck
 from captum_iba.text.prompt import Prompt
 from captum_iba.text.prompt_model import (

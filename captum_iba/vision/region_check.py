@@ -16,7 +16,7 @@ from captum_iba._explain.leading_parts import (
     leading_in_order,
     with_more_measured,
 )
-from captum_iba.metrics.prompt_removal import CachedRemoval
+from captum_iba.metrics.part_removal import CachedRemoval
 from captum_iba.vision.image_check import ImageCheck
 from captum_iba.vision.image_result import ImageAttribution
 from captum_iba.vision.regions import RegionRemoval, order_by_removal

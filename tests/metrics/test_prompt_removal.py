@@ -6,12 +6,8 @@ import pytest
 import torch
 from scipy.stats import spearmanr
 
-from captum_iba.metrics.prompt_removal import (
-    linear_datamodeling_score,
-    prompt_degradation,
-    removal_effects,
-    removal_sequence,
-)
+from captum_iba.metrics.part_removal import removal_effects, removal_sequence
+from captum_iba.metrics.prompt_removal import linear_datamodeling_score, prompt_degradation
 
 EFFECTS = torch.tensor([1.0, 3.0, 0.5, 0.0])
 
