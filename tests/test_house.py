@@ -39,21 +39,13 @@ def modules():
     return trees
 
 
-def for_types(node):
-    """Whether it is ``if TYPE_CHECKING``: what draws a result names its class, which imports what draws it."""
-    return isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING"
-
-
 def imports():
-    """The modules of the package that each imports, also inside functions, but not for type checkers alone."""
+    """The modules of the package that each imports, also inside functions and for type checkers."""
     trees = modules()
     graph = {}
     for name, tree in trees.items():
         targets = set()
-        types = {id(node) for branch in ast.walk(tree) if for_types(branch) for node in ast.walk(branch)}
         for node in ast.walk(tree):
-            if id(node) in types:
-                continue
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("captum_iba"):
                 for alias in node.names:
                     full = f"{node.module}.{alias.name}"

@@ -342,8 +342,7 @@ class ImageAttribution(JsonResult):
 
     @property
     def checked(self) -> CheckSentences:
-        """The check by removal in words; there must be one."""
-        assert self.check is not None
+        """The check by removal in words."""
         return check_sentences(self, self.check)
 
     @property

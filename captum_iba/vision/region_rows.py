@@ -1,9 +1,11 @@
 """The regions of an image as terminals and pages list them: the leading ones, and others that matter alone."""
 
+# ruff: noqa: D102 - the properties of the protocol are documented where they are implemented
+
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +13,7 @@ import numpy.typing as npt
 from captum_iba.vision.regions import sum_per_region
 from captum_iba.visualization.image_sentences import (
     N_OPPOSING,
+    ExplainedImage,
     largest_decrease,
     listed_others,
     opposing,
@@ -20,11 +23,31 @@ from captum_iba.visualization.mask_sentences import LARGE_DROP
 from captum_iba.visualization.pieces import SPEAKS_AGAINST
 from captum_iba.visualization.rows import ListedPart, bar_of
 
-if TYPE_CHECKING:
-    from captum_iba.vision.image_result import ImageAttribution
+
+class RemovedRegions(ExplainedImage, Protocol):
+    """What rows are made of: a :class:`captum_iba.vision.ImageAttribution`."""
+
+    @property
+    def check(self) -> Any: ...
+    @property
+    def bits(self) -> npt.NDArray[np.float64]: ...
+    @property
+    def regions(self) -> npt.NDArray[np.int64]: ...
+    @property
+    def region_shares(self) -> npt.NDArray[np.float64]: ...
+    @property
+    def importance(self) -> npt.NDArray[np.float64]: ...
+    @property
+    def measured(self) -> tuple[int, ...]: ...
+    @property
+    def effects(self) -> tuple[float, ...]: ...
+    @property
+    def n_in_turn(self) -> int: ...
+    def probability_without(self, region: int) -> float | None: ...
+    def decrease_of(self, region: int) -> float | None: ...
 
 
-def leading_rows(image: ImageAttribution) -> list[ListedPart]:
+def leading_rows(image: RemovedRegions) -> list[ListedPart]:
     """The leading regions, in the order of their removal.
 
     With a check, bars are relative to the largest decrease in the probability without a region, at least 0.1. None of
@@ -44,7 +67,7 @@ def leading_rows(image: ImageAttribution) -> list[ListedPart]:
     ]
 
 
-def other_rows(image: ImageAttribution) -> list[ListedPart]:
+def other_rows(image: RemovedRegions) -> list[ListedPart]:
     """The regions that do not lead and matter alone, and those whose removal raises the probability by much.
 
     These are at most five of the first (:func:`listed_others`), and three of the second. None without a check.
@@ -61,7 +84,7 @@ def other_rows(image: ImageAttribution) -> list[ListedPart]:
     return [*rows, *(_row(image, i)._replace(relation=SPEAKS_AGAINST) for i in against[:N_OPPOSING])]
 
 
-def bar_meaning(image: ImageAttribution) -> str:
+def bar_meaning(image: RemovedRegions) -> str:
     """What the bars of :func:`leading_rows` are."""
     meaning = BAR_OF_SEVERAL if len(image.leading) > 1 else BAR_ALONE
     if image.check is None or not image.check.leading:
@@ -69,7 +92,7 @@ def bar_meaning(image: ImageAttribution) -> str:
     return f"{meaning}; a full bar is the largest decrease in this image, of at least 10 points"
 
 
-def _bars(image: ImageAttribution) -> tuple[list[tuple[float, float]], float]:
+def _bars(image: RemovedRegions) -> tuple[list[tuple[float, float]], float]:
     """The bar of each leading region (:func:`captum_iba.visualization.rows.bar_of`), and the longest of any region."""
     leading, check = image.leading, image.check
     if check is None or not check.leading:
@@ -87,7 +110,7 @@ def _bars(image: ImageAttribution) -> tuple[list[tuple[float, float]], float]:
     return bars, longest
 
 
-def _row(image: ImageAttribution, number: int) -> ListedPart:
+def _row(image: RemovedRegions, number: int) -> ListedPart:
     without, decrease = image.probability_without(number), image.decrease_of(number)
     return ListedPart(
         image.name_of(number),
@@ -100,7 +123,7 @@ def _row(image: ImageAttribution, number: int) -> ListedPart:
     )
 
 
-def _without_first(image: ImageAttribution) -> list[float]:
+def _without_first(image: RemovedRegions) -> list[float]:
     """The probability without the first k leading regions; without a check those that were removed in turn."""
     if image.check is not None:
         return list(image.check.without_first)

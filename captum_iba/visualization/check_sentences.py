@@ -5,20 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from captum_iba.visualization.drawable import DrawableCheck
 from captum_iba.visualization.mask_sentences import MOST, MUCH, RULED_OUT
 from captum_iba.visualization.pieces import capitalized, enumerated, format_probability, quantity
 from captum_iba.visualization.rows import ListedPart
-
-if TYPE_CHECKING:
-    from typing import TypeAlias
-
-    from captum_iba.text.generation_result import PromptCheck
-    from captum_iba.text.result import DeletionCheck
-    from captum_iba.vision.image_check import ImageCheck
-
-    AnyCheck: TypeAlias = DeletionCheck | PromptCheck | ImageCheck
 
 SAME = 0.99  # of a probability, what is left: a smaller change is no finding of a check
 _HALF = 0.5  # of a probability, what is left at most without words or regions that are confirmed
@@ -51,7 +43,7 @@ class CheckSentences:
     """A check by deletion in words.
 
     Attributes:
-        check (AnyCheck): Probabilities.
+        check (DrawableCheck): Probabilities.
         n_deleted (int): Number of words that are deleted.
         n_leading (int): Number of words that lead; 0 where none does.
         n_words (int): Number of words that can be deleted.
@@ -85,7 +77,7 @@ class CheckSentences:
         ('Check of the leading words: confirmed', CheckRow(probability=0.2, what='without the 2 leading words'))
     """
 
-    check: AnyCheck
+    check: DrawableCheck
     n_deleted: int
     n_leading: int
     n_words: int
@@ -325,7 +317,7 @@ def lowest_alone(others: Sequence[ListedPart]) -> CheckRow | None:
     return CheckRow(row.without, f'"{row.name}"{f" ({row.place})" if row.place else ""}')
 
 
-def fraction_left(check: AnyCheck) -> float:
+def fraction_left(check: DrawableCheck) -> float:
     """Fraction of the probability that is left without the leading words; 1 where the change is small by itself."""
     return _fraction(check.probability, check.without_leading)
 

@@ -5,26 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from captum_iba.visualization.check_sentences import NOT_CONFIRMED
 from captum_iba.visualization.color import EFFECT, Scale, color_class
+from captum_iba.visualization.drawable import Drawable, is_scores
 from captum_iba.visualization.mask_sentences import needs_hardly_anything, remark
-from captum_iba.visualization.pieces import (
-    SPEAKS_AGAINST,
-    Part,
-    format_number,
-    format_probability,
-    is_scores,
-    parts,
-    scale_of,
-)
+from captum_iba.visualization.pieces import SPEAKS_AGAINST, Part, format_number, format_probability, parts, scale_of
 from captum_iba.visualization.rows import VISIBLE, ListedPart
 from captum_iba.visualization.word_sentences import verdict
 from captum_iba.visualization.words import names_of_texts, ranked_words, standing_out
-
-if TYPE_CHECKING:
-    from captum_iba.visualization.pieces import Drawable
 
 _LEADING = 3
 PALE = 0.35

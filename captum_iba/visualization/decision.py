@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from captum_iba.visualization.drawable import Decision
 from captum_iba.visualization.pieces import format_probability
-
-if TYPE_CHECKING:
-    from captum_iba.text.result import TextAttribution
-    from captum_iba.vision.image_result import ImageAttribution
 
 PREDICTED = 0.5
 """Least probability of a predicted label, where each label has a probability of its own."""
@@ -28,14 +24,14 @@ def labels_beside(labels: Sequence[str], probabilities: Sequence[float], target:
     return tuple(sorted((pair for pair in others if pair[1] >= PREDICTED), key=lambda pair: -pair[1]))
 
 
-def is_predicted(result: TextAttribution | ImageAttribution) -> bool:
+def is_predicted(result: Decision) -> bool:
     """Whether the class is the most probable one, or one of several labels that are predicted."""
     if result.target == result.predicted:
         return True
     return bool(result.other_labels) and result.target_probability >= PREDICTED
 
 
-def predicted_beside(result: TextAttribution | ImageAttribution) -> str:
+def predicted_beside(result: Decision) -> str:
     """The predicted classes beside the explained one: "predicted: cat 90.0%", "also predicted: cat 90.0%"; or empty."""
     if result.other_labels:
         named = [f"{label} {format_probability(chance)}" for label, chance in result.other_labels[:_NAMED]]

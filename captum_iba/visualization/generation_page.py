@@ -1,13 +1,16 @@
 """A page for a generated response: its prompt colored by part, for the whole response and for each token of it."""
 
+# ruff: noqa: D102 - the properties of the protocol are documented where they are implemented
+
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from captum_iba.visualization.check_sentences import NOT_CONFIRMED
 from captum_iba.visualization.color import Scale, color_class
@@ -15,6 +18,7 @@ from captum_iba.visualization.colored_text import PALE
 from captum_iba.visualization.html import Html, render_template
 from captum_iba.visualization.legend import PART_LABELS, Legend, color_legend, merged_legend
 from captum_iba.visualization.pieces import SPEAKS_AGAINST, format_number, format_probability
+from captum_iba.visualization.printed_response import PrintedResponse
 from captum_iba.visualization.prompt_sentences import (
     CUT_OFF,
     bits_of_prompt,
@@ -24,8 +28,21 @@ from captum_iba.visualization.prompt_sentences import (
 )
 from captum_iba.visualization.rows import ListedPart, is_in_turn
 
-if TYPE_CHECKING:
-    from captum_iba.text.generation_result import GenerationAttribution
+
+class DrawableGeneration(PrintedResponse, Protocol):
+    """What pages draw of a :class:`captum_iba.text.GenerationAttribution`."""
+
+    @property
+    def prompt(self) -> str: ...
+    @property
+    def span(self) -> tuple[int, int]: ...
+    @property
+    def bars(self) -> npt.NDArray[np.float64]: ...
+    @property
+    def settings(self) -> Mapping[str, Any]: ...
+    @property
+    def provenance(self) -> Mapping[str, str]: ...
+    def shares_of(self, bits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]: ...
 
 
 # Parts in a list that were not removed, in all and of a token of the response; characters of a title.
@@ -44,7 +61,7 @@ class _Piece:
 
 
 def generation_page(
-    attribution: GenerationAttribution | Sequence[GenerationAttribution],
+    attribution: DrawableGeneration | Sequence[DrawableGeneration],
     title: str = "What the response needs from its prompt",
     ids: Sequence[str] | None = None,
 ) -> str:
@@ -53,7 +70,7 @@ def generation_page(
     It needs ``per_token`` for the tokens; without, the page has the whole span alone. There is no script.
 
     Args:
-        attribution (GenerationAttribution or sequence): Attribution to draw, or several of one model and settings, of
+        attribution (DrawableGeneration or sequence): Attribution to draw, or several of one model and settings, of
             which all but the first are folded.
         title (str): Title of the page. Default: "What the response needs from its prompt".
         ids (sequence of str, optional): The name of every attribution. Default: None, their numbers from 1.
@@ -92,14 +109,14 @@ def generation_page(
     return render_template(template, title=title, sorting=None, **values)
 
 
-def _color_legend(attributions: Sequence[GenerationAttribution]) -> Legend:
+def _color_legend(attributions: Sequence[DrawableGeneration]) -> Legend:
     """The legend of colors, where parts were measured."""
     if not any(row.is_measured for item in attributions for row in item.rows):
         return {}
     return color_legend("part", any(row.relation == SPEAKS_AGAINST for item in attributions for row in item.rows))
 
 
-def generation_map(attribution: GenerationAttribution) -> Html:
+def generation_map(attribution: DrawableGeneration) -> Html:
     """The prompt, colored for the whole span, as a piece of HTML, as a notebook shows it.
 
     Args:
@@ -116,7 +133,7 @@ def generation_map(attribution: GenerationAttribution) -> Html:
     return Html(render_template("notebook_generation.html.jinja", cut_off=CUT_OFF, **_drawn(attribution)))
 
 
-def asked(attribution: GenerationAttribution) -> str:
+def asked(attribution: DrawableGeneration) -> str:
     """The beginning of what the parts of a prompt say, in one line, with "…" for a template or text between them."""
     text, place = "", None
     for part in attribution.parts:
@@ -127,7 +144,7 @@ def asked(attribution: GenerationAttribution) -> str:
     return text if len(text) <= _N_CHARACTERS else f"{text[:_N_CHARACTERS].rstrip()}…"
 
 
-def _drawn(attribution: GenerationAttribution) -> dict[str, Any]:
+def _drawn(attribution: DrawableGeneration) -> dict[str, Any]:
     tokens = []
     for number, token in enumerate(attribution.tokens):
         pieces, rows = None, list[ListedPart]()
@@ -158,7 +175,7 @@ def _drawn(attribution: GenerationAttribution) -> dict[str, Any]:
 
 
 def _pieces(
-    attribution: GenerationAttribution,
+    attribution: DrawableGeneration,
     bits: Sequence[float],
     shares: Sequence[float],
     bars: Sequence[float],

@@ -17,6 +17,7 @@ from captum_iba.visualization.check_sentences import NOT_CONFIRMED, VERDICTS
 from captum_iba.visualization.color import Scale, color_class, colors
 from captum_iba.visualization.colored_text import token_parts
 from captum_iba.visualization.decision import predicted_beside
+from captum_iba.visualization.drawable import Drawable, DrawableBits, DrawableScores, is_scores
 from captum_iba.visualization.legend import Legend, about_bits, color_legend, merged_legend, word_legend
 from captum_iba.visualization.mask_sentences import is_improbable, is_measured
 from captum_iba.visualization.pieces import (
@@ -24,7 +25,6 @@ from captum_iba.visualization.pieces import (
     format_number,
     format_probability,
     full_color,
-    is_scores,
     layer_names,
     method_title,
     notes_of_beta,
@@ -50,10 +50,6 @@ if TYPE_CHECKING:
     from captum.attr._utils.visualization import VisualizationDataRecord
     from jinja2 import Environment
     from markupsafe import Markup
-
-    from captum_iba.methods.task import Scores
-    from captum_iba.text.result import TextAttribution
-    from captum_iba.visualization.pieces import Drawable
 
 _MARKS = {
     "hidden_evidence": ("another word matters", "A word that does not lead matters when it is deleted alone."),
@@ -171,11 +167,11 @@ def token_map(attribution: Drawable) -> Html:
 
 
 def token_page(
-    attributions: Sequence[TextAttribution],
+    attributions: Sequence[DrawableBits],
     title: str | None = None,
     introduction: str = "",
-    methods: Sequence[Sequence[Scores]] | None = None,
-    layers: Sequence[Sequence[TextAttribution]] | None = None,
+    methods: Sequence[Sequence[DrawableScores]] | None = None,
+    layers: Sequence[Sequence[DrawableBits]] | None = None,
     gold_labels: Sequence[str] | None = None,
     ids: Sequence[str] | None = None,
     labels: Sequence[str] | None = None,
@@ -280,7 +276,7 @@ def token_page(
     )
 
 
-def _measured(attributions: Sequence[TextAttribution]) -> str:
+def _measured(attributions: Sequence[DrawableBits]) -> str:
     """What lists have of a word: "The probability of the class"; of a regression the closeness."""
     kinds = {"value" if item.explained is not None and item.explained.kind == "value" else "" for item in attributions}
     return "The closeness" if kinds == {"value"} else "The probability of the class"
@@ -302,7 +298,7 @@ def _marks(texts: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     return {mark: meaning for mark, meaning in meanings.items() if mark in used}
 
 
-def save_token_page(attributions: Sequence[TextAttribution], path: str | os.PathLike[str], **options: Any) -> Path:
+def save_token_page(attributions: Sequence[DrawableBits], path: str | os.PathLike[str], **options: Any) -> Path:
     """Write :func:`token_page` of several texts to a file, whole or not at all.
 
     Args:
@@ -326,12 +322,12 @@ def save_token_page(attributions: Sequence[TextAttribution], path: str | os.Path
     return write_text(path, token_page(attributions, **options))
 
 
-def _settings(item: TextAttribution) -> str:
+def _settings(item: DrawableBits) -> str:
     settings = ", ".join(f"{name}={value}" for name, value in item.settings.items() if value is not None)
     return f"{item.layer_label} · {preset_note(item)} ({settings}), statistics of {item.statistics}"
 
 
-def _layer_rows(attributions: Sequence[TextAttribution]) -> list[dict[str, Any]]:
+def _layer_rows(attributions: Sequence[DrawableBits]) -> list[dict[str, Any]]:
     scale = Scale(full_color(attributions))
     return [
         {
@@ -343,7 +339,7 @@ def _layer_rows(attributions: Sequence[TextAttribution]) -> list[dict[str, Any]]
     ]
 
 
-def method_map(scores: Sequence[Scores], labels: Labels | None = None) -> Html:
+def method_map(scores: Sequence[DrawableScores], labels: Labels | None = None) -> Html:
     """One text colored by several methods, one below the other, as a notebook shows it.
 
     Args:
@@ -367,7 +363,7 @@ def method_map(scores: Sequence[Scores], labels: Labels | None = None) -> Html:
 
 
 def method_page(
-    texts: Sequence[Sequence[Scores]],
+    texts: Sequence[Sequence[DrawableScores]],
     title: str = "Methods side by side",
     introduction: str = "",
     labels: Labels | None = None,
@@ -400,7 +396,7 @@ def method_page(
     )
 
 
-def _methods(texts: Sequence[Sequence[Scores]], labels: Labels | None) -> dict[str, Any]:
+def _methods(texts: Sequence[Sequence[DrawableScores]], labels: Labels | None) -> dict[str, Any]:
     if not texts or not all(texts):
         raise ValueError("texts has no text or one without scores, expected at least one text and one method")
     for scores in texts:
@@ -443,7 +439,7 @@ def _sortable(value: float) -> str:
     return repr(float(value)) if math.isfinite(value) else ""
 
 
-def visualization_records(attributions: Sequence[TextAttribution]) -> list[VisualizationDataRecord]:
+def visualization_records(attributions: Sequence[DrawableBits]) -> list[VisualizationDataRecord]:
     """Records for ``captum.attr.visualization.visualize_text``, one per text.
 
     Words and labels are escaped and NaN becomes 0, since Captum does neither; see

@@ -1,9 +1,11 @@
 """Heat maps of images: as pixels, and as a figure (which needs ``captum-iba[plot]``)."""
 
+# ruff: noqa: D102 - the properties of the protocol are documented where they are implemented
+
 from __future__ import annotations
 
 import textwrap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +13,7 @@ import numpy.typing as npt
 from captum_iba.visualization.color import LEVELS, palette
 from captum_iba.visualization.figures import new_figure
 from captum_iba.visualization.image_sentences import (
+    ExplainedImage,
     decision,
     is_of_mean_color,
     largest_decrease,
@@ -19,12 +22,44 @@ from captum_iba.visualization.image_sentences import (
 )
 from captum_iba.visualization.mask_sentences import LARGE_DROP
 from captum_iba.visualization.pieces import in_points
+from captum_iba.visualization.rows import ListedPart
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure, SubFigure
 
-    from captum_iba.vision.image_result import ImageAttribution
+
+class DrawableImage(ExplainedImage, Protocol):
+    """What figures and pages draw of a :class:`captum_iba.vision.ImageAttribution`."""
+
+    @property
+    def image(self) -> npt.NDArray[np.uint8]: ...
+    @property
+    def heat_map(self) -> npt.NDArray[np.float64]: ...
+    @property
+    def regions(self) -> npt.NDArray[np.int64]: ...
+    @property
+    def region_shares(self) -> npt.NDArray[np.float64]: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def check(self) -> Any: ...
+    @property
+    def verdict(self) -> str: ...
+    @property
+    def is_pale(self) -> bool: ...
+    def legend(self, details: bool = False) -> dict[str, str]: ...
+    @property
+    def provenance(self) -> Any: ...
+    @property
+    def rows(self) -> list[ListedPart]: ...
+    @property
+    def other_rows(self) -> list[ListedPart]: ...
+    def top_mask(self, count: int | None = None) -> npt.NDArray[np.bool_]: ...
+    def headline(self) -> str: ...
+    def setting(self) -> str: ...
+    @property
+    def answer(self) -> str: ...
 
 
 Pixels = npt.NDArray[np.uint8]
@@ -45,7 +80,7 @@ def heat_positions(heat_map: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]
     return positions
 
 
-def removal_map(attribution: ImageAttribution) -> npt.NDArray[np.float64] | None:
+def removal_map(attribution: DrawableImage) -> npt.NDArray[np.float64] | None:
     """
     What the removal of each region does, as a map that is drawn.
 
@@ -75,7 +110,7 @@ def removal_map(attribution: ImageAttribution) -> npt.NDArray[np.float64] | None
     return of_region[attribution.regions]
 
 
-def heat_over_image(attribution: ImageAttribution) -> Pixels:
+def heat_over_image(attribution: DrawableImage) -> Pixels:
     """The map of an attribution over the grey image, (H, W, 3), 8-bit: from dark, not needed, to pale yellow.
 
     With a check that removed each region alone it is :func:`removal_map`, else the heat map.
@@ -95,7 +130,7 @@ def heat_over_image(attribution: ImageAttribution) -> Pixels:
     return mixed
 
 
-def _is_muted(attribution: ImageAttribution) -> bool:
+def _is_muted(attribution: DrawableImage) -> bool:
     """Whether removals are drawn dark, because the mean color that they leave is itself evidence for the class."""
     check = attribution.check
     return check is not None and is_of_mean_color(check.probability, check.without_all)
@@ -105,19 +140,19 @@ def _shades(name: str) -> npt.NDArray[np.float64]:
     return np.array([[int(color[i : i + 2], 16) for i in (1, 3, 5)] for color, _ in palette(name)], dtype=float)
 
 
-def color_bar(attribution: ImageAttribution) -> Pixels | None:
+def color_bar(attribution: DrawableImage) -> Pixels | None:
     """The colors of :func:`removal_map` from 0 to the largest decrease, (1, levels, 3); None without such a map."""
     if removal_map(attribution) is None or _is_muted(attribution):
         return None
     return _shades("dark")[None].astype(np.uint8)
 
 
-def map_title(attribution: ImageAttribution) -> str:
+def map_title(attribution: DrawableImage) -> str:
     """What the colors of :func:`heat_over_image` say."""
     drawn = removal_map(attribution)
-    check = attribution.check
-    if drawn is None or check is None:
+    if drawn is None:
         return "dark: there is little to explain" if attribution.is_improbable else "pale yellow: needed most"
+    check = attribution.check
     largest, rises = check.decreases.max(), max(check.without_each) - check.probability
     several = ", alone or after the other leading regions" * bool(check.without_others)
     said = f"pale yellow: without it the probability falls by {in_points(largest)}{several}"
@@ -129,7 +164,7 @@ def map_title(attribution: ImageAttribution) -> str:
     return said + f"; purple: without it the probability rises, by up to {in_points(rises)}" * bool(drawn.min() < 0)
 
 
-def leading_regions(attribution: ImageAttribution, count: int | None = None) -> Pixels:
+def leading_regions(attribution: DrawableImage, count: int | None = None) -> Pixels:
     """The image with its most important regions alone, the others in a pale grey, (H, W, 3), 8-bit."""
     pale = (230 + 0.1 * (attribution.image @ _GREY - 230))[..., None]
     mask = attribution.top_mask(count)[..., None]
@@ -138,7 +173,7 @@ def leading_regions(attribution: ImageAttribution, count: int | None = None) -> 
 
 
 def plot_image(
-    attribution: ImageAttribution, ax: Axes | None = None, count: int | None = None
+    attribution: DrawableImage, ax: Axes | None = None, count: int | None = None
 ) -> tuple[Figure | SubFigure, Axes]:
     """The map over the image, as pages draw it, with the outlines of the most important regions.
 
@@ -168,7 +203,7 @@ def plot_image(
         whole.set_title("the image, as the model saw it", fontsize=10)
         whole.set_axis_off()
     fig = ax.figure
-    if bar is not None and attribution.check is not None:
+    if bar is not None:
         from matplotlib.cm import ScalarMappable
         from matplotlib.colors import ListedColormap, Normalize
 
@@ -196,7 +231,7 @@ def _outline(ax: Axes, numbers: npt.NDArray[np.int64]) -> None:
         ax.plot([column - 0.5, column + 0.5], [row + 0.5] * 2, color="white", linewidth=1.2)
 
 
-def _title(attribution: ImageAttribution) -> str:
+def _title(attribution: DrawableImage) -> str:
     """The decision, and what the check says of it."""
     title, said = decision(attribution), ""
     if attribution.is_improbable:

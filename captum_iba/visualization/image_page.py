@@ -5,11 +5,12 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from captum_iba.visualization.color import Scale
 from captum_iba.visualization.html import Html, render_template
 from captum_iba.visualization.image_figures import (
+    DrawableImage,
     Pixels,
     color_bar,
     heat_over_image,
@@ -22,13 +23,10 @@ from captum_iba.visualization.legend import merged_legend
 from captum_iba.visualization.pieces import capitalized, in_points
 from captum_iba.visualization.rows import is_in_turn
 
-if TYPE_CHECKING:
-    from captum_iba.vision.image_result import ImageAttribution
-
 _SMALLEST = 224  # pixels of a side below which a small image is enlarged
 
 
-def image_page(attributions: Sequence[ImageAttribution], title: str | None = None) -> str:
+def image_page(attributions: Sequence[DrawableImage], title: str | None = None) -> str:
     """A self-contained page of explained images, without a script.
 
     Args:
@@ -61,7 +59,7 @@ def image_page(attributions: Sequence[ImageAttribution], title: str | None = Non
     )
 
 
-def image_map(attribution: ImageAttribution) -> Html:
+def image_map(attribution: DrawableImage) -> Html:
     """Image and heat map as a piece of HTML, as a notebook shows it.
 
     Args:
@@ -78,8 +76,8 @@ def image_map(attribution: ImageAttribution) -> Html:
     return Html(render_template("notebook_image.html.jinja", one=_drawn(attribution)))
 
 
-def _drawn(attribution: ImageAttribution) -> dict[str, Any]:
-    (height, width), check = attribution.regions.shape, attribution.check
+def _drawn(attribution: DrawableImage) -> dict[str, Any]:
+    height, width = attribution.regions.shape
     scale = max(1, -(-_SMALLEST // max(height, width)))
     return {
         "item": attribution,
@@ -89,7 +87,7 @@ def _drawn(attribution: ImageAttribution) -> dict[str, Any]:
         "heat": _data(heat_over_image(attribution)),
         "by_removal": removal_map(attribution) is not None,
         "bar": "" if (bar := color_bar(attribution)) is None else _data(bar),
-        "bar_end": "" if bar is None or check is None else in_points(largest_decrease(check)),
+        "bar_end": "" if bar is None else in_points(largest_decrease(attribution.check)),
         "map_title": capitalized(map_title(attribution)),
         "top": "" if attribution.is_improbable else _data(leading_regions(attribution)),
         "in_turn": is_in_turn(attribution.rows),

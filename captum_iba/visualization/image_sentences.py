@@ -1,13 +1,16 @@
 """What is said of an explained image: on its mask, and on the check by removal."""
 
+# ruff: noqa: D102 - the properties of the protocol are documented where they are implemented
+
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from captum_iba.visualization.check_sentences import CONFIRMING, SAME, CheckRow, CheckSentences
 from captum_iba.visualization.decision import predicted_beside
+from captum_iba.visualization.drawable import Decision
 from captum_iba.visualization.mask_sentences import (
     LARGE_DROP,
     MOST,
@@ -22,10 +25,6 @@ from captum_iba.visualization.pieces import capitalized, format_probability, qua
 from captum_iba.visualization.rows import ListedPart
 from captum_iba.visualization.terminal import printable
 
-if TYPE_CHECKING:
-    from captum_iba.vision.image_check import ImageCheck
-    from captum_iba.vision.image_result import ImageAttribution
-
 OWN_STATISTICS = "this image only"
 """Statistics of the image itself, where there are no others."""
 N_LOWERING, N_OPPOSING = 5, 3
@@ -33,7 +32,32 @@ N_LOWERING, N_OPPOSING = 5, 3
 _NO_CHANGE = "the removal changes no pixel: there the image has its mean color already"
 
 
-def remark(image: ImageAttribution, is_confirmed: bool = False) -> str:
+class ExplainedImage(Decision, Protocol):
+    """What the sentences are about: a :class:`captum_iba.vision.ImageAttribution`."""
+
+    @property
+    def masked_probability(self) -> float: ...
+    @property
+    def closed_probability(self) -> float: ...
+    @property
+    def is_improbable(self) -> bool: ...
+    @property
+    def needs_no_cell(self) -> bool: ...
+    @property
+    def lost_prediction(self) -> bool: ...
+    @property
+    def statistics(self) -> str: ...
+    @property
+    def leading(self) -> Sequence[int]: ...
+    @property
+    def n_regions(self) -> int: ...
+    @property
+    def measured(self) -> Sequence[int]: ...
+    def name_of(self, region: int) -> str: ...
+    def place_of(self, region: int) -> str: ...
+
+
+def remark(image: ExplainedImage, is_confirmed: bool = False) -> str:
     """A sentence where the mask lost the prediction or needs no cell, or the image adds little; else empty.
 
     With ``is_confirmed`` a check has confirmed the leading regions, and nothing is said of the mask.
@@ -75,14 +99,13 @@ def is_of_mean_color(probability: float, without_all: float | None) -> bool:
     return without_all is not None and without_all >= max(MOST * probability, LARGE_DROP)
 
 
-def check_sentences(image: ImageAttribution, check: ImageCheck) -> CheckSentences:
+def check_sentences(image: ExplainedImage, check: Any) -> CheckSentences:
     """The check by removal in words."""
     then = ""
     if check.decision and image.target_label == image.predicted_label:
         still = "still " * (check.decision == image.predicted_label)
         then = f"{still}predicts {printable(check.decision)}"
-        chance = check.decision_probability
-        then += "" if still or chance is None else f" ({format_probability(chance)})"
+        then += "" if still else f" ({format_probability(check.decision_probability)})"
     return CheckSentences(
         check,
         check.n_regions,
@@ -99,7 +122,7 @@ def check_sentences(image: ImageAttribution, check: ImageCheck) -> CheckSentence
     )
 
 
-def _lowest_alone(image: ImageAttribution, check: ImageCheck) -> CheckRow | None:
+def _lowest_alone(image: ExplainedImage, check: Any) -> CheckRow | None:
     """The region that does not lead and without which alone the probability is lowest; None where none was removed."""
     others = _others(image, check)
     if not others:
@@ -107,24 +130,24 @@ def _lowest_alone(image: ImageAttribution, check: ImageCheck) -> CheckRow | None
     return CheckRow(check.without_each[others[0]], f"{image.name_of(others[0])} ({image.place_of(others[0])})")
 
 
-def _doubt(image: ImageAttribution, check: ImageCheck) -> str:
+def _doubt(image: ExplainedImage, check: Any) -> str:
     """Why the removal of the leading regions is no evidence for them; empty where it is."""
     if is_of_mean_color(check.probability, check.without_all):
-        target, blank = printable(image.target_label), format_probability(check.without_all or 0.0)
+        target, blank = printable(image.target_label), format_probability(check.without_all)
         return f"an image of the mean color alone, which removed regions get, is {target} with {blank}"
     if 2 * len(lowering(image, check)) > len(check.without_each) - len(image.leading) > 0:
         return f"most other regions lower {quantity(_measured(image))} by more than 10 points, too"
     return ""
 
 
-def decision(image: ImageAttribution) -> str:
+def decision(image: ExplainedImage) -> str:
     """The class and its probability, with the predicted one where that is another: "dog 3.0% (predicted: cat 90%)"."""
     said = f"{image.target_label} {format_probability(image.target_probability)}"
     beside = predicted_beside(image)
     return f"{said} ({beside})" if beside else said
 
 
-def check_answer(image: ImageAttribution, check: ImageCheck) -> str:
+def check_answer(image: ExplainedImage, check: Any) -> str:
     """The probability without the leading regions; where others matter, too, and are not all listed, how many."""
     lower = [] if image.is_improbable else lowering(image, check)
     against = [i for i in opposing(check) if i not in image.leading]
@@ -144,14 +167,14 @@ def check_answer(image: ImageAttribution, check: ImageCheck) -> str:
     return " ".join(filter(None, sentences))
 
 
-def only_together(image: ImageAttribution, check: ImageCheck) -> bool:
+def only_together(image: ExplainedImage, check: Any) -> bool:
     """Whether the probability falls without the leading regions, and without none of them alone."""
     if len(image.leading) < 2 or not check.without_each or check_sentences(image, check).verdict not in CONFIRMING:
         return False
     return bool(min(check.without_each[i] for i in image.leading) >= SAME * check.probability)
 
 
-def unchecked_answer(image: ImageAttribution, rows: Sequence[ListedPart]) -> str:
+def unchecked_answer(image: ExplainedImage, rows: Sequence[ListedPart]) -> str:
     """The probability without all leading regions, where their order has removed them together; else empty."""
     if image.is_improbable:
         small = format_probability(image.target_probability)
@@ -164,7 +187,7 @@ def unchecked_answer(image: ImageAttribution, rows: Sequence[ListedPart]) -> str
     return f"Without {which} {_measured(image)} {changes} (not checked against other regions)."
 
 
-def opposing(check: ImageCheck) -> list[int]:
+def opposing(check: Any) -> list[int]:
     """Numbers of the regions whose removal alone raises the probability by much, the most first.
 
     None where the mean color, which a removed region gets, is itself evidence for the class.
@@ -175,16 +198,16 @@ def opposing(check: ImageCheck) -> list[int]:
     return sorted((i for i, p in enumerate(each) if rises_much(check.probability, p)), key=lambda i: -each[i])
 
 
-def _measured(image: ImageAttribution) -> str:
+def _measured(image: ExplainedImage) -> str:
     return f"the probability of {printable(image.target_label)}"
 
 
-def lowering(image: ImageAttribution, check: ImageCheck) -> list[int]:
+def lowering(image: ExplainedImage, check: Any) -> list[int]:
     """Numbers of the regions that do not lead, and whose removal alone lowers the probability by more than 0.1."""
     return [i for i in _others(image, check) if check.probability - check.without_each[i] > LARGE_DROP]
 
 
-def listed_others(image: ImageAttribution, check: ImageCheck) -> list[int]:
+def listed_others(image: ExplainedImage, check: Any) -> list[int]:
     """Numbers of the regions that are listed below the leading ones, because they matter alone, at most five.
 
     Without them the probability falls by more than 0.1, or further than without all leading ones.
@@ -194,12 +217,12 @@ def listed_others(image: ImageAttribution, check: ImageCheck) -> list[int]:
     return [i for i in others if i in lowers or check.without_each[i] < check.without_leading][:N_LOWERING]
 
 
-def _others(image: ImageAttribution, check: ImageCheck) -> list[int]:
+def _others(image: ExplainedImage, check: Any) -> list[int]:
     """Numbers of the regions that do not lead and were removed alone, by the probability without them."""
     others = [i for i in range(len(check.without_each)) if i not in image.leading]
     return sorted(others, key=lambda i: check.without_each[i])
 
 
-def largest_decrease(check: ImageCheck) -> float:
+def largest_decrease(check: Any) -> float:
     """The decrease in the probability that 1 is in :func:`removal_map`: the largest, at least 0.1."""
     return max(float(check.decreases.max()), LARGE_DROP)

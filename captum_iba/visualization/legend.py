@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from captum_iba.visualization.check_sentences import NOT_CONFIRMED, VERDICTS
+from captum_iba.visualization.drawable import DrawableBits
 from captum_iba.visualization.mask_sentences import has_percentages
 from captum_iba.visualization.pieces import (
     MATTERS_ALONE,
@@ -15,15 +15,11 @@ from captum_iba.visualization.pieces import (
     capitalized,
     quantity,
 )
-from captum_iba.visualization.prompt_sentences import leading_numbers, part_verdict
+from captum_iba.visualization.prompt_sentences import ExplainedResponse, leading_numbers, part_verdict
 from captum_iba.visualization.rows import ListedPart, is_in_turn
 from captum_iba.visualization.sentences import what_bits_keep
 from captum_iba.visualization.word_sentences import verdict
 from captum_iba.visualization.words import ranked_words, standing_out
-
-if TYPE_CHECKING:
-    from captum_iba.text.generation_result import GenerationAttribution
-    from captum_iba.text.result import TextAttribution
 
 Legend = dict[str, str]
 """Meanings by their terms."""
@@ -48,7 +44,7 @@ WORD_LABELS: Legend = {
 """What the deletions of a word say of it."""
 
 
-def word_legend(attribution: TextAttribution, bits: bool = False, page: bool = False) -> Legend:
+def word_legend(attribution: DrawableBits, bits: bool = False, page: bool = False) -> Legend:
     """The terms in the list of a text; without percentages only those of deletions.
 
     Args:
@@ -77,14 +73,14 @@ def word_legend(attribution: TextAttribution, bits: bool = False, page: bool = F
     return terms | _together_legend(leading, rows, "word") | verdict_legend(verdict(attribution))
 
 
-def about_bits(attribution: TextAttribution) -> str:
+def about_bits(attribution: DrawableBits) -> str:
     """What a page says above the bits of all words: what their percentages are of, and what the bits keep."""
     share = _OF_BITS.format(unit="token") if has_percentages(attribution) and attribution.unneeded_bits else ""
     of_bits = f"Of the bits: {share}. " if share else ""
     return f"{of_bits}{what_bits_keep(attribution)} {capitalized(_NO_BAR)}.".strip()
 
 
-def part_legend(response: GenerationAttribution, bits: bool = False) -> Legend:
+def part_legend(response: ExplainedResponse, bits: bool = False) -> Legend:
     """The terms in the list of a prompt; where no part was measured only that of its percentages.
 
     Args:

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from captum_iba.visualization.decision import is_predicted
+from captum_iba.visualization.drawable import Drawable, DrawableBits, is_scores
 from captum_iba.visualization.pieces import (
     FLOORS,
     capitalized,
     format_number,
     format_probability,
-    is_scores,
     largest,
     parts,
     scale_of,
 )
-
-if TYPE_CHECKING:
-    from captum_iba.text.result import TextAttribution
-    from captum_iba.visualization.pieces import Drawable
 
 THESE_ALONE = "with the information in the bits alone"
 """Begins what the model gives through the final mask."""
@@ -57,7 +53,7 @@ def needs_hardly_anything(attribution: Drawable) -> bool:
     return not lost_prediction(attribution) and (needs_none or is_improbable(attribution))
 
 
-def _has_few_bits(attribution: TextAttribution) -> bool:
+def _has_few_bits(attribution: DrawableBits) -> bool:
     """Whether no word or token is far above the floor, and no removal has found that words matter."""
     check = attribution.check
     matter = False
@@ -71,7 +67,7 @@ def _has_few_bits(attribution: TextAttribution) -> bool:
     return has_hardly_any_bits(attribution) and not matter
 
 
-def lost_prediction(attribution: TextAttribution) -> bool:
+def lost_prediction(attribution: DrawableBits) -> bool:
     """Whether the probability through the final mask is known, and the mask :func:`has lost it <is_lost>`."""
     masked, closed = attribution.masked_probability, attribution.closed_probability
     return masked is not None and is_lost(attribution.target_probability, masked, closed)
@@ -97,7 +93,7 @@ def is_lost(probability: float, masked: float, closed: float | None = None) -> b
     return closed is not None and closed < probability and masked < closed + _QUARTER * (probability - closed)
 
 
-def is_improbable(attribution: TextAttribution) -> bool:
+def is_improbable(attribution: DrawableBits) -> bool:
     """Whether the target has so little probability with all words that there is little to explain."""
     return is_little(attribution.target_probability, is_predicted(attribution))
 
@@ -123,7 +119,7 @@ def is_much_lower(probability: float, without: float, strongest: float = 0.0) ->
     return without <= min(MUCH * probability, probability - _SMALL) or without < min(strongest, MOST * probability)
 
 
-def through_the_mask(attribution: TextAttribution) -> str:
+def through_the_mask(attribution: DrawableBits) -> str:
     """What the model gives through the final mask, and through a closed one; empty where that is not known."""
     masked, closed = attribution.masked_probability, attribution.closed_probability
     if masked is None:
@@ -170,7 +166,7 @@ def keeps_little(probability: float, masked: float, closed: float) -> bool:
     return closed < probability - _SMALL_DROP and masked < closed + _QUARTER * (probability - closed)
 
 
-def remark(attribution: TextAttribution) -> str:
+def remark(attribution: DrawableBits) -> str:
     """A sentence where the model needs hardly anything of a text, or average activations give the class as much.
 
     Without a check of measured words it is :func:`remark_on_bits`, if there is such a sentence. Empty for others.
@@ -195,12 +191,12 @@ def remark(attribution: TextAttribution) -> str:
     return ""
 
 
-def is_measured(attribution: TextAttribution) -> bool:
+def is_measured(attribution: DrawableBits) -> bool:
     """Whether words were measured by their deletion, so that lists do without the bits."""
     return any(effect is not None for effect in attribution.effects)
 
 
-def remark_on_bits(attribution: TextAttribution) -> str:
+def remark_on_bits(attribution: DrawableBits) -> str:
     """A sentence where the mask has lost the prediction or has not closed, or no word is far above the floor."""
     masked, through = attribution.masked_probability, through_the_mask(attribution)
     probability, beta = attribution.target_probability, attribution.settings.get("beta")
@@ -231,7 +227,7 @@ def remark_on_bits(attribution: TextAttribution) -> str:
     return f"No word has clearly more bits than the floor ({floor} bits per token), so the percentages say little."
 
 
-def _unexplained(attribution: TextAttribution, closed: float, few: bool) -> str:
+def _unexplained(attribution: DrawableBits, closed: float, few: bool) -> str:
     """What is said where a closed mask gives the target (nearly) as much as the text."""
     follows, check = "The bits rank its words, but they do not explain the probability", attribution.check
     if is_measured(attribution):
@@ -283,7 +279,7 @@ def lowers_it(probability: float, closed: float) -> bool:
     return closed > probability + LARGE_DROP or closed >= _HALF > probability
 
 
-def is_lowered(attribution: TextAttribution) -> bool:
+def is_lowered(attribution: DrawableBits) -> bool:
     """Whether the text lowers what average activations give the target; False where that is not known."""
     closed = attribution.closed_probability
     return closed is not None and lowers_it(attribution.target_probability, closed)
@@ -317,12 +313,12 @@ def unexplained(
     return f"{alone}, {as_much} with {what} ({given}). {follows}."
 
 
-def has_percentages(attribution: TextAttribution) -> bool:
+def has_percentages(attribution: DrawableBits) -> bool:
     """Whether bits are shown as percentages: not of next to nothing, and not where the mask kept too little."""
     return not (has_hardly_any_bits(attribution) or lost_prediction(attribution) or _keeps_nothing(attribution))
 
 
-def _keeps_nothing(attribution: TextAttribution) -> bool:
+def _keeps_nothing(attribution: DrawableBits) -> bool:
     """Whether the bits keep nothing of what the input adds to average activations."""
     probability, masked = attribution.target_probability, attribution.masked_probability
     closed = attribution.closed_probability

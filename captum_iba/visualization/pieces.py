@@ -6,21 +6,10 @@ import math
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from captum_iba.visualization.color import Scale
-
-if TYPE_CHECKING:
-    from typing import TypeAlias
-
-    from typing_extensions import TypeIs
-
-    from captum_iba.methods.task import Scores
-    from captum_iba.text.encoding import EncodedText
-    from captum_iba.text.result import TextAttribution
-
-    Drawable: TypeAlias = TextAttribution | Scores
-    """What can be drawn as a token map."""
+from captum_iba.visualization.drawable import Drawable, DrawableBits, is_scores
 
 NEUTRAL_TEXTS = "neutral texts"
 """Origin of the statistics where no others are given."""
@@ -52,7 +41,7 @@ def method_title(name: str) -> str:
     return _METHOD_TITLES.get(name, name)
 
 
-def check_same_text(attributions: Sequence[TextAttribution], name: str) -> None:
+def check_same_text(attributions: Sequence[DrawableBits], name: str) -> None:
     """Raise ValueError, which names the argument, unless attributions are of one text (or pair) and one class of it."""
     if len({(item.text, item.pair) for item in attributions}) != 1:
         raise ValueError(f"{name} has attributions of several texts, expected those of one text")
@@ -60,14 +49,14 @@ def check_same_text(attributions: Sequence[TextAttribution], name: str) -> None:
         raise ValueError(f"{name} has attributions of the classes {sorted(targets)}, expected those of one class")
 
 
-def layer_names(attributions: Sequence[TextAttribution]) -> list[str]:
+def layer_names(attributions: Sequence[DrawableBits]) -> list[str]:
     """Number or name of the layer of each, with ``beta`` where that differs: bits of different ones do not compare."""
     names = [item.layer if item.layer_index is None else str(item.layer_index) for item in attributions]
     betas = notes_of_beta(attributions)
     return [f"{name} ({beta})" if beta else name for name, beta in zip(names, betas, strict=True)]
 
 
-def notes_of_beta(attributions: Sequence[TextAttribution]) -> list[str]:
+def notes_of_beta(attributions: Sequence[DrawableBits]) -> list[str]:
     """``"beta 3"`` for each where they are not all equal, else empty."""
     betas = [item.settings.get("beta") for item in attributions]
     return ["" if beta is None or len({*betas}) == 1 else f"beta {beta:g}" for beta in betas]
@@ -100,12 +89,10 @@ def parts(attribution: Drawable, floor: float | None = None) -> Iterator[Part]:
     words: dict[int | None, tuple[float, int, int, int]] = {}
     tokens: Iterable[tuple[str, float, bool, int | None, tuple[int, int], int | None]]
     if is_scores(attribution):
-        floor = None
-        source: TextAttribution | EncodedText = attribution.encoded
-        encoded = attribution.encoded
-        columns = (encoded.special, encoded.words, encoded.spans, encoded.sequences)
-        tokens = zip(encoded.tokens, map(float, attribution.tokens), *columns, strict=True)
-        for number, (start, end), sequence in zip(encoded.words, encoded.spans, encoded.sequences, strict=True):
+        floor, source = None, attribution.encoded
+        columns = (source.special, source.words, source.spans, source.sequences)
+        tokens = zip(source.tokens, map(float, attribution.tokens), *columns, strict=True)
+        for number, (start, end), sequence in zip(source.words, source.spans, source.sequences, strict=True):
             if number is not None:
                 _, first, last, _ = words.get(number, (0.0, start, end, 0))
                 words[number] = (float(attribution.words[number]), min(first, start), max(last, end), sequence or 0)
@@ -165,7 +152,7 @@ def scale_of(attribution: Drawable) -> Scale:
     return Scale(max(sizes, default=0.0) or 1.0, attribution.signed, "score")
 
 
-def full_color(attributions: Sequence[TextAttribution], floor: float | None = None) -> float:
+def full_color(attributions: Sequence[DrawableBits], floor: float | None = None) -> float:
     """Bits above the floor of full color: the most of a word or special token, and at least ten floors, or 1 bit.
 
     Less than that is next to nothing: without it a text in which no word matters would be all dark. Ten floors may be
@@ -270,8 +257,3 @@ def capitalized(text: str) -> str:
 def visible(word: str) -> str:
     """A word; one of white space only, which would be drawn as nothing, is spelled by symbols."""
     return word if word.strip() else "".join({"\n": "↵", "\t": "⇥"}.get(character, "␣") for character in word)
-
-
-def is_scores(attribution: Drawable) -> TypeIs[Scores]:
-    """Whether it is scores of a method, not bits."""
-    return hasattr(attribution, "encoded")

@@ -1,28 +1,53 @@
 """The explanation of a response as ``print`` shows it."""
 
+# ruff: noqa: D102 - the properties of the protocol are documented where they are implemented
+
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 from captum_iba.visualization.check_sentences import NOT_CONFIRMED
-from captum_iba.visualization.legend import legend_lines
+from captum_iba.visualization.legend import Legend, legend_lines
 from captum_iba.visualization.pieces import format_number, format_probability
 from captum_iba.visualization.prompt_sentences import (
     CUT_OFF,
+    ExplainedResponse,
     bits_of_prompt,
     leading_numbers,
     part_check,
 )
-from captum_iba.visualization.rows import listed_name, row_lines
+from captum_iba.visualization.rows import ListedPart, listed_name, row_lines
 from captum_iba.visualization.terminal import check_lines, printable
-
-if TYPE_CHECKING:
-    from captum_iba.text.generation_result import GenerationAttribution
 
 _N_OF_TOKEN = 3  # parts that a line names for one token of the response
 
 
-def printed_response(response: GenerationAttribution, legend: bool = True, details: bool = False) -> list[str]:
+class PrintedResponse(ExplainedResponse, Protocol):
+    """What is printed: a :class:`captum_iba.text.GenerationAttribution`."""
+
+    @property
+    def model(self) -> str: ...
+    @property
+    def response(self) -> str: ...
+    @property
+    def cut_off(self) -> bool: ...
+    @property
+    def granularity(self) -> str: ...
+    @property
+    def total_bits(self) -> float: ...
+    @property
+    def verdict(self) -> str: ...
+    @property
+    def answer(self) -> str: ...
+    @property
+    def notes(self) -> list[str]: ...
+    def legend(self, details: bool = False) -> Legend: ...
+    def unlisted(self, listed: Sequence[Any]) -> str: ...
+    def rows_of_token(self, token: Any, count: int) -> list[ListedPart]: ...
+
+
+def printed_response(response: PrintedResponse, legend: bool = True, details: bool = False) -> list[str]:
     """The explanation of a response in lines; control characters are spelled out.
 
     Args:
@@ -51,7 +76,7 @@ def printed_response(response: GenerationAttribution, legend: bool = True, detai
     return [*lines, *legend_lines([response.legend(details)] if legend else [])]
 
 
-def _headline(response: GenerationAttribution) -> list[str]:
+def _headline(response: PrintedResponse) -> list[str]:
     """The response, what of it is explained, and its probability."""
     whole = visible_part(response.response)
     return [
@@ -64,7 +89,7 @@ def _headline(response: GenerationAttribution) -> list[str]:
     ]
 
 
-def _bits_of_tokens(response: GenerationAttribution) -> list[str]:
+def _bits_of_tokens(response: PrintedResponse) -> list[str]:
     """Of each token with bits of its own the parts with the most of them, in a line."""
     lines = []
     for token in response.tokens:

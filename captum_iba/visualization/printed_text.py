@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from captum_iba.visualization.check_sentences import NOT_CONFIRMED
 from captum_iba.visualization.color import LEVELS, palette
 from captum_iba.visualization.colored_text import token_parts
+from captum_iba.visualization.drawable import DrawableBits
 from captum_iba.visualization.legend import legend_lines, word_legend
 from captum_iba.visualization.mask_sentences import is_measured, remark
 from captum_iba.visualization.pieces import format_number, has_characters
@@ -17,8 +18,6 @@ from captum_iba.visualization.words import ranked_words
 
 if TYPE_CHECKING:
     from rich.console import Group
-
-    from captum_iba.text.result import TextAttribution
 
 _FAINT = LEVELS // 10  # so little gets no color
 
@@ -44,7 +43,7 @@ class PrintedText(NamedTuple):
         return [*self.warning, *self.decision, self.text, *self.rest]
 
 
-def printed_text(attribution: TextAttribution, legend: bool = True, details: bool = False) -> PrintedText:
+def printed_text(attribution: DrawableBits, legend: bool = True, details: bool = False) -> PrintedText:
     """The explanation of a text in lines; control characters are spelled out.
 
     Args:
@@ -79,7 +78,7 @@ def printed_text(attribution: TextAttribution, legend: bool = True, details: boo
     )
 
 
-def _details(attribution: TextAttribution) -> list[str]:
+def _details(attribution: DrawableBits) -> list[str]:
     """What the bits keep, and the layers, settings and statistics."""
     floor = f", floor {format_number(attribution.unneeded_bits)} per token"
     floor *= bool(attribution.unneeded_bits and attribution.words)
@@ -88,7 +87,7 @@ def _details(attribution: TextAttribution) -> list[str]:
     return [*filter(None, [what_bits_keep(attribution)]), setting]
 
 
-def _as_read(attribution: TextAttribution, sequence: int) -> str:
+def _as_read(attribution: DrawableBits, sequence: int) -> str:
     """The text, or the second of a pair, with an ellipsis where it is truncated."""
     source = (attribution.pair or "") if sequence else attribution.text
     read = [token for token in attribution.tokens if token.sequence == sequence and token.end > token.start]
@@ -99,7 +98,7 @@ def _as_read(attribution: TextAttribution, sequence: int) -> str:
     return before + source[start:end] + (" …" if has_characters(source[end:]) else source[end:])
 
 
-def terminal_text(attribution: TextAttribution, legend: bool = True, details: bool = False) -> Group:
+def terminal_text(attribution: DrawableBits, legend: bool = True, details: bool = False) -> Group:
     """The decision, the colored text, and the leading words, with a bar each.
 
     Args:

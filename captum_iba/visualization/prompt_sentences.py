@@ -1,21 +1,23 @@
 """What is said of an explained response: of the check by removal, the mask, and the choice between two responses."""
 
+# ruff: noqa: D102 - the properties of the protocol are documented where they are implemented
+
 from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from captum_iba.visualization.check_sentences import CheckSentences, lowest_alone
 from captum_iba.visualization.mask_sentences import LARGE_DROP, MOST, is_lost, is_unexplained, through_mask, unexplained
 from captum_iba.visualization.pieces import capitalized, format_probability
 from captum_iba.visualization.pieces import visible as with_symbols
+from captum_iba.visualization.rows import ListedPart
 from captum_iba.visualization.terminal import printable
-
-if TYPE_CHECKING:
-    from captum_iba.text.generation_result import GenerationAttribution
 
 _LONGEST_NAME, _NAMED = 60, 3
 _DISAGREE = "Two measures disagree"
@@ -26,7 +28,49 @@ LEAST_PROBABILITY, UNLIKELY = 1e-3, 1e-2
 there is little to explain."""
 
 
-def answer(response: GenerationAttribution) -> str:
+class ExplainedResponse(Protocol):
+    """What the sentences are about: a :class:`captum_iba.text.GenerationAttribution`."""
+
+    @property
+    def parts(self) -> Sequence[Any]: ...
+    @property
+    def tokens(self) -> Sequence[Any]: ...
+    @property
+    def leading(self) -> Sequence[Any]: ...
+    @property
+    def bits(self) -> npt.NDArray[np.float64]: ...
+    @property
+    def shares(self) -> npt.NDArray[np.float64]: ...
+    @property
+    def scores(self) -> npt.NDArray[np.float64]: ...
+    @property
+    def measured(self) -> str: ...
+    @property
+    def probability(self) -> float: ...
+    @property
+    def masked_probability(self) -> float: ...
+    @property
+    def closed_probability(self) -> float: ...
+    @property
+    def explained(self) -> str: ...
+    @property
+    def system(self) -> str: ...
+    @property
+    def contrast(self) -> str | None: ...
+    @property
+    def contrast_tokens(self) -> int: ...
+    @property
+    def contrast_probability(self) -> float: ...
+    @property
+    def check(self) -> Any: ...
+    @property
+    def rows(self) -> Sequence[ListedPart]: ...
+    @property
+    def listed(self) -> Sequence[tuple[Any, float]]: ...
+    def place_of(self, part: Any) -> str: ...
+
+
+def answer(response: ExplainedResponse) -> str:
     """The answer of the check: the probability without the leading parts; without a check nothing of these.
 
     Of a choice between responses of different numbers of tokens it has the probabilities of the wholes, too. A system
@@ -38,7 +82,7 @@ def answer(response: GenerationAttribution) -> str:
     return " ".join(filter(None, [*sentences, SYSTEM * bool(response.system)]))
 
 
-def _preferred(response: GenerationAttribution) -> str:
+def _preferred(response: ExplainedResponse) -> str:
     """That the model prefers the other response of a choice; else empty."""
     if response.contrast is None or response.probability >= 0.5:
         return ""
@@ -46,41 +90,39 @@ def _preferred(response: GenerationAttribution) -> str:
     return f'The model prefers "{printable(with_symbols(response.contrast).strip())}" ({other}).'
 
 
-def _preferred_without(response: GenerationAttribution) -> str:
+def _preferred_without(response: ExplainedResponse) -> str:
     """Which response of a choice the model prefers without the leading parts, where that is the other one; or empty."""
-    if response.contrast is None or response.check is None:
-        return ""
-    if not response.check.without_leading < 0.5 <= response.probability:
+    without = response.check.without_leading
+    if response.contrast is None or not without < 0.5 <= response.probability:
         return ""
     return f'prefers "{printable(with_symbols(response.contrast).strip())}"'
 
 
-def part_verdict(response: GenerationAttribution) -> str:
+def part_verdict(response: ExplainedResponse) -> str:
     """What the check says of the leading parts, one of ``VERDICTS``; empty where it says nothing or there is none."""
     return "" if response.check is None else part_check(response).verdict
 
 
-def prompt_notes(response: GenerationAttribution) -> list[str]:
+def prompt_notes(response: ExplainedResponse) -> list[str]:
     """Sentences beside the answer and the check: on parts that were not removed, the choice, and the prompt."""
     wholes = _whole_responses(response) if _are_as_long(response) else ""
     lost = _lost(response) if response.check is None else ""
     return list(filter(None, [_least(response), wholes, lost, _unexplained(response)]))
 
 
-def _are_as_long(response: GenerationAttribution) -> bool:
+def _are_as_long(response: ExplainedResponse) -> bool:
     """Whether both responses of a choice have as many tokens."""
     return bool(response.contrast_tokens == sum(token.explained for token in response.tokens))
 
 
-def leading_numbers(response: GenerationAttribution) -> set[int]:
+def leading_numbers(response: ExplainedResponse) -> set[int]:
     """Numbers of the leading parts."""
     leading = {id(part) for part in response.leading}
     return {number for number, part in enumerate(response.parts) if id(part) in leading}
 
 
-def part_check(response: GenerationAttribution) -> CheckSentences:
+def part_check(response: ExplainedResponse) -> CheckSentences:
     """The check of a prompt in words; it must have one."""
-    assert response.check is not None
     count = response.check.n_parts
     n_named = max(count, len(response.leading))
     return CheckSentences(
@@ -98,7 +140,7 @@ def part_check(response: GenerationAttribution) -> CheckSentences:
     )
 
 
-def _whole_responses(response: GenerationAttribution) -> str:
+def _whole_responses(response: ExplainedResponse) -> str:
     """The choice between both responses as wholes, where one has several tokens; else empty."""
     chances = [token.probability for token in response.tokens if token.explained]
     check, n_other = response.check, response.contrast_tokens
@@ -114,8 +156,8 @@ def _whole_responses(response: GenerationAttribution) -> str:
         begins = f"{_DISAGREE}: per token the model prefers the {one} response, and as a whole the {other} one. The "
         begins += "percentages and the list are per token; responses of the same number of tokens have one measure. By"
     if check is not None and check.whole_without_leading is not None:
-        parts = "part" if max(check.n_parts, len(response.leading)) == 1 else "parts"
-        wholes += f", and {format_probability(check.whole_without_leading)} without the leading {parts}"
+        one = max(check.n_parts, len(response.leading)) == 1
+        wholes += f", and {format_probability(check.whole_without_leading)} without the leading part{'s' * (not one)}"
     return f"{begins} the sums of log-probabilities, over {counts} tokens, {wholes}."
 
 
@@ -123,7 +165,7 @@ def _logistic(log_odds: float) -> float:
     return 1 / (1 + math.exp(-log_odds)) if log_odds > -700 else 0.0
 
 
-def probability_without(response: GenerationAttribution, part: Any) -> float:
+def probability_without(response: ExplainedResponse, part: Any) -> float:
     """Probability without a part alone; NaN where that was not measured."""
     if part.effect_alone is None or not 0 < response.probability < 1:
         return math.nan
@@ -132,7 +174,7 @@ def probability_without(response: GenerationAttribution, part: Any) -> float:
     return _logistic(math.log(response.probability / (1 - response.probability)) - part.effect_alone)
 
 
-def _least(response: GenerationAttribution) -> str:
+def _least(response: ExplainedResponse) -> str:
     """What the parts with the fewest bits say, where the check finds that they matter; else empty."""
     check = response.check
     if check is None or check.n_parts < len(response.leading) or check.n_parts == len(response.parts):
@@ -151,7 +193,7 @@ def _least(response: GenerationAttribution) -> str:
     )
 
 
-def bits_of_prompt(response: GenerationAttribution) -> str:
+def bits_of_prompt(response: ExplainedResponse) -> str:
     """What the model gives through the mask, for where bits are shown; empty where :func:`prompt_notes` say it."""
     probability, masked, closed = response.probability, response.masked_probability, response.closed_probability
     if lost := _lost(response):
@@ -160,7 +202,7 @@ def bits_of_prompt(response: GenerationAttribution) -> str:
     return "" if is_unexplained(probability, closed) else f"{capitalized(through)}."
 
 
-def _lost(response: GenerationAttribution) -> str:
+def _lost(response: ExplainedResponse) -> str:
     """That the mask has lost the response; else empty."""
     probability, masked, closed = response.probability, response.masked_probability, response.closed_probability
     if not is_lost(probability, masked, closed):
@@ -169,7 +211,7 @@ def _lost(response: GenerationAttribution) -> str:
     return f"The mask removed too much: {through}. The bits may be too few. Use a smaller beta."
 
 
-def _unexplained(response: GenerationAttribution) -> str:
+def _unexplained(response: ExplainedResponse) -> str:
     """That the model gives the response without the parts nearly as much; else empty."""
     probability, masked, closed = response.probability, response.masked_probability, response.closed_probability
     if is_lost(probability, masked, closed) or not is_unexplained(probability, closed):
@@ -181,7 +223,7 @@ def _unexplained(response: GenerationAttribution) -> str:
     return unexplained(response.measured, "this prompt", probability, closed, follows, alone)
 
 
-def _quoted(response: GenerationAttribution, part: Any) -> str:
+def _quoted(response: ExplainedResponse, part: Any) -> str:
     """A part in quotes, with its place where others have its name."""
     place = response.place_of(part)
     return f'"{_name(part)}"{f" ({place})" if place else ""}'

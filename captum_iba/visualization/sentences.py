@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from captum_iba.visualization.check_sentences import NOT_CONFIRMED, VERDICTS
+from captum_iba.visualization.drawable import DrawableBits
 from captum_iba.visualization.mask_sentences import (
     THESE_ALONE,
     averages_disagree,
@@ -43,16 +43,13 @@ from captum_iba.visualization.words import (
     ranking,
 )
 
-if TYPE_CHECKING:
-    from captum_iba.text.result import TextAttribution
-
 _NAMED = 5
 _MOST_LEAD, _ONLY_ONE = "most words lead", "there is only one word"
 NO_EFFECT = 0.005
 """Effect of a part, in nats, that is shown as 0.00."""
 
 
-def notes(attribution: TextAttribution) -> list[str]:
+def notes(attribution: DrawableBits) -> list[str]:
     """Sentences on unknown words, repeats, and what was not tried, as far as there are such.
 
     Not among them are the doubt of the input, the answer and the check
@@ -61,7 +58,7 @@ def notes(attribution: TextAttribution) -> list[str]:
     return [*findings_in_words(attribution), *qualifications(attribution)]
 
 
-def findings_in_words(attribution: TextAttribution) -> list[str]:
+def findings_in_words(attribution: DrawableBits) -> list[str]:
     """The sentences of :func:`notes` that pages show above the list: on unknown words and repeats."""
     sentences = [unknown] if (unknown := _unknown(attribution)) else []
     if len(attribution.repeated_shares) and attribution.words:
@@ -83,7 +80,7 @@ def findings_in_words(attribution: TextAttribution) -> list[str]:
     return sentences
 
 
-def qualifications(attribution: TextAttribution) -> list[str]:
+def qualifications(attribution: DrawableBits) -> list[str]:
     """The sentences of :func:`notes` that pages show below the list: what was not tried, and the statistics."""
     sentences = [tried] if (tried := not_tried(attribution)) else []
     may = ["another word may lead"] if _is_uncertain(attribution) and not _close(attribution) else []
@@ -99,26 +96,26 @@ def qualifications(attribution: TextAttribution) -> list[str]:
     return sentences
 
 
-def what_bits_keep(attribution: TextAttribution) -> str:
+def what_bits_keep(attribution: DrawableBits) -> str:
     """What the model gives through the mask, and what is wrong with the bits, for where these are shown."""
     through, wrong = through_the_mask(attribution), remark_on_bits(attribution)
     said = f"{capitalized(through)}." if through and THESE_ALONE not in wrong else ""
     return " ".join(filter(None, [said, "" if wrong and wrong == remark(attribution) else wrong]))
 
 
-def _is_uncertain(attribution: TextAttribution) -> bool:
+def _is_uncertain(attribution: DrawableBits) -> bool:
     """Whether other statistics may change the order of the words of a long text, as those of neutral texts do."""
     is_long = len(attribution.words) > ALL_DELETED_ALONE and bool(ranked_words(attribution)[0])
     return is_long and has_neutral_statistics(attribution) and not len(attribution.repeated_shares)
 
 
-def _close(attribution: TextAttribution) -> list[ListedPart]:
+def _close(attribution: DrawableBits) -> list[ListedPart]:
     """The leading words that other statistics may order otherwise; none where repeats have tried that."""
     close = ranked_words(attribution)[0][: len(nearly_tied(attribution))]
     return close if len(close) > 1 and not len(attribution.repeated_shares) else []
 
 
-def _unknown(attribution: TextAttribution) -> str:
+def _unknown(attribution: DrawableBits) -> str:
     """Which words the tokenizer does not know; empty without such."""
     numbers = sorted({token.word for token in attribution.tokens if token.unknown and token.word is not None})
     if not numbers:
@@ -130,7 +127,7 @@ def _unknown(attribution: TextAttribution) -> str:
     return f"{words} {are} unknown to the tokenizer. The model reads {token}, as for every unknown word."
 
 
-def findings(attribution: TextAttribution) -> list[str]:
+def findings(attribution: DrawableBits) -> list[str]:
     """What the sentences of an explanation say, as codes that do not change with their wording, in this order.
 
     - ``truncated``: tokens were not read.
@@ -175,7 +172,7 @@ def findings(attribution: TextAttribution) -> list[str]:
     return [code for code, holds in codes.items() if holds]
 
 
-def _is_unexplained(attribution: TextAttribution) -> bool:
+def _is_unexplained(attribution: DrawableBits) -> bool:
     probability, closed = attribution.target_probability, attribution.closed_probability
     masked = attribution.masked_probability
     if closed is None or is_improbable(attribution) or lost_prediction(attribution):
@@ -183,14 +180,14 @@ def _is_unexplained(attribution: TextAttribution) -> bool:
     return is_unexplained(probability, closed) or (masked is not None and keeps_little(probability, masked, closed))
 
 
-def _adds_little(attribution: TextAttribution) -> bool:
+def _adds_little(attribution: DrawableBits) -> bool:
     """Whether average activations give the class about as much as the text; of an improbable one that says nothing."""
     is_said = averages_disagree(attribution)  # by the answer
     known = not (is_said or is_improbable(attribution) or lost_prediction(attribution))
     return known and is_unexplained(attribution.target_probability, attribution.closed_probability)
 
 
-def verdicts(attributions: Sequence[TextAttribution]) -> str:
+def verdicts(attributions: Sequence[DrawableBits]) -> str:
     """What the checks of several texts say together, in one line; empty of fewer than two checks."""
     counts = Counter(map(verdict, attributions))
     if sum(item.check is not None for item in attributions) < 2:
@@ -228,13 +225,13 @@ def _numbered(numbers: Sequence[int]) -> str:
     return f"text{'s' * (len(numbers) > 1)} {named}"
 
 
-def not_judged(attribution: TextAttribution) -> str:
+def not_judged(attribution: DrawableBits) -> str:
     """That a check says nothing of the leading words, and why; empty without a check."""
     why = _why_not_judged(attribution)
     return f"{'not checked' if why in (_MOST_LEAD, _ONLY_ONE) else 'no verdict'}: {why}" if why else ""
 
 
-def _why_not_judged(attribution: TextAttribution) -> str:
+def _why_not_judged(attribution: DrawableBits) -> str:
     if attribution.check is None:
         return ""
     if is_improbable(attribution):
@@ -246,14 +243,14 @@ def _why_not_judged(attribution: TextAttribution) -> str:
     return _ONLY_ONE if len(attribution.words) == 1 else _MOST_LEAD
 
 
-def is_missed(attribution: TextAttribution, gold: str | None, labels: Sequence[str] | None) -> bool:
+def is_missed(attribution: DrawableBits, gold: str | None, labels: Sequence[str] | None) -> bool:
     """Whether a gold label is one of the model's classes, ``labels``, and not a predicted one."""
     predicted = {attribution.predicted_label, *(label for label, _ in attribution.other_labels)}
     return gold in (labels or ()) and gold not in predicted
 
 
 def missed_labels(
-    attributions: Sequence[TextAttribution], golds: Sequence[str | None] | None, labels: Sequence[str] | None
+    attributions: Sequence[DrawableBits], golds: Sequence[str | None] | None, labels: Sequence[str] | None
 ) -> str:
     """Of how many texts the gold label is not predicted; empty for one text, and where no label is a class."""
     known = [pair for pair in zip(attributions, golds or (), strict=False) if pair[1] in (labels or ())]
@@ -265,7 +262,7 @@ def missed_labels(
     return f"The gold label is not predicted for {n_missed} of {len(known)} texts."
 
 
-def percentage_note(attribution: TextAttribution) -> str:
+def percentage_note(attribution: DrawableBits) -> str:
     """Why there are no percentages, or what they are of where that is not what legends say; else empty."""
     if not has_percentages(attribution):
         if not attribution.words or not has_hardly_any_bits(attribution):
@@ -275,7 +272,7 @@ def percentage_note(attribution: TextAttribution) -> str:
     return "Percentages are of the bits of all words, without special tokens." if of_words else ""
 
 
-def preset_note(attribution: TextAttribution) -> str:
+def preset_note(attribution: DrawableBits) -> str:
     """The preset; of the default with a smaller ``beta`` also why, and that its bits stand for themselves."""
     if not attribution.preset.startswith("default, beta"):
         return attribution.preset
@@ -283,7 +280,7 @@ def preset_note(attribution: TextAttribution) -> str:
     return f"{attribution.preset} ({why}; its bits do not compare with those of another text)"
 
 
-def _leader(attribution: TextAttribution) -> str:
+def _leader(attribution: DrawableBits) -> str:
     """In how many repeats the first word of the list leads, and in how many no word has bits above the floor."""
     first, repeated = ranking(attribution)[0], attribution.repeated_shares
     if n_measured := sum(effect is not None for effect in attribution.effects):

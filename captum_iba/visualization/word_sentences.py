@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from captum_iba.visualization.check_sentences import CONFIRMING, SAME, CheckSentences, lowest_alone
 from captum_iba.visualization.decision import is_predicted
+from captum_iba.visualization.drawable import DrawableBits
 from captum_iba.visualization.mask_sentences import (
     LARGE_DROP,
     MOST,
@@ -37,13 +37,10 @@ from captum_iba.visualization.words import (
     word_places,
 )
 
-if TYPE_CHECKING:
-    from captum_iba.text.result import TextAttribution
-
 _MOST_OPPOSING, _NAMED = 3, 5
 
 
-def answer(attribution: TextAttribution) -> str:
+def answer(attribution: DrawableBits) -> str:
     """The probability without the leading words, and with a check what the model predicts then.
 
     What single words do is in the list. For a class that is not predicted the words that speak against it follow.
@@ -52,7 +49,7 @@ def answer(attribution: TextAttribution) -> str:
     return " ".join(_answer(attribution))
 
 
-def _answer(attribution: TextAttribution) -> list[str]:
+def _answer(attribution: DrawableBits) -> list[str]:
     check, none_leads = attribution.check, _none_leads(attribution)
     if check is None:
         return [none_leads] if none_leads else _without_check(attribution)
@@ -69,7 +66,7 @@ def _answer(attribution: TextAttribution) -> list[str]:
     return list(filter(None, sentences))
 
 
-def _none_leads(attribution: TextAttribution) -> str:
+def _none_leads(attribution: DrawableBits) -> str:
     """That words were deleted, and no small group of them leads; else empty."""
     is_measured = any(effect is not None for effect in attribution.effects)
     silent = is_improbable(attribution) or needs_hardly_anything(attribution)
@@ -82,7 +79,7 @@ def _none_leads(attribution: TextAttribution) -> str:
     return f"No word leads: {group} lowers {quantity(attribution.measured)} by 1% of its value."
 
 
-def _without_check(attribution: TextAttribution) -> list[str]:
+def _without_check(attribution: DrawableBits) -> list[str]:
     """The probability without the leading words by their removal; empty where none was removed."""
     leading, _ = ranked_words(attribution)
     if not leading or math.isnan(leading[-1].without_so_far) or is_improbable(attribution):
@@ -95,10 +92,9 @@ def _without_check(attribution: TextAttribution) -> list[str]:
     return [f"Without {named} {attribution.measured} {changes} (not checked against other words)."]
 
 
-def word_check(attribution: TextAttribution) -> CheckSentences:
+def word_check(attribution: DrawableBits) -> CheckSentences:
     """The check of a text in words; it must have one."""
     check, deletable = attribution.check, _deletable(attribution)
-    assert check is not None
     others, n_leading = deletable[check.n_words :], len(ranked_words(attribution)[0])
     n_named = max(n_leading, check.n_words)
     decision = check.decision if attribution.target_label == attribution.predicted_label else ""
@@ -124,29 +120,27 @@ def word_check(attribution: TextAttribution) -> CheckSentences:
     )
 
 
-def _quoted_decision(attribution: TextAttribution, decision: str) -> str:
+def _quoted_decision(attribution: DrawableBits, decision: str) -> str:
     """What the model predicts: answers and words at a mask token in quotes."""
     about = attribution.explained
     is_text = about is not None and about.kind in ("answer", "mask") and decision != "no answer"
     return f'"{visible(decision)}"' if is_text else decision
 
 
-def verdict(attribution: TextAttribution) -> str:
+def verdict(attribution: DrawableBits) -> str:
     """What a check says of the leading words, one of ``VERDICTS``; empty where it says nothing or there is none."""
     return "" if attribution.check is None else word_check(attribution).verdict
 
 
-def only_together(attribution: TextAttribution) -> bool:
+def only_together(attribution: DrawableBits) -> bool:
     """Whether the probability falls without the leading words, and without none of them alone."""
     leading = [row for row in ranked_words(attribution)[0] if row.is_deleted]
-    check = attribution.check
-    if check is None or not len(leading) == len(ranked_words(attribution)[0]) > 1:
+    if verdict(attribution) not in CONFIRMING or not len(leading) == len(ranked_words(attribution)[0]) > 1:
         return False
-    is_alone = min(row.without for row in leading) < SAME * check.probability
-    return verdict(attribution) in CONFIRMING and not is_alone
+    return bool(min(row.without for row in leading) >= SAME * attribution.check.probability)
 
 
-def has_other_order(attribution: TextAttribution) -> bool:
+def has_other_order(attribution: DrawableBits) -> bool:
     """Whether another leading word than the first lowers the probability most when it is deleted alone."""
     leading, check = [row for row in ranked_words(attribution)[0] if row.is_deleted], attribution.check
     if check is None or len(leading) < 2:
@@ -154,13 +148,13 @@ def has_other_order(attribution: TextAttribution) -> bool:
     return bool(min(row.without for row in leading) <= min(MOST * leading[0].without, SAME * check.probability))
 
 
-def opposing(attribution: TextAttribution) -> list[ListedPart]:
+def opposing(attribution: DrawableBits) -> list[ListedPart]:
     """Words without which alone the probability is much higher, the most first, as far as they were deleted alone."""
     rows = [row for of in ranked_words(attribution) for row in of if row.relation == SPEAKS_AGAINST]
     return sorted(rows, key=lambda row: -row.without)
 
 
-def _against(attribution: TextAttribution) -> str:
+def _against(attribution: DrawableBits) -> str:
     """Words that speak against the target; empty without any."""
     every = opposing(attribution)
     if not every:
@@ -172,12 +166,12 @@ def _against(attribution: TextAttribution) -> str:
     return f"{named} may speak against {label}: {attribution.measured} rises when {which} is deleted alone."
 
 
-def hidden_evidence(attribution: TextAttribution) -> list[ListedPart]:
+def hidden_evidence(attribution: DrawableBits) -> list[ListedPart]:
     """Words that do not lead, and without which alone much of the probability is lost; of short texts all are tried."""
     return [row for row in ranked_words(attribution)[1] if row.relation == MATTERS_ALONE]
 
 
-def least_effect(attribution: TextAttribution) -> str:
+def least_effect(attribution: DrawableBits) -> str:
     """Whether the probability "rises" or "falls" without the words with the fewest bits, where that says something."""
     check = attribution.check
     if check is None:
@@ -195,7 +189,7 @@ def least_effect(attribution: TextAttribution) -> str:
     return "rises" if rises else "falls"
 
 
-def not_tried(attribution: TextAttribution) -> str:
+def not_tried(attribution: DrawableBits) -> str:
     """How few words a check deleted together, or alone, where others may matter, too; else empty.
 
     That is in a long text, and where the model makes the same prediction without the leading words.
@@ -218,7 +212,7 @@ def not_tried(attribution: TextAttribution) -> str:
     return f"{chosen}: others may matter, too (rerank, --rerank, measures more)."
 
 
-def _deletable(attribution: TextAttribution) -> list[int]:
+def _deletable(attribution: DrawableBits) -> list[int]:
     """Numbers of the words that a check can delete, most bits first: what is explained is never deleted."""
     about, words = attribution.explained, attribution.words
     return [i for i in ranking(attribution) if about is None or not about.holds(*place_in_texts(words[i]))]

@@ -8,10 +8,9 @@ import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
-
+from captum_iba.visualization.drawable import DrawableBits
 from captum_iba.visualization.mask_sentences import (
     has_hardly_any_bits,
     has_percentages,
@@ -29,9 +28,6 @@ from captum_iba.visualization.pieces import (
     visible,
 )
 from captum_iba.visualization.rows import ListedPart, bar_of
-
-if TYPE_CHECKING:
-    from captum_iba.text.result import TextAttribution
 
 ALL_DELETED_ALONE = 60
 """Number of words of a text up to which a check deletes every one alone."""
@@ -57,7 +53,7 @@ def counted(rows: Sequence[ListedPart], which: str = "") -> str:
     return " and ".join(filter(None, [words, marks]))
 
 
-def has_neutral_statistics(attribution: TextAttribution) -> bool:
+def has_neutral_statistics(attribution: DrawableBits) -> bool:
     """Whether the statistics are those of the package's neutral texts.
 
     Statistics of other texts then change the percentages by more than repeats do.
@@ -71,7 +67,7 @@ def is_punctuation(word: str) -> bool:
     return all(category[0] in "PZ" or category in ("Cc", "Cf") for category in categories)
 
 
-def word_places(attribution: TextAttribution) -> list[str]:
+def word_places(attribution: DrawableBits) -> list[str]:
     """Where each word stands, as it is printed: "word 2"; punctuation has no number, "after word 2"."""
     places = [place for of in (0, 1) for place in _places([w for w in attribution.words if (w.sequence or 0) == of])]
     sources = (attribution.text, attribution.pair or "")
@@ -112,7 +108,7 @@ def _places(words: Sequence[Any]) -> list[str]:
     return places
 
 
-def ranked_words(attribution: TextAttribution) -> tuple[list[ListedPart], list[ListedPart]]:
+def ranked_words(attribution: DrawableBits) -> tuple[list[ListedPart], list[ListedPart]]:
     """The leading words, the first of :func:`ranking`, and the others.
 
     Where the model needs hardly anything, no word is among the first; where there are hardly any bits, and a check
@@ -125,10 +121,10 @@ def ranked_words(attribution: TextAttribution) -> tuple[list[ListedPart], list[L
     return list(leading), list(others)
 
 
-def _ranked_words(attribution: TextAttribution) -> tuple[list[ListedPart], list[ListedPart]]:
+def _ranked_words(attribution: DrawableBits) -> tuple[list[ListedPart], list[ListedPart]]:
     shares, spread, repeated = attribution.word_shares, attribution.word_spread, attribution.repeated_shares
     if has_neutral_statistics(attribution):
-        spread = np.full(len(shares), math.nan)
+        spread = [math.nan] * len(shares)
     places = word_places(attribution)
     about = attribution.explained  # is never deleted
     effects_of = {i: effect for i, effect in enumerate(attribution.effects) if effect is not None}
@@ -171,7 +167,7 @@ def _ranked_words(attribution: TextAttribution) -> tuple[list[ListedPart], list[
     return rows[:count], rows[count:]
 
 
-def _count_listed(attribution: TextAttribution) -> int:
+def _count_listed(attribution: DrawableBits) -> int:
     """How many words lists show as leading."""
     if is_improbable(attribution):
         return 0  # what lowers next to nothing is no answer
@@ -186,7 +182,7 @@ def _count_listed(attribution: TextAttribution) -> int:
 
 
 def _with_relations(
-    attribution: TextAttribution, rows: list[ListedPart], order: Sequence[int], n_leading: int
+    attribution: DrawableBits, rows: list[ListedPart], order: Sequence[int], n_leading: int
 ) -> list[ListedPart]:
     """The words, by number, with what their deletions say of them."""
     check, whole, leading = attribution.check, attribution.target_probability, order[:n_leading]
@@ -202,7 +198,7 @@ def _with_relations(
         # A leading word lowers it together with others.
         if rises_much(whole, row.without) and not (i in leading and row.effect > 0):
             relation = SPEAKS_AGAINST
-        elif check is not None and i in alone and is_much_lower(check.probability, row.without, strongest):
+        elif i in alone and is_much_lower(check.probability, row.without, strongest):
             relation = MATTERS_ALONE
         found[i] = row._replace(relation=relation, share_alone=_bar(row, whole)[1])
     return found
@@ -218,7 +214,7 @@ def _bar(row: ListedPart, whole: float) -> tuple[float, float]:
     return bar_of(alone, 2 * row.effect - alone)
 
 
-def _colors(attribution: TextAttribution, rows: Sequence[ListedPart]) -> list[float]:
+def _colors(attribution: DrawableBits, rows: Sequence[ListedPart]) -> list[float]:
     """What bars and colors show of each word, by number, from 0 to 1: its decrease, relative to the largest.
 
     The largest is at least 0.5 nats, so that small decreases have pale colors and short bars. Where no word was
@@ -232,7 +228,7 @@ def _colors(attribution: TextAttribution, rows: Sequence[ListedPart]) -> list[fl
     return [decrease / largest for decrease in decreases]
 
 
-def _decrease(attribution: TextAttribution, row: ListedPart) -> float:
+def _decrease(attribution: DrawableBits, row: ListedPart) -> float:
     """The length of the bar of a word before it is made relative; 0 if the word was not measured.
 
     It is also 0 of a word that speaks against the target. Of one that matters alone it is there, measured or not.
@@ -261,7 +257,7 @@ def standing_out(leading: Sequence[ListedPart], rest: Sequence[ListedPart]) -> l
     return [*others, *against]
 
 
-def count_leading(attribution: TextAttribution) -> int:
+def count_leading(attribution: DrawableBits) -> int:
     """How many words lead: those of ``removal_order``; with ``rerank=0`` those with 80% of the bits above the floor."""
     if attribution.effects:
         return len(attribution.removal_order)
@@ -270,7 +266,7 @@ def count_leading(attribution: TextAttribution) -> int:
     return sum(already < COVERED * math.fsum(held) for already, _ in zip(before, held, strict=False))
 
 
-def nearly_tied(attribution: TextAttribution) -> list[int]:
+def nearly_tied(attribution: DrawableBits) -> list[int]:
     """Numbers of the words that may lead with statistics of other texts: the first one, and those within 20% of it.
 
     None where their order was measured by removal.
@@ -284,7 +280,7 @@ def nearly_tied(attribution: TextAttribution) -> list[int]:
     return [i for i in order if shares[i] > 0 and shares[i] >= least * shares[order[0]]]
 
 
-def word_records(attribution: TextAttribution) -> list[dict[str, Any]]:
+def word_records(attribution: DrawableBits) -> list[dict[str, Any]]:
     """What a file has of each word, in the order of the text: beside its own numbers its place, share and rank.
 
     ``without`` is the probability without this word alone, None if that was not checked; a share is None where pages
@@ -307,14 +303,14 @@ def word_records(attribution: TextAttribution) -> list[dict[str, Any]]:
     ]
 
 
-def _without_each(attribution: TextAttribution) -> dict[int, float]:
+def _without_each(attribution: DrawableBits) -> dict[int, float]:
     """The probability without each word alone, by number, as far as it was measured, or a check has deleted it."""
     of_check = () if attribution.check is None else attribution.check.without_each
     known = [*enumerate(attribution.without), *enumerate(of_check)]
     return {number: without for number, without in known if without is not None}
 
 
-def least_words(attribution: TextAttribution, numbers: Sequence[int], count: int) -> list[int]:
+def least_words(attribution: DrawableBits, numbers: Sequence[int], count: int) -> list[int]:
     """Of some words without the first ones, those with the fewest bits; punctuation only where too few are left."""
     others = [i for i in ranking_by_bits(attribution) if i in numbers[count:]]
     return sorted(others, key=lambda i: not is_punctuation(attribution.words[i].word))[-count:]
@@ -325,7 +321,7 @@ def place_in_texts(word: Any) -> tuple[int, int, int]:
     return word.sequence, word.start, word.end
 
 
-def ranking(attribution: TextAttribution) -> list[int]:
+def ranking(attribution: DrawableBits) -> list[int]:
     """Numbers of the words: the leading ones in the order of their deletion, other measured ones, and those by bits.
 
     The measured ones are in the order of their effects, the largest first.
@@ -336,7 +332,7 @@ def ranking(attribution: TextAttribution) -> list[int]:
     return [*leading, *first, *(i for i in by_bits if i not in measured)]
 
 
-def ranking_by_bits(attribution: TextAttribution) -> list[int]:
+def ranking_by_bits(attribution: DrawableBits) -> list[int]:
     """Numbers of the words in the order of the bits above the floor, then of all bits; NaN and infinity are last."""
     words, shares = attribution.words, attribution.word_shares
     return sorted(

@@ -1,5 +1,6 @@
 import dataclasses
 import math
+import re
 import subprocess
 import sys
 import warnings
@@ -240,6 +241,15 @@ def test_importing_is_light():
     heavy = ["transformers", "lime", "scipy", "matplotlib", "jinja2", "rich"]
     code = f"import sys, captum_iba.visualization; print([name for name in {heavy} if name in sys.modules])"
     assert run_python(code) == "[]"
+
+
+def test_nothing_of_the_rooms_above_is_imported():
+    """Neither at run time nor for types: protocols say what is drawn."""
+    package = Path(__file__).parents[2] / "captum_iba" / "visualization"
+    imports = set(
+        re.findall(r"^ *(?:from|import) captum_iba\.?(\w*)", "".join(map(Path.read_text, package.glob("*.py"))), re.M)
+    )
+    assert imports == {"_bootstrap", "_files", "visualization"}
 
 
 def test_without_matplotlib_it_says_what_to_install():
