@@ -24,11 +24,12 @@ import torch
 
 from benchmarks.degradation import read_texts
 from benchmarks.page import RESULTS, keep, machine, table_of_decreases
+from captum_iba._reading.order import ranking, ranking_by_bits
+from captum_iba._reading.words import ranked_words
 from captum_iba.demo import embedded_model_path
 from captum_iba.text import TextAttribution, TextExplainer
 from captum_iba.text.deletion import TextRemoval
 from captum_iba.text.encoding import EncodedText
-from captum_iba.visualization.words import ranked_words, ranking, ranking_by_bits
 
 BATCH_SIZE = 32
 _ROWS = ("the leading words", "as many by bits", "as many by leave one out")

@@ -27,11 +27,11 @@ from scipy.stats import spearmanr
 
 from benchmarks.degradation import read_texts
 from benchmarks.page import RESULTS, keep, machine
+from captum_iba._reading.order import nearly_tied
 from captum_iba.demo import embedded_model_path
 from captum_iba.methods import attribute
 from captum_iba.methods.task import FloatArray
 from captum_iba.text import TextAttribution, TextExplainer
-from captum_iba.visualization.words import nearly_tied
 
 SEEDS = DRAWS = 5
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {

@@ -31,8 +31,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from captum_iba._files import write_text
+from captum_iba._reading.order import ranking
 from captum_iba.text import TextExplainer
-from captum_iba.visualization.words import ranking
 
 NAMES = ["Morgan", "Jordan", "Florence", "Austin", "Chelsea", "Sydney", "Victoria", "Madison", "Georgia", "Lincoln"]
 TITLES = {"PER": ["Doctor", "Professor", "Captain", "Judge"], "LOC": ["Lake", "Mount", "Port", "Fort"]}

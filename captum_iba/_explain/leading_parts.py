@@ -12,8 +12,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from captum_iba._reading.check_sentences import N_RANDOM
 from captum_iba.metrics.part_removal import first_to_cover, removal_sequence
-from captum_iba.visualization.check_sentences import N_RANDOM
 
 COVERED_DECREASE = 0.9
 """Fraction of the largest decrease in a value. No further part leads once the leading ones reach it."""

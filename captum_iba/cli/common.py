@@ -167,7 +167,7 @@ def printed(
     quiet: bool = False,
 ) -> str:
     """Results one below the other, each with its heading if there are such, and one legend unless ``quiet``."""
-    from captum_iba.visualization.legend import legend_lines
+    from captum_iba._reading.legend import legend_lines
 
     texts = [result.to_text(legend=False, details=details) for result in results]
     if headings:

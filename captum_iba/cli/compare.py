@@ -235,7 +235,7 @@ def _layer(text: str) -> int | str | list[int | str]:
 
 
 def _compute(comparison: Comparison, quiet: bool) -> None:
-    from captum_iba.visualization.pieces import format_number
+    from captum_iba._reading.wording import format_number
 
     left = TimeLeft((run.name for run in comparison.runs), comparison.tokens, comparison.executor)
     tokens_per_text = comparison.tokens / max(sum(map(len, comparison.chunks)), 1)

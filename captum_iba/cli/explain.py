@@ -399,8 +399,8 @@ def _deliver(
     details: bool,
     quiet: bool,
 ) -> None:
+    from captum_iba._reading.findings import missed_labels, verdicts
     from captum_iba.visualization import token_page
-    from captum_iba.visualization.sentences import missed_labels, verdicts
 
     known = labels if gold is not None and gold.are_classes else None
     names = None if gold is None else gold.names
@@ -436,9 +436,9 @@ def _show(
     quiet: bool,
 ) -> None:
     """Print results, each with its id and gold label, and with the scores of other methods."""
-    from captum_iba.visualization.legend import legend_lines
-    from captum_iba.visualization.sentences import is_missed
-    from captum_iba.visualization.terminal import printable
+    from captum_iba._reading.findings import is_missed
+    from captum_iba._reading.legend import legend_lines
+    from captum_iba._reading.wording import printable
 
     for number, result in enumerate(results):
         if number:

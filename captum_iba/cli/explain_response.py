@@ -226,9 +226,9 @@ def _deliver(
     quiet: bool,
 ) -> None:
     """Write and print results; of a table with the ids of its rows."""
+    from captum_iba._reading.wording import printable
     from captum_iba.visualization import generation_page
     from captum_iba.visualization.generation_page import asked
-    from captum_iba.visualization.terminal import printable
 
     def entries() -> list[dict[str, Any]]:
         found = [result.to_dict() for result in results]

@@ -133,7 +133,7 @@ def _numbers_of_words(
     explainer: TextExplainer, texts: list[str], pairs: list[str] | None, wanted: Sequence[int | str]
 ) -> list[int | str]:
     """Words to explain, with their numbers among all words; as they are printed, they leave punctuation marks out."""
-    from captum_iba.visualization.words import printed_numbers
+    from captum_iba._reading.places import printed_numbers
 
     numbers = list(wanted)
     for i, text in enumerate(explainer.classifier.encode(texts, pairs or [None] * len(texts))):

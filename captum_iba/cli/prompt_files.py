@@ -56,7 +56,7 @@ class TableOfPrompts(NamedTuple):
     def note_unread(self, source: str, quiet: bool, of_all_rows: Collection[str] = ()) -> None:
         """Say which rows are left out, and which columns are not read; some are options for all rows."""
         if self.blank:
-            from captum_iba.visualization.pieces import enumerated
+            from captum_iba._reading.wording import enumerated
 
             rows = enumerated(self.blank[:_NAMED], max(0, len(self.blank) - _NAMED))
             note(f"{source}: left out, because the prompt is empty: {rows}", quiet)

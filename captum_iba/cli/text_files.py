@@ -189,7 +189,7 @@ def _text_of(value: Any, source: str, table: Any, number: int) -> str:
 
 def note_blank(read: FileOfTexts, source: str, quiet: bool) -> None:
     """Say which rows of a table are left out, because they have no text."""
-    from captum_iba.visualization.pieces import enumerated
+    from captum_iba._reading.wording import enumerated
 
     if read.blank:
         rows = enumerated(list(read.blank[:_NAMED]), max(0, len(read.blank) - _NAMED))

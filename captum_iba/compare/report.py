@@ -14,6 +14,7 @@ from markupsafe import Markup
 from torch import Tensor
 
 from captum_iba._files import write_text
+from captum_iba._reading.wording import format_number
 from captum_iba.compare.records import Results, read_results, read_scores
 from captum_iba.compare.tables import (
     COLUMNS,
@@ -35,7 +36,6 @@ from captum_iba.text.encoding import WordSpan, join_words, scores_per_word
 from captum_iba.visualization import plot_degradation, save_figure
 from captum_iba.visualization.figures import svg
 from captum_iba.visualization.html import render_template, sorting
-from captum_iba.visualization.pieces import format_number
 
 _TEXTS_DRAWN = 20
 _TOP_WORDS = 6

@@ -10,6 +10,7 @@ import numpy as np
 from typing_extensions import Unpack
 
 from captum_iba._checks import check_integer
+from captum_iba._reading.order import ranking
 from captum_iba._warnings import warn_user
 from captum_iba.attr.feature_statistics import FeatureStatistics
 from captum_iba.attr.settings import BottleneckSettings, SettingsOverrides
@@ -20,7 +21,6 @@ from captum_iba.text.bottleneck import NEUTRAL_STATISTICS, ClassifierBottleneck
 from captum_iba.text.deletion import TextRemoval, order_by_removal
 from captum_iba.text.layers import check_layers, embedding_layer, find_blocks, find_layers, published_layer
 from captum_iba.text.result import TextAttribution
-from captum_iba.visualization.words import ranking
 
 
 def information_bottleneck(

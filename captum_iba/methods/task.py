@@ -14,14 +14,13 @@ import torch
 from torch import Tensor
 
 from captum_iba._checks import check_integer
+from captum_iba._reading.wording import method_title, printable
 from captum_iba.attr.feature_statistics import FeatureStatistics
 from captum_iba.text.classifier import Classifier
 from captum_iba.text.encoding import EncodedText, per_token
 from captum_iba.text.layers import Block
 from captum_iba.text.target import TextTarget
 from captum_iba.visualization.colored_text import token_parts
-from captum_iba.visualization.pieces import method_title
-from captum_iba.visualization.terminal import printable
 
 FloatArray = npt.NDArray[np.float64]
 

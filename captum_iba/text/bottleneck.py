@@ -12,6 +12,10 @@ from captum_iba._compat import progress
 from captum_iba._explain.fingerprint import statistics_fingerprint
 from captum_iba._explain.json_result import provenance
 from captum_iba._explain.model import model_name
+from captum_iba._reading.check_sentences import CONFIRMING
+from captum_iba._reading.decision import labels_beside
+from captum_iba._reading.mask_sentences import lost_prediction
+from captum_iba._reading.wording import format_probability
 from captum_iba.attr.execution import tensor_with_bits
 from captum_iba.attr.feature_statistics import FeatureStatistics
 from captum_iba.attr.information_bottleneck import InformationBottleneckAttribution
@@ -24,10 +28,6 @@ from captum_iba.text.layers import Block, token_activations_required
 from captum_iba.text.result import TextAttribution, TextTrace, Token
 from captum_iba.text.statistics import GroupedStatistics
 from captum_iba.text.target import TextTarget
-from captum_iba.visualization.check_sentences import CONFIRMING
-from captum_iba.visualization.decision import labels_beside
-from captum_iba.visualization.mask_sentences import lost_prediction
-from captum_iba.visualization.pieces import format_probability
 
 NEUTRAL_STATISTICS = (
     "no statistics given: those of neutral texts in the package are used, which are English sentences; for texts "

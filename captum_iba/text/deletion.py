@@ -20,6 +20,12 @@ from captum_iba._explain.leading_parts import (
     most_without_one,
     with_more_measured,
 )
+from captum_iba._reading.check_sentences import N_RANDOM
+from captum_iba._reading.mask_sentences import is_improbable
+from captum_iba._reading.order import count_leading, ranking, ranking_by_bits
+from captum_iba._reading.places import is_punctuation
+from captum_iba._reading.thresholds import SAME
+from captum_iba._reading.words import ALL_DELETED_ALONE, ranked_words
 from captum_iba.metrics.part_removal import (
     CachedRemoval,
     RemovalSequence,
@@ -34,16 +40,6 @@ from captum_iba.text.gradients import gradient_x_activation_of_words
 from captum_iba.text.heads import LOG_ODDS_EPS, TARGET_ROW, ValueHead, with_row
 from captum_iba.text.layers import Block
 from captum_iba.text.result import DeletionCheck, TextAttribution
-from captum_iba.visualization.check_sentences import N_RANDOM, SAME
-from captum_iba.visualization.mask_sentences import is_improbable
-from captum_iba.visualization.words import (
-    ALL_DELETED_ALONE,
-    count_leading,
-    is_punctuation,
-    ranked_words,
-    ranking,
-    ranking_by_bits,
-)
 
 # Nats that a leading word adds to the others at least: the odds change by a tenth.
 _ADDS = 0.1

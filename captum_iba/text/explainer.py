@@ -15,6 +15,8 @@ import torch
 from captum_iba._checks import check_flag, check_integer
 from captum_iba._explain import statistics_files
 from captum_iba._explain.progress import removal_progress
+from captum_iba._reading.mask_sentences import lost_prediction
+from captum_iba._reading.wording import NEUTRAL_TEXTS
 from captum_iba._warnings import warn_user
 from captum_iba.attr._model.guard import ModuleGuard
 from captum_iba.attr.feature_statistics import FeatureStatistics
@@ -37,8 +39,6 @@ from captum_iba.text.heads import ValueHead
 from captum_iba.text.layers import check_layers, embedding_layer, find_layers, published_layer
 from captum_iba.text.result import TextAttribution
 from captum_iba.text.target import TextTarget
-from captum_iba.visualization.mask_sentences import lost_prediction
-from captum_iba.visualization.pieces import NEUTRAL_TEXTS
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -17,6 +17,7 @@ from captum_iba._explain.fingerprint import RememberedFingerprint, tokenizer_fin
 from captum_iba._explain.json_result import provenance
 from captum_iba._explain.model import model_name
 from captum_iba._explain.progress import removal_progress
+from captum_iba._reading.prompt_sentences import UNLIKELY
 from captum_iba._warnings import warn_user
 from captum_iba.attr.optimizer import unneeded_bits
 from captum_iba.attr.settings import BottleneckSettings
@@ -41,7 +42,6 @@ from captum_iba.text.prompt_deletion import (
 from captum_iba.text.prompt_model import LanguageModel, decoder_arguments
 from captum_iba.text.prompt_parts import PromptPart
 from captum_iba.text.response import ResponseToExplain, explained_response
-from captum_iba.visualization.prompt_sentences import UNLIKELY
 
 
 class GenerationExplainer:

@@ -15,19 +15,17 @@ import numpy.typing as npt
 
 from captum_iba._explain.json_result import JsonResult, check_of_file, json_number, json_safe
 from captum_iba._files import write_text
-from captum_iba._ranking import (
+from captum_iba._reading.findings import NO_EFFECT
+from captum_iba._reading.legend import Legend, part_legend
+from captum_iba._reading.order import (
+    COVERED,
     estimated_effects,
     importance_of,
     leading_of,
     order_of,
-    shares_above,
+    shares_above_floor,
 )
-from captum_iba.attr.optimizer import AT_FLOOR
-from captum_iba.text.prompt_parts import PromptPart
-from captum_iba.visualization.legend import Legend, part_legend
-from captum_iba.visualization.pieces import COVERED
-from captum_iba.visualization.printed_response import printed_response, visible_part
-from captum_iba.visualization.prompt_sentences import (
+from captum_iba._reading.prompt_sentences import (
     answer,
     bits_of_prompt,
     part_check,
@@ -35,8 +33,10 @@ from captum_iba.visualization.prompt_sentences import (
     probability_without,
     prompt_notes,
 )
-from captum_iba.visualization.rows import VISIBLE, ListedPart, listed_name
-from captum_iba.visualization.sentences import NO_EFFECT
+from captum_iba._reading.rows import VISIBLE, ListedPart, listed_name
+from captum_iba.attr.optimizer import AT_FLOOR
+from captum_iba.text.prompt_parts import PromptPart
+from captum_iba.visualization.printed_response import printed_response, visible_part
 
 _FORMAT = "captum-iba generation/3"  # 2 had no numbers of the contrast
 
@@ -173,7 +173,7 @@ class GenerationAttribution(JsonResult):
     def shares_of(self, bits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """Shares of one row of bits, as :attr:`token_bits` has them."""
         floors = np.array([part.unneeded_bits for part in self.parts])
-        return shares_above(bits, floors, AT_FLOOR)
+        return shares_above_floor(bits, floors, AT_FLOOR)
 
     @property
     def importance(self) -> npt.NDArray[np.float64]:

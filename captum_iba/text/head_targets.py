@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from captum_iba._checks import check_flag
+from captum_iba._reading.places import printed_numbers
 from captum_iba._warnings import warn_user
 from captum_iba.attr._model.guard import ONE_AT_A_TIME
 from captum_iba.text.answers import TargetedText, find_answer, find_mask, mask_position, refuse_truncated
@@ -22,7 +23,6 @@ from captum_iba.text.encoding import EncodedText
 from captum_iba.text.heads import TARGET_ROW, AnswerHead, ChoiceHead, Head, MaskHead, ValueHead, with_row
 from captum_iba.text.statistics import change_mark, neutral_texts
 from captum_iba.text.target import TextTarget
-from captum_iba.visualization.words import printed_numbers
 
 NOT_COUNTED = ("o", "-100", "ignore", "ignored", "pad", "[pad]", "<pad>")
 """Classes of tokens, in any case, that make no entity."""

@@ -9,13 +9,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from captum_iba._reading.mask_sentences import lost_prediction
 from captum_iba.attr.settings import SMALLER_BETAS
 from captum_iba.text import statistics as layer_statistics
 from captum_iba.text.arguments import ExplainOptions, check_texts, resolve_text_settings
 from captum_iba.text.bottleneck import MASK_LOST_PREDICTION
 from captum_iba.text.explainer import TextExplainer
 from captum_iba.text.result import TextAttribution
-from captum_iba.visualization.mask_sentences import lost_prediction
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

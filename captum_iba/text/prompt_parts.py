@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from captum_iba.visualization.pieces import SPEAKS_AGAINST
-from captum_iba.visualization.rows import bar_of
+from captum_iba._reading.rows import SPEAKS_AGAINST, bar_of
 
 TOLERANCE = 0.05
 """Nats by which the removal of a part may change a log-probability, or log-odds, and count as no change."""

@@ -19,19 +19,18 @@ import torch
 
 from captum_iba._checks import kind_of
 from captum_iba._explain.json_result import JsonResult, check_of_file, json_number, json_safe
-from captum_iba._ranking import importance_of, shares_above
+from captum_iba._reading.decision import predicted_beside
+from captum_iba._reading.findings import findings, notes, what_bits_keep
+from captum_iba._reading.legend import Legend, word_legend
+from captum_iba._reading.mask_sentences import remark
+from captum_iba._reading.order import importance_of, ranking, shares_above_floor
+from captum_iba._reading.word_sentences import answer, verdict, word_check
+from captum_iba._reading.wording import format_probability, printable
+from captum_iba._reading.words import ranked_words, word_records
 from captum_iba.attr.optimizer import AT_FLOOR
 from captum_iba.text.encoding import join_words, scores_per_word
 from captum_iba.text.target import TextTarget
-from captum_iba.visualization.decision import predicted_beside
-from captum_iba.visualization.legend import Legend, word_legend
-from captum_iba.visualization.mask_sentences import remark
-from captum_iba.visualization.pieces import format_probability
 from captum_iba.visualization.printed_text import printed_text
-from captum_iba.visualization.sentences import findings, notes, what_bits_keep
-from captum_iba.visualization.terminal import printable
-from captum_iba.visualization.word_sentences import answer, verdict, word_check
-from captum_iba.visualization.words import ranked_words, ranking, word_records
 
 if TYPE_CHECKING:
     from captum.attr._utils.visualization import VisualizationDataRecord
@@ -271,6 +270,11 @@ class TextAttribution(JsonResult):
         return list(filter(None, said))
 
     @property
+    def findings(self) -> list[str]:
+        """Codes of what :attr:`sentences` say, such as "not_confirmed", which do not change with their wording."""
+        return findings(self)
+
+    @property
     def leading(self) -> tuple[Word, ...]:
         """The leading words, in the order of pages and terminals."""
         return tuple(self.words[row.number] for row in ranked_words(self)[0])
@@ -317,7 +321,7 @@ class TextAttribution(JsonResult):
     def _shares(self, word_bits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         n_tokens = Counter(token.word for token in self.tokens if token.word is not None)
         floors = self.unneeded_bits * np.array([n_tokens[number] for number in range(len(self.words))])
-        return shares_above(word_bits, floors, AT_FLOOR)
+        return shares_above_floor(word_bits, floors, AT_FLOOR)
 
     @property
     def repeated_shares(self) -> npt.NDArray[np.float64]:
@@ -387,14 +391,13 @@ class TextAttribution(JsonResult):
         """The result as plain Python for JSON: NaN becomes None, infinity "inf" or "-inf".
 
         It has what pages and terminals show, too: of each word its ``place`` ("word 2"), ``share`` and ``rank`` from 1,
-        the ``verdict`` of the check, ``sentences``, and their codes as ``findings``
-        (``captum_iba.visualization.sentences.findings``).
+        the ``verdict`` of the check, ``sentences``, and their codes as ``findings``.
         """
         content = dataclasses.asdict(self)
         content["settings"], content["provenance"] = dict(self.settings), dict(self.provenance)
         content["words"], content["total_bits"] = word_records(self), self.total_bits
         content |= {"answer": self.answer, "verdict": self.verdict}
-        content |= {"findings": findings(self), "sentences": self.sentences}
+        content |= {"findings": self.findings, "sentences": self.sentences}
         return {"format": _FORMAT, **json_safe(content)}
 
     @classmethod

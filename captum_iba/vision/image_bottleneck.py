@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from captum_iba._compat import progress
+from captum_iba._reading.image_sentences import OWN_STATISTICS
 from captum_iba.attr.execution import BottleneckTrace, tensor_with_bits
 from captum_iba.attr.feature_statistics import FeatureStatistics
 from captum_iba.attr.information_bottleneck import InformationBottleneckAttribution
@@ -20,7 +21,6 @@ from captum_iba.attr.settings import BottleneckSettings
 from captum_iba.vision.grids import Grid, ImageLayer
 from captum_iba.vision.image_model import ImageClassifier
 from captum_iba.vision.layer_map import LayerMap
-from captum_iba.visualization.image_sentences import OWN_STATISTICS
 
 
 @dataclass(frozen=True)

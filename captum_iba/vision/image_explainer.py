@@ -19,6 +19,7 @@ from captum_iba._checks import check_flag, check_integer, kind_of
 from captum_iba._explain import statistics_files
 from captum_iba._explain.fingerprint import weights_mark
 from captum_iba._explain.progress import removal_progress
+from captum_iba._reading.check_sentences import CONFIRMING
 from captum_iba._warnings import warn_user
 from captum_iba.attr.feature_statistics import FeatureStatistics
 from captum_iba.attr.settings import BottleneckSettings, SettingsOverrides, with_smaller_betas
@@ -37,7 +38,6 @@ from captum_iba.vision.image_settings import (
 from captum_iba.vision.images import Transform, as_batch, drawn, is_one, normalization
 from captum_iba.vision.region_check import checked, settled_by_removal
 from captum_iba.vision.regions import RegionRemoval, regions_of_images
-from captum_iba.visualization.check_sentences import CONFIRMING
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -23,12 +23,12 @@ from captum_iba._explain.fingerprint import (
 )
 from captum_iba._explain.json_result import provenance
 from captum_iba._explain.model import check_device, model_name
+from captum_iba._reading.decision import labels_beside
 from captum_iba._warnings import warn_user
 from captum_iba.attr._model.guard import ModuleGuard
 from captum_iba.attr.feature_statistics import FeatureStatistics
 from captum_iba.attr.losses import NoLogitsError, logits_of, may_be_probabilities
 from captum_iba.vision.images import Transform
-from captum_iba.visualization.decision import labels_beside
 
 _OF_DEVICES = ("CUDA", "CUBLAS", "CUDNN")
 

@@ -17,27 +17,21 @@ import torch
 
 from captum_iba._explain.json_result import JsonResult, json_safe
 from captum_iba._files import write_text
-from captum_iba._ranking import importance_of, leading_of, order_of
+from captum_iba._reading.check_sentences import CONFIRMING, CheckSentences
+from captum_iba._reading.decision import is_predicted
+from captum_iba._reading.image_sentences import check_answer, check_sentences, decision, remark, unchecked_answer
+from captum_iba._reading.legend import Legend, legend_lines, region_legend, verdict_legend
+from captum_iba._reading.order import COVERED, importance_of, leading_of, order_of
+from captum_iba._reading.rows import ListedPart
+from captum_iba._reading.thresholds import LARGE_DROP, is_little, is_lost
+from captum_iba._reading.wording import format_number, format_probability, printable
 from captum_iba.vision.grids import resize_map
 from captum_iba.vision.image_check import ImageCheck
 from captum_iba.vision.images import Pixels, pixels_of_png, png_bytes
 from captum_iba.vision.layer_map import LayerMap
 from captum_iba.vision.region_rows import bar_meaning, leading_rows, ninth_of, other_rows
 from captum_iba.vision.regions import Regions, sum_per_region
-from captum_iba.visualization.check_sentences import CONFIRMING, CheckSentences
-from captum_iba.visualization.decision import is_predicted
-from captum_iba.visualization.image_sentences import (
-    check_answer,
-    check_sentences,
-    decision,
-    remark,
-    unchecked_answer,
-)
-from captum_iba.visualization.legend import Legend, legend_lines, region_legend, verdict_legend
-from captum_iba.visualization.mask_sentences import LARGE_DROP, is_little, is_lost
-from captum_iba.visualization.pieces import COVERED, format_number, format_probability
-from captum_iba.visualization.rows import ListedPart, row_lines
-from captum_iba.visualization.terminal import check_lines, printable
+from captum_iba.visualization.terminal import check_lines, row_lines
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -300,7 +294,7 @@ class ImageAttribution(JsonResult):
     def lost_prediction(self) -> bool:
         """Whether the final mask has lost the prediction.
 
-        That is so by the rule for texts (``captum_iba.visualization.mask_sentences.is_lost``), and where no cell has
+        That is so by the rule for texts (``captum_iba._reading.thresholds.is_lost``), and where no cell has
         clearly more bits than one that is not needed, and the probability falls by more than 0.1.
         """
         if is_lost(self.target_probability, self.masked_probability, self.closed_probability):

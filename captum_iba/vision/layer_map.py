@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from captum_iba._ranking import shares_above
+from captum_iba._reading.order import shares_above_floor
 from captum_iba.attr.optimizer import AT_FLOOR
 
 
@@ -44,7 +44,7 @@ class LayerMap:
     @property
     def shares(self) -> npt.NDArray[np.float64]:
         """Share of each cell of the bits above the floor, (h, w); they sum to 1, or are 0 if none is above it."""
-        return shares_above(self.bits, np.full_like(self.bits, self.unneeded_bits), AT_FLOOR)
+        return shares_above_floor(self.bits, np.full_like(self.bits, self.unneeded_bits), AT_FLOOR)
 
     @property
     def tensor(self) -> Tensor:

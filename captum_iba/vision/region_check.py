@@ -16,12 +16,12 @@ from captum_iba._explain.leading_parts import (
     leading_in_order,
     with_more_measured,
 )
+from captum_iba._reading.check_sentences import N_RANDOM
+from captum_iba._reading.thresholds import LARGE_DROP
 from captum_iba.metrics.part_removal import CachedRemoval
 from captum_iba.vision.image_check import ImageCheck
 from captum_iba.vision.image_result import ImageAttribution
 from captum_iba.vision.regions import RegionRemoval, order_by_removal
-from captum_iba.visualization.check_sentences import N_RANDOM
-from captum_iba.visualization.mask_sentences import LARGE_DROP
 
 _N_ALONE = 64  # regions, of which a check removes each alone
 _ADDS = 0.02  # of a probability, that a leading region adds to the others at least

@@ -10,18 +10,12 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from captum_iba._reading.image_sentences import N_OPPOSING, largest_decrease, listed_others, opposing
+from captum_iba._reading.legend import BAR_ALONE, BAR_IN_ORDER, BAR_OF_SEVERAL
+from captum_iba._reading.protocols import ExplainedImage
+from captum_iba._reading.rows import SPEAKS_AGAINST, ListedPart, bar_of
+from captum_iba._reading.thresholds import LARGE_DROP
 from captum_iba.vision.regions import sum_per_region
-from captum_iba.visualization.image_sentences import (
-    N_OPPOSING,
-    ExplainedImage,
-    largest_decrease,
-    listed_others,
-    opposing,
-)
-from captum_iba.visualization.legend import BAR_ALONE, BAR_IN_ORDER, BAR_OF_SEVERAL
-from captum_iba.visualization.mask_sentences import LARGE_DROP
-from captum_iba.visualization.pieces import SPEAKS_AGAINST
-from captum_iba.visualization.rows import ListedPart, bar_of
 
 
 class RemovedRegions(ExplainedImage, Protocol):
@@ -93,7 +87,7 @@ def bar_meaning(image: RemovedRegions) -> str:
 
 
 def _bars(image: RemovedRegions) -> tuple[list[tuple[float, float]], float]:
-    """The bar of each leading region (:func:`captum_iba.visualization.rows.bar_of`), and the longest of any region."""
+    """The bar of each leading region (:func:`captum_iba._reading.rows.bar_of`), and the longest of any region."""
     leading, check = image.leading, image.check
     if check is None or not check.leading:
         decreases = [image.decrease_of(i) for i in leading]

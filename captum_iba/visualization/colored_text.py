@@ -1,4 +1,4 @@
-"""A text in parts on a scale of color, as templates and terminals draw it."""
+"""What is drawn: a text in parts, each with its number, for pages, figures and terminals alike."""
 
 from __future__ import annotations
 
@@ -6,14 +6,25 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from captum_iba.visualization.check_sentences import NOT_CONFIRMED
+from captum_iba._reading.check_sentences import NOT_CONFIRMED
+from captum_iba._reading.mask_sentences import needs_hardly_anything, remark
+from captum_iba._reading.places import names_of_texts
+from captum_iba._reading.protocols import Drawable, is_scores
+from captum_iba._reading.rows import SPEAKS_AGAINST, VISIBLE, ListedPart
+from captum_iba._reading.text_parts import Part, full_color, parts
+from captum_iba._reading.word_sentences import verdict
+from captum_iba._reading.wording import format_number, format_probability
+from captum_iba._reading.words import ranked_words, standing_out
 from captum_iba.visualization.color import EFFECT, Scale, color_class
-from captum_iba.visualization.drawable import Drawable, is_scores
-from captum_iba.visualization.mask_sentences import needs_hardly_anything, remark
-from captum_iba.visualization.pieces import SPEAKS_AGAINST, Part, format_number, format_probability, parts, scale_of
-from captum_iba.visualization.rows import VISIBLE, ListedPart
-from captum_iba.visualization.word_sentences import verdict
-from captum_iba.visualization.words import names_of_texts, ranked_words, standing_out
+
+
+def scale_of(attribution: Drawable) -> Scale:
+    """Scale of one attribution: linear, from the floor to the largest word, or for signed scores from both sides."""
+    if not is_scores(attribution):
+        return Scale(full_color([attribution]))
+    sizes = [abs(float(score)) for score in attribution.words if math.isfinite(score)]
+    return Scale(max(sizes, default=0.0) or 1.0, attribution.signed, "score")
+
 
 _LEADING = 3
 PALE = 0.35

@@ -9,10 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from captum_iba._reading.protocols import Drawable, ExplainedText
+from captum_iba._reading.text_parts import Part, full_color, parts
+from captum_iba._reading.wording import format_number
 from captum_iba.visualization.color import Scale, colors
 from captum_iba.visualization.colored_text import TokenMap, token_parts
-from captum_iba.visualization.drawable import Drawable, DrawableBits
-from captum_iba.visualization.pieces import Part, check_same_text, format_number, full_color, layer_names, parts
+from captum_iba.visualization.layer_names import check_same_text, layer_names
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -147,7 +149,7 @@ def plot_tokens(attribution: Drawable, ax: Axes | None = None) -> tuple[Figure |
     return figure, ax
 
 
-def plot_layers(attributions: Sequence[DrawableBits], ax: Axes | None = None) -> tuple[Figure | SubFigure, Axes]:
+def plot_layers(attributions: Sequence[ExplainedText], ax: Axes | None = None) -> tuple[Figure | SubFigure, Axes]:
     """One short text at several layers: a row per layer, a column per word, as Figure 3 of Jiang et al. (2020).
 
     For long texts pass them to :func:`token_page` as ``layers``.
@@ -179,7 +181,7 @@ def plot_layers(attributions: Sequence[DrawableBits], ax: Axes | None = None) ->
 
 
 def plot_before_after(
-    pairs: Sequence[tuple[DrawableBits, DrawableBits]],
+    pairs: Sequence[tuple[ExplainedText, ExplainedText]],
 ) -> tuple[Figure, tuple[Axes, Axes]]:
     """One short text at several layers, side by side before and after the bottleneck, on one scale.
 
@@ -304,7 +306,7 @@ def _draw_scale(ax: Axes, width: float, top: float, scale: Scale) -> None:
     ax.text(width - 24, top + 10, scale.unit, ha="left", **style)
 
 
-def _columns(attributions: Sequence[DrawableBits], name: str) -> list[Part]:
+def _columns(attributions: Sequence[ExplainedText], name: str) -> list[Part]:
     """The words and special tokens that the columns are, the same for all."""
     if not attributions:
         raise ValueError(f"{name} is empty, expected at least one attribution")
@@ -315,7 +317,7 @@ def _columns(attributions: Sequence[DrawableBits], name: str) -> list[Part]:
     return columns[0]
 
 
-def _floor_and_scale(attributions: Sequence[DrawableBits]) -> tuple[float, Scale]:
+def _floor_and_scale(attributions: Sequence[ExplainedText]) -> tuple[float, Scale]:
     """One scale for all; the open mask's own floor is what it lets through, so the lowest counts."""
     floor = min(item.unneeded_bits for item in attributions)
     return floor, Scale(full_color(attributions, floor))
@@ -330,7 +332,7 @@ def _matrix_height(columns: Sequence[Part], rows: int) -> float:
     return 0.9 + 0.24 * rows + longest / _POINTS
 
 
-def _draw_matrix(ax: Axes, rows: Sequence[DrawableBits], columns: Sequence[Part], scale: Scale, floor: float) -> None:
+def _draw_matrix(ax: Axes, rows: Sequence[ExplainedText], columns: Sequence[Part], scale: Scale, floor: float) -> None:
     from matplotlib.colors import ListedColormap
     from matplotlib.patches import Rectangle
 

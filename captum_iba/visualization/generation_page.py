@@ -12,21 +12,21 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from captum_iba.visualization.check_sentences import NOT_CONFIRMED
-from captum_iba.visualization.color import Scale, color_class
-from captum_iba.visualization.colored_text import PALE
-from captum_iba.visualization.html import Html, render_template
-from captum_iba.visualization.legend import PART_LABELS, Legend, color_legend, merged_legend
-from captum_iba.visualization.pieces import SPEAKS_AGAINST, format_number, format_probability
-from captum_iba.visualization.printed_response import PrintedResponse
-from captum_iba.visualization.prompt_sentences import (
+from captum_iba._reading.check_sentences import NOT_CONFIRMED
+from captum_iba._reading.legend import PART_LABELS, Legend, color_legend, merged_legend
+from captum_iba._reading.prompt_sentences import (
     CUT_OFF,
     bits_of_prompt,
     leading_numbers,
     part_check,
     probability_without,
 )
-from captum_iba.visualization.rows import ListedPart, is_in_turn
+from captum_iba._reading.rows import SPEAKS_AGAINST, ListedPart, is_in_turn
+from captum_iba._reading.wording import format_number, format_probability
+from captum_iba.visualization.color import Scale, color_class
+from captum_iba.visualization.colored_text import PALE
+from captum_iba.visualization.html import Html, render_template
+from captum_iba.visualization.printed_response import PrintedResponse
 
 
 class DrawableGeneration(PrintedResponse, Protocol):

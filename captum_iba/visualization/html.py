@@ -13,26 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from captum_iba._files import write_text
-from captum_iba.visualization.check_sentences import NOT_CONFIRMED, VERDICTS
-from captum_iba.visualization.color import Scale, color_class, colors
-from captum_iba.visualization.colored_text import token_parts
-from captum_iba.visualization.decision import predicted_beside
-from captum_iba.visualization.drawable import Drawable, DrawableBits, DrawableScores, is_scores
-from captum_iba.visualization.legend import Legend, about_bits, color_legend, merged_legend, word_legend
-from captum_iba.visualization.mask_sentences import is_improbable, is_measured
-from captum_iba.visualization.pieces import (
-    SPEAKS_AGAINST,
-    format_number,
-    format_probability,
-    full_color,
-    layer_names,
-    method_title,
-    notes_of_beta,
-    origin_line,
-    visible,
-)
-from captum_iba.visualization.rows import is_in_turn
-from captum_iba.visualization.sentences import (
+from captum_iba._reading.check_sentences import NOT_CONFIRMED, VERDICTS
+from captum_iba._reading.decision import predicted_beside
+from captum_iba._reading.findings import (
     findings,
     findings_in_words,
     is_missed,
@@ -43,8 +26,17 @@ from captum_iba.visualization.sentences import (
     verdicts,
     what_bits_keep,
 )
-from captum_iba.visualization.word_sentences import answer, only_together, verdict, word_check
-from captum_iba.visualization.words import counted, ranked_words, standing_out
+from captum_iba._reading.legend import Legend, about_bits, color_legend, merged_legend, word_legend
+from captum_iba._reading.mask_sentences import is_improbable, is_measured
+from captum_iba._reading.protocols import Drawable, ExplainedText, ScoredText, is_scores
+from captum_iba._reading.rows import SPEAKS_AGAINST, is_in_turn
+from captum_iba._reading.text_parts import full_color
+from captum_iba._reading.word_sentences import answer, only_together, verdict, word_check
+from captum_iba._reading.wording import format_number, format_probability, method_title, origin_line, visible
+from captum_iba._reading.words import counted, ranked_words, standing_out
+from captum_iba.visualization.color import Scale, color_class, colors
+from captum_iba.visualization.colored_text import token_parts
+from captum_iba.visualization.layer_names import layer_names, notes_of_beta
 
 if TYPE_CHECKING:
     from captum.attr._utils.visualization import VisualizationDataRecord
@@ -167,11 +159,11 @@ def token_map(attribution: Drawable) -> Html:
 
 
 def token_page(
-    attributions: Sequence[DrawableBits],
+    attributions: Sequence[ExplainedText],
     title: str | None = None,
     introduction: str = "",
-    methods: Sequence[Sequence[DrawableScores]] | None = None,
-    layers: Sequence[Sequence[DrawableBits]] | None = None,
+    methods: Sequence[Sequence[ScoredText]] | None = None,
+    layers: Sequence[Sequence[ExplainedText]] | None = None,
     gold_labels: Sequence[str] | None = None,
     ids: Sequence[str] | None = None,
     labels: Sequence[str] | None = None,
@@ -276,7 +268,7 @@ def token_page(
     )
 
 
-def _measured(attributions: Sequence[DrawableBits]) -> str:
+def _measured(attributions: Sequence[ExplainedText]) -> str:
     """What lists have of a word: "The probability of the class"; of a regression the closeness."""
     kinds = {"value" if item.explained is not None and item.explained.kind == "value" else "" for item in attributions}
     return "The closeness" if kinds == {"value"} else "The probability of the class"
@@ -298,7 +290,7 @@ def _marks(texts: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     return {mark: meaning for mark, meaning in meanings.items() if mark in used}
 
 
-def save_token_page(attributions: Sequence[DrawableBits], path: str | os.PathLike[str], **options: Any) -> Path:
+def save_token_page(attributions: Sequence[ExplainedText], path: str | os.PathLike[str], **options: Any) -> Path:
     """Write :func:`token_page` of several texts to a file, whole or not at all.
 
     Args:
@@ -322,12 +314,12 @@ def save_token_page(attributions: Sequence[DrawableBits], path: str | os.PathLik
     return write_text(path, token_page(attributions, **options))
 
 
-def _settings(item: DrawableBits) -> str:
+def _settings(item: ExplainedText) -> str:
     settings = ", ".join(f"{name}={value}" for name, value in item.settings.items() if value is not None)
     return f"{item.layer_label} · {preset_note(item)} ({settings}), statistics of {item.statistics}"
 
 
-def _layer_rows(attributions: Sequence[DrawableBits]) -> list[dict[str, Any]]:
+def _layer_rows(attributions: Sequence[ExplainedText]) -> list[dict[str, Any]]:
     scale = Scale(full_color(attributions))
     return [
         {
@@ -339,7 +331,7 @@ def _layer_rows(attributions: Sequence[DrawableBits]) -> list[dict[str, Any]]:
     ]
 
 
-def method_map(scores: Sequence[DrawableScores], labels: Labels | None = None) -> Html:
+def method_map(scores: Sequence[ScoredText], labels: Labels | None = None) -> Html:
     """One text colored by several methods, one below the other, as a notebook shows it.
 
     Args:
@@ -363,7 +355,7 @@ def method_map(scores: Sequence[DrawableScores], labels: Labels | None = None) -
 
 
 def method_page(
-    texts: Sequence[Sequence[DrawableScores]],
+    texts: Sequence[Sequence[ScoredText]],
     title: str = "Methods side by side",
     introduction: str = "",
     labels: Labels | None = None,
@@ -396,7 +388,7 @@ def method_page(
     )
 
 
-def _methods(texts: Sequence[Sequence[DrawableScores]], labels: Labels | None) -> dict[str, Any]:
+def _methods(texts: Sequence[Sequence[ScoredText]], labels: Labels | None) -> dict[str, Any]:
     if not texts or not all(texts):
         raise ValueError("texts has no text or one without scores, expected at least one text and one method")
     for scores in texts:
@@ -439,7 +431,7 @@ def _sortable(value: float) -> str:
     return repr(float(value)) if math.isfinite(value) else ""
 
 
-def visualization_records(attributions: Sequence[DrawableBits]) -> list[VisualizationDataRecord]:
+def visualization_records(attributions: Sequence[ExplainedText]) -> list[VisualizationDataRecord]:
     """Records for ``captum.attr.visualization.visualize_text``, one per text.
 
     Words and labels are escaped and NaN becomes 0, since Captum does neither; see

@@ -10,19 +10,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from captum_iba._reading.image_sentences import decision, is_of_mean_color, largest_decrease, lowering, opposing
+from captum_iba._reading.protocols import ExplainedImage
+from captum_iba._reading.rows import ListedPart
+from captum_iba._reading.thresholds import LARGE_DROP
+from captum_iba._reading.wording import in_points
 from captum_iba.visualization.color import LEVELS, palette
 from captum_iba.visualization.figures import new_figure
-from captum_iba.visualization.image_sentences import (
-    ExplainedImage,
-    decision,
-    is_of_mean_color,
-    largest_decrease,
-    lowering,
-    opposing,
-)
-from captum_iba.visualization.mask_sentences import LARGE_DROP
-from captum_iba.visualization.pieces import in_points
-from captum_iba.visualization.rows import ListedPart
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

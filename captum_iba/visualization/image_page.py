@@ -7,6 +7,10 @@ import io
 from collections.abc import Sequence
 from typing import Any
 
+from captum_iba._reading.image_sentences import largest_decrease
+from captum_iba._reading.legend import merged_legend
+from captum_iba._reading.rows import is_in_turn
+from captum_iba._reading.wording import capitalized, in_points
 from captum_iba.visualization.color import Scale
 from captum_iba.visualization.html import Html, render_template
 from captum_iba.visualization.image_figures import (
@@ -18,10 +22,6 @@ from captum_iba.visualization.image_figures import (
     map_title,
     removal_map,
 )
-from captum_iba.visualization.image_sentences import largest_decrease
-from captum_iba.visualization.legend import merged_legend
-from captum_iba.visualization.pieces import capitalized, in_points
-from captum_iba.visualization.rows import is_in_turn
 
 _SMALLEST = 224  # pixels of a side below which a small image is enlarged
 

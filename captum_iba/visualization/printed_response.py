@@ -7,18 +7,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from captum_iba.visualization.check_sentences import NOT_CONFIRMED
-from captum_iba.visualization.legend import Legend, legend_lines
-from captum_iba.visualization.pieces import format_number, format_probability
-from captum_iba.visualization.prompt_sentences import (
-    CUT_OFF,
-    ExplainedResponse,
-    bits_of_prompt,
-    leading_numbers,
-    part_check,
-)
-from captum_iba.visualization.rows import ListedPart, listed_name, row_lines
-from captum_iba.visualization.terminal import check_lines, printable
+from captum_iba._reading.check_sentences import NOT_CONFIRMED
+from captum_iba._reading.legend import Legend, legend_lines
+from captum_iba._reading.prompt_sentences import CUT_OFF, bits_of_prompt, leading_numbers, part_check
+from captum_iba._reading.protocols import ExplainedResponse
+from captum_iba._reading.rows import ListedPart, listed_name
+from captum_iba._reading.wording import format_number, format_probability, printable
+from captum_iba.visualization.terminal import check_lines, row_lines
 
 _N_OF_TOKEN = 3  # parts that a line names for one token of the response
 

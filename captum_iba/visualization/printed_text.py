@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from captum_iba.visualization.check_sentences import NOT_CONFIRMED
+from captum_iba._reading.check_sentences import NOT_CONFIRMED
+from captum_iba._reading.findings import notes, percentage_note, preset_note, what_bits_keep
+from captum_iba._reading.legend import legend_lines, word_legend
+from captum_iba._reading.mask_sentences import is_measured, remark
+from captum_iba._reading.protocols import ExplainedText
+from captum_iba._reading.word_sentences import answer, verdict, word_check
+from captum_iba._reading.wording import format_number, has_characters, printable
+from captum_iba._reading.words import ranked_words
 from captum_iba.visualization.color import LEVELS, palette
 from captum_iba.visualization.colored_text import token_parts
-from captum_iba.visualization.drawable import DrawableBits
-from captum_iba.visualization.legend import legend_lines, word_legend
-from captum_iba.visualization.mask_sentences import is_measured, remark
-from captum_iba.visualization.pieces import format_number, has_characters
-from captum_iba.visualization.sentences import notes, percentage_note, preset_note, what_bits_keep
-from captum_iba.visualization.terminal import check_lines, printable, word_lines
-from captum_iba.visualization.word_sentences import answer, verdict, word_check
-from captum_iba.visualization.words import ranked_words
+from captum_iba.visualization.terminal import check_lines, word_lines
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -43,7 +43,7 @@ class PrintedText(NamedTuple):
         return [*self.warning, *self.decision, self.text, *self.rest]
 
 
-def printed_text(attribution: DrawableBits, legend: bool = True, details: bool = False) -> PrintedText:
+def printed_text(attribution: ExplainedText, legend: bool = True, details: bool = False) -> PrintedText:
     """The explanation of a text in lines; control characters are spelled out.
 
     Args:
@@ -78,7 +78,7 @@ def printed_text(attribution: DrawableBits, legend: bool = True, details: bool =
     )
 
 
-def _details(attribution: DrawableBits) -> list[str]:
+def _details(attribution: ExplainedText) -> list[str]:
     """What the bits keep, and the layers, settings and statistics."""
     floor = f", floor {format_number(attribution.unneeded_bits)} per token"
     floor *= bool(attribution.unneeded_bits and attribution.words)
@@ -87,7 +87,7 @@ def _details(attribution: DrawableBits) -> list[str]:
     return [*filter(None, [what_bits_keep(attribution)]), setting]
 
 
-def _as_read(attribution: DrawableBits, sequence: int) -> str:
+def _as_read(attribution: ExplainedText, sequence: int) -> str:
     """The text, or the second of a pair, with an ellipsis where it is truncated."""
     source = (attribution.pair or "") if sequence else attribution.text
     read = [token for token in attribution.tokens if token.sequence == sequence and token.end > token.start]
@@ -98,7 +98,7 @@ def _as_read(attribution: DrawableBits, sequence: int) -> str:
     return before + source[start:end] + (" …" if has_characters(source[end:]) else source[end:])
 
 
-def terminal_text(attribution: DrawableBits, legend: bool = True, details: bool = False) -> Group:
+def terminal_text(attribution: ExplainedText, legend: bool = True, details: bool = False) -> Group:
     """The decision, the colored text, and the leading words, with a bar each.
 
     Args:

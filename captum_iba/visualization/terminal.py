@@ -1,29 +1,100 @@
-"""Lists for a terminal: the words of a text, the numbers of a check, and text without control characters."""
+"""Lists and checks for a terminal."""
 
 from __future__ import annotations
 
 import math
-import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from captum_iba.visualization.check_sentences import CheckSentences
-from captum_iba.visualization.pieces import format_probability
-from captum_iba.visualization.rows import ListedPart, is_in_turn, row_lines
-from captum_iba.visualization.words import counted, standing_out
+from captum_iba._reading.check_sentences import CheckSentences
+from captum_iba._reading.rows import ListedPart, is_in_turn
+from captum_iba._reading.wording import format_number, format_probability, printable
+from captum_iba._reading.words import counted, standing_out
+
+_BAR_WIDTH = 24
+SOLID, HATCHED, PALE = "█", "▒", "░"
+"""Bars of a terminal: the decrease without a part alone, that after the others, and where nothing is confirmed."""
+
+
+def row_lines(
+    rows: Sequence[ListedPart],
+    others: Sequence[ListedPart] = (),
+    unlisted: Sequence[tuple[float, str]] = (),
+    pale: bool = False,
+    bits: bool = True,
+    titles: tuple[str, str] = ("", ""),
+) -> list[str]:
+    """A list of rows for a terminal, in columns, with a head where there are probabilities or percentages.
+
+    The columns are the probability without each, that without it and those above it, its share of the bits above the
+    floor, or its bits where no row was measured, a bar, and its name and place.
+
+    Args:
+        rows (sequence of ListedPart): What is listed.
+        others (sequence of ListedPart, optional): What is listed below them, under a title. Default: none.
+        unlisted (sequence of tuple, optional): Share and text of what is not listed. Default: none.
+        pale (bool): Whether the bars are pale. Default: False.
+        bits (bool): Whether there are bits where rows were measured or removed, too. Default: True.
+        titles (tuple of str): Titles of both groups. Default: none.
+
+    Returns:
+        list of str: Lines; control characters are as they were given.
+
+    Examples::
+
+        >>> rows = [ListedPart("dull", "word 3", 100.0, 0.6, 1.0, 0.2), ListedPart("a", "word 1", 9.0, 0.1, 0.5, 0.85)]
+        >>> print("\\n".join(row_lines(rows, unlisted=[(0.3, "in 4 other words")])))
+        without it  of the bits             bits
+             20.0%        60.0%       100.0 bits  ████████████████████████  dull (word 3)
+             85.0%        10.0%        9.00 bits  ████████████              a (word 1)
+                          30.0%  in 4 other words
+    """
+    every = [*rows, *others]
+    deleted, measured = any(row.is_deleted for row in every), any(row.is_measured for row in every)
+    in_turn = is_in_turn(every)
+    has_bits = bits or not (measured or deleted)
+    in_percent = any(row.in_percent for row in every) and has_bits
+    first = max(10, *(len(_number(row.without)) for row in every), 0)
+    wide = 15 if in_percent and not all(math.isnan(row.spread) for row in every) else 11
+    # By removals a bar has a scale of its own, and is short where they change little.
+    longest = 1.0 if measured or deleted else max((row.importance for row in every), default=0.0)
+
+    def columns(without: str, so_far: str, share: str, of_bits: str) -> str:
+        cells = (f"{without:>{first}}",) * deleted + (f"{so_far:>15}",) * in_turn + (f"{share:>{wide}}",) * in_percent
+        return "  ".join((*cells, *(f"{of_bits:>15}",) * (has_bits and not measured)))
+
+    def line(cells: str, bar: str, name: str) -> str:
+        return f"{cells}  {bar:<{_BAR_WIDTH}}  {name}".rstrip()
+
+    def lines_of(group: Sequence[ListedPart]) -> Iterator[str]:
+        for row in group:
+            share = f"{row.share:.1%}{'' if math.isnan(row.spread) else f' ± {row.spread:5.1%}'}"
+            name = f"{row.name}{f' ({row.place})' if row.place else ''}{' ≈' * row.tied}"
+            yield line(
+                columns(_number(row.without), _number(row.without_so_far), share, f"{format_number(row.bits)} bits"),
+                _bar(row, longest, pale) if longest else "",
+                " · ".join(filter(None, [name, row.relation])),
+            )
+
+    head = line(columns("without it", "and those above", "of the bits", "bits"), "", titles[0] if rows else titles[1])
+    lines = [head.rstrip()] if every and (deleted or in_percent or head.strip()) else []
+    lines += lines_of(rows)
+    if rows and others and titles[1]:
+        lines.append(line(columns("", "", "", ""), "", titles[1]))
+    lines += lines_of(others)
+    return [*lines, *(f"{columns('', '', f'{share:.1%}', '').rstrip()}  {text}" for share, text in unlisted)]
+
+
+def _number(probability: float) -> str:
+    return "" if math.isnan(probability) else format_probability(probability)
+
+
+def _bar(row: ListedPart, longest: float, pale: bool) -> str:
+    width = round(_BAR_WIDTH * row.importance / longest)
+    alone = round(width * row.share_alone)
+    return PALE * width if pale else SOLID * alone + HATCHED * (width - alone)
+
 
 _LISTED, _LISTED_WITHOUT_LEADING = 20, 5
-# These reorder what follows them on a terminal, beyond the word that they stand in.
-_BIDI_CONTROLS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
-
-
-def printable(text: str) -> str:
-    """Text for a terminal: control characters and text-direction overrides are spelled out."""
-    return "".join(
-        character.encode("unicode_escape").decode("ascii")
-        if unicodedata.category(character) in ("Cc", "Cs") or character in _BIDI_CONTROLS
-        else character
-        for character in text
-    )
 
 
 def word_lines(

@@ -15,13 +15,13 @@ from torch import nn
 
 from captum_iba import FeatureStatistics
 from captum_iba._explain.model import model_name
+from captum_iba._reading.findings import findings, missed_labels
 from captum_iba.attr.settings import PRESETS, BottleneckSettings
 from captum_iba.text import TextAttribution, TextExplainer
 from captum_iba.text.classifier import load_classifier
 from captum_iba.text.result import DeletionCheck
 from captum_iba.text.statistics import GroupedStatistics, neutral_texts
 from captum_iba.visualization import terminal_text, token_page
-from captum_iba.visualization.sentences import findings, missed_labels
 
 from .conftest import SIZE, build
 

@@ -12,13 +12,13 @@ import tokenizers
 import torch
 import transformers
 
+from captum_iba._reading.prompt_sentences import CUT_OFF
+from captum_iba._reading.wording import format_probability
 from captum_iba.metrics import prompt_degradation, removal_effects
 from captum_iba.text import GenerationAttribution, GenerationExplainer
 from captum_iba.text.prompt import read_prompt
 from captum_iba.text.prompt_deletion import CachedPromptRemoval, check_by_removal
 from captum_iba.visualization import generation_page
-from captum_iba.visualization.pieces import format_probability
-from captum_iba.visualization.prompt_sentences import CUT_OFF
 from tests.text.conftest import DECODER
 
 ALPHABET = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())

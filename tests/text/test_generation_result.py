@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 import torch
 
+from captum_iba._reading.rows import SPEAKS_AGAINST
+from captum_iba._reading.wording import format_probability
 from captum_iba.text import GenerationAttribution, GenerationExplainer
 from captum_iba.text.prompt_deletion import CachedPromptRemoval, check_by_removal, checked, rerank_by_removal
 from captum_iba.visualization import generation_page
 from captum_iba.visualization.generation_page import asked
-from captum_iba.visualization.pieces import SPEAKS_AGAINST, format_probability
 
 PROMPT = "the film was not good . a dull plot !"
 RESPONSE = "a bad film"

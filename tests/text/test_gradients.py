@@ -8,10 +8,10 @@ import pytest
 import torch
 from captum.attr import LayerGradientXActivation
 
+from captum_iba._reading.rows import SPEAKS_AGAINST
+from captum_iba._reading.words import ALL_DELETED_ALONE, ranked_words
 from captum_iba.text.deletion import TextRemoval, _with_single_deletions, checked
 from captum_iba.text.gradients import gradient_x_activation_of_words
-from captum_iba.visualization.pieces import SPEAKS_AGAINST
-from captum_iba.visualization.words import ALL_DELETED_ALONE, ranked_words
 
 LONG = "The story is dull, the acting is bad and the plot is a mess that bored me for two hours. " * 4
 OPPOSED = f"{LONG} And yet it is a wonderful and touching film. {LONG}"

@@ -12,6 +12,7 @@ import torch
 from typer.testing import CliRunner
 
 from captum_iba import cli
+from captum_iba._reading.words import ranked_words
 from captum_iba.compare import compare_texts
 from captum_iba.compare.explain_many import explain_texts
 from captum_iba.compare.parallel import LocalExecutor
@@ -21,7 +22,6 @@ from captum_iba.methods.registry import METHODS
 from captum_iba.text import TextExplainer
 from captum_iba.text.arguments import NumberError
 from captum_iba.visualization import token_page
-from captum_iba.visualization.words import ranked_words
 
 from .conftest import LABELS, built
 

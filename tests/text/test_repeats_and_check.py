@@ -12,15 +12,16 @@ import pytest
 import torch
 
 from captum_iba._explain.leading_parts import kept_in_check, without_first
+from captum_iba._reading.order import nearly_tied
+from captum_iba._reading.text_parts import parts
+from captum_iba._reading.word_sentences import verdict
+from captum_iba._reading.words import ranked_words
 from captum_iba.demo import embedded_statistics
 from captum_iba.text import TextAttribution, TextExplainer
 from captum_iba.text.deletion import keep_words
 from captum_iba.text.result import DeletionCheck
 from captum_iba.text.statistics import GroupedStatistics
 from captum_iba.visualization import save_token_page, token_map, token_page
-from captum_iba.visualization.pieces import parts
-from captum_iba.visualization.word_sentences import verdict
-from captum_iba.visualization.words import nearly_tied, ranked_words
 from tests.visualization.examples import attribution, by_rank
 
 TEXTS = ["The film was not good", "a dull, unbelievable plot! don't like the plot", "good?"]

@@ -12,15 +12,15 @@ import pytest
 import torch
 from rich.console import Console
 
+from captum_iba._reading.findings import findings
+from captum_iba._reading.mask_sentences import needs_hardly_anything
+from captum_iba._reading.wording import format_probability
+from captum_iba._reading.words import ranked_words
 from captum_iba.methods import attribute
 from captum_iba.text import TextAttribution, TextExplainer
 from captum_iba.text.deletion import TextRemoval, check_by_deletion
 from captum_iba.visualization import terminal_text, token_map, token_page
 from captum_iba.visualization.colored_text import token_parts
-from captum_iba.visualization.mask_sentences import needs_hardly_anything
-from captum_iba.visualization.pieces import format_probability
-from captum_iba.visualization.sentences import findings
-from captum_iba.visualization.words import ranked_words
 
 from .conftest import built
 

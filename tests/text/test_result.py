@@ -7,9 +7,9 @@ import pytest
 from captum.attr import visualization
 
 from captum_iba._files import write_text
+from captum_iba._reading.check_sentences import VERDICTS
 from captum_iba.text import TextAttribution, TextTrace, Token
 from captum_iba.text.result import DeletionCheck
-from captum_iba.visualization.check_sentences import VERDICTS
 
 
 def attribution(bits=(1.0, 2.0, 0.5), text="so <b>good</b>", **changes):

@@ -1,16 +1,18 @@
 """What is said of an explanation is true of it: few bits, average activations, deep layers, unknown words."""
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from captum_iba._reading.check_sentences import VERDICTS, CheckSentences
+from captum_iba._reading.findings import by_code, findings
+from captum_iba._reading.mask_sentences import needs_hardly_anything, remark
+from captum_iba._reading.words import ranked_words
 from captum_iba.text import TextAttribution, TextExplainer
 from captum_iba.text.result import DeletionCheck
 from captum_iba.visualization import token_page
-from captum_iba.visualization.check_sentences import VERDICTS, CheckSentences
-from captum_iba.visualization.mask_sentences import needs_hardly_anything, remark
-from captum_iba.visualization.sentences import findings
-from captum_iba.visualization.words import ranked_words
 from tests.visualization.examples import attribution, by_rank
 
 FEW = {"unneeded_bits": 1.0, "open_bits": 200.0, "layer_index": None}
@@ -423,3 +425,9 @@ def test_the_word_of_a_check_without_leading_words_is_named_and_no_other_word():
 def test_a_single_word_has_no_others_to_compare_with(film_explainer):
     page = token_page(film_explainer.explain(["Awful", "A boring film without a plot."], check=True))
     assert "there is only one word" in page and "most words lead" not in page
+
+
+def test_codes_of_the_sentences_are_documented():
+    page = (Path(__file__).parents[2] / "docs" / "reading.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`.*?`) \|", page.partition("### Codes")[2].partition("##")[0], re.MULTILINE)
+    assert set(by_code(attribution("a film", [1.0, 2.0]))) == set(re.findall(r"\w+", " ".join(rows)))

@@ -11,9 +11,9 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from typer.testing import CliRunner
 
 from captum_iba import cli
+from captum_iba._reading.word_sentences import verdict
 from captum_iba.text import TextExplainer, explain_layers
 from captum_iba.text.head_targets import predicted_entities
-from captum_iba.visualization.word_sentences import verdict
 
 from .conftest import built
 from .test_heads import QUICK, TEXT

@@ -9,6 +9,8 @@ import torch
 import transformers
 from transformers.modeling_outputs import SequenceClassifierOutput
 
+from captum_iba._reading.mask_sentences import HARDLY_ANYTHING, lost_prediction
+from captum_iba._reading.thresholds import is_lost
 from captum_iba.compare.explain_many import explain_texts
 from captum_iba.compare.parallel import LocalExecutor
 from captum_iba.demo import embedded_model_path
@@ -16,7 +18,6 @@ from captum_iba.text import TextAttribution, TextExplainer, explain_layers
 from captum_iba.text.bottleneck import MASK_LOST_PREDICTION
 from captum_iba.text.layers import find_blocks
 from captum_iba.visualization import token_map
-from captum_iba.visualization.mask_sentences import HARDLY_ANYTHING, is_lost, lost_prediction
 from tests.visualization.examples import attribution
 
 from .conftest import build

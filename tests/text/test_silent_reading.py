@@ -9,6 +9,9 @@ import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
+from captum_iba._reading.mask_sentences import HARDLY_ANYTHING
+from captum_iba._reading.text_parts import full_color, parts
+from captum_iba._reading.words import ranked_words
 from captum_iba.demo import embedded_model_path, embedded_statistics
 from captum_iba.methods import attribute
 from captum_iba.text import TextAttribution, TextExplainer, cached_statistics
@@ -16,9 +19,6 @@ from captum_iba.text.bottleneck import NEUTRAL_STATISTICS, tokens_with_bits
 from captum_iba.text.classifier import Classifier
 from captum_iba.text.encoding import encode
 from captum_iba.visualization import token_map
-from captum_iba.visualization.mask_sentences import HARDLY_ANYTHING
-from captum_iba.visualization.pieces import full_color, parts
-from captum_iba.visualization.words import ranked_words
 from tests.visualization.examples import attribution
 
 from .conftest import SIZE

@@ -8,6 +8,8 @@ import pytest
 import torch
 from captum.attr import LayerAttribution, visualization
 
+from captum_iba._reading.image_sentences import OWN_STATISTICS
+from captum_iba._reading.legend import legend_lines
 from captum_iba.vision import (
     ImageAttribution,
     ImageCheck,
@@ -23,8 +25,6 @@ from captum_iba.vision.region_check import checked
 from captum_iba.vision.regions import sum_per_region
 from captum_iba.visualization import image_map, image_page, plot_image
 from captum_iba.visualization.image_figures import heat_over_image, heat_positions, leading_regions, removal_map
-from captum_iba.visualization.image_sentences import OWN_STATISTICS
-from captum_iba.visualization.legend import legend_lines
 from tests.vision.examples import image_attribution
 
 

@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from captum_iba._reading.order import ranking
 from captum_iba.methods import Scores
 from captum_iba.text import EncodedText, TextAttribution, Token
-from captum_iba.visualization.words import ranking
 
 
 def attribution(text, bits=None, pair=None, layer=1, **changes):

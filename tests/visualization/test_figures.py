@@ -249,7 +249,7 @@ def test_nothing_of_the_rooms_above_is_imported():
     imports = set(
         re.findall(r"^ *(?:from|import) captum_iba\.?(\w*)", "".join(map(Path.read_text, package.glob("*.py"))), re.M)
     )
-    assert imports == {"_bootstrap", "_files", "visualization"}
+    assert imports == {"_bootstrap", "_files", "_reading", "visualization"}
 
 
 def test_without_matplotlib_it_says_what_to_install():

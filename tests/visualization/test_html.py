@@ -8,13 +8,13 @@ from html.parser import HTMLParser
 import pytest
 from rich.console import Console
 
+from captum_iba._reading.mask_sentences import HARDLY_ANYTHING
+from captum_iba._reading.text_parts import parts
+from captum_iba._reading.wording import format_number, printable
+from captum_iba._reading.words import ranked_words
 from captum_iba.text import TextAttribution
 from captum_iba.text.result import DeletionCheck
 from captum_iba.visualization import method_map, method_page, plot_layers, terminal_text, token_map, token_page
-from captum_iba.visualization.mask_sentences import HARDLY_ANYTHING
-from captum_iba.visualization.pieces import format_number, parts
-from captum_iba.visualization.terminal import printable
-from captum_iba.visualization.words import ranked_words
 from tests.visualization.examples import attribution, scores
 
 VOID = {"meta", "br", "input", "link", "img", "hr"}

@@ -1,60 +1,24 @@
 """What is said of an explained image: on its mask, and on the check by removal."""
 
-# ruff: noqa: D102 - the properties of the protocol are documented where they are implemented
-
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
-from captum_iba.visualization.check_sentences import CONFIRMING, SAME, CheckRow, CheckSentences
-from captum_iba.visualization.decision import predicted_beside
-from captum_iba.visualization.drawable import Decision
-from captum_iba.visualization.mask_sentences import (
-    LARGE_DROP,
-    MOST,
-    averages_disagree,
-    caveat,
-    is_unexplained,
-    lowers_it,
-    rises_much,
-    unexplained,
-)
-from captum_iba.visualization.pieces import capitalized, format_probability, quantity
-from captum_iba.visualization.rows import ListedPart
-from captum_iba.visualization.terminal import printable
+from captum_iba._reading.check_sentences import CONFIRMING, CheckRow, CheckSentences
+from captum_iba._reading.decision import predicted_beside
+from captum_iba._reading.mask_sentences import averages_disagree, caveat, unexplained
+from captum_iba._reading.protocols import ExplainedImage
+from captum_iba._reading.rows import ListedPart
+from captum_iba._reading.thresholds import LARGE_DROP, MOST, SAME, is_unexplained, lowers_it, rises_much
+from captum_iba._reading.wording import capitalized, format_probability, printable, quantity
 
 OWN_STATISTICS = "this image only"
 """Statistics of the image itself, where there are no others."""
 N_LOWERING, N_OPPOSING = 5, 3
 """Regions that do not lead and are listed at most: those that matter alone, and those that may speak against."""
 _NO_CHANGE = "the removal changes no pixel: there the image has its mean color already"
-
-
-class ExplainedImage(Decision, Protocol):
-    """What the sentences are about: a :class:`captum_iba.vision.ImageAttribution`."""
-
-    @property
-    def masked_probability(self) -> float: ...
-    @property
-    def closed_probability(self) -> float: ...
-    @property
-    def is_improbable(self) -> bool: ...
-    @property
-    def needs_no_cell(self) -> bool: ...
-    @property
-    def lost_prediction(self) -> bool: ...
-    @property
-    def statistics(self) -> str: ...
-    @property
-    def leading(self) -> Sequence[int]: ...
-    @property
-    def n_regions(self) -> int: ...
-    @property
-    def measured(self) -> Sequence[int]: ...
-    def name_of(self, region: int) -> str: ...
-    def place_of(self, region: int) -> str: ...
 
 
 def remark(image: ExplainedImage, is_confirmed: bool = False) -> str:

@@ -1,4 +1,4 @@
-"""Parts in order: first those whose removal was measured, by its effect, then the others by their bits."""
+"""Parts in the order of their effects and bits, and which of them lead."""
 
 from __future__ import annotations
 
@@ -9,17 +9,25 @@ from itertools import accumulate
 import numpy as np
 import numpy.typing as npt
 
+from captum_iba._reading.places import is_punctuation
+from captum_iba._reading.protocols import ExplainedText
+from captum_iba._reading.wording import NEUTRAL_TEXTS
+
 Numbers = npt.NDArray[np.float64]
 
+COVERED = 0.8
+"""Share of the bits above the floor that the parts hold which a reader is shown first."""
+_NEARLY_TIED, _WITH_NEUTRAL_STATISTICS = 0.8, 0.6
 
-def shares_above(bits: Numbers, floors: Numbers, tolerance: float) -> Numbers:
+
+def shares_above_floor(bits: Numbers, floors: Numbers, tolerance: float) -> Numbers:
     """Share of each part of the bits above its floor; they sum to 1, or are 0 if no part is above it.
 
     A part that is above its floor by at most ``tolerance`` of it counts as being there, and so does NaN or infinity.
 
     Examples::
 
-        >>> shares_above(np.array([1.0, 4.0, 2.0]), np.array([1.0, 1.0, 1.0]), tolerance=0.01)
+        >>> shares_above_floor(np.array([1.0, 4.0, 2.0]), np.array([1.0, 1.0, 1.0]), tolerance=0.01)
         array([0.  , 0.75, 0.25])
     """
     above = np.where(np.isfinite(bits) & (bits - floors > tolerance * floors), bits - floors, 0.0)
@@ -96,3 +104,59 @@ def leading_of(order: npt.NDArray[np.intp], importance: Numbers, covered: float)
     positive = [int(i) for i in order if importance[i] > 0]
     before = accumulate((float(importance[i]) for i in positive), initial=0.0)
     return [i for i, already in zip(positive, before, strict=False) if already < covered * float(importance.sum())]
+
+
+def has_neutral_statistics(attribution: ExplainedText) -> bool:
+    """Whether the statistics are those of the package's neutral texts.
+
+    Statistics of other texts then change the percentages by more than repeats do.
+    """
+    return attribution.statistics.startswith(NEUTRAL_TEXTS)
+
+
+def count_leading(attribution: ExplainedText) -> int:
+    """How many words lead: those of ``removal_order``; with ``rerank=0`` those with 80% of the bits above the floor."""
+    if attribution.effects:
+        return len(attribution.removal_order)
+    held = [share for i in ranking(attribution) if (share := float(attribution.word_shares[i])) > 0]
+    before = accumulate(held, initial=0.0)
+    return sum(already < COVERED * math.fsum(held) for already, _ in zip(before, held, strict=False))
+
+
+def nearly_tied(attribution: ExplainedText) -> list[int]:
+    """Numbers of the words that may lead with statistics of other texts: the first one, and those within 20% of it.
+
+    None where their order was measured by removal.
+    Of statistics of 300 other texts like these they hold the leading word in 90% of texts or more
+    (``python -m benchmarks.stability``). With those of neutral texts, which change more, it is 40%.
+    """
+    if any(effect is not None for effect in attribution.effects):
+        return []
+    shares, order = attribution.word_shares, ranking(attribution)
+    least = _WITH_NEUTRAL_STATISTICS if has_neutral_statistics(attribution) else _NEARLY_TIED
+    return [i for i in order if shares[i] > 0 and shares[i] >= least * shares[order[0]]]
+
+
+def least_words(attribution: ExplainedText, numbers: Sequence[int], count: int) -> list[int]:
+    """Of some words without the first ones, those with the fewest bits; punctuation only where too few are left."""
+    others = [i for i in ranking_by_bits(attribution) if i in numbers[count:]]
+    return sorted(others, key=lambda i: not is_punctuation(attribution.words[i].word))[-count:]
+
+
+def ranking(attribution: ExplainedText) -> list[int]:
+    """Numbers of the words: the leading ones in the order of their deletion, other measured ones, and those by bits.
+
+    The measured ones are in the order of their effects, the largest first.
+    """
+    by_bits, leading = ranking_by_bits(attribution), attribution.removal_order
+    measured = {i: effect for i, effect in enumerate(attribution.effects) if effect is not None}
+    first = sorted((i for i in by_bits if i in measured and i not in leading), key=lambda i: -measured[i])
+    return [*leading, *first, *(i for i in by_bits if i not in measured)]
+
+
+def ranking_by_bits(attribution: ExplainedText) -> list[int]:
+    """Numbers of the words in the order of the bits above the floor, then of all bits; NaN and infinity are last."""
+    words, shares = attribution.words, attribution.word_shares
+    return sorted(
+        range(len(words)), key=lambda i: (not math.isfinite(words[i].bits), -float(shares[i]), -words[i].bits)
+    )

@@ -6,37 +6,27 @@ import math
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from captum_iba.visualization.check_sentences import NOT_CONFIRMED, VERDICTS
-from captum_iba.visualization.drawable import DrawableBits
-from captum_iba.visualization.mask_sentences import has_percentages
-from captum_iba.visualization.pieces import (
-    MATTERS_ALONE,
-    SPEAKS_AGAINST,
-    capitalized,
-    quantity,
-)
-from captum_iba.visualization.prompt_sentences import ExplainedResponse, leading_numbers, part_verdict
-from captum_iba.visualization.rows import ListedPart, is_in_turn
-from captum_iba.visualization.sentences import what_bits_keep
-from captum_iba.visualization.word_sentences import verdict
-from captum_iba.visualization.words import ranked_words, standing_out
+from captum_iba._reading.check_sentences import NOT_CONFIRMED, VERDICTS
+from captum_iba._reading.findings import what_bits_keep
+from captum_iba._reading.mask_sentences import has_percentages
+from captum_iba._reading.prompt_sentences import leading_numbers, part_verdict
+from captum_iba._reading.protocols import ExplainedResponse, ExplainedText
+from captum_iba._reading.rows import MATTERS_ALONE, SPEAKS_AGAINST, ListedPart, is_in_turn
+from captum_iba._reading.word_sentences import verdict
+from captum_iba._reading.wording import capitalized, quantity
+from captum_iba._reading.words import ranked_words, standing_out
 
 Legend = dict[str, str]
 """Meanings by their terms."""
-
-
 _NO_BAR = "words without a bar were not measured, or do not lower the probability"
 _DRAWN, _SEEN = 0.01, 0.021  # of a full bar, that is drawn on a page, and seen in a terminal of 24 cells a bar
 _RISE = 0.01  # of a probability, that is a rise
 _COLUMNS = ("without it", "and those above", "of the bits", "bar")
 _OF_BITS = "its share of the bits above the floor; the floor is about what an unneeded {unit} keeps"
-
 PART_LABELS: Legend = {
     SPEAKS_AGAINST: "without this part the response is more probable",
 }
 """What the removal of a part of a prompt says of it."""
-
-
 WORD_LABELS: Legend = {
     SPEAKS_AGAINST: "the probability is much higher without this word",
     MATTERS_ALONE: "does not lead; its deletion alone lowers the probability by much",
@@ -44,7 +34,7 @@ WORD_LABELS: Legend = {
 """What the deletions of a word say of it."""
 
 
-def word_legend(attribution: DrawableBits, bits: bool = False, page: bool = False) -> Legend:
+def word_legend(attribution: ExplainedText, bits: bool = False, page: bool = False) -> Legend:
     """The terms in the list of a text; without percentages only those of deletions.
 
     Args:
@@ -73,7 +63,7 @@ def word_legend(attribution: DrawableBits, bits: bool = False, page: bool = Fals
     return terms | _together_legend(leading, rows, "word") | verdict_legend(verdict(attribution))
 
 
-def about_bits(attribution: DrawableBits) -> str:
+def about_bits(attribution: ExplainedText) -> str:
     """What a page says above the bits of all words: what their percentages are of, and what the bits keep."""
     share = _OF_BITS.format(unit="token") if has_percentages(attribution) and attribution.unneeded_bits else ""
     of_bits = f"Of the bits: {share}. " if share else ""

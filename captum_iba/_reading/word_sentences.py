@@ -6,41 +6,21 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from captum_iba.visualization.check_sentences import CONFIRMING, SAME, CheckSentences, lowest_alone
-from captum_iba.visualization.decision import is_predicted
-from captum_iba.visualization.drawable import DrawableBits
-from captum_iba.visualization.mask_sentences import (
-    LARGE_DROP,
-    MOST,
-    caveat,
-    is_improbable,
-    is_lowered,
-    needs_hardly_anything,
-)
-from captum_iba.visualization.pieces import (
-    MATTERS_ALONE,
-    SPEAKS_AGAINST,
-    enumerated,
-    format_probability,
-    quantity,
-    visible,
-)
-from captum_iba.visualization.rows import ListedPart
-from captum_iba.visualization.words import (
-    ALL_DELETED_ALONE,
-    is_punctuation,
-    least_words,
-    names_of_texts,
-    place_in_texts,
-    ranked_words,
-    ranking,
-    word_places,
-)
+from captum_iba._reading.check_sentences import CONFIRMING, CheckSentences, lowest_alone
+from captum_iba._reading.decision import is_predicted
+from captum_iba._reading.mask_sentences import caveat, is_improbable, is_lowered, needs_hardly_anything
+from captum_iba._reading.order import least_words, ranking
+from captum_iba._reading.places import is_punctuation, names_of_texts, place_in_texts, word_places
+from captum_iba._reading.protocols import ExplainedText
+from captum_iba._reading.rows import MATTERS_ALONE, SPEAKS_AGAINST, ListedPart
+from captum_iba._reading.thresholds import LARGE_DROP, MOST, SAME
+from captum_iba._reading.wording import enumerated, format_probability, quantity, visible
+from captum_iba._reading.words import ALL_DELETED_ALONE, ranked_words
 
 _MOST_OPPOSING, _NAMED = 3, 5
 
 
-def answer(attribution: DrawableBits) -> str:
+def answer(attribution: ExplainedText) -> str:
     """The probability without the leading words, and with a check what the model predicts then.
 
     What single words do is in the list. For a class that is not predicted the words that speak against it follow.
@@ -49,7 +29,7 @@ def answer(attribution: DrawableBits) -> str:
     return " ".join(_answer(attribution))
 
 
-def _answer(attribution: DrawableBits) -> list[str]:
+def _answer(attribution: ExplainedText) -> list[str]:
     check, none_leads = attribution.check, _none_leads(attribution)
     if check is None:
         return [none_leads] if none_leads else _without_check(attribution)
@@ -66,7 +46,7 @@ def _answer(attribution: DrawableBits) -> list[str]:
     return list(filter(None, sentences))
 
 
-def _none_leads(attribution: DrawableBits) -> str:
+def _none_leads(attribution: ExplainedText) -> str:
     """That words were deleted, and no small group of them leads; else empty."""
     is_measured = any(effect is not None for effect in attribution.effects)
     silent = is_improbable(attribution) or needs_hardly_anything(attribution)
@@ -79,7 +59,7 @@ def _none_leads(attribution: DrawableBits) -> str:
     return f"No word leads: {group} lowers {quantity(attribution.measured)} by 1% of its value."
 
 
-def _without_check(attribution: DrawableBits) -> list[str]:
+def _without_check(attribution: ExplainedText) -> list[str]:
     """The probability without the leading words by their removal; empty where none was removed."""
     leading, _ = ranked_words(attribution)
     if not leading or math.isnan(leading[-1].without_so_far) or is_improbable(attribution):
@@ -92,7 +72,7 @@ def _without_check(attribution: DrawableBits) -> list[str]:
     return [f"Without {named} {attribution.measured} {changes} (not checked against other words)."]
 
 
-def word_check(attribution: DrawableBits) -> CheckSentences:
+def word_check(attribution: ExplainedText) -> CheckSentences:
     """The check of a text in words; it must have one."""
     check, deletable = attribution.check, _deletable(attribution)
     others, n_leading = deletable[check.n_words :], len(ranked_words(attribution)[0])
@@ -120,19 +100,19 @@ def word_check(attribution: DrawableBits) -> CheckSentences:
     )
 
 
-def _quoted_decision(attribution: DrawableBits, decision: str) -> str:
+def _quoted_decision(attribution: ExplainedText, decision: str) -> str:
     """What the model predicts: answers and words at a mask token in quotes."""
     about = attribution.explained
     is_text = about is not None and about.kind in ("answer", "mask") and decision != "no answer"
     return f'"{visible(decision)}"' if is_text else decision
 
 
-def verdict(attribution: DrawableBits) -> str:
+def verdict(attribution: ExplainedText) -> str:
     """What a check says of the leading words, one of ``VERDICTS``; empty where it says nothing or there is none."""
     return "" if attribution.check is None else word_check(attribution).verdict
 
 
-def only_together(attribution: DrawableBits) -> bool:
+def only_together(attribution: ExplainedText) -> bool:
     """Whether the probability falls without the leading words, and without none of them alone."""
     leading = [row for row in ranked_words(attribution)[0] if row.is_deleted]
     if verdict(attribution) not in CONFIRMING or not len(leading) == len(ranked_words(attribution)[0]) > 1:
@@ -140,7 +120,7 @@ def only_together(attribution: DrawableBits) -> bool:
     return bool(min(row.without for row in leading) >= SAME * attribution.check.probability)
 
 
-def has_other_order(attribution: DrawableBits) -> bool:
+def has_other_order(attribution: ExplainedText) -> bool:
     """Whether another leading word than the first lowers the probability most when it is deleted alone."""
     leading, check = [row for row in ranked_words(attribution)[0] if row.is_deleted], attribution.check
     if check is None or len(leading) < 2:
@@ -148,13 +128,13 @@ def has_other_order(attribution: DrawableBits) -> bool:
     return bool(min(row.without for row in leading) <= min(MOST * leading[0].without, SAME * check.probability))
 
 
-def opposing(attribution: DrawableBits) -> list[ListedPart]:
+def opposing(attribution: ExplainedText) -> list[ListedPart]:
     """Words without which alone the probability is much higher, the most first, as far as they were deleted alone."""
     rows = [row for of in ranked_words(attribution) for row in of if row.relation == SPEAKS_AGAINST]
     return sorted(rows, key=lambda row: -row.without)
 
 
-def _against(attribution: DrawableBits) -> str:
+def _against(attribution: ExplainedText) -> str:
     """Words that speak against the target; empty without any."""
     every = opposing(attribution)
     if not every:
@@ -166,12 +146,12 @@ def _against(attribution: DrawableBits) -> str:
     return f"{named} may speak against {label}: {attribution.measured} rises when {which} is deleted alone."
 
 
-def hidden_evidence(attribution: DrawableBits) -> list[ListedPart]:
+def hidden_evidence(attribution: ExplainedText) -> list[ListedPart]:
     """Words that do not lead, and without which alone much of the probability is lost; of short texts all are tried."""
     return [row for row in ranked_words(attribution)[1] if row.relation == MATTERS_ALONE]
 
 
-def least_effect(attribution: DrawableBits) -> str:
+def least_effect(attribution: ExplainedText) -> str:
     """Whether the probability "rises" or "falls" without the words with the fewest bits, where that says something."""
     check = attribution.check
     if check is None:
@@ -189,7 +169,7 @@ def least_effect(attribution: DrawableBits) -> str:
     return "rises" if rises else "falls"
 
 
-def not_tried(attribution: DrawableBits) -> str:
+def not_tried(attribution: ExplainedText) -> str:
     """How few words a check deleted together, or alone, where others may matter, too; else empty.
 
     That is in a long text, and where the model makes the same prediction without the leading words.
@@ -212,7 +192,7 @@ def not_tried(attribution: DrawableBits) -> str:
     return f"{chosen}: others may matter, too (rerank, --rerank, measures more)."
 
 
-def _deletable(attribution: DrawableBits) -> list[int]:
+def _deletable(attribution: ExplainedText) -> list[int]:
     """Numbers of the words that a check can delete, most bits first: what is explained is never deleted."""
     about, words = attribution.explained, attribution.words
     return [i for i in ranking(attribution) if about is None or not about.holds(*place_in_texts(words[i]))]

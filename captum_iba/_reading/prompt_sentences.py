@@ -1,23 +1,19 @@
 """What is said of an explained response: of the check by removal, the mask, and the choice between two responses."""
 
-# ruff: noqa: D102 - the properties of the protocol are documented where they are implemented
-
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from captum_iba.visualization.check_sentences import CheckSentences, lowest_alone
-from captum_iba.visualization.mask_sentences import LARGE_DROP, MOST, is_lost, is_unexplained, through_mask, unexplained
-from captum_iba.visualization.pieces import capitalized, format_probability
-from captum_iba.visualization.pieces import visible as with_symbols
-from captum_iba.visualization.rows import ListedPart
-from captum_iba.visualization.terminal import printable
+from captum_iba._reading.check_sentences import CheckSentences, lowest_alone
+from captum_iba._reading.mask_sentences import through_mask, unexplained
+from captum_iba._reading.protocols import ExplainedResponse
+from captum_iba._reading.thresholds import LARGE_DROP, MOST, is_lost, is_unexplained
+from captum_iba._reading.wording import capitalized, format_probability, printable
+from captum_iba._reading.wording import visible as with_symbols
 
 _LONGEST_NAME, _NAMED = 60, 3
 _DISAGREE = "Two measures disagree"
@@ -26,48 +22,6 @@ SYSTEM = "The system message is not explained: it has no parts (include_system, 
 LEAST_PROBABILITY, UNLIKELY = 1e-3, 1e-2
 """Per token. Models give a response in other words, or without the space before it, less than the second; of the first
 there is little to explain."""
-
-
-class ExplainedResponse(Protocol):
-    """What the sentences are about: a :class:`captum_iba.text.GenerationAttribution`."""
-
-    @property
-    def parts(self) -> Sequence[Any]: ...
-    @property
-    def tokens(self) -> Sequence[Any]: ...
-    @property
-    def leading(self) -> Sequence[Any]: ...
-    @property
-    def bits(self) -> npt.NDArray[np.float64]: ...
-    @property
-    def shares(self) -> npt.NDArray[np.float64]: ...
-    @property
-    def scores(self) -> npt.NDArray[np.float64]: ...
-    @property
-    def measured(self) -> str: ...
-    @property
-    def probability(self) -> float: ...
-    @property
-    def masked_probability(self) -> float: ...
-    @property
-    def closed_probability(self) -> float: ...
-    @property
-    def explained(self) -> str: ...
-    @property
-    def system(self) -> str: ...
-    @property
-    def contrast(self) -> str | None: ...
-    @property
-    def contrast_tokens(self) -> int: ...
-    @property
-    def contrast_probability(self) -> float: ...
-    @property
-    def check(self) -> Any: ...
-    @property
-    def rows(self) -> Sequence[ListedPart]: ...
-    @property
-    def listed(self) -> Sequence[tuple[Any, float]]: ...
-    def place_of(self, part: Any) -> str: ...
 
 
 def answer(response: ExplainedResponse) -> str:

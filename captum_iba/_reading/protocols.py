@@ -1,17 +1,20 @@
-"""What can be drawn: the attributes of results that pages, figures and terminals read."""
-
-# ruff: noqa: D102 - the properties of the protocols are documented where they are implemented
+"""The attributes of results that sentences, pages, figures and terminals read."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
+import numpy.typing as npt
+
+from captum_iba._reading.rows import ListedPart
+
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
 
-class DrawableCheck(Protocol):
+class CheckProbabilities(Protocol):
     """Probabilities without some words or parts."""
 
     @property
@@ -47,7 +50,7 @@ class Decision(Protocol):
     def other_labels(self) -> Sequence[tuple[str, float]]: ...
 
 
-class DrawableBits(Decision, Protocol):
+class ExplainedText(Decision, Protocol):
     """Bits per token and word of a text: a :class:`captum_iba.text.TextAttribution`."""
 
     @property
@@ -118,7 +121,7 @@ class DrawableBits(Decision, Protocol):
     def headline(self) -> str: ...
 
 
-class DrawableScores(Protocol):
+class ScoredText(Protocol):
     """Scores per token and word of an encoded text by any method: a :class:`captum_iba.methods.Scores`."""
 
     @property
@@ -135,10 +138,77 @@ class DrawableScores(Protocol):
     def signed(self) -> bool: ...
 
 
-Drawable = DrawableBits | DrawableScores
+Drawable = ExplainedText | ScoredText
 """What can be drawn as a token map."""
 
 
-def is_scores(attribution: Drawable) -> TypeIs[DrawableScores]:
+def is_scores(attribution: Drawable) -> TypeIs[ScoredText]:
     """Whether it is scores of a method, not bits."""
     return hasattr(attribution, "encoded")
+
+
+class ExplainedImage(Decision, Protocol):
+    """What the sentences are about: a :class:`captum_iba.vision.ImageAttribution`."""
+
+    @property
+    def masked_probability(self) -> float: ...
+    @property
+    def closed_probability(self) -> float: ...
+    @property
+    def is_improbable(self) -> bool: ...
+    @property
+    def needs_no_cell(self) -> bool: ...
+    @property
+    def lost_prediction(self) -> bool: ...
+    @property
+    def statistics(self) -> str: ...
+    @property
+    def leading(self) -> Sequence[int]: ...
+    @property
+    def n_regions(self) -> int: ...
+    @property
+    def measured(self) -> Sequence[int]: ...
+    def name_of(self, region: int) -> str: ...
+    def place_of(self, region: int) -> str: ...
+
+
+class ExplainedResponse(Protocol):
+    """What the sentences are about: a :class:`captum_iba.text.GenerationAttribution`."""
+
+    @property
+    def parts(self) -> Sequence[Any]: ...
+    @property
+    def tokens(self) -> Sequence[Any]: ...
+    @property
+    def leading(self) -> Sequence[Any]: ...
+    @property
+    def bits(self) -> npt.NDArray[np.float64]: ...
+    @property
+    def shares(self) -> npt.NDArray[np.float64]: ...
+    @property
+    def scores(self) -> npt.NDArray[np.float64]: ...
+    @property
+    def measured(self) -> str: ...
+    @property
+    def probability(self) -> float: ...
+    @property
+    def masked_probability(self) -> float: ...
+    @property
+    def closed_probability(self) -> float: ...
+    @property
+    def explained(self) -> str: ...
+    @property
+    def system(self) -> str: ...
+    @property
+    def contrast(self) -> str | None: ...
+    @property
+    def contrast_tokens(self) -> int: ...
+    @property
+    def contrast_probability(self) -> float: ...
+    @property
+    def check(self) -> Any: ...
+    @property
+    def rows(self) -> Sequence[ListedPart]: ...
+    @property
+    def listed(self) -> Sequence[tuple[Any, float]]: ...
+    def place_of(self, part: Any) -> str: ...

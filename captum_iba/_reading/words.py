@@ -1,47 +1,31 @@
-"""The words of a text in the order of their bits, with their places in it, for lists in pages and terminals."""
+"""The words of a text in a list, with what their deletions say of them."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-import unicodedata
-from collections import Counter
 from collections.abc import Sequence
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import Any
 
-from captum_iba.visualization.drawable import DrawableBits
-from captum_iba.visualization.mask_sentences import (
+from captum_iba._reading.mask_sentences import (
     has_hardly_any_bits,
     has_percentages,
     is_improbable,
-    is_much_lower,
     needs_hardly_anything,
-    rises_much,
 )
-from captum_iba.visualization.pieces import (
-    COVERED,
-    MATTERS_ALONE,
-    NEUTRAL_TEXTS,
-    SPEAKS_AGAINST,
-    has_characters,
-    visible,
-)
-from captum_iba.visualization.rows import ListedPart, bar_of
+from captum_iba._reading.order import count_leading, has_neutral_statistics, ranking
+from captum_iba._reading.places import is_punctuation, place_in_texts, word_places
+from captum_iba._reading.protocols import ExplainedText
+from captum_iba._reading.rows import MATTERS_ALONE, SPEAKS_AGAINST, ListedPart, bar_of
+from captum_iba._reading.thresholds import is_much_lower, rises_much
+from captum_iba._reading.wording import visible
 
 ALL_DELETED_ALONE = 60
 """Number of words of a text up to which a check deletes every one alone."""
 _AGAINST = 3
 _KNOWN = "_ranked_words"
 _LEAST_SCALE = 0.5  # nats that have the full color at least
-_NEARLY_TIED, _WITH_NEUTRAL_STATISTICS = 0.8, 0.6
-_TEXTS, _OF_KINDS = ("first text", "second text"), {"answer": ("question", "context"), "choice": ("text", "choice")}
-
-
-def names_of_texts(attribution: Any) -> tuple[str, str]:
-    """What both texts of a pair are called: "first text" and "second text", "question" and "context" of an answer."""
-    about = getattr(attribution, "explained", None)
-    return _TEXTS if about is None else _OF_KINDS.get(about.kind, _TEXTS)
 
 
 def counted(rows: Sequence[ListedPart], which: str = "") -> str:
@@ -53,62 +37,7 @@ def counted(rows: Sequence[ListedPart], which: str = "") -> str:
     return " and ".join(filter(None, [words, marks]))
 
 
-def has_neutral_statistics(attribution: DrawableBits) -> bool:
-    """Whether the statistics are those of the package's neutral texts.
-
-    Statistics of other texts then change the percentages by more than repeats do.
-    """
-    return attribution.statistics.startswith(NEUTRAL_TEXTS)
-
-
-def is_punctuation(word: str) -> bool:
-    """Whether a word has no character that is a letter, a digit or a symbol."""
-    categories = map(unicodedata.category, word)
-    return all(category[0] in "PZ" or category in ("Cc", "Cf") for category in categories)
-
-
-def word_places(attribution: DrawableBits) -> list[str]:
-    """Where each word stands, as it is printed: "word 2"; punctuation has no number, "after word 2"."""
-    places = [place for of in (0, 1) for place in _places([w for w in attribution.words if (w.sequence or 0) == of])]
-    sources = (attribution.text, attribution.pair or "")
-    for sequence in (0, 1):
-        starts = [word.start for word in attribution.words if (word.sequence or 0) == sequence]
-        # Of words that are truncated before the others, the number is not known.
-        if attribution.tokens_truncated and starts and has_characters(sources[sequence][: min(starts)]):
-            of_text = [(word.sequence or 0) == sequence for word in attribution.words]
-            places = [f"{place} of those read" if of else place for place, of in zip(places, of_text, strict=True)]
-    names = names_of_texts(attribution)
-    of_pair = [f"{names[word.sequence or 0]}, {place}" for word, place in zip(attribution.words, places, strict=True)]
-    return places if attribution.pair is None else of_pair
-
-
-def printed_numbers(words: Sequence[str]) -> list[int]:
-    """The number of each word as it is printed, from 1; a punctuation mark has that of the word before it.
-
-    Examples::
-
-        >>> printed_numbers(["dull", ",", "boring"]), printed_numbers(["!", "?"])
-        ([1, 1, 2], [1, 2])
-    """
-    marks = [is_punctuation(word) for word in words]
-    return list(accumulate(int(not mark or all(marks)) for mark in marks))
-
-
-def _places(words: Sequence[Any]) -> list[str]:
-    marks = [is_punctuation(word.word) for word in words]
-    places = []
-    for mark, number in zip(marks, printed_numbers([word.word for word in words]), strict=True):
-        of_mark = f"after word {number}" if number else "before word 1"
-        places.append(of_mark if mark and not all(marks) else f"word {number}")
-    several, before = Counter(places), Counter[str]()
-    for i, place in enumerate(places):
-        before[place] += 1
-        if several[place] > 1:  # marks after one word
-            places[i] = f"mark {before[place]} {place}"
-    return places
-
-
-def ranked_words(attribution: DrawableBits) -> tuple[list[ListedPart], list[ListedPart]]:
+def ranked_words(attribution: ExplainedText) -> tuple[list[ListedPart], list[ListedPart]]:
     """The leading words, the first of :func:`ranking`, and the others.
 
     Where the model needs hardly anything, no word is among the first; where there are hardly any bits, and a check
@@ -121,7 +50,7 @@ def ranked_words(attribution: DrawableBits) -> tuple[list[ListedPart], list[List
     return list(leading), list(others)
 
 
-def _ranked_words(attribution: DrawableBits) -> tuple[list[ListedPart], list[ListedPart]]:
+def _ranked_words(attribution: ExplainedText) -> tuple[list[ListedPart], list[ListedPart]]:
     shares, spread, repeated = attribution.word_shares, attribution.word_spread, attribution.repeated_shares
     if has_neutral_statistics(attribution):
         spread = [math.nan] * len(shares)
@@ -167,7 +96,7 @@ def _ranked_words(attribution: DrawableBits) -> tuple[list[ListedPart], list[Lis
     return rows[:count], rows[count:]
 
 
-def _count_listed(attribution: DrawableBits) -> int:
+def _count_listed(attribution: ExplainedText) -> int:
     """How many words lists show as leading."""
     if is_improbable(attribution):
         return 0  # what lowers next to nothing is no answer
@@ -182,7 +111,7 @@ def _count_listed(attribution: DrawableBits) -> int:
 
 
 def _with_relations(
-    attribution: DrawableBits, rows: list[ListedPart], order: Sequence[int], n_leading: int
+    attribution: ExplainedText, rows: list[ListedPart], order: Sequence[int], n_leading: int
 ) -> list[ListedPart]:
     """The words, by number, with what their deletions say of them."""
     check, whole, leading = attribution.check, attribution.target_probability, order[:n_leading]
@@ -214,7 +143,7 @@ def _bar(row: ListedPart, whole: float) -> tuple[float, float]:
     return bar_of(alone, 2 * row.effect - alone)
 
 
-def _colors(attribution: DrawableBits, rows: Sequence[ListedPart]) -> list[float]:
+def _colors(attribution: ExplainedText, rows: Sequence[ListedPart]) -> list[float]:
     """What bars and colors show of each word, by number, from 0 to 1: its decrease, relative to the largest.
 
     The largest is at least 0.5 nats, so that small decreases have pale colors and short bars. Where no word was
@@ -228,7 +157,7 @@ def _colors(attribution: DrawableBits, rows: Sequence[ListedPart]) -> list[float
     return [decrease / largest for decrease in decreases]
 
 
-def _decrease(attribution: DrawableBits, row: ListedPart) -> float:
+def _decrease(attribution: ExplainedText, row: ListedPart) -> float:
     """The length of the bar of a word before it is made relative; 0 if the word was not measured.
 
     It is also 0 of a word that speaks against the target. Of one that matters alone it is there, measured or not.
@@ -257,30 +186,7 @@ def standing_out(leading: Sequence[ListedPart], rest: Sequence[ListedPart]) -> l
     return [*others, *against]
 
 
-def count_leading(attribution: DrawableBits) -> int:
-    """How many words lead: those of ``removal_order``; with ``rerank=0`` those with 80% of the bits above the floor."""
-    if attribution.effects:
-        return len(attribution.removal_order)
-    held = [share for i in ranking(attribution) if (share := float(attribution.word_shares[i])) > 0]
-    before = accumulate(held, initial=0.0)
-    return sum(already < COVERED * math.fsum(held) for already, _ in zip(before, held, strict=False))
-
-
-def nearly_tied(attribution: DrawableBits) -> list[int]:
-    """Numbers of the words that may lead with statistics of other texts: the first one, and those within 20% of it.
-
-    None where their order was measured by removal.
-    Of statistics of 300 other texts like these they hold the leading word in 90% of texts or more
-    (``python -m benchmarks.stability``). With those of neutral texts, which change more, it is 40%.
-    """
-    if any(effect is not None for effect in attribution.effects):
-        return []
-    shares, order = attribution.word_shares, ranking(attribution)
-    least = _WITH_NEUTRAL_STATISTICS if has_neutral_statistics(attribution) else _NEARLY_TIED
-    return [i for i in order if shares[i] > 0 and shares[i] >= least * shares[order[0]]]
-
-
-def word_records(attribution: DrawableBits) -> list[dict[str, Any]]:
+def word_records(attribution: ExplainedText) -> list[dict[str, Any]]:
     """What a file has of each word, in the order of the text: beside its own numbers its place, share and rank.
 
     ``without`` is the probability without this word alone, None if that was not checked; a share is None where pages
@@ -303,38 +209,8 @@ def word_records(attribution: DrawableBits) -> list[dict[str, Any]]:
     ]
 
 
-def _without_each(attribution: DrawableBits) -> dict[int, float]:
+def _without_each(attribution: ExplainedText) -> dict[int, float]:
     """The probability without each word alone, by number, as far as it was measured, or a check has deleted it."""
     of_check = () if attribution.check is None else attribution.check.without_each
     known = [*enumerate(attribution.without), *enumerate(of_check)]
     return {number: without for number, without in known if without is not None}
-
-
-def least_words(attribution: DrawableBits, numbers: Sequence[int], count: int) -> list[int]:
-    """Of some words without the first ones, those with the fewest bits; punctuation only where too few are left."""
-    others = [i for i in ranking_by_bits(attribution) if i in numbers[count:]]
-    return sorted(others, key=lambda i: not is_punctuation(attribution.words[i].word))[-count:]
-
-
-def place_in_texts(word: Any) -> tuple[int, int, int]:
-    """Text, and characters in it, of a word."""
-    return word.sequence, word.start, word.end
-
-
-def ranking(attribution: DrawableBits) -> list[int]:
-    """Numbers of the words: the leading ones in the order of their deletion, other measured ones, and those by bits.
-
-    The measured ones are in the order of their effects, the largest first.
-    """
-    by_bits, leading = ranking_by_bits(attribution), attribution.removal_order
-    measured = {i: effect for i, effect in enumerate(attribution.effects) if effect is not None}
-    first = sorted((i for i in by_bits if i in measured and i not in leading), key=lambda i: -measured[i])
-    return [*leading, *first, *(i for i in by_bits if i not in measured)]
-
-
-def ranking_by_bits(attribution: DrawableBits) -> list[int]:
-    """Numbers of the words in the order of the bits above the floor, then of all bits; NaN and infinity are last."""
-    words, shares = attribution.words, attribution.word_shares
-    return sorted(
-        range(len(words)), key=lambda i: (not math.isfinite(words[i].bits), -float(shares[i]), -words[i].bits)
-    )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from captum_iba.visualization.drawable import Decision
-from captum_iba.visualization.pieces import format_probability
+from captum_iba._reading.protocols import Decision
+from captum_iba._reading.wording import format_probability
 
 PREDICTED = 0.5
 """Least probability of a predicted label, where each label has a probability of its own."""

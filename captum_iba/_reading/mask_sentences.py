@@ -2,50 +2,40 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
-from captum_iba.visualization.decision import is_predicted
-from captum_iba.visualization.drawable import Drawable, DrawableBits, is_scores
-from captum_iba.visualization.pieces import (
-    FLOORS,
-    capitalized,
-    format_number,
-    format_probability,
-    largest,
-    parts,
-    scale_of,
+from captum_iba._reading.decision import is_predicted
+from captum_iba._reading.protocols import ExplainedText
+from captum_iba._reading.text_parts import FLOORS, full_color, largest, parts
+from captum_iba._reading.thresholds import (
+    HALF,
+    KEPT,
+    LARGE_DROP,
+    MOST,
+    NEARLY_AS_MUCH,
+    NOTICEABLE,
+    SMALL_DROP,
+    is_little,
+    is_lost,
+    is_unexplained,
+    keeps_little,
+    lowers_it,
 )
+from captum_iba._reading.wording import capitalized, format_number, format_probability
 
 THESE_ALONE = "with the information in the bits alone"
 """Begins what the model gives through the final mask."""
 HARDLY_ANYTHING = "The model needs hardly anything of this text."
-# A mask has lost a prediction with less than half of its probability, or a quarter of what the input adds to that
-# through a closed mask. Half of that, too, would take 1.62 in place of 1.38 runs per text of IMDB, for a worse order.
-_HALF, _QUARTER = 0.5, 0.25
-LARGE_DROP = 0.1
-"""Of a probability, by which the mask or a check contradicts that hardly anything is needed."""
-# Of a probability, and of it relative to the whole, by which a text adds next to nothing to a closed mask.
-_SMALL_DROP, _MOST = 0.05, 0.8
-_NOTICEABLE, _KEPT = 0.01, 0.005
-MOST, MUCH = 0.85, 0.75
-"""Of a probability, what is left: less than the first is no small change, less than the second much is lost."""
-_SMALL = 0.05  # of a probability: a smaller decrease is no evidence that bits miss
-RULED_OUT = 0.01
-"""Probability below which a class is next to nothing, and there is little to explain."""
-_IMPROBABLE = 0.05  # the same of a class that is not predicted
 _NEAR_FLOOR = 2  # floors above the floor
 _PARTS_OF = {"text": "words", "prompt": "parts"}
 _PARTS = 4  # ten floors that are more than a quarter of an open token are no small number of bits
 
 
-def needs_hardly_anything(attribution: Drawable) -> bool:
+def needs_hardly_anything(attribution: ExplainedText) -> bool:
     """Whether no word or token is far above the floor, and a closed mask gives the target not much less.
 
     A check that finds much less probability without the leading words contradicts it.
     """
-    if is_scores(attribution):
-        return has_hardly_any_bits(attribution)
     if not _has_few_bits(attribution):
         return False
     closed = attribution.closed_probability
@@ -53,7 +43,7 @@ def needs_hardly_anything(attribution: Drawable) -> bool:
     return not lost_prediction(attribution) and (needs_none or is_improbable(attribution))
 
 
-def _has_few_bits(attribution: DrawableBits) -> bool:
+def _has_few_bits(attribution: ExplainedText) -> bool:
     """Whether no word or token is far above the floor, and no removal has found that words matter."""
     check = attribution.check
     matter = False
@@ -67,59 +57,18 @@ def _has_few_bits(attribution: DrawableBits) -> bool:
     return has_hardly_any_bits(attribution) and not matter
 
 
-def lost_prediction(attribution: DrawableBits) -> bool:
+def lost_prediction(attribution: ExplainedText) -> bool:
     """Whether the probability through the final mask is known, and the mask :func:`has lost it <is_lost>`."""
     masked, closed = attribution.masked_probability, attribution.closed_probability
     return masked is not None and is_lost(attribution.target_probability, masked, closed)
 
 
-def is_lost(probability: float, masked: float, closed: float | None = None) -> bool:
-    """Whether a mask has lost a prediction.
-
-    That is where through it a class has less than half of its probability, or where it is lower by more than 0.1 and
-    below one half in place of above, or has less than a quarter of what the input adds to that through a closed mask.
-
-    Examples::
-
-        >>> is_lost(0.95, 0.56, closed=0.55), is_lost(0.95, 0.56, closed=0.10)
-        (True, False)
-    """
-    if masked < _HALF * probability:
-        return True
-    if masked >= probability - LARGE_DROP:
-        return False
-    if masked < _HALF <= probability:
-        return True
-    return closed is not None and closed < probability and masked < closed + _QUARTER * (probability - closed)
-
-
-def is_improbable(attribution: DrawableBits) -> bool:
+def is_improbable(attribution: ExplainedText) -> bool:
     """Whether the target has so little probability with all words that there is little to explain."""
     return is_little(attribution.target_probability, is_predicted(attribution))
 
 
-def is_little(probability: float, is_predicted: bool) -> bool:
-    """Whether a class has so little probability that there is little to explain; a predicted one below 1%."""
-    return probability < (RULED_OUT if is_predicted else _IMPROBABLE)
-
-
-def rises_much(probability: float, without: float) -> bool:
-    """Whether a probability rises by more than 0.1, or by more than half of that and the odds by a factor of e."""
-    if without <= probability + LARGE_DROP / 2:
-        return False
-    odds = probability / max(1 - probability, 1e-12), without / max(1 - without, 1e-12)
-    return without > probability + LARGE_DROP or odds[1] > math.e * odds[0]
-
-
-def is_much_lower(probability: float, without: float, strongest: float = 0.0) -> bool:
-    """Whether a word matters when it is deleted alone: more than a quarter of the probability is lost, and 0.05.
-
-    15% is enough where the probability is below ``strongest``, the lowest one without a leading word alone.
-    """
-    return without <= min(MUCH * probability, probability - _SMALL) or without < min(strongest, MOST * probability)
-
-
-def through_the_mask(attribution: DrawableBits) -> str:
+def through_the_mask(attribution: ExplainedText) -> str:
     """What the model gives through the final mask, and through a closed one; empty where that is not known."""
     masked, closed = attribution.masked_probability, attribution.closed_probability
     if masked is None:
@@ -153,7 +102,7 @@ def through_mask(measured: str, probability: float, masked: float, closed: float
         return f"{through}. {more}: the mask hides {parts_of} that lower it"
     if is_lost(probability, masked, closed) or not keeps_little(probability, masked, closed):
         return through
-    kept, hence = ("little", "") if masked > closed + _KEPT else ("nothing", ", so there are no percentages")
+    kept, hence = ("little", "") if masked > closed + KEPT else ("nothing", ", so there are no percentages")
     hence *= what == "text"
     return (
         f"{through}. The bits keep {kept} of what the {what} adds: they rank its {_PARTS_OF[what]}, but they do not "
@@ -161,12 +110,7 @@ def through_mask(measured: str, probability: float, masked: float, closed: float
     )
 
 
-def keeps_little(probability: float, masked: float, closed: float) -> bool:
-    """Whether a mask keeps less than a quarter of what an input adds to a closed one, where that is more than 0.05."""
-    return closed < probability - _SMALL_DROP and masked < closed + _QUARTER * (probability - closed)
-
-
-def remark(attribution: DrawableBits) -> str:
+def remark(attribution: ExplainedText) -> str:
     """A sentence where the model needs hardly anything of a text, or average activations give the class as much.
 
     Without a check of measured words it is :func:`remark_on_bits`, if there is such a sentence. Empty for others.
@@ -191,12 +135,12 @@ def remark(attribution: DrawableBits) -> str:
     return ""
 
 
-def is_measured(attribution: DrawableBits) -> bool:
+def is_measured(attribution: ExplainedText) -> bool:
     """Whether words were measured by their deletion, so that lists do without the bits."""
     return any(effect is not None for effect in attribution.effects)
 
 
-def remark_on_bits(attribution: DrawableBits) -> str:
+def remark_on_bits(attribution: ExplainedText) -> str:
     """A sentence where the mask has lost the prediction or has not closed, or no word is far above the floor."""
     masked, through = attribution.masked_probability, through_the_mask(attribution)
     probability, beta = attribution.target_probability, attribution.settings.get("beta")
@@ -216,7 +160,7 @@ def remark_on_bits(attribution: DrawableBits) -> str:
         )
     if masked is None or is_improbable(attribution) or not _has_few_bits(attribution):
         return ""
-    if masked < probability - LARGE_DROP or masked < _HALF <= probability:
+    if masked < probability - LARGE_DROP or masked < HALF <= probability:
         advice = "" if is_least else " A smaller beta keeps more of them."
         return f"The mask keeps hardly any bits above the floor: {through}.{advice}"
     closed = attribution.closed_probability
@@ -227,7 +171,7 @@ def remark_on_bits(attribution: DrawableBits) -> str:
     return f"No word has clearly more bits than the floor ({floor} bits per token), so the percentages say little."
 
 
-def _unexplained(attribution: DrawableBits, closed: float, few: bool) -> str:
+def _unexplained(attribution: ExplainedText, closed: float, few: bool) -> str:
     """What is said where a closed mask gives the target (nearly) as much as the text."""
     follows, check = "The bits rank its words, but they do not explain the probability", attribution.check
     if is_measured(attribution):
@@ -246,7 +190,7 @@ def _unexplained(attribution: DrawableBits, closed: float, few: bool) -> str:
 def averages_disagree(attribution: Any) -> bool:
     """Whether average activations keep the class, and the text or image without what leads does not."""
     check, closed = attribution.check, attribution.closed_probability
-    if check is None or closed is None or closed < _MOST * attribution.target_probability:
+    if check is None or closed is None or closed < NEARLY_AS_MUCH * attribution.target_probability:
         return False
     return bool(check.without_leading < MOST * min(closed, check.probability))
 
@@ -264,22 +208,7 @@ def caveat(attribution: Any, what: str) -> tuple[str, str]:
     return "average activations give it as well", f"{gives}: {format_probability(closed)}{more}."
 
 
-def is_unexplained(probability: float, closed: float | None, few: bool = False) -> bool:
-    """Whether a closed mask gives the target as much as the input does, less at most a fifth.
-
-    Unless ``few`` parts have bits, it is at most 0.05 less, too.
-    """
-    if closed is None or closed < _MOST * probability:
-        return False
-    return few or closed >= probability - _SMALL_DROP
-
-
-def lowers_it(probability: float, closed: float) -> bool:
-    """Whether an input lowers what average activations give, by more than 0.1 or from one half to below."""
-    return closed > probability + LARGE_DROP or closed >= _HALF > probability
-
-
-def is_lowered(attribution: DrawableBits) -> bool:
+def is_lowered(attribution: ExplainedText) -> bool:
     """Whether the text lowers what average activations give the target; False where that is not known."""
     closed = attribution.closed_probability
     return closed is not None and lowers_it(attribution.target_probability, closed)
@@ -307,31 +236,31 @@ def unexplained(
     given = format_probability(probability)
     if lowers_it(probability, closed):
         return f"{alone}, more than with {what} ({given}). {capitalized(what)} lowers it."
-    as_much = "nearly as much as" if closed >= probability - _SMALL_DROP else "not much less than"
+    as_much = "nearly as much as" if closed >= probability - SMALL_DROP else "not much less than"
     if closed >= probability:
-        as_much = "more than" if closed > probability + _NOTICEABLE else "no less than"
+        as_much = "more than" if closed > probability + NOTICEABLE else "no less than"
     return f"{alone}, {as_much} with {what} ({given}). {follows}."
 
 
-def has_percentages(attribution: DrawableBits) -> bool:
+def has_percentages(attribution: ExplainedText) -> bool:
     """Whether bits are shown as percentages: not of next to nothing, and not where the mask kept too little."""
     return not (has_hardly_any_bits(attribution) or lost_prediction(attribution) or _keeps_nothing(attribution))
 
 
-def _keeps_nothing(attribution: DrawableBits) -> bool:
+def _keeps_nothing(attribution: ExplainedText) -> bool:
     """Whether the bits keep nothing of what the input adds to average activations."""
     probability, masked = attribution.target_probability, attribution.masked_probability
     closed = attribution.closed_probability
     if masked is None or closed is None:
         return False
-    return keeps_little(probability, masked, closed) and masked <= closed + _KEPT
+    return keeps_little(probability, masked, closed) and masked <= closed + KEPT
 
 
-def has_hardly_any_bits(attribution: Drawable) -> bool:
+def has_hardly_any_bits(attribution: ExplainedText) -> bool:
     """Whether no word or token is far above the floor.
 
     That is not known where the floor itself is a large part of an open token: the optimization has not closed the mask.
     """
-    if not is_scores(attribution) and 0 < attribution.open_bits < _PARTS * FLOORS * attribution.unneeded_bits:
+    if 0 < attribution.open_bits < _PARTS * FLOORS * attribution.unneeded_bits:
         return False
-    return largest(tuple(parts(attribution))) < scale_of(attribution).maximum
+    return largest(tuple(parts(attribution))) < full_color([attribution])

@@ -7,19 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from captum_iba.visualization.drawable import DrawableCheck
-from captum_iba.visualization.mask_sentences import MOST, MUCH, RULED_OUT
-from captum_iba.visualization.pieces import capitalized, enumerated, format_probability, quantity
-from captum_iba.visualization.rows import ListedPart
+from captum_iba._reading.protocols import CheckProbabilities
+from captum_iba._reading.rows import ListedPart
+from captum_iba._reading.thresholds import MOST, RULED_OUT, SAME, _fraction, fraction_left
+from captum_iba._reading.wording import capitalized, enumerated, format_probability, quantity
 
-SAME = 0.99  # of a probability, what is left: a smaller change is no finding of a check
 _HALF = 0.5  # of a probability, what is left at most without words or regions that are confirmed
-_SMALLEST = 0.005  # of a probability: a smaller change is none, unless a quarter of it is lost
 _NAMED = 5
 _WHOLE = {"word": "text", "part": "prompt", "region": "image"}
 N_RANDOM = 10
 """Number of draws of random words in a check; where there are at most so many sets, each is taken once."""
-
 VERDICTS = ("confirmed", "weakly confirmed", "not confirmed")
 """What a check says of the leading words: without them the probability falls by at least half of its value (that of a
 response by 15%) and twice as far as without others; by less; or by no more than 1%, or than without others."""
@@ -43,7 +40,7 @@ class CheckSentences:
     """A check by deletion in words.
 
     Attributes:
-        check (DrawableCheck): Probabilities.
+        check (CheckProbabilities): Probabilities.
         n_deleted (int): Number of words that are deleted.
         n_leading (int): Number of words that lead; 0 where none does.
         n_words (int): Number of words that can be deleted.
@@ -77,7 +74,7 @@ class CheckSentences:
         ('Check of the leading words: confirmed', CheckRow(probability=0.2, what='without the 2 leading words'))
     """
 
-    check: DrawableCheck
+    check: CheckProbabilities
     n_deleted: int
     n_leading: int
     n_words: int
@@ -315,16 +312,3 @@ def lowest_alone(others: Sequence[ListedPart]) -> CheckRow | None:
         return None
     row = min(deleted, key=lambda row: row.without)
     return CheckRow(row.without, f'"{row.name}"{f" ({row.place})" if row.place else ""}')
-
-
-def fraction_left(check: DrawableCheck) -> float:
-    """Fraction of the probability that is left without the leading words; 1 where the change is small by itself."""
-    return _fraction(check.probability, check.without_leading)
-
-
-def _fraction(probability: float, without: float) -> float:
-    if probability <= 0:
-        return 1.0
-    left = without / probability
-    is_small = abs(without - probability) < _SMALLEST and left > MUCH
-    return 1.0 if is_small else left

@@ -1,13 +1,12 @@
-"""Sentences below an attribution: what repeats, the check by deletion and the mask say, and what percentages are of."""
+"""What was found in a text, as sentences and as codes: repeats, unknown words, what was not tried."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
 
-from captum_iba.visualization.check_sentences import NOT_CONFIRMED, VERDICTS
-from captum_iba.visualization.drawable import DrawableBits
-from captum_iba.visualization.mask_sentences import (
+from captum_iba._reading.check_sentences import NOT_CONFIRMED, VERDICTS
+from captum_iba._reading.mask_sentences import (
     THESE_ALONE,
     averages_disagree,
     has_hardly_any_bits,
@@ -15,17 +14,17 @@ from captum_iba.visualization.mask_sentences import (
     is_improbable,
     is_lowered,
     is_measured,
-    is_unexplained,
-    keeps_little,
     lost_prediction,
     needs_hardly_anything,
     remark,
     remark_on_bits,
     through_the_mask,
 )
-from captum_iba.visualization.pieces import NEUTRAL_TEXTS, capitalized, enumerated, visible
-from captum_iba.visualization.rows import ListedPart
-from captum_iba.visualization.word_sentences import (
+from captum_iba._reading.order import has_neutral_statistics, nearly_tied, ranking
+from captum_iba._reading.protocols import ExplainedText
+from captum_iba._reading.rows import ListedPart
+from captum_iba._reading.thresholds import is_unexplained, keeps_little
+from captum_iba._reading.word_sentences import (
     has_other_order,
     hidden_evidence,
     least_effect,
@@ -35,13 +34,8 @@ from captum_iba.visualization.word_sentences import (
     verdict,
     word_check,
 )
-from captum_iba.visualization.words import (
-    ALL_DELETED_ALONE,
-    has_neutral_statistics,
-    nearly_tied,
-    ranked_words,
-    ranking,
-)
+from captum_iba._reading.wording import NEUTRAL_TEXTS, capitalized, enumerated, visible
+from captum_iba._reading.words import ALL_DELETED_ALONE, ranked_words
 
 _NAMED = 5
 _MOST_LEAD, _ONLY_ONE = "most words lead", "there is only one word"
@@ -49,16 +43,16 @@ NO_EFFECT = 0.005
 """Effect of a part, in nats, that is shown as 0.00."""
 
 
-def notes(attribution: DrawableBits) -> list[str]:
+def notes(attribution: ExplainedText) -> list[str]:
     """Sentences on unknown words, repeats, and what was not tried, as far as there are such.
 
     Not among them are the doubt of the input, the answer and the check
-    (:mod:`~captum_iba.visualization.word_sentences`), and what is said of the bits (:func:`what_bits_keep`).
+    (:mod:`~captum_iba._reading.word_sentences`), and what is said of the bits (:func:`what_bits_keep`).
     """
     return [*findings_in_words(attribution), *qualifications(attribution)]
 
 
-def findings_in_words(attribution: DrawableBits) -> list[str]:
+def findings_in_words(attribution: ExplainedText) -> list[str]:
     """The sentences of :func:`notes` that pages show above the list: on unknown words and repeats."""
     sentences = [unknown] if (unknown := _unknown(attribution)) else []
     if len(attribution.repeated_shares) and attribution.words:
@@ -80,7 +74,7 @@ def findings_in_words(attribution: DrawableBits) -> list[str]:
     return sentences
 
 
-def qualifications(attribution: DrawableBits) -> list[str]:
+def qualifications(attribution: ExplainedText) -> list[str]:
     """The sentences of :func:`notes` that pages show below the list: what was not tried, and the statistics."""
     sentences = [tried] if (tried := not_tried(attribution)) else []
     may = ["another word may lead"] if _is_uncertain(attribution) and not _close(attribution) else []
@@ -96,26 +90,26 @@ def qualifications(attribution: DrawableBits) -> list[str]:
     return sentences
 
 
-def what_bits_keep(attribution: DrawableBits) -> str:
+def what_bits_keep(attribution: ExplainedText) -> str:
     """What the model gives through the mask, and what is wrong with the bits, for where these are shown."""
     through, wrong = through_the_mask(attribution), remark_on_bits(attribution)
     said = f"{capitalized(through)}." if through and THESE_ALONE not in wrong else ""
     return " ".join(filter(None, [said, "" if wrong and wrong == remark(attribution) else wrong]))
 
 
-def _is_uncertain(attribution: DrawableBits) -> bool:
+def _is_uncertain(attribution: ExplainedText) -> bool:
     """Whether other statistics may change the order of the words of a long text, as those of neutral texts do."""
     is_long = len(attribution.words) > ALL_DELETED_ALONE and bool(ranked_words(attribution)[0])
     return is_long and has_neutral_statistics(attribution) and not len(attribution.repeated_shares)
 
 
-def _close(attribution: DrawableBits) -> list[ListedPart]:
+def _close(attribution: ExplainedText) -> list[ListedPart]:
     """The leading words that other statistics may order otherwise; none where repeats have tried that."""
     close = ranked_words(attribution)[0][: len(nearly_tied(attribution))]
     return close if len(close) > 1 and not len(attribution.repeated_shares) else []
 
 
-def _unknown(attribution: DrawableBits) -> str:
+def _unknown(attribution: ExplainedText) -> str:
     """Which words the tokenizer does not know; empty without such."""
     numbers = sorted({token.word for token in attribution.tokens if token.unknown and token.word is not None})
     if not numbers:
@@ -127,28 +121,18 @@ def _unknown(attribution: DrawableBits) -> str:
     return f"{words} {are} unknown to the tokenizer. The model reads {token}, as for every unknown word."
 
 
-def findings(attribution: DrawableBits) -> list[str]:
-    """What the sentences of an explanation say, as codes that do not change with their wording, in this order.
+def findings(attribution: ExplainedText) -> list[str]:
+    """What the sentences of an explanation say, as codes that do not change with their wording.
 
-    - ``truncated``: tokens were not read.
-    - ``doubted_input``: the number of texts may not be what the model was trained on.
-    - ``unknown_words``: words that the tokenizer does not know.
-    - ``prediction_lost``: the mask keeps too little of the probability.
-    - ``improbable_target``: there is little to explain.
-    - ``hardly_anything_needed``: no word has many bits, and average activations give the class not much less.
-    - ``unexplained``: average activations alone give the class (nearly) as much as the text.
-    - ``near_tie``: with other statistics another word may lead.
-    - ``not_compared``: more than half of all words lead, so that too few others are left to compare with.
-    - ``weakly_confirmed``, ``not_confirmed``: what the check says of the order.
-    - ``hidden_evidence``: a word with few bits matters when it is deleted alone, or those with the fewest together.
-    - ``other_order``: another leading word than the first lowers the probability most when it is deleted alone.
-    - ``lowered``: average activations give the class more than the text does.
-    - ``opposing_words``: without a word alone the class is more probable by more than 0.1, or without those with the
-      fewest bits together.
-    - ``neutral_statistics``: with statistics of texts like it another word of a long text may lead.
+    ``docs/reading.md`` says what each means, in this order.
     """
+    return [code for code, holds in by_code(attribution).items() if holds]
+
+
+def by_code(attribution: ExplainedText) -> dict[str, bool]:
+    """Whether each of the codes of :func:`findings` holds."""
     said = verdict(attribution)
-    codes = {
+    codes: dict[str, object] = {
         "truncated": attribution.tokens_truncated > 0,
         "doubted_input": attribution.doubt,
         "unknown_words": _unknown(attribution),
@@ -169,10 +153,10 @@ def findings(attribution: DrawableBits) -> list[str]:
         "opposing_words": opposing(attribution) or least_effect(attribution) == "rises",
         "neutral_statistics": _is_uncertain(attribution),
     }
-    return [code for code, holds in codes.items() if holds]
+    return {code: bool(holds) for code, holds in codes.items()}
 
 
-def _is_unexplained(attribution: DrawableBits) -> bool:
+def _is_unexplained(attribution: ExplainedText) -> bool:
     probability, closed = attribution.target_probability, attribution.closed_probability
     masked = attribution.masked_probability
     if closed is None or is_improbable(attribution) or lost_prediction(attribution):
@@ -180,14 +164,14 @@ def _is_unexplained(attribution: DrawableBits) -> bool:
     return is_unexplained(probability, closed) or (masked is not None and keeps_little(probability, masked, closed))
 
 
-def _adds_little(attribution: DrawableBits) -> bool:
+def _adds_little(attribution: ExplainedText) -> bool:
     """Whether average activations give the class about as much as the text; of an improbable one that says nothing."""
     is_said = averages_disagree(attribution)  # by the answer
     known = not (is_said or is_improbable(attribution) or lost_prediction(attribution))
     return known and is_unexplained(attribution.target_probability, attribution.closed_probability)
 
 
-def verdicts(attributions: Sequence[DrawableBits]) -> str:
+def verdicts(attributions: Sequence[ExplainedText]) -> str:
     """What the checks of several texts say together, in one line; empty of fewer than two checks."""
     counts = Counter(map(verdict, attributions))
     if sum(item.check is not None for item in attributions) < 2:
@@ -225,13 +209,13 @@ def _numbered(numbers: Sequence[int]) -> str:
     return f"text{'s' * (len(numbers) > 1)} {named}"
 
 
-def not_judged(attribution: DrawableBits) -> str:
+def not_judged(attribution: ExplainedText) -> str:
     """That a check says nothing of the leading words, and why; empty without a check."""
     why = _why_not_judged(attribution)
     return f"{'not checked' if why in (_MOST_LEAD, _ONLY_ONE) else 'no verdict'}: {why}" if why else ""
 
 
-def _why_not_judged(attribution: DrawableBits) -> str:
+def _why_not_judged(attribution: ExplainedText) -> str:
     if attribution.check is None:
         return ""
     if is_improbable(attribution):
@@ -243,14 +227,14 @@ def _why_not_judged(attribution: DrawableBits) -> str:
     return _ONLY_ONE if len(attribution.words) == 1 else _MOST_LEAD
 
 
-def is_missed(attribution: DrawableBits, gold: str | None, labels: Sequence[str] | None) -> bool:
+def is_missed(attribution: ExplainedText, gold: str | None, labels: Sequence[str] | None) -> bool:
     """Whether a gold label is one of the model's classes, ``labels``, and not a predicted one."""
     predicted = {attribution.predicted_label, *(label for label, _ in attribution.other_labels)}
     return gold in (labels or ()) and gold not in predicted
 
 
 def missed_labels(
-    attributions: Sequence[DrawableBits], golds: Sequence[str | None] | None, labels: Sequence[str] | None
+    attributions: Sequence[ExplainedText], golds: Sequence[str | None] | None, labels: Sequence[str] | None
 ) -> str:
     """Of how many texts the gold label is not predicted; empty for one text, and where no label is a class."""
     known = [pair for pair in zip(attributions, golds or (), strict=False) if pair[1] in (labels or ())]
@@ -262,7 +246,7 @@ def missed_labels(
     return f"The gold label is not predicted for {n_missed} of {len(known)} texts."
 
 
-def percentage_note(attribution: DrawableBits) -> str:
+def percentage_note(attribution: ExplainedText) -> str:
     """Why there are no percentages, or what they are of where that is not what legends say; else empty."""
     if not has_percentages(attribution):
         if not attribution.words or not has_hardly_any_bits(attribution):
@@ -272,7 +256,7 @@ def percentage_note(attribution: DrawableBits) -> str:
     return "Percentages are of the bits of all words, without special tokens." if of_words else ""
 
 
-def preset_note(attribution: DrawableBits) -> str:
+def preset_note(attribution: ExplainedText) -> str:
     """The preset; of the default with a smaller ``beta`` also why, and that its bits stand for themselves."""
     if not attribution.preset.startswith("default, beta"):
         return attribution.preset
@@ -280,7 +264,7 @@ def preset_note(attribution: DrawableBits) -> str:
     return f"{attribution.preset} ({why}; its bits do not compare with those of another text)"
 
 
-def _leader(attribution: DrawableBits) -> str:
+def _leader(attribution: ExplainedText) -> str:
     """In how many repeats the first word of the list leads, and in how many no word has bits above the floor."""
     first, repeated = ranking(attribution)[0], attribution.repeated_shares
     if n_measured := sum(effect is not None for effect in attribution.effects):
