@@ -50,7 +50,7 @@ def decreases(explainer: ImageExplainer, result: ImageAttribution, image: Tensor
     if len(sets) > _MOST:
         return None
     alone = -without([[region] for region in range(n_regions)])
-    orders = [np.argsort(values, kind="stable").tolist() for values in (-result.region_shares, alone)]
+    orders = [np.argsort(values, kind="stable").tolist() for values in (-result.shares, alone)]
     order = (-result.scores).argsort()
     first = leading_by_removal(removal, order, len(measured or leading))[0]
     found = without([leading, *(order[: len(leading)] for order in orders), first])

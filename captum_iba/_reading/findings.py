@@ -273,7 +273,7 @@ def _leader(attribution: ExplainedText) -> str:
         which = f"is among the {count} words with" if count > 1 else "has"
         return f'"{visible(attribution.words[first].word)}" {which} the most bits in {among} of {len(repeated)} repeats'
     without = sum(not shares.any() for shares in repeated)
-    if not attribution.word_shares[first] > 0:
+    if not attribution.shares[first] > 0:
         return f"no word leads in {without} of {len(repeated)} repeats"
     leads = sum(bool(shares[first] > 0 and shares[first] == shares.max()) for shares in repeated)
     return (

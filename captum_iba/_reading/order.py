@@ -118,7 +118,7 @@ def count_leading(attribution: ExplainedText) -> int:
     """How many words lead: those of ``removal_order``; with ``rerank=0`` those with 80% of the bits above the floor."""
     if attribution.effects:
         return len(attribution.removal_order)
-    held = [share for i in ranking(attribution) if (share := float(attribution.word_shares[i])) > 0]
+    held = [share for i in ranking(attribution) if (share := float(attribution.shares[i])) > 0]
     before = accumulate(held, initial=0.0)
     return sum(already < COVERED * math.fsum(held) for already, _ in zip(before, held, strict=False))
 
@@ -132,7 +132,7 @@ def nearly_tied(attribution: ExplainedText) -> list[int]:
     """
     if any(effect is not None for effect in attribution.effects):
         return []
-    shares, order = attribution.word_shares, ranking(attribution)
+    shares, order = attribution.shares, ranking(attribution)
     least = _WITH_NEUTRAL_STATISTICS if has_neutral_statistics(attribution) else _NEARLY_TIED
     return [i for i in order if shares[i] > 0 and shares[i] >= least * shares[order[0]]]
 
@@ -156,7 +156,7 @@ def ranking(attribution: ExplainedText) -> list[int]:
 
 def ranking_by_bits(attribution: ExplainedText) -> list[int]:
     """Numbers of the words in the order of the bits above the floor, then of all bits; NaN and infinity are last."""
-    words, shares = attribution.words, attribution.word_shares
+    words, shares = attribution.words, attribution.shares
     return sorted(
         range(len(words)), key=lambda i: (not math.isfinite(words[i].bits), -float(shares[i]), -words[i].bits)
     )

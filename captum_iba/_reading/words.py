@@ -51,7 +51,7 @@ def ranked_words(attribution: ExplainedText) -> tuple[list[ListedPart], list[Lis
 
 
 def _ranked_words(attribution: ExplainedText) -> tuple[list[ListedPart], list[ListedPart]]:
-    shares, spread, repeated = attribution.word_shares, attribution.word_spread, attribution.repeated_shares
+    shares, spread, repeated = attribution.shares, attribution.shares_std, attribution.repeated_shares
     if has_neutral_statistics(attribution):
         spread = [math.nan] * len(shares)
     places = word_places(attribution)
@@ -192,7 +192,7 @@ def word_records(attribution: ExplainedText) -> list[dict[str, Any]]:
     ``without`` is the probability without this word alone, None if that was not checked; a share is None where pages
     show none, because no word has more than hardly any bits, or the mask removed too much.
     """
-    order, shares, places = ranking(attribution), attribution.word_shares, word_places(attribution)
+    order, shares, places = ranking(attribution), attribution.shares, word_places(attribution)
     effects = attribution.effects or (None,) * len(order)
     rank, without = {number: at for at, number in enumerate(order, 1)}, _without_each(attribution)
     in_percent = has_percentages(attribution)

@@ -137,7 +137,7 @@ def order_by_removal(
     own = _is_own(removal.encoded, attribution)
     order = [i for i in ranking_by_bits(attribution) if not own[i]]
     n_words = sum(not is_punctuation(attribution.words[i].word) for i in order)
-    above = [i for i in order if attribution.word_shares[i] > 0][:count]
+    above = [i for i in order if attribution.shares[i] > 0][:count]
     if n_words <= count:
         above = [i for i in order if i in above or not is_punctuation(attribution.words[i].word)]
     words = above + [i for i in further if i not in above]

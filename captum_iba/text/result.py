@@ -302,7 +302,7 @@ class TextAttribution(JsonResult):
         return np.array([word.bits for word in self.words])
 
     @property
-    def word_shares(self) -> npt.NDArray[np.float64]:
+    def shares(self) -> npt.NDArray[np.float64]:
         """Fraction of each word in the bits above :attr:`unneeded_bits`, (W,): they sum to 1, or to 0 without any.
 
         Bits grow with the width of the layer; these fractions can be compared between models.
@@ -314,9 +314,9 @@ class TextAttribution(JsonResult):
         """What pages and terminals color, and draw as bars, of each word, from 0 to 1, (W,).
 
         Of words whose deletion was measured it is their effect relative to the largest, and 0 where it is not positive.
-        The others are below them, by :attr:`word_shares`. With ``rerank=0`` all go by these.
+        The others are below them, by :attr:`shares`. With ``rerank=0`` all go by these.
         """
-        return importance_of(self.word_shares, self.effects)
+        return importance_of(self.shares, self.effects)
 
     def _shares(self, word_bits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         n_tokens = Counter(token.word for token in self.tokens if token.word is not None)
@@ -325,13 +325,13 @@ class TextAttribution(JsonResult):
 
     @property
     def repeated_shares(self) -> npt.NDArray[np.float64]:
-        """:attr:`word_shares` of each repeat, (R, W)."""
+        """:attr:`shares` of each repeat, (R, W)."""
         shares = [self._shares(np.array(scores_per_word(self._joined, bits))) for bits in self.repeats]
         return np.array(shares).reshape(len(self.repeats), len(self.words))
 
     @property
-    def word_spread(self) -> npt.NDArray[np.float64]:
-        """Standard deviation of :attr:`word_shares` over the repeats, (W,); NaN with less than two."""
+    def shares_std(self) -> npt.NDArray[np.float64]:
+        """Standard deviation of :attr:`shares` over the repeats, (W,); NaN with less than two."""
         if len(self.repeats) < 2:
             return np.full(len(self.words), np.nan)
         spread: npt.NDArray[np.float64] = self.repeated_shares.std(0, ddof=1)

@@ -107,16 +107,16 @@ class ImageAttribution(JsonResult):
         return self._mean_map([layer.bits for layer in self.layers])
 
     @cached_property
-    def shares(self) -> npt.NDArray[np.float64]:
+    def pixel_shares(self) -> npt.NDArray[np.float64]:
         """Share of each pixel of the bits above the floor, (H, W), the mean of the layers; they sum to 1, or are 0."""
         mean = self._mean_map([layer.shares for layer in self.layers])
         total = mean.sum()  # of layers without any bits above the floor there is no share
         return mean / total if total > 0 else mean
 
     @cached_property
-    def region_shares(self) -> npt.NDArray[np.float64]:
-        """:attr:`shares` summed over each region, (R,)."""
-        return sum_per_region(self.shares, self.regions)
+    def shares(self) -> npt.NDArray[np.float64]:
+        """:attr:`pixel_shares` summed over each region, (R,)."""
+        return sum_per_region(self.pixel_shares, self.regions)
 
     @cached_property
     def importance(self) -> npt.NDArray[np.float64]:
@@ -126,7 +126,7 @@ class ImageAttribution(JsonResult):
         that of the next one in their order, and 0 where the removal raises it. The others come after them, by their
         shares. Where no removal lowers the probability, all go by their shares.
         """
-        return importance_of(self.region_shares, self._levels)
+        return importance_of(self.shares, self._levels)
 
     @cached_property
     def heat_map(self) -> npt.NDArray[np.float64]:
@@ -136,12 +136,12 @@ class ImageAttribution(JsonResult):
         it is :attr:`shares`.
         """
         if all(level is None for level in self._levels):
-            return self.shares
+            return self.pixel_shares
         n_pixels = sum_per_region(np.ones(self.regions.shape), self.regions)
-        of_region = self.region_shares
+        of_region = self.shares
         within = np.where(
             of_region[self.regions] > 0,
-            self.shares / np.where(of_region > 0, of_region, 1.0)[self.regions],
+            self.pixel_shares / np.where(of_region > 0, of_region, 1.0)[self.regions],
             1.0 / n_pixels[self.regions],
         )
         heat = self.importance[self.regions] * within
@@ -372,7 +372,7 @@ class ImageAttribution(JsonResult):
         content["settings"], content["provenance"] = dict(self.settings), dict(self.provenance)
         if self.check is not None:
             content["check"] = self.check.to_dict()
-        content["region_shares"] = self.region_shares.tolist()
+        content["shares"] = self.shares.tolist()
         content["total_bits"] = self.total_bits
         content["leading"] = [{"region": i, "name": self.name_of(i), "place": self.place_of(i)} for i in self.leading]
         content |= {"answer": self.answer, "verdict": self.verdict, "sentences": self.sentences}
@@ -436,7 +436,7 @@ class ImageAttribution(JsonResult):
 
     @cached_property
     def _order(self) -> npt.NDArray[np.intp]:
-        shares, levels = self.region_shares, self._levels
+        shares, levels = self.shares, self._levels
         by_bits = order_of(sum_per_region(self.bits, self.regions), shares, importance_of(shares, levels), levels)
         rank = {region: number for number, region in enumerate(self.measured) if (levels[region] or 0.0) > 0}
         return np.array(sorted(by_bits.tolist(), key=lambda region: rank.get(region, len(rank))), dtype=np.intp)

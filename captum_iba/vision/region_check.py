@@ -34,7 +34,7 @@ def settled_by_removal(
     removal: RegionRemoval, result: ImageAttribution, count: int, further: Sequence[int] = ()
 ) -> ImageAttribution:
     """The result with the order of the regions with the most bits, and of ``further`` ones, settled by removal."""
-    above = int((result.region_shares > 0).sum())
+    above = int((result.shares > 0).sum())
     leaders = (-result.scores).argsort()[: min(count, above)].tolist()
     leaders += [i for i in further if i not in leaders]
     if len(leaders) < 2:
@@ -84,7 +84,7 @@ def _left(result: ImageAttribution) -> float:
 
 def check_of_regions(removal: RegionRemoval, result: ImageAttribution, seed: int) -> ImageCheck:
     """Probabilities without the leading regions, the least, and others at random; of up to 64 without each alone."""
-    by_bits = np.lexsort((-result.region_shares,))
+    by_bits = np.lexsort((-result.shares,))
     order, n_regions = (-result.scores).argsort(), result.n_regions
     cached = CachedRemoval(removal)
     leading, first = leading_by_removal(cached, order, len(result.measured or result.leading), result.measured)

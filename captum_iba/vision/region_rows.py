@@ -28,7 +28,7 @@ class RemovedRegions(ExplainedImage, Protocol):
     @property
     def regions(self) -> npt.NDArray[np.int64]: ...
     @property
-    def region_shares(self) -> npt.NDArray[np.float64]: ...
+    def shares(self) -> npt.NDArray[np.float64]: ...
     @property
     def importance(self) -> npt.NDArray[np.float64]: ...
     @property
@@ -110,7 +110,7 @@ def _row(image: RemovedRegions, number: int) -> ListedPart:
         image.name_of(number),
         image.place_of(number),
         float(sum_per_region(image.bits, image.regions)[number]),
-        float(image.region_shares[number]),
+        float(image.shares[number]),
         without=math.nan if without is None else without,
         effect=math.nan if decrease is None else decrease,
         number=number,

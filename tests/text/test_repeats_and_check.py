@@ -74,13 +74,13 @@ def test_the_first_repeat_is_the_result_without_repeats(fitted):
         once = fitted.explain(TEXTS, n_samples=n_samples, seed=4, **QUICK)
         repeated = fitted.explain(TEXTS, n_samples=n_samples, seed=4, repeats=3, **QUICK)
         for one, several in zip(once, repeated, strict=True):
-            assert one.repeats == () and np.isnan(one.word_spread).all()
+            assert one.repeats == () and np.isnan(one.shares_std).all()
             assert np.array(several.repeats).shape == (3, len(one.tokens))
             assert np.array_equal(several.repeats[0], one.bits)
             assert np.allclose(several.bits, np.mean(several.repeats, 0))
             assert not np.array_equal(several.repeats[0], several.repeats[1])
-            assert np.allclose(several.repeated_shares[0], one.word_shares)
-            assert np.allclose(several.word_spread, np.std(several.repeated_shares, 0, ddof=1))
+            assert np.allclose(several.repeated_shares[0], one.shares)
+            assert np.allclose(several.shares_std, np.std(several.repeated_shares, 0, ddof=1))
 
 
 def test_repeats_leave_the_statistics_as_they_are(fitted):
@@ -117,14 +117,14 @@ def test_a_wrong_number_of_repeats(fitted, repeats):
 def test_words_whose_order_changes_are_marked(film_explainer):
     text = "A dull plot, bad acting and a boring end."
     result = film_explainer.explain(text, repeats=4, rerank=0)
-    shares, order = result.repeated_shares, np.argsort(-result.word_shares)
+    shares, order = result.repeated_shares, np.argsort(-result.shares)
     lines = [line for line in str(result).splitlines() if "bits" in line and "(word" in line]
     for rank, line in enumerate(lines):
         word = order[rank]
         neighbours = [order[i] for i in (rank - 1, rank + 1) if 0 <= i < len(order)]
         signs = [np.sign(shares[:, word] - shares[:, other]) for other in neighbours]
         assert line.endswith("≈") == any(len(set(sign)) > 1 for sign in signs)
-        assert f"± {100 * result.word_spread[word]:4.1f}%" in line
+        assert f"± {100 * result.shares_std[word]:4.1f}%" in line
     leads = sum(row.argmax() == order[0] for row in shares)
     assert f'"{result.words[order[0]].word}" leads in {leads} of 4 repeats' in str(result)
     for page in (token_map(result), token_page([result])):
@@ -163,7 +163,7 @@ def test_the_check_runs_the_text_without_the_words(film_explainer):
     assert film_explainer.explain(text, beta=20.0).check is None
     classifier, check = film_explainer.classifier, result.check
     (encoded,) = classifier.encode([text], [None])
-    order = sorted(range(len(result.words)), key=lambda i: (-result.word_shares[i], -result.word_bits[i]))
+    order = sorted(range(len(result.words)), key=lambda i: (-result.shares[i], -result.word_bits[i]))
     assert check.n_words == len(ranked_words(result)[0]) > 1
 
     def probability(without):

@@ -55,7 +55,7 @@ def test_effects_are_the_mean_of_two_removals(explainer, text, rerank):
     assert np.array_equal(result.bits, alone.bits) and alone.effects == alone.without == ()
     every = set(range(len(result.words)))
     by_bits = [result.words.index(word) for word in alone.ranked]
-    measured = by_bits if len(by_bits) <= rerank else [i for i in by_bits[:rerank] if result.word_shares[i] > 0]
+    measured = by_bits if len(by_bits) <= rerank else [i for i in by_bits[:rerank] if result.shares[i] > 0]
     assert [i for i in every if result.effects[i] is not None] == sorted(measured) and len(measured) > 1
     whole, others = log_odds_of(explainer, result, every), every - set(measured)
     for i in measured:
@@ -208,7 +208,7 @@ def test_color_and_bars_show_the_effects(film_explainer):
     assert drawn.scale.maximum == 1 and all(part.depth == 0 for part in drawn.parts if part.kind == "special")
     # By the bits alone they are the shares, relative to the largest.
     by_bits = film_explainer.explain(text, rerank=0)
-    assert by_bits.importance == pytest.approx(by_bits.word_shares / by_bits.word_shares.max())
+    assert by_bits.importance == pytest.approx(by_bits.shares / by_bits.shares.max())
 
 
 def test_the_leading_words_are_in_the_order_of_their_deletion(film_explainer):

@@ -56,13 +56,13 @@ def test_words_and_bits():
 
 
 def test_shares_are_of_what_lies_above_the_floor():
-    np.testing.assert_allclose(attribution().word_shares, [1 / 3.5, 2.5 / 3.5])
+    np.testing.assert_allclose(attribution().shares, [1 / 3.5, 2.5 / 3.5])
     # The second word has two tokens, each with a floor.
-    np.testing.assert_allclose(attribution(unneeded_bits=0.5).word_shares, [0.25, 0.75])
-    np.testing.assert_array_equal(attribution(unneeded_bits=3.0).word_shares, [0.0, 0.0])
+    np.testing.assert_allclose(attribution(unneeded_bits=0.5).shares, [0.25, 0.75])
+    np.testing.assert_array_equal(attribution(unneeded_bits=3.0).shares, [0.0, 0.0])
     # What is above the floor by less than a hundredth of it is not needed.
-    np.testing.assert_array_equal(attribution(unneeded_bits=0.995).word_shares[0], 0.0)
-    np.testing.assert_array_equal(attribution(bits=(math.nan, 1.0, 1.0)).word_shares, [0.0, 1.0])
+    np.testing.assert_array_equal(attribution(unneeded_bits=0.995).shares[0], 0.0)
+    np.testing.assert_array_equal(attribution(bits=(math.nan, 1.0, 1.0)).shares, [0.0, 1.0])
 
 
 def test_is_frozen():
@@ -105,7 +105,7 @@ def test_json_there_and_back(tmp_path):
     assert TextAttribution.load(path) == result
     # What pages show of it, too, in their order.
     words = result.to_dict()["words"]
-    assert [word["share"] for word in words] == pytest.approx(list(result.word_shares))
+    assert [word["share"] for word in words] == pytest.approx(list(result.shares))
     assert sorted(words, key=lambda word: word["rank"]) == [words[result.words.index(word)] for word in result.ranked]
     assert sorted(word["rank"] for word in words) == list(range(1, len(words) + 1))
     one = dataclasses.replace(attribution(text="a b c d", bits=[90.0, 2.0, 1.0, 1.0]), check=None)

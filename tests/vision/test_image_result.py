@@ -33,8 +33,8 @@ def test_values_by_hand():
     np.testing.assert_allclose(result.layers[0].shares, [[0.25, 0.25], [0.0, 0.5]])
     assert result.total_bits == 8
     assert result.bits.sum() == pytest.approx(8)
-    assert result.shares.sum() == pytest.approx(1)
-    assert result.region_shares[3] > result.region_shares[0] > result.region_shares[2]
+    assert result.pixel_shares.sum() == pytest.approx(1)
+    assert result.shares[3] > result.shares[0] > result.shares[2]
     assert result.n_regions == 4
     assert [result.decrease_of(region) for region in range(4)] == [0.1, None, None, 0.4]
     assert (-result.scores).argsort().tolist() == [3, 0, 1, 2]
@@ -81,7 +81,7 @@ def test_regions_whose_removal_does_not_lower_the_probability():
     # Where there is no other, the bits decide.
     none = image_attribution(measured=(0, 3), effects=(-0.2, -0.1))
     assert (-none.scores).argsort().tolist()[0] == 3
-    np.testing.assert_array_equal(none.heat_map, none.shares)
+    np.testing.assert_array_equal(none.heat_map, none.pixel_shares)
 
 
 def test_as_few_regions_lead_as_are_enough():
