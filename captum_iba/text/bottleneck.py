@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 
@@ -16,7 +16,7 @@ from captum_iba._reading.check_sentences import CONFIRMING
 from captum_iba._reading.decision import labels_beside
 from captum_iba._reading.mask_sentences import lost_prediction
 from captum_iba._reading.wording import format_probability
-from captum_iba.attr.execution import tensor_with_bits
+from captum_iba.attr.execution import BottleneckTrace, tensor_with_bits
 from captum_iba.attr.feature_statistics import FeatureStatistics
 from captum_iba.attr.information_bottleneck import InformationBottleneckAttribution
 from captum_iba.attr.losses import has_probability
@@ -56,6 +56,18 @@ def lost_predictions(results: Sequence[TextAttribution]) -> str:
 
 
 _QUOTED = 40  # characters
+
+
+class _TextOutput(NamedTuple):
+    """What the attribution of a batch gives for one of its texts, row ``row`` of ``trace``."""
+
+    probabilities: list[float]
+    target: int
+    predicted: int
+    bits_per_token: list[float]
+    n_features: int
+    trace: BottleneckTrace | None
+    row: int
 
 
 class ClassifierBottleneck:
@@ -100,90 +112,124 @@ class ClassifierBottleneck:
         """
         if settings.noise_around_input and len(self.layers) > 1:
             raise ValueError(f"layer names {len(self.layers)} layers, expected one for the preset as_released")
-        classifier = self.classifier
-        result_settings = {k: v for k, v in asdict(settings).items() if k not in ("noise_around_input", "granularity")}
-        origin = provenance(classifier.model, fingerprint)
-        if self.statistics is not None and not settings.noise_around_input:
-            origin["statistics_fingerprint"] = statistics_fingerprint(self.statistics)
+        batches = self.classifier.batches([len(text) for text in encoded], batch_size)
+        shown, has_bar = {**asdict(settings), "seed": int(seed)}, show_progress and len(batches) > 1
+        about_all: dict[str, Any] = {
+            "layer": self._layer_name(),
+            "layer_index": self.layers[0].index if len(self.layers) == 1 else None,
+            "method": "iba",
+            "preset": preset,
+            "granularity": granularity,
+            "statistics": self._noise_origin(settings),
+            "settings": {name: shown[name] for name in shown if name not in ("noise_around_input", "granularity")},
+            "model": model_name(self.classifier.model),
+            "provenance": self._provenance(settings, fingerprint),
+        }
         results: dict[int, TextAttribution] = {}
-        batches = classifier.batches([len(text) for text in encoded], batch_size)
-        for batch in progress(batches, desc="Texts") if show_progress and len(batches) > 1 else batches:
-            texts = [encoded[i] for i in batch]
-            # Gradients cannot flow through tensors that are made in inference mode.
-            with classifier.with_padding_token(), torch.inference_mode(False):
-                inputs = classifier.tensors(texts, whole_windows=True)
-                input_ids, *others = inputs.values()
-                length, device = input_ids.shape[1], input_ids.device
-                with token_activations_required(self.layers, input_ids.shape):
-                    probabilities = classifier.probabilities(inputs)
-                predicted = probabilities.argmax(-1).tolist()
-                classes = [best if targets[i] is None else targets[i] for i, best in zip(batch, predicted, strict=True)]
-                # The published code adds noise to [CLS] and [SEP], too.
-                maskable = [text.maskable(special_tokens=settings.noise_around_input) for text in texts]
-                attribution = self._attribution.attribute(
-                    input_ids,
-                    torch.tensor(classes, device=device),
-                    tuple(others) or None,
-                    feature_mask=per_token([text.word_groups for text in texts], -1, device, length)
-                    if granularity == "word"
-                    else None,
-                    bottleneck_mask=per_token(maskable, False, device, length),
-                    feature_dim=-1,
-                    layer_call=[block.call for block in self.layers],
-                    share_mask=True,
-                    loss=classifier.head.loss,
-                    seed=seed,
-                    internal_batch_size=internal_batch_size,
-                    return_trace=return_trace,
-                    show_progress=show_progress and len(batches) == 1,
-                    preset=settings,
-                )
-            bits, trace = attribution if return_trace else (attribution, None)
-            if trace is not None and not has_probability(classifier.head.loss):
-                closed = trace.closed_probability.exp()
-                trace = trace._replace(probability=trace.probability.exp(), closed_probability=closed)
-            steps = trace[:3] if trace is not None and return_trace is True else None
-            bits = tensor_with_bits(bits)
-            bits_per_token = bits.cpu().double().sum(-1).tolist()
-            for row, i in enumerate(batch):
-                n_mask_values = sum(maskable[row]) * (bits.shape[-1] if granularity == "feature" else 1)
-                if granularity == "word":
-                    n_mask_values = sum(maskable[row][word.positions[0]] for word in encoded[i].word_spans)
-                about = None if explained is None else explained[i]
+        for batch in progress(batches, desc="Texts") if has_bar else batches:
+            outputs = self._attribute(
+                [encoded[i] for i in batch],
+                [targets[i] for i in batch],
+                settings,
+                by_word=granularity == "word",
+                seed=seed,
+                internal_batch_size=internal_batch_size,
+                return_trace=return_trace,
+                show_progress=show_progress and len(batches) == 1,
+            )
+            for i, output in zip(batch, outputs, strict=True):
                 results[i] = TextAttribution(
                     text=encoded[i].text,
                     pair=encoded[i].pair,
-                    tokens=tokens_with_bits(encoded[i], bits_per_token[row], classifier.tokenizer.unk_token),
-                    target=classes[row] if about is None else about.number,
-                    target_label=classifier.labels[classes[row]] if about is None else about.label,
-                    target_probability=float(probabilities[row, classes[row]]),
-                    predicted=predicted[row] if about is None else about.predicted,
-                    predicted_label=classifier.labels[predicted[row]] if about is None else about.predicted_label,
-                    predicted_probability=float(probabilities[row, predicted[row]])
-                    if about is None
-                    else about.predicted_probability,
-                    other_labels=labels_beside(classifier.labels, probabilities[row].tolist(), classes[row])
-                    if classifier.multi_label
-                    else (),
-                    layer=self._layer_name(),
-                    layer_index=self.layers[0].index if len(self.layers) == 1 else None,
-                    method="iba",
-                    preset=preset,
-                    granularity=granularity,
-                    statistics=self._noise_origin(settings),
-                    settings={**result_settings, "seed": int(seed)},
+                    tokens=tokens_with_bits(encoded[i], output.bits_per_token, self.classifier.tokenizer.unk_token),
                     tokens_truncated=encoded[i].tokens_truncated,
-                    model=model_name(classifier.model),
-                    unneeded_bits=_unneeded_bits(settings, n_mask_values, bits.shape[-1]),
-                    open_bits=_unneeded_bits(replace(settings, n_steps=0), n_mask_values, bits.shape[-1]),
-                    trace=None if steps is None else TextTrace(*(tuple(values[row].tolist()) for values in steps)),
-                    masked_probability=None if trace is None else float(trace.probability[row, -1]),
-                    closed_probability=None if trace is None else float(trace.closed_probability[row]),
-                    provenance=origin,
-                    explained=about,
+                    **self._decision(output, None if explained is None else explained[i]),
+                    **_of_mask(output, encoded[i], settings, granularity, has_steps=return_trace is True),
+                    **about_all,
                 )
                 on_text(i)
         return [results[i] for i in range(len(encoded))]
+
+    def _attribute(
+        self,
+        texts: Sequence[EncodedText],
+        targets: Sequence[int | None],
+        settings: BottleneckSettings,
+        *,
+        by_word: bool,
+        return_trace: bool | Literal["final"],
+        **options: Any,
+    ) -> list[_TextOutput]:
+        """One batch of texts; ``options`` are those of :class:`InformationBottleneckAttribution`."""
+        classifier = self.classifier
+        # Gradients cannot flow through tensors that are made in inference mode.
+        with classifier.with_padding_token(), torch.inference_mode(False):
+            inputs = classifier.tensors(texts, whole_windows=True)
+            input_ids, *others = inputs.values()
+            length, device = input_ids.shape[1], input_ids.device
+            with token_activations_required(self.layers, input_ids.shape):
+                probabilities = classifier.probabilities(inputs)
+            predicted = probabilities.argmax(-1).tolist()
+            classes = [best if target is None else target for target, best in zip(targets, predicted, strict=True)]
+            attribution = self._attribution.attribute(
+                input_ids,
+                torch.tensor(classes, device=device),
+                tuple(others) or None,
+                feature_mask=per_token([text.word_groups for text in texts], -1, device, length) if by_word else None,
+                bottleneck_mask=per_token([_maskable(text, settings) for text in texts], False, device, length),
+                feature_dim=-1,
+                layer_call=[block.call for block in self.layers],
+                share_mask=True,
+                loss=classifier.head.loss,
+                return_trace=return_trace,
+                preset=settings,
+                **options,
+            )
+        bits, trace = attribution if return_trace else (attribution, None)
+        if trace is not None and not has_probability(classifier.head.loss):
+            closed = trace.closed_probability.exp()
+            trace = trace._replace(probability=trace.probability.exp(), closed_probability=closed)
+        bits = tensor_with_bits(bits)
+        bits_per_token = bits.cpu().double().sum(-1).tolist()
+        return [
+            _TextOutput(
+                probabilities[row].tolist(),
+                classes[row],
+                predicted[row],
+                bits_per_token[row],
+                bits.shape[-1],
+                trace,
+                row,
+            )
+            for row in range(len(texts))
+        ]
+
+    def _decision(self, output: _TextOutput, about: TextTarget | None) -> dict[str, Any]:
+        """The target of a text and what the model predicts, as fields of the result."""
+        labels, chances, target = self.classifier.labels, output.probabilities, output.target
+        beside = labels_beside(labels, chances, target) if self.classifier.multi_label else ()
+        fields: dict[str, Any] = {"target_probability": chances[target], "other_labels": beside, "explained": about}
+        if about is None:
+            return fields | {
+                "target": target,
+                "target_label": labels[target],
+                "predicted": output.predicted,
+                "predicted_label": labels[output.predicted],
+                "predicted_probability": chances[output.predicted],
+            }
+        return fields | {
+            "target": about.number,
+            "target_label": about.label,
+            "predicted": about.predicted,
+            "predicted_label": about.predicted_label,
+            "predicted_probability": about.predicted_probability,
+        }
+
+    def _provenance(self, settings: BottleneckSettings, fingerprint: str | None) -> dict[str, str]:
+        found = provenance(self.classifier.model, fingerprint)
+        if self.statistics is not None and not settings.noise_around_input:
+            found["statistics_fingerprint"] = statistics_fingerprint(self.statistics)
+        return found
 
     def repeated(self, repeats: int, settings: BottleneckSettings) -> list[ClassifierBottleneck]:
         """This bottleneck, and others with the statistics of bootstrap samples of the texts, as far as groups are kept.
@@ -217,6 +263,33 @@ class ClassifierBottleneck:
         if settings.noise_around_input:
             return "the layer's own input (as released)"
         return "this text only" if self.statistics is None else f"{self.source} ({self.statistics[0].count:,} tokens)"
+
+
+def _maskable(text: EncodedText, settings: BottleneckSettings) -> tuple[bool, ...]:
+    # The published code adds noise to [CLS] and [SEP], too.
+    return text.maskable(special_tokens=settings.noise_around_input)
+
+
+def _of_mask(
+    output: _TextOutput, text: EncodedText, settings: BottleneckSettings, granularity: str, has_steps: bool
+) -> dict[str, Any]:
+    """What the mask of a text keeps, as fields of the result."""
+    maskable, trace, row = _maskable(text, settings), output.trace, output.row
+    n_mask_values = sum(maskable) * (output.n_features if granularity == "feature" else 1)
+    if granularity == "word":
+        n_mask_values = sum(maskable[word.positions[0]] for word in text.word_spans)
+    fields: dict[str, Any] = {
+        "unneeded_bits": _unneeded_bits(settings, n_mask_values, output.n_features),
+        "open_bits": _unneeded_bits(replace(settings, n_steps=0), n_mask_values, output.n_features),
+    }
+    if trace is None:
+        return fields
+    fields["masked_probability"] = float(trace.probability[row, -1])
+    fields["closed_probability"] = float(trace.closed_probability[row])
+    if has_steps:
+        steps = (trace.objective, trace.information, trace.probability)
+        fields["trace"] = TextTrace(*(tuple(values[row].tolist()) for values in steps))
+    return fields
 
 
 def tokens_with_bits(encoded: EncodedText, bits: Sequence[float], unknown: str | None) -> tuple[Token, ...]:
