@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from captum_iba._reading.check_sentences import N_RANDOM
-from captum_iba.metrics.part_removal import first_to_cover, removal_sequence
+from captum_iba.metrics.part_removal import RemovalSequence, first_to_cover, removal_sequence
 
 COVERED_DECREASE = 0.9
 """Fraction of the largest decrease in a value. No further part leads once the leading ones reach it."""
@@ -21,6 +21,7 @@ MOST_OF_DECREASE = 0.95
 """The same fraction of the decrease in the probability, where the value is its logarithm, which has no lower end."""
 N_PRUNED = 8
 """Leading parts up to which superfluous ones are left out: of more it takes too many forward passes."""
+_N_EXCHANGED = 3  # leading parts that are exchanged at most
 _N_FIRST = 16  # leading parts that a check removes one after the other
 _HALF, _LESS = 0.5, 0.1  # of the probability
 _LOWERED, _LEAST_DROP = 0.9, 0.02  # of a probability without one part alone
@@ -33,22 +34,22 @@ def leading_in_order(
     order: npt.NDArray[np.intp],
     n_leading: int,
     tolerance: float,
-    exchanged: Callable[[tuple[int, ...]], tuple[int, ...]] = lambda leading: leading,
+    others: Sequence[int] = (),
 ) -> tuple[list[int], list[float]]:
     """
     As few of the first parts of an order as are enough, in the order of their removal.
 
     First the beginning is taken without which the value falls by 90% of what it falls by at most
     (:func:`without_first`). Of two to eight parts those are then left out that add at most ``tolerance`` to the others,
-    and the others are put in the order of their removal (:func:`captum_iba.metrics.removal_sequence`).
+    some are exchanged (:func:`exchange_parts`), and they are put in the order of their removal
+    (:func:`captum_iba.metrics.removal_sequence`).
 
     Args:
         value (Callable): Function of the kept parts, (rows, P) booleans, that returns (rows,).
         order (array): Numbers of all parts, (P,), the most important one first.
         n_leading (int): How many of them may lead.
         tolerance (float): Difference of the value that counts as none.
-        exchanged (Callable, optional): Takes the numbers of the parts that are left, and returns those that take their
-            places. Default: the same.
+        others (sequence of int, optional): Numbers of parts that may take the place of one of these. Default: none.
 
     Returns:
         tuple: Numbers of the leading parts, and the value without the first k of them, for k up to 16.
@@ -63,11 +64,62 @@ def leading_in_order(
     leading = order[:n_leading].tolist()
     if not 1 < n_leading <= N_PRUNED:
         return leading, first
-    found = removal_sequence(value, leading, len(order), tolerance, COVERED_DECREASE)
-    others = exchanged(found.parts)
-    if others != found.parts:
-        found = removal_sequence(value, others, len(order), tolerance, COVERED_DECREASE)
+    found = exchanged_sequence(value, leading, others, len(order), tolerance)
     return list(found.parts), found.without.tolist()
+
+
+def exchanged_sequence(
+    value: Callable[[Tensor], Tensor], leading: Sequence[int], others: Sequence[int], n_parts: int, tolerance: float
+) -> RemovalSequence:
+    """The leading parts in the order of their removal, some exchanged for others if the value is lower without these.
+
+    The arguments are those of :func:`exchange_parts`.
+    """
+    found = removal_sequence(value, leading, n_parts, tolerance, COVERED_DECREASE)
+    exchanged = exchange_parts(value, found.parts, others, n_parts, tolerance)
+    return (
+        found if exchanged == found.parts else removal_sequence(value, exchanged, n_parts, tolerance, COVERED_DECREASE)
+    )
+
+
+def exchange_parts(
+    value: Callable[[Tensor], Tensor], leading: Sequence[int], others: Sequence[int], n_parts: int, tolerance: float
+) -> tuple[int, ...]:
+    """
+    The leading parts, with up to three of them exchanged for others without which the value is lower.
+
+    Args:
+        value (Callable): Function of the kept parts, (rows, P) booleans, that returns (rows,).
+        leading (sequence of int): Numbers of the leading parts.
+        others (sequence of int): Numbers of parts that may take the place of one of these.
+        n_parts (int): Number of all parts, P.
+        tolerance (float): Difference of the value that counts as none.
+
+    Returns:
+        tuple of int: In at most three times ``len(leading) * len(others)`` forward passes, and one more.
+
+    Examples::
+
+        >>> def value(kept): return (kept[:, 0] | kept[:, 2]).double()
+        >>> exchange_parts(value, [0, 1], [2, 3], n_parts=4, tolerance=0.1)
+        (0, 2)
+    """
+
+    def without(sets: Sequence[Sequence[int]]) -> Tensor:
+        return value(torch.tensor([[i not in one for i in range(n_parts)] for one in sets]))
+
+    found = tuple(leading)
+    if not found or not others:
+        return found
+    lowest = float(without([found]))
+    for _ in range(_N_EXCHANGED):
+        free = [i for i in others if i not in found]
+        sets = [(*found[:at], other, *found[at + 1 :]) for at in range(len(found)) for other in free]
+        values = without(sets) if sets else torch.tensor([lowest])
+        if lowest - float(values.min()) < tolerance:
+            break
+        lowest, found = float(values.min()), sets[int(values.argmin())]
+    return found
 
 
 def without_first(

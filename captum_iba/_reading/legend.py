@@ -103,10 +103,10 @@ def part_legend(response: ExplainedResponse, bits: bool = False) -> Legend:
 
 
 BAR_OF_SEVERAL = (
-    "decrease in the probability: solid, without this region alone; hatched, without it after the other leading ones, "
-    "if that is more"
+    "decrease in the probability without this region: solid, alone; hatched, after the other leading ones, if that is "
+    "more"
 )
-BAR_ALONE = "decrease in the probability when this region alone is removed"
+BAR_ALONE = "decrease in the probability without this region"
 BAR_IN_ORDER = "decrease in the probability that orders the regions: a mean over several removals"
 """What the bars of the regions of an image are."""
 
@@ -143,8 +143,7 @@ def _bits_legend(rows: Sequence[ListedPart], unit: str) -> Legend:
 def _two_decreases(decrease: str, noun: str, rows: Sequence[ListedPart]) -> str:
     if all(row.share_alone == 1 or not row.importance for row in rows):
         return f"{decrease} without this {noun}"
-    after = f"without it after the other measured {noun}s, if that is more"
-    return f"{decrease}: solid, without this {noun} alone; hatched, {after}"
+    return f"{decrease} without this {noun}: solid, alone; hatched, after the other measured {noun}s, if that is more"
 
 
 def _no_bar_legend(leading: Sequence[ListedPart], noun: str) -> Legend:
@@ -191,7 +190,7 @@ def _where_it_rises(rows: Sequence[ListedPart]) -> str:
 def color_legend(noun: str, has_opposing: bool) -> Legend:
     """What the colors and lines of a text or prompt are on a page."""
     wavy = f", {noun}s with a wavy line speak against it" * has_opposing
-    none = f"without color: {noun}s that do not lead and raise the probability when they are deleted alone"
+    none = f"{noun}s of the list without color raise the probability when they are deleted alone"
     return {"color": f"as the bar; underlined {noun}s lead{wavy}; {none}"}
 
 
@@ -204,7 +203,7 @@ def merged_legend(legends: Iterable[Legend]) -> list[tuple[str, str]]:
     pairs = [
         (term, meaning)
         for term, meaning in every
-        if not any(other == term and longer.startswith(f"{meaning}: ") for other, longer in every)
+        if not any(other == term and longer.startswith((f"{meaning}: ", f"{meaning}; ")) for other, longer in every)
     ]
     return sorted(pairs, key=lambda pair: _COLUMNS.index(pair[0]) if pair[0] in _COLUMNS else len(_COLUMNS))
 

@@ -62,9 +62,16 @@ def rises_much(probability: float, without: float) -> bool:
 def is_much_lower(probability: float, without: float, strongest: float = 0.0) -> bool:
     """Whether a word matters when it is deleted alone: more than a quarter of the probability is lost, and 0.05.
 
-    15% is enough where the probability is below ``strongest``, the lowest one without a leading word alone.
+    15% or 0.05 is enough where the probability is below ``strongest``, the lowest one without a leading word alone.
+
+    Examples::
+
+        >>> is_much_lower(0.93, 0.866), is_much_lower(0.93, 0.866, strongest=0.874)
+        (False, True)
     """
-    return without <= min(MUCH * probability, probability - _SMALL) or without < min(strongest, MOST * probability)
+    if without < strongest and without <= max(MOST * probability, probability - _SMALL):
+        return True
+    return without <= min(MUCH * probability, probability - _SMALL)
 
 
 def keeps_little(probability: float, masked: float, closed: float) -> bool:

@@ -37,6 +37,8 @@ def _answer(attribution: ExplainedText) -> list[str]:
     sentences = [none_leads if said.none_leads else said.answer]
     if none_leads and check.without_leading < MOST * check.probability:
         sentences.append(said.answer)
+    if not none_leads:
+        sentences.append(_without_the_first(attribution))
     if only_together(attribution):
         sentences.append(f"None of them alone lowers {quantity(attribution.measured)} by 1% of its value.")
     if not is_predicted(attribution):
@@ -44,6 +46,19 @@ def _answer(attribution: ExplainedText) -> list[str]:
         if is_improbable(attribution):
             sentences.append(f"To see which words decide, explain {attribution.predicted_label}, the predicted class.")
     return list(filter(None, sentences))
+
+
+def _without_the_first(attribution: ExplainedText) -> str:
+    """The probability without the first of many leading words, that do half of what all of them do; else empty."""
+    leading, check = ranked_words(attribution)[0], attribution.check
+    if len(leading) <= _NAMED or check.without_leading > SAME * check.probability:
+        return ""
+    halfway = (check.probability + check.without_leading) / 2
+    count = next((n for n, row in enumerate(leading, 1) if row.without_so_far <= halfway), len(leading))
+    if count > len(leading) // 2:
+        return ""
+    which = f"the first {count} of them" if count > 1 else "the first of them alone"
+    return f"Without {which} it is {format_probability(leading[count - 1].without_so_far)}."
 
 
 def _none_leads(attribution: ExplainedText) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from captum_iba._explain.leading_parts import (
-    COVERED_DECREASE,
     MOST_OF_DECREASE,
     N_PRUNED,
+    exchanged_sequence,
     kept_in_check,
     kept_without_first,
     kept_without_leading,
@@ -26,13 +26,7 @@ from captum_iba._reading.order import count_leading, ranking, ranking_by_bits
 from captum_iba._reading.places import is_punctuation
 from captum_iba._reading.thresholds import SAME
 from captum_iba._reading.words import ALL_DELETED_ALONE, ranked_words
-from captum_iba.metrics.part_removal import (
-    CachedRemoval,
-    RemovalSequence,
-    first_to_cover,
-    removal_effects,
-    removal_sequence,
-)
+from captum_iba.metrics.part_removal import RemovalSequence, first_to_cover, removal_effects
 from captum_iba.text.classifier import Classifier
 from captum_iba.text.decisions import decision_about
 from captum_iba.text.encoding import EncodedText
@@ -79,15 +73,26 @@ class TextRemoval:
         encoded (EncodedText): The text.
         batch_size (int): Largest number of rows of a forward pass.
         on_rows (Callable, optional): Is called with the number of rows after each forward pass. Default: None.
+
+    Each set of words runs once.
     """
 
     classifier: Classifier
     encoded: EncodedText
     batch_size: int
     on_rows: Callable[[int], object] | None = None
+    _known: dict[frozenset[int], Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def probabilities(self, kept: Sequence[Collection[int]]) -> Tensor:
         """Probabilities of the columns, (rows, C), float64, with the words of each row alone, by number."""
+        sets = list(map(frozenset, kept))
+        if new := [words for words in dict.fromkeys(sets) if words not in self._known]:
+            self._known.update(zip(new, self._probabilities(new), strict=True))
+        if not sets:
+            return torch.zeros(0, self.classifier.head.n_columns, dtype=torch.float64)
+        return torch.stack([self._known[words] for words in sets])
+
+    def _probabilities(self, kept: Sequence[Collection[int]]) -> Tensor:
         classifier, encoded = self.classifier, self.encoded
         versions = [keep_words(encoded, words) for words in kept]
         if TARGET_ROW in encoded.inputs:
@@ -127,12 +132,17 @@ def keep_positions(encoded: EncodedText, positions: Sequence[int]) -> EncodedTex
 
 
 def order_by_removal(
-    removal: TextRemoval, attribution: TextAttribution, count: int, further: Sequence[int] = ()
+    removal: TextRemoval,
+    attribution: TextAttribution,
+    count: int,
+    further: Sequence[int] = (),
+    exchange: bool = False,
 ) -> TextAttribution:
     """The attribution with the effects of the ``count`` words with the most bits, and the order of the leading ones.
 
     Of a text of at most so many words all are measured, punctuation aside. Words at the floor of a longer text are not
-    among them, unless they are ``further`` ones, by number; a single one of several words has no order.
+    among them, unless they are ``further`` ones, by number; a single one of several words has no order. With
+    ``exchange`` up to eight leading words are exchanged for other measured ones if less is left without these.
     """
     own = _is_own(removal.encoded, attribution)
     order = [i for i in ranking_by_bits(attribution) if not own[i]]
@@ -145,7 +155,6 @@ def order_by_removal(
         return attribution
     column, is_value = _column(attribution), isinstance(removal.classifier.head, ValueHead)
 
-    @CachedRemoval
     def log_odds(kept: Tensor) -> Tensor:
         numbers = [set(np.flatnonzero(row).tolist()) for row in kept.numpy()]
         found = removal.probabilities(numbers)[:, column]
@@ -164,7 +173,8 @@ def order_by_removal(
         without = log_odds(kept_without_first(leading, len(leading), len(own))).double()
         in_turn = RemovalSequence(tuple(leading), without[1:])
     else:
-        in_turn = removal_sequence(log_odds, leading, len(own), _ADDS, covered=COVERED_DECREASE)
+        others = [i for i in words if effects[i] > 0] if exchange and len(leading) <= N_PRUNED else []
+        in_turn = exchanged_sequence(log_odds, leading, others, len(own), _ADDS)
     first = in_turn.without if is_value else in_turn.without.sigmoid()
     before = float(measured.whole if is_value else measured.whole.sigmoid())
     decrease = float(measured.whole - in_turn.without.min()) if leading else 0.0
@@ -175,7 +185,7 @@ def order_by_removal(
     return replace(found, removal_order=in_turn.parts[:count], without_first=tuple(first[:count].tolist()))
 
 
-def _leading(log_odds: CachedRemoval, attribution: TextAttribution, whole: Tensor) -> list[int]:
+def _leading(log_odds: Callable[[Tensor], Tensor], attribution: TextAttribution, whole: Tensor) -> list[int]:
     """The first words in the order of their effects without which the log-odds fall by 90% of what they fall at most.
 
     None where no word has an effect, or the log-odds do not fall.
@@ -197,6 +207,8 @@ def checked(removal: TextRemoval, attribution: TextAttribution, count: int, bloc
     ``count`` is the number of words with the most bits that are put in order by removal, 0 for none. ``blocks`` are the
     layers whose gradients choose the words of a long text that are deleted alone.
     """
+    if count:
+        attribution = order_by_removal(removal, attribution, count, exchange=True)
     attribution = _with_single_deletions(removal, attribution, blocks)
     found = replace(attribution, check=check_by_deletion(removal, attribution))
     if found.check is None or not count:
@@ -207,7 +219,7 @@ def checked(removal: TextRemoval, attribution: TextAttribution, count: int, bloc
     missed = [row.number for row in sorted(unmeasured, key=lambda row: row.without)[:_N_ALONE] if row.without <= most]
 
     def measured(n_words: int) -> TextAttribution:
-        again = order_by_removal(removal, attribution, n_words, missed)
+        again = order_by_removal(removal, attribution, n_words, missed, exchange=True)
         return replace(again, check=check_by_deletion(removal, again))
 
     found = measured(count) if missed else found
@@ -306,9 +318,7 @@ def check_by_deletion(removal: TextRemoval, attribution: TextAttribution) -> Del
     n_alone = len(others) if 1 < len(others) <= ALL_DELETED_ALONE else min(n_leading, _N_ALONE) * (n_leading > 1)
     n_deleted, decision = int((~kept[1]).sum()), ""
     numbers += [numbers[0] - {number} for number in order[:n_alone].tolist()]
-    sets = list(dict.fromkeys(map(frozenset, numbers)))  # each set once
-    every = removal.probabilities(sets)
-    probabilities = every[[sets.index(frozenset(one)) for one in numbers]]
+    probabilities = removal.probabilities(numbers)
     found = probabilities[:, column].tolist()
     whole, without_leading, without_least, *at_random = found[:n_compared]
     without_leading, alone = found[n_compared] if n_all else without_leading, found[n_compared + n_all :]

@@ -24,6 +24,8 @@ _WORD = re.compile(rf"[{_NO_SPACES}]|[^\s{_NO_SPACES}]+")
 _END_OF_SENTENCE = re.compile(
     r"""[.!?\u2026]+["'\u2019\u201d)\]]*(?=\s)|[\u061f\u06d4\u0964\u0965\u104b\u1362\u3002\uff01\uff1f]["\u300d\u201d)]*|\n"""
 )
+# What a sentence does not end with, though a period and white space follow.
+_ABBREVIATION = re.compile(r"\b(?:Mr|Mrs|Ms|Dr|Prof|St|Mt|vs|e\.g|i\.e|cf)\.\Z")
 _PARAGRAPH = re.compile(r"\S(?:.*?\S)??(?=\s*?\n[^\S\n]*\n|\s*\Z)", re.DOTALL)
 
 
@@ -124,7 +126,8 @@ def divide(text: str, granularity: str) -> list[tuple[int, int]]:
         return [found.span() for found in _WORD.finditer(text)]
     if granularity == "paragraph":
         return [found.span() for found in _PARAGRAPH.finditer(text)]
-    ends = [0, *(found.end() for found in _END_OF_SENTENCE.finditer(text)), len(text)]
+    found = (match.end() for match in _END_OF_SENTENCE.finditer(text))
+    ends = [0, *(end for end in found if not _ABBREVIATION.search(text, max(0, end - 6), end)), len(text)]
     return [
         (start + len(sentence) - len(sentence.lstrip()), start + len(sentence.rstrip()))
         for start, sentence in ((start, text[start:end]) for start, end in pairwise(ends))

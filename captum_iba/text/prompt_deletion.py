@@ -299,13 +299,15 @@ def with_contrast(removal: Removal, result: GenerationAttribution) -> Generation
 def check_by_removal(removal: CachedPromptRemoval, result: GenerationAttribution) -> PromptCheck | None:
     """Probabilities without the leading parts, the least, and others at random; None where none is for the response.
 
-    Up to eight leading parts are put in the order of their removal, without those that add nothing to the others.
+    Up to eight leading parts are put in the order of their removal, without those that add nothing to the others. Some
+    are exchanged for other measured ones if the probability is lower without these.
     """
     if not result.leading and any(part.known_effect is not None for part in result.parts):
         return None  # all parts with bits speak against the response
     order = (-result.scores).argsort()
     n_measured = sum(part.effect is not None for part in result.parts)
-    leading, first = leading_in_order(removal, order, n_measured or len(result.leading), _ADDS)
+    others = [i for i, part in enumerate(result.parts) if (part.effect or 0.0) > 0]
+    leading, first = leading_in_order(removal, order, n_measured or len(result.leading), _ADDS, others)
     if 1 < len(leading) <= N_PRUNED:
         whole = removal.probabilities(removal(_whole(result)).double())
         chances = removal.probabilities(torch.tensor(first, dtype=torch.float64))

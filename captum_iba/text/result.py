@@ -24,6 +24,7 @@ from captum_iba._reading.findings import findings, notes, what_bits_keep
 from captum_iba._reading.legend import Legend, word_legend
 from captum_iba._reading.mask_sentences import remark
 from captum_iba._reading.order import importance_of, ranking, shares_above_floor
+from captum_iba._reading.rows import ListedPart
 from captum_iba._reading.word_sentences import answer, verdict, word_check
 from captum_iba._reading.wording import format_probability, printable
 from captum_iba._reading.words import ranked_words, word_records
@@ -273,6 +274,11 @@ class TextAttribution(JsonResult):
     def findings(self) -> list[str]:
         """Codes of what :attr:`sentences` say, such as "not_confirmed", which do not change with their wording."""
         return findings(self)
+
+    @property
+    def rows(self) -> list[ListedPart]:
+        """What lists show of each word, in the order of :attr:`ranked`: its place, and the probability without it."""
+        return [row for rows in ranked_words(self) for row in rows]
 
     @property
     def leading(self) -> tuple[Word, ...]:

@@ -25,7 +25,6 @@ from captum_iba.vision.regions import RegionRemoval, order_by_removal
 
 _N_ALONE = 64  # regions, of which a check removes each alone
 _ADDS = 0.02  # of a probability, that a leading region adds to the others at least
-_N_EXCHANGED = 3
 _N_MEASURED = 16  # regions that are measured where the first ones leave most of the probability
 _SAME_COLOR = 2  # of 255: a region as near to the mean color is not changed by its removal
 
@@ -154,32 +153,7 @@ def leading_by_removal(
         >>> leading_by_removal(probability, np.array([0, 1, 2, 3]), 3)[0]
         [0, 2]
     """
-
-    def exchanged(leading: tuple[int, ...]) -> tuple[int, ...]:
-        return _exchanged(probability, leading, measured, len(order))
-
-    return leading_in_order(probability, order, n_leading, _ADDS, exchanged)
-
-
-def _exchanged(
-    probability: Callable[[Tensor], Tensor], leading: tuple[int, ...], measured: Sequence[int], n_regions: int
-) -> tuple[int, ...]:
-    """The leading regions, with some of them in exchange for measured ones without which more probability is lost."""
-
-    def without(sets: Sequence[Sequence[int]]) -> Tensor:
-        return probability(torch.tensor([[i not in one for i in range(n_regions)] for one in sets]))
-
-    lowest = float(without([leading]))
-    for _ in range(_N_EXCHANGED):
-        others = [i for i in measured if i not in leading]
-        sets = [(*leading[:at], other, *leading[at + 1 :]) for at in range(len(leading)) for other in others]
-        if not sets:
-            break
-        values = without(sets)
-        if lowest - float(values.min()) < _ADDS:
-            break
-        lowest, leading = float(values.min()), sets[int(values.argmin())]
-    return leading
+    return leading_in_order(probability, order, n_leading, _ADDS, measured)
 
 
 def _without_others(

@@ -44,7 +44,10 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 _MARKS = {
-    "hidden_evidence": ("another word matters", "A word that does not lead matters when it is deleted alone."),
+    "hidden_evidence": (
+        "other words matter",
+        "Words that do not lead matter: one alone, or those with the fewest bits together.",
+    ),
     "other_order": (
         "other order alone",
         "Another leading word than the first lowers the probability most when it is deleted alone.",

@@ -77,3 +77,9 @@ def test_an_ordinary_token_that_pads_stays_one(wordpiece):
 def test_messages_with_contents_of_other_types_are_refused(wordpiece):
     with pytest.raises(TypeError, match="the content of message 1 is a list, expected a string"):
         read_prompt([{"role": "user", "content": "a"}, {"role": "user", "content": [{"text": "b"}]}], wordpiece)
+
+
+@pytest.mark.parametrize("name", ["Mr. Weber", "Dr. Li", "St. Gallen", "fruit, e.g. plums", "cf. Weber"])
+def test_an_abbreviation_ends_no_sentence(name):
+    text = f"The contact is {name}. Call at noon."
+    assert [text[start:end] for start, end in divide(text, "sentence")] == [f"The contact is {name}.", "Call at noon."]

@@ -12,6 +12,7 @@ import pytest
 import torch
 from rich.console import Console
 
+from captum_iba._explain.leading_parts import exchanged_sequence
 from captum_iba._reading.findings import findings
 from captum_iba._reading.mask_sentences import needs_hardly_anything
 from captum_iba._reading.wording import format_probability
@@ -19,8 +20,10 @@ from captum_iba._reading.words import ranked_words
 from captum_iba.methods import attribute
 from captum_iba.text import TextAttribution, TextExplainer
 from captum_iba.text.deletion import TextRemoval, check_by_deletion
+from captum_iba.text.result import DeletionCheck
 from captum_iba.visualization import terminal_text, token_map, token_page
 from captum_iba.visualization.colored_text import token_parts
+from tests.visualization.examples import attribution
 
 from .conftest import built
 
@@ -165,7 +168,7 @@ def test_what_is_shown_of_effects(film_explainer):
     assert head.split()[:2] == ["without", "it"] and re.search(r"  leading words?$", head)
     assert row.split()[0] == without and len(re.findall("[█▒]", row)) == 24 and f"{first.word} (word " in row
     said = (
-        "decrease in the log-odds: solid, without this word alone; hatched, without it after the other measured words, "
+        "decrease in the log-odds without this word: solid, alone; hatched, after the other measured words, "
         "if that is more"
     )
     (legend,) = [line for line in str(result).splitlines() if line.startswith("bar ")]
@@ -411,3 +414,44 @@ def test_all_leading_words_are_listed_and_those_without_a_bar_are_explained(film
     assert "no bar           a leading word that lowers the probability only after those above it" in said
     assert "None of them alone lowers the probability by 1% of its value." in said
     assert "no bar" not in str(film_explainer.explain("The story is a boring mess.", check=True))
+
+
+def test_a_leading_part_is_exchanged_for_a_better_one():
+    """Without "raised" and five other words 20.3% were left, and 3.6% with "sharply" in its place."""
+
+    def value(kept):
+        return 2.0 * kept[:, 0] + kept[:, 1] + 1.5 * kept[:, 2]
+
+    assert exchanged_sequence(value, [0, 1], [], 4, tolerance=0.1).without.tolist() == [2.5, 1.5]
+    found = exchanged_sequence(value, [0, 1], [1, 2, 3], 4, tolerance=0.1)
+    assert found.parts == (0, 2) and found.without.tolist() == [2.5, 1.0]
+
+
+def test_each_set_of_words_runs_once(film_explainer):
+    rows = []
+    (encoded,) = film_explainer.classifier.encode(["A dull film."], [None])
+    removal = TextRemoval(film_explainer.classifier, encoded, 8, rows.append)
+    first = removal.probabilities([{0, 1}, {1, 0}, {2}])
+    again = removal.probabilities([{2}, {0, 1}, {0, 2}])
+    assert sum(rows) == 3 and torch.equal(first[[2, 0]], again[:2]) and torch.equal(first[0], first[1])
+    assert removal.probabilities([]).shape == (0, 2)
+
+
+def test_an_answer_with_many_leading_words_says_where_half_of_the_decrease_is():
+    bits = [9.0, 8.0, 7.0, 6.0, 5.0, 4.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]
+    check = DeletionCheck(6, 0.9, 0.1, 0.88, 0.89, 10)
+    result = attribution(
+        " ".join("abcdefghijklm"),
+        bits,
+        check=check,
+        target_probability=0.9,
+        effects=(*[1.0] * 6, *[None] * 7),
+        removal_order=(0, 1, 2, 3, 4, 5),
+        without_first=(0.8, 0.45, 0.4, 0.3, 0.2, 0.1),
+    )
+    assert "falls from 90.0% to 10.0%. Without the first 2 of them it is 45.0%." in result.answer
+    late = dataclasses.replace(result, without_first=(0.8, 0.8, 0.8, 0.8, 0.2, 0.1))
+    assert "of them it is" not in late.answer
+    few = dataclasses.replace(result, removal_order=(0, 1), without_first=(0.4, 0.1))
+    assert "of them" not in few.answer
+    assert [row.number for row in result.rows][:6] == [0, 1, 2, 3, 4, 5] and len(result.rows) == 13

@@ -98,7 +98,7 @@ def test_as_few_regions_lead_as_are_enough():
     # Alone they lower it by 0 and 0; where the other one is removed, 3 adds 0.4 and 0 adds 0.8.
     assert [row.importance for row in result.rows] == pytest.approx([0.5, 1.0])
     assert [row.share_alone for row in result.rows] == [0.0, 0.0]
-    assert result.legend()["bar"].startswith("decrease in the probability: solid, without this region alone; ")
+    assert result.legend()["bar"].startswith("decrease in the probability without this region: solid, alone; ")
     none_alone = "None of them alone lowers the probability by 1% of its value."
     compared = replace(result, check=replace(check, n_regions=2))
     assert none_alone in compared.answer and none_alone not in result.answer  # which has no verdict
