@@ -20,7 +20,7 @@ COVERED_DECREASE = 0.9
 MOST_OF_DECREASE = 0.95
 """The same fraction of the decrease in the probability, where the value is its logarithm, which has no lower end."""
 N_PRUNED = 8
-"""Leading parts up to which superfluous ones are left out: of more it takes too many forward passes."""
+"""Leading parts up to which superfluous ones are left out, or some exchanged: of more it takes too many passes."""
 _N_EXCHANGED = 3  # leading parts that are exchanged at most
 _N_FIRST = 16  # leading parts that a check removes one after the other
 _HALF, _LESS = 0.5, 0.1  # of the probability
@@ -39,9 +39,9 @@ def leading_in_order(
     """
     As few of the first parts of an order as are enough, in the order of their removal.
 
-    First the beginning is taken without which the value falls by 90% of what it falls by at most
-    (:func:`without_first`). Of two to eight parts those are then left out that add at most ``tolerance`` to the others,
-    some are exchanged (:func:`exchange_parts`), and they are put in the order of their removal
+    First, the shortest prefix of the order is taken whose removal lowers the value by 90% of the largest decrease of
+    any prefix (:func:`without_first`). Of up to eight parts those are then left out that add at most ``tolerance`` to
+    the others, some are exchanged (:func:`exchange_parts`), and they are put in the order of their removal
     (:func:`captum_iba.metrics.removal_sequence`).
 
     Args:
@@ -62,7 +62,7 @@ def leading_in_order(
     """
     n_leading, first = without_first(value, order, n_leading)
     leading = order[:n_leading].tolist()
-    if not 1 < n_leading <= N_PRUNED:
+    if not 0 < n_leading <= N_PRUNED:
         return leading, first
     found = exchanged_sequence(value, leading, others, len(order), tolerance)
     return list(found.parts), found.without.tolist()
@@ -73,13 +73,15 @@ def exchanged_sequence(
 ) -> RemovalSequence:
     """The leading parts in the order of their removal, some exchanged for others if the value is lower without these.
 
-    The arguments are those of :func:`exchange_parts`.
+    The arguments are those of :func:`exchange_parts`. Of more than eight none is exchanged.
     """
     found = removal_sequence(value, leading, n_parts, tolerance, COVERED_DECREASE)
+    if len(found.parts) > N_PRUNED:
+        return found
     exchanged = exchange_parts(value, found.parts, others, n_parts, tolerance)
-    return (
-        found if exchanged == found.parts else removal_sequence(value, exchanged, n_parts, tolerance, COVERED_DECREASE)
-    )
+    if exchanged == found.parts:
+        return found
+    return removal_sequence(value, exchanged, n_parts, tolerance, COVERED_DECREASE)
 
 
 def exchange_parts(
@@ -96,7 +98,8 @@ def exchange_parts(
         tolerance (float): Difference of the value that counts as none.
 
     Returns:
-        tuple of int: In at most three times ``len(leading) * len(others)`` forward passes, and one more.
+        tuple of int: Numbers of as many parts. The search takes at most ``3 * len(leading) * len(others) + 1`` forward
+        passes.
 
     Examples::
 
@@ -115,8 +118,8 @@ def exchange_parts(
     for _ in range(_N_EXCHANGED):
         free = [i for i in others if i not in found]
         sets = [(*found[:at], other, *found[at + 1 :]) for at in range(len(found)) for other in free]
-        values = without(sets) if sets else torch.tensor([lowest])
-        if lowest - float(values.min()) < tolerance:
+        values = without(sets).nan_to_num(nan=math.inf) if sets else torch.tensor([lowest])
+        if not lowest - float(values.min()) > tolerance:
             break
         lowest, found = float(values.min()), sets[int(values.argmin())]
     return found

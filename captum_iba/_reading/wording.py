@@ -32,7 +32,9 @@ def has_characters(text: str) -> bool:
 
 
 def format_probability(probability: float) -> str:
-    """A probability in percent, with two digits below 0.1%."""
+    """A probability in percent, with two digits below 0.1%; "n/a" for NaN."""
+    if math.isnan(probability):
+        return "n/a"
     if probability >= 9.995e-4 or probability == 0:
         return f"{probability:.1%}"
     return f"{100 * probability:.2g}%" if probability >= 1e-6 else "less than 0.0001%"

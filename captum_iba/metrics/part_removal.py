@@ -13,6 +13,7 @@ from torch import Tensor
 
 from captum_iba._checks import check_integer, check_number
 
+_LEFT_OUT = 0.1  # of the decrease in the value, by which the parts that are left out of an order raise it at most
 LogProbability = Callable[[Tensor], Tensor]
 """Log-probabilities of the response, or log-odds of a choice, (N,), from the kept parts, (N, P), as booleans."""
 
@@ -22,6 +23,9 @@ class CachedRemoval:
 
     Args:
         value (Callable): Function of the kept parts, (N, P) booleans, that returns (N,).
+
+    Raises:
+        ValueError: In a call where the value is NaN.
 
     Examples::
 
@@ -39,7 +43,11 @@ class CachedRemoval:
         """Values, (N,), on the CPU, of the parts that are kept, (N, P) booleans."""
         rows = [tuple(row) for row in kept.tolist()]
         if new := [row for row in dict.fromkeys(rows) if row not in self._known]:
-            self._known.update(zip(new, self._value(torch.tensor(new)).cpu(), strict=True))
+            values = self._value(torch.tensor(new)).cpu()
+            if bool(values.isnan().any()):
+                removed = [part for part, kept in enumerate(new[int(values.isnan().nonzero()[0])]) if not kept]
+                raise ValueError(f"value is NaN without the parts {removed}, expected a number")
+            self._known.update(zip(new, values, strict=True))
         return torch.stack([self._known[row] for row in rows])
 
 
@@ -114,7 +122,8 @@ def removal_sequence(
     Some parts of an input in the order of their removal, without those that add nothing to the others.
 
     First, parts are left out, one at a time, as long as the value without the others of them is higher by at most
-    ``tolerance``. The first of those that are left is the part whose removal lowers the value most, and each next one
+    ``tolerance``; all that are left out together raise it by at most ``tolerance``, or a tenth of the whole decrease if
+    that is more. The first of those that are left is the part whose removal lowers the value most, and each next one
     lowers it most after those before it; of parts that lower it as much, within ``tolerance``, it is the first one in
     ``parts``. The order ends where the value has fallen by a share, ``covered``, of what it falls by at most.
 
@@ -147,9 +156,11 @@ def removal_sequence(
         return cached(torch.tensor([[part not in one for part in range(n_parts)] for one in removed])).double()
 
     needed = list(parts)
+    whole, least = without([(), needed]).tolist()
+    allowed = max(tolerance, _LEFT_OUT * (whole - least))  # many that add little add much together
     while len(needed) > 1:
         values = without([part for part in needed if part != one] for one in needed)
-        if float(values.min() - without([needed])) > tolerance:
+        if float(values.min() - without([needed])) > tolerance or float(values.min()) - least > allowed:
             break
         needed.pop(int((values == values.min()).nonzero()[-1]))  # of equal ones the last
     order = list[int]()

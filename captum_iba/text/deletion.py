@@ -36,7 +36,7 @@ from captum_iba.text.layers import Block
 from captum_iba.text.result import DeletionCheck, TextAttribution
 
 # Nats that a leading word adds to the others at least: the odds change by a tenth.
-_ADDS = 0.1
+_ADDS, _ADDS_TO_CLOSENESS = 0.1, 0.02
 _SMALL = 0.5  # nats, of log-odds that fall, and of a probability that keeps 99%: then no word leads
 _N_ALONE = 8  # leading words that are deleted alone, of longer texts than those of which all are
 _N_MEASURED = 24  # words of a text that are measured where the first ones leave most of the probability
@@ -142,7 +142,8 @@ def order_by_removal(
 
     Of a text of at most so many words all are measured, punctuation aside. Words at the floor of a longer text are not
     among them, unless they are ``further`` ones, by number; a single one of several words has no order. With
-    ``exchange`` up to eight leading words are exchanged for other measured ones if less is left without these.
+    ``exchange`` up to eight leading words of a text of at most 60 words are exchanged for other measured ones if less
+    is left without these.
     """
     own = _is_own(removal.encoded, attribution)
     order = [i for i in ranking_by_bits(attribution) if not own[i]]
@@ -173,8 +174,9 @@ def order_by_removal(
         without = log_odds(kept_without_first(leading, len(leading), len(own))).double()
         in_turn = RemovalSequence(tuple(leading), without[1:])
     else:
-        others = [i for i in words if effects[i] > 0] if exchange and len(leading) <= N_PRUNED else []
-        in_turn = exchanged_sequence(log_odds, leading, others, len(own), _ADDS)
+        others = [i for i in words if effects[i] > 0] if exchange and len(own) <= ALL_DELETED_ALONE else []
+        tolerance = _ADDS_TO_CLOSENESS if is_value else _ADDS
+        in_turn = exchanged_sequence(log_odds, leading, others, len(own), tolerance)
     first = in_turn.without if is_value else in_turn.without.sigmoid()
     before = float(measured.whole if is_value else measured.whole.sigmoid())
     decrease = float(measured.whole - in_turn.without.min()) if leading else 0.0
@@ -201,8 +203,9 @@ def _leading(log_odds: Callable[[Tensor], Tensor], attribution: TextAttribution,
 def checked(removal: TextRemoval, attribution: TextAttribution, count: int, blocks: Sequence[Block]) -> TextAttribution:
     """The attribution with its check; words that lower the probability alone, and were not measured, are measured then.
 
-    Where the leading words leave most of the probability, or all measured words lead, up to 24 words are measured. They
-    count if the leading ones among them leave less.
+    Leading words are exchanged for other measured ones if less is left without these. Where they leave most of the
+    probability, or all measured words lead, up to 24 words are measured. They count if the leading ones among them
+    leave less.
 
     ``count`` is the number of words with the most bits that are put in order by removal, 0 for none. ``blocks`` are the
     layers whose gradients choose the words of a long text that are deleted alone.

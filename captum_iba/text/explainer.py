@@ -284,9 +284,9 @@ class TextExplainer:
             rerank (int): Number of words with the most bits whose order is settled by removal, in two forward passes
                 per word and two more, and some for the order of the leading ones; their bits stay as they are. Of a
                 text with no more words all are. 0 for the order of the bits alone. Default: 8.
-            check (bool): Whether to delete the words with the most bits, with the fewest, and random words, and to keep
-                the probabilities in ``result.check``. Words that it finds to matter alone are put in order, too.
-                Default: False.
+            check (bool): Whether to delete the leading words, those with the fewest bits, and random ones, and to keep
+                the probabilities in ``result.check``. More words can be measured then, so others may
+                lead than without a check. Default: False.
             show_progress (bool): Whether to show a progress bar, over batches or the steps of a single one, and one
                 over the texts without some of their words. Default: False.
             **overrides: Fields of :class:`captum_iba.attr.BottleneckSettings` that override the preset's.

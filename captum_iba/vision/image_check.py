@@ -56,7 +56,7 @@ class ImageCheck:
     @property
     def added(self) -> npt.NDArray[np.float64]:
         """What each leading region adds where the other ones are removed, as probability; empty of a single one."""
-        return np.array([kept - self.without_first[-1] for kept in self.without_others])
+        return np.array([kept - self.without_leading for kept in self.without_others])
 
     @property
     def decreases(self) -> npt.NDArray[np.float64]:

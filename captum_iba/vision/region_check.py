@@ -86,7 +86,8 @@ def check_of_regions(removal: RegionRemoval, result: ImageAttribution, seed: int
     by_bits = np.lexsort((-result.shares,))
     order, n_regions = (-result.scores).argsort(), result.n_regions
     cached = CachedRemoval(removal)
-    leading, first = leading_by_removal(cached, order, len(result.measured or result.leading), result.measured)
+    helping = [i for i, effect in zip(result.measured, result.effects, strict=True) if effect > 0]
+    leading, first = leading_by_removal(cached, order, len(result.measured or result.leading), helping)
     n_leading = len(leading)
     order = np.array([*leading, *(i for i in order.tolist() if i not in leading)])
     # Each of up to 64 regions is removed alone, too, so that none is left to chance.

@@ -87,3 +87,19 @@ def test_of_parts_that_lower_the_value_as_much_the_first_one_given_comes_first()
     assert found.parts == (0, 1, 2)  # the last one adds nothing
     assert removal_sequence(lambda kept: kept.float() @ effects, [0, 1, 2], 4, tolerance=0.0).parts == (1, 0, 2)
     assert found.without.tolist() == pytest.approx([1.55, 0.51, 0.01], abs=1e-6)
+
+
+@pytest.mark.parametrize(("each", "tolerance"), [(0.095, 0.1), (0.019, 0.02)])
+def test_parts_that_add_little_each_are_not_all_left_out(each, tolerance):
+    """One of eight was left, or none: each was compared with the others that were left at the time."""
+    found = removal_sequence(lambda kept: each * kept.double().sum(1), range(8), 8, tolerance)
+    assert len(found.parts) == 7
+    sure = removal_sequence(
+        lambda kept: kept.double() @ torch.tensor([5.0, *[each] * 7]).double(), range(8), 8, tolerance
+    )
+    assert float(sure.without[-1]) <= max(tolerance, 0.1 * (5 + 7 * each)) + 1e-6
+
+
+def test_a_value_that_is_nan_names_the_removed_parts():
+    with pytest.raises(ValueError, match=r"value is NaN without the parts \[0, 2\], expected a number"):
+        removal_sequence(lambda kept: torch.where(kept[:, 1] & ~kept[:, 0] & ~kept[:, 2], math.nan, 1.0), [0, 1, 2], 3)

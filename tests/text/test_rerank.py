@@ -12,7 +12,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from captum_iba._explain.leading_parts import exchanged_sequence
+from captum_iba._explain.leading_parts import exchange_parts, exchanged_sequence, leading_in_order
 from captum_iba._reading.findings import findings
 from captum_iba._reading.mask_sentences import needs_hardly_anything
 from captum_iba._reading.wording import format_probability
@@ -455,3 +455,19 @@ def test_an_answer_with_many_leading_words_says_where_half_of_the_decrease_is():
     few = dataclasses.replace(result, removal_order=(0, 1), without_first=(0.4, 0.1))
     assert "of them" not in few.answer
     assert [row.number for row in result.rows][:6] == [0, 1, 2, 3, 4, 5] and len(result.rows) == 13
+
+
+def test_no_part_is_exchanged_for_an_equal_one_or_for_nan():
+    def value(kept):
+        found = kept[:, 0] + 0.5 * kept[:, 1] + 0.5 * kept[:, 2]
+        return torch.where(kept[:, 3], found, math.nan)
+
+    assert exchange_parts(value, [0, 1], [2, 3], 4, tolerance=0.0) == (0, 1)
+
+
+def test_a_single_leading_part_is_exchanged():
+    def value(kept):
+        return kept @ torch.tensor([1.0, 2.0, 0.0])
+
+    leading, without = leading_in_order(lambda kept: value(kept.float()), np.array([0, 1, 2]), 1, 0.1, others=[1])
+    assert leading == [1] and without == [1.0]

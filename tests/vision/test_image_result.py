@@ -289,6 +289,7 @@ def test_regions_that_each_decide_alone_are_all_bright():
     np.testing.assert_allclose(drawn[::4, ::4], [[0.0, 0.8 / 0.9], [0.0, 1.0]])
     # Neither of two leading regions is missed alone: each is as bright as what it adds to the other.
     added = replace(check, without_each=(0.9,) * 4, leading=(3, 1), without_first=(0.9, 0.1), without_others=(0.9, 0.5))
+    added = replace(added, without_leading=0.1)
     np.testing.assert_allclose(removal_map(replace(result, check=added))[::4, ::4], [[0.0, 0.5], [0.0, 1.0]])
     # A map of decreases that are all small is dark.
     small = replace(result, check=replace(check, without_each=(0.9, 0.89, 0.9, 0.85)))
@@ -577,3 +578,12 @@ def test_a_step_that_raises_the_probability_is_explained_where_it_happens():
     )
     assert "where it rises, this one counts only together with those below it" in str(rising)
     assert "where it rises" not in str(falling)
+
+
+def test_what_a_region_adds_is_measured_from_all_leading_ones():
+    """Of 20 leading ones it was from the first 16."""
+    n, each = 20, 0.03
+    left = [0.9 - each * k for k in range(1, 17)]
+    others = tuple([0.9 - each * (n - 1)] * n)
+    check = ImageCheck(10, 0.9, 0.9 - each * n, 0.9, 0.9, 10, (0.87,) * n, 0.8, tuple(range(n)), tuple(left), others)
+    assert check.added == pytest.approx([each] * n) and check.decreases == pytest.approx([each] * n)

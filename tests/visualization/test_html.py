@@ -10,7 +10,7 @@ from rich.console import Console
 
 from captum_iba._reading.mask_sentences import HARDLY_ANYTHING
 from captum_iba._reading.text_parts import parts
-from captum_iba._reading.wording import format_number, printable
+from captum_iba._reading.wording import format_number, format_probability, printable
 from captum_iba._reading.words import ranked_words
 from captum_iba.text import TextAttribution
 from captum_iba.text.result import DeletionCheck
@@ -104,6 +104,7 @@ def test_numbers_at_the_scale_are_short(bits, text):
 
 
 def test_numbers_of_readers_depend_on_their_unit():
+    assert format_number(math.nan) == format_probability(math.nan) == "n/a"
     assert (format_number(1234.5), format_number(0.00012, "score")) == ("1,234", "0.00012")
     assert (format_number(1083.4, "score"), format_number(-1e7, "score")) == ("1,083", "-1e+07")
     assert format_number(-4246, "tick") == "−4.2k"
