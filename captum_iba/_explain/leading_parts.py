@@ -142,7 +142,7 @@ def without_first(
 
 
 def most_without_one(probability: float) -> float:
-    """The highest probability without a part alone that makes it worth to measure the part.
+    """The probability without a part alone at or below which the part is measured, too.
 
     Examples::
 
@@ -203,15 +203,23 @@ def kept_in_check(
     marks: npt.NDArray[np.bool_] | None = None,
     n_single: int = N_RANDOM,
 ) -> npt.NDArray[np.bool_]:
-    """The words that a check keeps: all, all but the leading, the least, and others at random, (3 + R, W).
+    """The parts that a check keeps: all, all but the leading ones, all but the least, and all but others at random.
 
-    ``order`` has the numbers of the words, the most relevant one first; ``by_bits``, where that is another order, those
-    with the most bits first. The least ones have the fewest bits of those that are not leading. So that a leading word
-    is not deleted on both sides of the comparison, the random ones are drawn from those that are not leading, too.
-    ``marks`` are True for punctuation, (W,): it is among neither, unless too few words are left. R is ``N_RANDOM``, or
-    the number of sets of others where there are fewer; of single ones it is each of them, of up to ``n_single``.
+    As many parts are removed as lead, but at most half of all; one in nine if none leads. The least and the random ones
+    are taken from the parts that do not lead, so that no leading part is removed on both sides of the comparison.
 
-    As many are deleted as are leading, at most half of all; one in nine where none is.
+    Args:
+        order (array): Numbers of all parts, (P,), the most important one first.
+        n_leading (int): How many of them lead.
+        seed (int): Seed of the random draws.
+        by_bits (array, optional): Numbers of all parts, (P,), that with the most bits first; the least parts are the
+            last of these. Default: ``order``.
+        marks (array, optional): True for punctuation, (P,), which is drawn only if too few words are left.
+            Default: none.
+        n_single (int): Up to so many other parts, each of them is removed alone if a single part leads. Default: 10.
+
+    Returns:
+        array: Booleans, (3 + R, P). R is 10, or the number of different sets of other parts if that is less.
     """
     n_words = len(order)
     n_deleted = max(1, min(n_leading, n_words // 2) if n_leading else round(n_words / 9))
@@ -239,7 +247,7 @@ def kept_in_check(
 def kept_without_leading(
     kept: npt.NDArray[np.bool_], order: npt.NDArray[np.intp], n_leading: int
 ) -> npt.NDArray[np.bool_]:
-    """The words that stay without all leading ones, (1, W), where :func:`kept_in_check` deletes fewer; else (0, W)."""
+    """The parts that stay without all leading ones, (1, P), if :func:`kept_in_check` removes fewer; else (0, P)."""
     rows = np.ones((int((~kept[1]).sum() < n_leading <= len(order)), len(order)), dtype=bool)
     rows[:, order[:n_leading]] = False
     return rows

@@ -25,19 +25,23 @@ def labels_beside(labels: Sequence[str], probabilities: Sequence[float], target:
 
 
 def is_predicted(result: Decision) -> bool:
-    """Whether the class is the most probable one, or one of several labels that are predicted."""
-    if result.target == result.predicted:
-        return True
-    return bool(result.other_labels) and result.target_probability >= PREDICTED
+    """Whether the class is the most probable one, or of a multi-label model a label of at least 0.5."""
+    return result.target_probability >= PREDICTED if result.multi_label else result.target == result.predicted
 
 
 def predicted_beside(result: Decision) -> str:
-    """The predicted classes beside the explained one: "predicted: cat 90.0%", "also predicted: cat 90.0%"; or empty."""
+    """The predicted classes beside the explained one: "predicted: cat 90.0%", "also predicted: cat 90.0%"; or empty.
+
+    Of a multi-label model that predicts none it is that, and the most probable label if another one is explained.
+    """
     if result.other_labels:
         named = [f"{label} {format_probability(chance)}" for label, chance in result.other_labels[:_NAMED]]
         more = len(result.other_labels) - len(named)
         also = "also " if is_predicted(result) else ""
         return f"{also}predicted: {', '.join(named)}" + (f" and {more} more" if more else "")
-    if result.target == result.predicted:
+    if result.multi_label and result.target_probability < PREDICTED:
+        most = f"{result.predicted_label} {format_probability(result.predicted_probability)}"
+        return "no label is predicted" + f"; the most probable one: {most}" * (result.target != result.predicted)
+    if is_predicted(result):
         return ""
     return f"predicted: {result.predicted_label} {format_probability(result.predicted_probability)}"

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from captum_iba._reading.check_sentences import NOT_CONFIRMED, VERDICTS
+from captum_iba._reading.decision import is_predicted
 from captum_iba._reading.mask_sentences import (
     THESE_ALONE,
     averages_disagree,
@@ -229,7 +230,11 @@ def _why_not_judged(attribution: ExplainedText) -> str:
 
 def is_missed(attribution: ExplainedText, gold: str | None, labels: Sequence[str] | None) -> bool:
     """Whether a gold label is one of the model's classes, ``labels``, and not a predicted one."""
-    predicted = {attribution.predicted_label, *(label for label, _ in attribution.other_labels)}
+    predicted = {label for label, _ in attribution.other_labels}
+    if is_predicted(attribution):
+        predicted.add(attribution.target_label)
+    elif not attribution.multi_label:
+        predicted.add(attribution.predicted_label)
     return gold in (labels or ()) and gold not in predicted
 
 

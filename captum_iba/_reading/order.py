@@ -126,9 +126,9 @@ def count_leading(attribution: ExplainedText) -> int:
 def nearly_tied(attribution: ExplainedText) -> list[int]:
     """Numbers of the words that may lead with statistics of other texts: the first one, and those within 20% of it.
 
-    None where their order was measured by removal.
-    Of statistics of 300 other texts like these they hold the leading word in 90% of texts or more
-    (``python -m benchmarks.stability``). With those of neutral texts, which change more, it is 40%.
+    None where their order was measured by removal. With statistics of 300 other texts like these, the word that leads
+    then is one of them in at least 90% of texts (``python -m benchmarks.stability``). Statistics of neutral texts
+    differ more, so there it is those within 40%.
     """
     if any(effect is not None for effect in attribution.effects):
         return []

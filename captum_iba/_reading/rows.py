@@ -24,7 +24,7 @@ class ListedPart(NamedTuple):
         importance (float): Length of its bar (:func:`bar_of`), from 0 to 1.
         without (float): Probability (or closeness, as ``measure`` says) without it alone; NaN if that was not measured.
         without_so_far (float): Probability without it and those above it in the list; NaN if that was not measured.
-        effect (float): Decrease that its place in the list is by, of words and parts in nats; NaN if not measured.
+        effect (float): The decrease that orders the list, in nats for words and parts; NaN if it was not measured.
         relation (str): What its removals say of it and the other measured ones, where they do not agree.
         measure (str): What ``without`` is.
         in_percent (bool): Whether its share is shown: not of next to nothing, and not where the mask removed too much.

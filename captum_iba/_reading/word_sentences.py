@@ -43,8 +43,9 @@ def _answer(attribution: ExplainedText) -> list[str]:
         sentences.append(f"None of them alone lowers {quantity(attribution.measured)} by 1% of its value.")
     if not is_predicted(attribution):
         sentences.append(_against(attribution))
-        if is_improbable(attribution):
-            sentences.append(f"To see which words decide, explain {attribution.predicted_label}, the predicted class.")
+        if is_improbable(attribution) and attribution.target != attribution.predicted:
+            which = "most probable label" if attribution.multi_label else "predicted class"
+            sentences.append(f"To see which words decide, explain {attribution.predicted_label}, the {which}.")
     return list(filter(None, sentences))
 
 

@@ -55,9 +55,9 @@ class RemovalEffects(NamedTuple):
     """What :func:`removal_effects` finds.
 
     Args:
-        whole (Tensor): Log-probability with the whole prompt, a scalar, float64.
+        whole (Tensor): Value with all parts, a scalar, float64.
         effects (Tensor): Effect of each part, (N,), float64.
-        alone (Tensor): Decrease in the log-probability without the part alone, (N,), float64.
+        alone (Tensor): Decrease in the value without the part alone, (N,), float64.
     """
 
     whole: Tensor
@@ -67,14 +67,15 @@ class RemovalEffects(NamedTuple):
 
 def removal_effects(log_probability: LogProbability, parts: Sequence[int], n_parts: int) -> RemovalEffects:
     """
-    Decrease in the log-probability of a response without each of some parts of its prompt.
+    Decrease in a value without each of some parts of an input.
 
-    It is the mean of two decreases: without the part alone, and without all these parts in comparison to without the
-    others of them. The first misses a part that another one repeats; the second has it. They are the first and the last
-    term of a Shapley value among these parts.
+    The value is the log-odds of a class, or the log-probability of a response. The effect is the mean of two decreases:
+    without the part alone, and without all these parts in comparison to without the others of them. The first misses a
+    part that another one repeats; the second has it. They are the first and the last term of a Shapley value among
+    these parts.
 
     Args:
-        log_probability (Callable): Function of the kept parts, (N, P) booleans, that returns (N,).
+        log_probability (Callable): Function of the kept parts, (N, P) booleans, that returns the value, (N,).
         parts (sequence of int): Numbers of N parts.
         n_parts (int): Number of all parts, P.
 

@@ -208,7 +208,12 @@ class ClassifierBottleneck:
         """The target of a text and what the model predicts, as fields of the result."""
         labels, chances, target = self.classifier.labels, output.probabilities, output.target
         beside = labels_beside(labels, chances, target) if self.classifier.multi_label else ()
-        fields: dict[str, Any] = {"target_probability": chances[target], "other_labels": beside, "explained": about}
+        fields: dict[str, Any] = {
+            "target_probability": chances[target],
+            "other_labels": beside,
+            "multi_label": self.classifier.multi_label,
+            "explained": about,
+        }
         if about is None:
             return fields | {
                 "target": target,

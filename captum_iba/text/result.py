@@ -171,6 +171,7 @@ class TextAttribution(JsonResult):
             it. Empty with ``rerank=0``.
         without_first (tuple of float): Probability of the target without the first k of them, for k from 1.
         other_labels (tuple): Of a multi-label model the other labels of at least 0.5, (label, probability).
+        multi_label (bool): Whether each label has a probability of its own, so that several or none are predicted.
 
     Examples::
 
@@ -213,6 +214,7 @@ class TextAttribution(JsonResult):
     removal_order: tuple[int, ...] = ()
     without_first: tuple[float, ...] = ()
     other_labels: tuple[tuple[str, float], ...] = ()
+    multi_label: bool = False
 
     @property
     def question(self) -> str:
@@ -426,7 +428,7 @@ class TextAttribution(JsonResult):
             # Not in files of earlier versions.
             newer = {"repeats", "check", "open_bits", "masked_probability", "closed_probability"}
             newer |= {"provenance", "explained", "doubt", "effects", "without", "removal_order", "without_first"}
-            newer |= {"other_labels"}
+            newer |= {"other_labels", "multi_label"}
             values = {name: content[name] for name in known if name in content or name not in newer}
             values["tokens"] = tuple(Token(**{**t, "bits": json_number(t["bits"])}) for t in content["tokens"])
             for name in ("target_probability", "predicted_probability"):

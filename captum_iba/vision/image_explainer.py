@@ -286,6 +286,7 @@ class ImageExplainer:
                     predicted_label=self.classifier.label(best[i]),
                     predicted_probability=float(probabilities[i, best[i]]),
                     other_labels=self.classifier.other_labels(probabilities[i], targets[i]),
+                    multi_label=self.classifier.multi_label,
                     preset=named,
                     settings={**applied(settings, of_image), "seed": int(seed), "rerank": count},
                     statistics=statistics_origin(statistics),

@@ -69,6 +69,7 @@ class ImageAttribution(JsonResult):
         check (ImageCheck or None): With ``check``, the probability without the leading regions.
         provenance (dict): Versions of the libraries, device and precision, fingerprints of the model and statistics.
         other_labels (tuple): Of a multi-label model the other labels of at least 0.5, (label, probability).
+        multi_label (bool): Whether each label has a probability of its own, so that several or none are predicted.
 
     Examples::
 
@@ -100,6 +101,7 @@ class ImageAttribution(JsonResult):
     effects_alone: tuple[float, ...] = ()
     n_in_turn: int = 0
     other_labels: tuple[tuple[str, float], ...] = ()
+    multi_label: bool = False
 
     @cached_property
     def bits(self) -> npt.NDArray[np.float64]:
@@ -267,7 +269,7 @@ class ImageAttribution(JsonResult):
         others = self.other_rows
         titles = (f"leading region{'s' * (len(rows) > 1)}", f"other region{'s' * (len(others) > 1)}")
         lines += row_lines(rows, others, (), self.is_pale, details, titles)
-        lines += ["Not checked against other regions."] if self.check is None else check_lines(self.checked)
+        lines += ["Not checked against other regions."] if self.checked is None else check_lines(self.checked)
         lines += filter(None, [self.remark()])
         if details or (rows and not any(row.is_measured for row in rows)):
             lines.append(self.setting())
@@ -331,13 +333,13 @@ class ImageAttribution(JsonResult):
     @property
     def sentences(self) -> list[str]:
         """What the page and ``print`` say: the answer first, then the numbers of the check, and on the mask."""
-        comparison = "" if self.check is None else self.checked.comparison
+        comparison = "" if self.checked is None else self.checked.comparison
         return list(filter(None, [self.answer, comparison, self.remark()]))
 
     @property
-    def checked(self) -> CheckSentences:
-        """The check by removal in words."""
-        return check_sentences(self, self.check)
+    def checked(self) -> CheckSentences | None:
+        """The check by removal in words; None without a check."""
+        return None if self.check is None else check_sentences(self, self.check)
 
     @property
     def is_improbable(self) -> bool:

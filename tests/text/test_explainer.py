@@ -523,6 +523,15 @@ def test_several_labels_at_once(wordpiece):
     )
     golds, labels = ["LABEL_2", "LABEL_0"], explainer.classifier.labels
     assert missed_labels([biased] * 2, golds, labels) == "The gold label is predicted for all 2 texts."
+    with torch.no_grad():
+        explainer.classifier.model.classifier.bias.copy_(torch.tensor([-2.0, -3.0, -4.0]))
+        explainer.estimate_statistics(TEXTS)
+    none = explainer.explain(TEXTS[0], **QUICK)
+    assert none.multi_label and none.predicted == 0 and "(no label is predicted)" in none.headline()
+    assert missed_labels([none] * 2, ["LABEL_0"] * 2, labels) == "The gold label is not predicted for 2 of 2 texts."
+    other = explainer.explain(TEXTS[0], target=1, check=True, **QUICK)
+    assert "(no label is predicted; the most probable one: LABEL_0 " in other.headline()
+    assert "predicted class" not in other.answer
 
 
 @pytest.mark.parametrize(
@@ -538,7 +547,13 @@ def test_other_predicted_labels_are_named(explainer, own, others, said):
     result = explainer.explain(TEXTS[0], **QUICK)
     best = 1 if not others else 0
     result = replace(
-        result, target=1, target_label="B", target_probability=own, predicted=best, other_labels=tuple(others)
+        result,
+        target=1,
+        target_label="B",
+        target_probability=own,
+        predicted=best,
+        other_labels=tuple(others),
+        multi_label=True,
     )
     assert result.headline().startswith(f"{said} · ")
     assert said.partition("(")[2].rstrip(")") in token_page([result])

@@ -430,6 +430,7 @@ def test_a_class_of_several_labels_has_its_own_sigmoid():
     assert f"predicted: {max(likely, key=likely.get)} " in found.headline()
     assert f"predicted: {max(likely, key=likely.get)} " in image_page([found])
     assert ImageAttribution.from_dict(json.loads(found.to_json())).other_labels == found.other_labels
+    assert found.multi_label and not ImageExplainer(model).explain(image, rerank=0, **QUICK).multi_label
     assert 0 < found.layers[0].closed_probability < 1
     by_hand = ImageExplainer(model, multi_label=True).explain(image, target=1, rerank=0, **QUICK)
     np.testing.assert_allclose(by_hand.bits, found.bits, rtol=1e-5)
