@@ -13,7 +13,7 @@ from torch import Tensor
 
 from captum_iba._checks import check_integer, check_number
 
-_LEFT_OUT = 0.1  # of the decrease in the value, by which the parts that are left out of an order raise it at most
+_LEFT_OUT = 0.2  # of the decrease in the value, by which the parts that are left out of an order raise it at most
 LogProbability = Callable[[Tensor], Tensor]
 """Log-probabilities of the response, or log-odds of a choice, (N,), from the kept parts, (N, P), as booleans."""
 
@@ -123,10 +123,10 @@ def removal_sequence(
     Some parts of an input in the order of their removal, without those that add nothing to the others.
 
     First, parts are left out, one at a time, as long as the value without the others of them is higher by at most
-    ``tolerance``; all that are left out together raise it by at most ``tolerance``, or a tenth of the whole decrease if
-    that is more. The first of those that are left is the part whose removal lowers the value most, and each next one
-    lowers it most after those before it; of parts that lower it as much, within ``tolerance``, it is the first one in
-    ``parts``. The order ends where the value has fallen by a share, ``covered``, of what it falls by at most.
+    ``tolerance``; all that are left out together raise it by at most twice ``tolerance``, or a fifth of the whole
+    decrease if that is more. The first of those that are left is the part whose removal lowers the value most, and each
+    next one lowers it most after those before it; of parts that lower it as much, within ``tolerance``, it is the first
+    one in ``parts``. The order ends where the value has fallen by a share, ``covered``, of what it falls by at most.
 
     Args:
         value (Callable): Function of the kept parts, (N, P) booleans, that returns (N,): log-odds of a class.
@@ -158,7 +158,7 @@ def removal_sequence(
 
     needed = list(parts)
     whole, least = without([(), needed]).tolist()
-    allowed = max(tolerance, _LEFT_OUT * (whole - least))  # many that add little add much together
+    allowed = max(2 * tolerance, _LEFT_OUT * (whole - least))  # many that add little add much together
     while len(needed) > 1:
         values = without([part for part in needed if part != one] for one in needed)
         if float(values.min() - without([needed])) > tolerance or float(values.min()) - least > allowed:
