@@ -20,7 +20,7 @@ import torch
 from benchmarks.degradation import read_texts
 from benchmarks.page import RESULTS, keep, machine
 from captum_iba._reading.order import ranking_by_bits
-from captum_iba._reading.words import ALL_DELETED_ALONE
+from captum_iba._reading.thresholds import ALL_DELETED_ALONE
 from captum_iba.text import TextAttribution, TextExplainer
 from captum_iba.text.deletion import TextRemoval, words_deleted_alone
 from captum_iba.text.encoding import EncodedText

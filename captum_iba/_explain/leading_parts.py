@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from captum_iba._reading.check_sentences import N_RANDOM
+from captum_iba._reading.thresholds import N_RANDOM
 from captum_iba.metrics.part_removal import RemovalSequence, first_to_cover, removal_sequence
 
 COVERED_DECREASE = 0.9

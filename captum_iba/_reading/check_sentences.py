@@ -9,14 +9,12 @@ from typing import NamedTuple
 
 from captum_iba._reading.protocols import CheckProbabilities
 from captum_iba._reading.rows import ListedPart
-from captum_iba._reading.thresholds import MOST, RULED_OUT, SAME, _fraction, fraction_left
+from captum_iba._reading.thresholds import MOST, N_RANDOM, RULED_OUT, SAME, fraction_left
 from captum_iba._reading.wording import capitalized, enumerated, format_probability, quantity
 
 _HALF = 0.5  # of a probability, what is left at most without words or regions that are confirmed
 _NAMED = 5
 _WHOLE = {"word": "text", "part": "prompt", "region": "image"}
-N_RANDOM = 10
-"""Number of draws of random words in a check; where there are at most so many sets, each is taken once."""
 VERDICTS = ("confirmed", "weakly confirmed", "not confirmed")
 """What a check says of the leading words: without them the probability falls by at least half of its value (that of a
 response by 15%) and twice as far as without others; by less; or by no more than 1%, or than without others."""
@@ -101,7 +99,7 @@ class CheckSentences:
             little = "" if self.is_opposed else ": there is little to explain"
             return f"{capitalized(self.measured)} is {small} ({format_probability(probability)}){little}."
         before, after = format_probability(probability), format_probability(without)
-        left = _fraction(probability, without)
+        left = fraction_left(self.check)
         falls = "falls" if left <= MOST else "falls a little,"
         verb = falls if left <= SAME else "rises" if left >= 1 / SAME else "hardly changes,"
         changes = f"stays at {after}" if before == after else f"{verb} from {before} to {after}"

@@ -24,7 +24,7 @@ from captum_iba._reading.mask_sentences import (
 from captum_iba._reading.order import has_neutral_statistics, nearly_tied, ranking
 from captum_iba._reading.protocols import ExplainedText
 from captum_iba._reading.rows import ListedPart
-from captum_iba._reading.thresholds import is_unexplained, keeps_little
+from captum_iba._reading.thresholds import ALL_DELETED_ALONE, is_unexplained, keeps_little
 from captum_iba._reading.word_sentences import (
     has_other_order,
     hidden_evidence,
@@ -36,12 +36,10 @@ from captum_iba._reading.word_sentences import (
     word_check,
 )
 from captum_iba._reading.wording import NEUTRAL_TEXTS, capitalized, enumerated, visible
-from captum_iba._reading.words import ALL_DELETED_ALONE, ranked_words
+from captum_iba._reading.words import ranked_words
 
 _NAMED = 5
 _MOST_LEAD, _ONLY_ONE = "most words lead", "there is only one word"
-NO_EFFECT = 0.005
-"""Effect of a part, in nats, that is shown as 0.00."""
 
 
 def notes(attribution: ExplainedText) -> list[str]:

@@ -1,4 +1,4 @@
-"""Thresholds: how large a change of a probability must be before a sentence mentions it."""
+"""Thresholds: how large a change of a probability must be before a sentence mentions it, and how much is tried."""
 
 from __future__ import annotations
 
@@ -6,6 +6,12 @@ import math
 
 from captum_iba._reading.protocols import CheckProbabilities
 
+N_RANDOM = 10
+"""Number of draws of random words in a check; where there are at most so many sets, each is taken once."""
+ALL_DELETED_ALONE = 60
+"""Number of words of a text up to which a check deletes every one alone."""
+NO_EFFECT = 0.005
+"""Effect of a part, in nats, that is shown as 0.00."""
 LARGE_DROP = 0.1
 """Decrease in a probability that is large by itself."""
 MOST, MUCH = 0.85, 0.75
@@ -96,10 +102,7 @@ def lowers_it(probability: float, closed: float) -> bool:
 
 def fraction_left(check: CheckProbabilities) -> float:
     """Fraction of the probability that is left without the leading words; 1 where the change is small by itself."""
-    return _fraction(check.probability, check.without_leading)
-
-
-def _fraction(probability: float, without: float) -> float:
+    probability, without = check.probability, check.without_leading
     if probability <= 0:
         return 1.0
     left = without / probability

@@ -13,9 +13,9 @@ from captum_iba._reading.order import least_words, ranking
 from captum_iba._reading.places import is_punctuation, names_of_texts, place_in_texts, word_places
 from captum_iba._reading.protocols import ExplainedText
 from captum_iba._reading.rows import MATTERS_ALONE, SPEAKS_AGAINST, ListedPart
-from captum_iba._reading.thresholds import LARGE_DROP, MOST, SAME
+from captum_iba._reading.thresholds import ALL_DELETED_ALONE, LARGE_DROP, MOST, SAME
 from captum_iba._reading.wording import enumerated, format_probability, quantity, visible
-from captum_iba._reading.words import ALL_DELETED_ALONE, ranked_words
+from captum_iba._reading.words import ranked_words
 
 _MOST_OPPOSING, _NAMED = 3, 5
 

@@ -21,8 +21,6 @@ from captum_iba._reading.rows import MATTERS_ALONE, SPEAKS_AGAINST, ListedPart, 
 from captum_iba._reading.thresholds import is_much_lower, rises_much
 from captum_iba._reading.wording import visible
 
-ALL_DELETED_ALONE = 60
-"""Number of words of a text up to which a check deletes every one alone."""
 _AGAINST = 3
 _KNOWN = "_ranked_words"
 _LEAST_SCALE = 0.5  # nats that have the full color at least

@@ -20,12 +20,11 @@ from captum_iba._explain.leading_parts import (
     most_without_one,
     with_more_measured,
 )
-from captum_iba._reading.check_sentences import N_RANDOM
 from captum_iba._reading.mask_sentences import is_improbable
 from captum_iba._reading.order import count_leading, ranking, ranking_by_bits
 from captum_iba._reading.places import is_punctuation
-from captum_iba._reading.thresholds import SAME
-from captum_iba._reading.words import ALL_DELETED_ALONE, ranked_words
+from captum_iba._reading.thresholds import ALL_DELETED_ALONE, N_RANDOM, SAME
+from captum_iba._reading.words import ranked_words
 from captum_iba.metrics.part_removal import RemovalSequence, first_to_cover, removal_effects
 from captum_iba.text.classifier import Classifier
 from captum_iba.text.decisions import decision_about

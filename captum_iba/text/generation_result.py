@@ -15,7 +15,6 @@ import numpy.typing as npt
 
 from captum_iba._explain.json_result import JsonResult, check_of_file, json_number, json_safe
 from captum_iba._files import write_text
-from captum_iba._reading.findings import NO_EFFECT
 from captum_iba._reading.legend import Legend, part_legend
 from captum_iba._reading.order import (
     COVERED,
@@ -34,6 +33,7 @@ from captum_iba._reading.prompt_sentences import (
     prompt_notes,
 )
 from captum_iba._reading.rows import VISIBLE, ListedPart, listed_name
+from captum_iba._reading.thresholds import NO_EFFECT
 from captum_iba.attr.optimizer import AT_FLOOR
 from captum_iba.text.prompt_parts import PromptPart
 from captum_iba.visualization.printed_response import printed_response, visible_part

@@ -16,8 +16,7 @@ from captum_iba._explain.leading_parts import (
     leading_in_order,
     with_more_measured,
 )
-from captum_iba._reading.check_sentences import N_RANDOM
-from captum_iba._reading.thresholds import LARGE_DROP
+from captum_iba._reading.thresholds import LARGE_DROP, N_RANDOM
 from captum_iba.metrics.part_removal import CachedRemoval
 from captum_iba.vision.image_check import ImageCheck
 from captum_iba.vision.image_result import ImageAttribution

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -22,13 +22,7 @@ class RemovedRegions(ExplainedImage, Protocol):
     """What rows are made of: a :class:`captum_iba.vision.ImageAttribution`."""
 
     @property
-    def check(self) -> Any: ...
-    @property
     def bits(self) -> npt.NDArray[np.float64]: ...
-    @property
-    def regions(self) -> npt.NDArray[np.int64]: ...
-    @property
-    def shares(self) -> npt.NDArray[np.float64]: ...
     @property
     def importance(self) -> npt.NDArray[np.float64]: ...
     @property

@@ -9,7 +9,8 @@ import torch
 from captum.attr import LayerGradientXActivation
 
 from captum_iba._reading.rows import SPEAKS_AGAINST
-from captum_iba._reading.words import ALL_DELETED_ALONE, ranked_words
+from captum_iba._reading.thresholds import ALL_DELETED_ALONE
+from captum_iba._reading.words import ranked_words
 from captum_iba.text.deletion import TextRemoval, _with_single_deletions, checked
 from captum_iba.text.gradients import gradient_x_activation_of_words
 
