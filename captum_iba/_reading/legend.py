@@ -102,12 +102,10 @@ def part_legend(response: ExplainedResponse, bits: bool = False) -> Legend:
     )
 
 
-BAR_OF_SEVERAL = (
-    "decrease in the probability without this region: solid, alone; hatched, after the other leading ones, if that is "
-    "more"
-)
-BAR_ALONE = "decrease in the probability without this region"
-BAR_IN_ORDER = "decrease in the probability that orders the regions: a mean over several removals"
+_OF_LARGEST = "as a share of the largest in this image (at least 10 points)"
+BAR_ALONE = f"decrease in the probability without this region, {_OF_LARGEST}"
+BAR_OF_SEVERAL = f"{BAR_ALONE}: solid, alone; hatched, after the other leading ones, if that is more"
+BAR_IN_ORDER = f"decrease in the probability that orders the regions, a mean over several removals, {_OF_LARGEST}"
 """What the bars of the regions of an image are."""
 
 

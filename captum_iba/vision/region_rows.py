@@ -74,10 +74,9 @@ def other_rows(image: RemovedRegions) -> list[ListedPart]:
 
 def bar_meaning(image: RemovedRegions) -> str:
     """What the bars of :func:`leading_rows` are."""
-    meaning = BAR_OF_SEVERAL if len(image.leading) > 1 else BAR_ALONE
     if image.check is None or not image.check.leading:
-        meaning = BAR_IN_ORDER
-    return f"{meaning}; a full bar is the largest decrease in this image, of at least 10 points"
+        return BAR_IN_ORDER
+    return BAR_OF_SEVERAL if len(image.leading) > 1 else BAR_ALONE
 
 
 def _bars(image: RemovedRegions) -> tuple[list[tuple[float, float]], float]:

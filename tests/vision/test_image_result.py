@@ -98,7 +98,9 @@ def test_as_few_regions_lead_as_are_enough():
     # Alone they lower it by 0 and 0; where the other one is removed, 3 adds 0.4 and 0 adds 0.8.
     assert [row.importance for row in result.rows] == pytest.approx([0.5, 1.0])
     assert [row.share_alone for row in result.rows] == [0.0, 0.0]
-    assert result.legend()["bar"].startswith("decrease in the probability without this region: solid, alone; ")
+    assert result.legend()["bar"].endswith(
+        "(at least 10 points): solid, alone; hatched, after the other leading ones, if that is more"
+    )
     none_alone = "None of them alone lowers the probability by 1% of its value."
     compared = replace(result, check=replace(check, n_regions=2))
     assert none_alone in compared.answer and none_alone not in result.answer  # which has no verdict
@@ -568,6 +570,10 @@ def test_bars_of_several_images_have_one_meaning():
     several = [replace(one, check=replace(one.check, leading=(3, 0))) for one in several]
     lines = legend_lines(one.legend() for one in several)
     assert sum(line.startswith("bar ") for line in lines) == 1
+    # Of one leading region and of two it is the longer one: the page of both had two.
+    alone = replace(several[0], check=replace(several[0].check, leading=(3,), without_first=(0.3,)))
+    (line,) = [line for line in legend_lines(one.legend() for one in (alone, several[0])) if line.startswith("bar ")]
+    assert ": solid, alone; " in line
 
 
 def test_a_step_that_raises_the_probability_is_explained_where_it_happens():
