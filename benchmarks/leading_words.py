@@ -28,8 +28,8 @@ from captum_iba._reading.order import ranking, ranking_by_bits
 from captum_iba._reading.words import ranked_words
 from captum_iba.demo import embedded_model_path
 from captum_iba.text import TextAttribution, TextExplainer
-from captum_iba.text.deletion import TextRemoval
 from captum_iba.text.encoding import EncodedText
+from captum_iba.text.word_removal import TextRemoval
 
 BATCH_SIZE = 32
 _ROWS = ("the leading words", "as many by bits", "as many by leave one out")

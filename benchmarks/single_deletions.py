@@ -22,9 +22,10 @@ from benchmarks.page import RESULTS, keep, machine
 from captum_iba._reading.order import ranking_by_bits
 from captum_iba._reading.thresholds import ALL_DELETED_ALONE
 from captum_iba.text import TextAttribution, TextExplainer
-from captum_iba.text.deletion import TextRemoval, words_deleted_alone
 from captum_iba.text.encoding import EncodedText
 from captum_iba.text.gradients import gradient_x_activation_of_words
+from captum_iba.text.word_check import words_deleted_alone
+from captum_iba.text.word_removal import TextRemoval
 
 _ROWS = ("the words of the check", "as many by bits", "as many by gradient x activation")
 _MOST = 3

@@ -23,9 +23,9 @@ from captum_iba.compare.kept_rows import KeptRows, RowTable, chosen_methods, cou
 from captum_iba.methods.registry import attribution_task, find_method, score
 from captum_iba.methods.task import AttributionTask
 from captum_iba.metrics.prompt_removal import prompt_degradation
-from captum_iba.text.deletion import TextRemoval
 from captum_iba.text.explainer import TextExplainer
 from captum_iba.text.head_targets import holding_scale
+from captum_iba.text.word_removal import TextRemoval
 
 DEFAULT_METHODS_FOR_TEXTS = ("iba", "ig", "leave_one_out", "random")
 """The methods of a comparison that names none."""

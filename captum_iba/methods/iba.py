@@ -18,9 +18,10 @@ from captum_iba.methods.task import AttributionTask, FloatArray
 from captum_iba.text import statistics as layer_statistics
 from captum_iba.text.arguments import PUBLISHED_PRESETS, resolve_text_settings
 from captum_iba.text.bottleneck import NEUTRAL_STATISTICS, ClassifierBottleneck
-from captum_iba.text.deletion import TextRemoval, order_by_removal
 from captum_iba.text.layers import check_layers, embedding_layer, find_blocks, find_layers, published_layer
 from captum_iba.text.result import TextAttribution
+from captum_iba.text.word_check import rerank_by_removal
+from captum_iba.text.word_removal import TextRemoval
 
 
 def information_bottleneck(
@@ -63,7 +64,7 @@ def reranked_bottleneck(
     results = _attributions(task, preset, layer, overrides)
     with task.classifier.with_padding_token():
         ordered = [
-            order_by_removal(TextRemoval(task.classifier, encoded, task.batch_size), result, rerank)
+            rerank_by_removal(TextRemoval(task.classifier, encoded, task.batch_size), result, rerank)
             for encoded, result in zip(task.encoded, results, strict=True)
         ]
     return [_ordered_scores(result) for result in ordered]

@@ -14,8 +14,8 @@ import numpy as np
 from captum_iba._checks import check_flag, check_integer, check_number
 from captum_iba.methods.task import AttributionTask, FloatArray, seed_of_text
 from captum_iba.text.classifier import require_classes
-from captum_iba.text.deletion import keep_words, probabilities_of_texts
 from captum_iba.text.encoding import EncodedText, encode
+from captum_iba.text.word_removal import keep_words, probabilities_of_texts
 
 _REMOVED = "-"
 

@@ -25,8 +25,8 @@ from captum_iba.methods.task import (
     seed_of_text,
 )
 from captum_iba.text.classifier import Classifier
-from captum_iba.text.deletion import keep_positions, probabilities_of_texts
 from captum_iba.text.encoding import EncodedText
+from captum_iba.text.word_removal import keep_positions, probabilities_of_texts
 
 # Width of the lime package's kernel: 25, on 100 times this distance.
 _KERNEL_WIDTH = 0.25

@@ -25,8 +25,8 @@ from captum_iba.metrics.prompt_removal import random_removals
 from captum_iba.text.generation_explainer import GenerationExplainer
 from captum_iba.text.model_properties import attention_implementation
 from captum_iba.text.prompt import Prompt
-from captum_iba.text.prompt_deletion import PromptRemoval
 from captum_iba.text.prompt_model import closable
+from captum_iba.text.prompt_removal import PromptRemoval
 
 
 @dataclass(frozen=True)

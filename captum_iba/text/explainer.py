@@ -33,12 +33,13 @@ from captum_iba.text.arguments import (
 )
 from captum_iba.text.bottleneck import NEUTRAL_STATISTICS, ClassifierBottleneck, lost_predictions
 from captum_iba.text.classifier import Classifier, load_classifier
-from captum_iba.text.deletion import TextRemoval, checked, order_by_removal
 from captum_iba.text.head_targets import check_asked, encode_targets, holding_scale
 from captum_iba.text.heads import ValueHead
 from captum_iba.text.layers import check_layers, embedding_layer, find_layers, published_layer
 from captum_iba.text.result import TextAttribution
 from captum_iba.text.target import TextTarget
+from captum_iba.text.word_check import rerank_by_removal, with_check_by_removal
+from captum_iba.text.word_removal import TextRemoval
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -373,10 +374,10 @@ class TextExplainer:
         ):
             for i, text in enumerate(encoded):
                 removal = TextRemoval(self.classifier, text, rows, on_rows)
-                if rerank:
-                    results[i] = order_by_removal(removal, results[i], rerank)
                 if check:
-                    results[i] = checked(removal, results[i], rerank, self.layers)
+                    results[i] = with_check_by_removal(removal, results[i], rerank, self.layers)
+                elif rerank:
+                    results[i] = rerank_by_removal(removal, results[i], rerank)
         results = [replace(one, doubt=doubt, settings={**one.settings, "rerank": rerank}) for one in results]
         if said := lost_predictions(results):
             warn_user(said)

@@ -30,17 +30,16 @@ from captum_iba.text.generation import (
 )
 from captum_iba.text.generation_result import GenerationAttribution, ResponseToken
 from captum_iba.text.prompt import Prompt
-from captum_iba.text.prompt_deletion import (
+from captum_iba.text.prompt_check import rerank_by_removal, with_check_by_removal
+from captum_iba.text.prompt_model import LanguageModel, decoder_arguments
+from captum_iba.text.prompt_parts import PromptPart
+from captum_iba.text.prompt_removal import (
     CachedPromptRemoval,
     ChoiceRemoval,
     PromptRemoval,
     Removal,
-    checked,
-    rerank_by_removal,
     with_contrast,
 )
-from captum_iba.text.prompt_model import LanguageModel, decoder_arguments
-from captum_iba.text.prompt_parts import PromptPart
 from captum_iba.text.response import ResponseToExplain, explained_response
 
 
@@ -282,8 +281,8 @@ class GenerationExplainer:
                 read, ids, rows, other = asked.rows
                 removal = self._removal(read, ids, rows[0], other, batch_size, on_rows)
                 cached = CachedPromptRemoval(removal)
-                result = rerank_by_removal(cached, self._attribution(asked, of_parts, settings, rerank), rerank)
-                result = checked(cached, result, rerank) if check else result
+                settled = with_check_by_removal if check else rerank_by_removal
+                result = settled(cached, self._attribution(asked, of_parts, settings, rerank), rerank)
                 results.append(with_contrast(removal, result))
         return results
 

@@ -36,7 +36,7 @@ from captum_iba.vision.image_settings import (
     resolve_image_settings,
 )
 from captum_iba.vision.images import Transform, as_batch, drawn, is_one, normalization
-from captum_iba.vision.region_check import checked, settled_by_removal
+from captum_iba.vision.region_check import rerank_by_removal, with_check_by_removal
 from captum_iba.vision.regions import RegionRemoval, regions_of_images
 
 if TYPE_CHECKING:
@@ -305,7 +305,7 @@ class ImageExplainer:
                 lambda numbers, beta: explained(numbers, replace(settings, beta=beta), f"{name}, beta {beta:g}"),
             )
         rows = internal_batch_size or 2 * batch_size
-        settled = partial(checked, seed=seed) if check else settled_by_removal
+        settled = partial(with_check_by_removal, seed=seed) if check else rerank_by_removal
         with removal_progress(show_progress and (count > 1 or check), "images") as on_rows:
             for i, result in enumerate(results):
                 removal = RegionRemoval(self.classifier, batch[i], regions[i], targets[i], rows, on_rows)

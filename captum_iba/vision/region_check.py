@@ -10,12 +10,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from captum_iba._explain.leading_parts import (
-    kept_in_check,
-    kept_without_leading,
-    leading_in_order,
-    with_more_measured,
-)
+from captum_iba._explain.check import Kept, Progress, compare_with_others, with_check
+from captum_iba._explain.leading_parts import leading_in_order
 from captum_iba._reading.thresholds import LARGE_DROP, N_RANDOM
 from captum_iba.metrics.part_removal import CachedRemoval
 from captum_iba.vision.image_check import ImageCheck
@@ -28,7 +24,7 @@ _N_MEASURED = 16  # regions that are measured where the first ones leave most of
 _SAME_COLOR = 2  # of 255: a region as near to the mean color is not changed by its removal
 
 
-def settled_by_removal(
+def rerank_by_removal(
     removal: RegionRemoval, result: ImageAttribution, count: int, further: Sequence[int] = ()
 ) -> ImageAttribution:
     """The result with the order of the regions with the most bits, and of ``further`` ones, settled by removal."""
@@ -37,82 +33,79 @@ def settled_by_removal(
     leaders += [i for i in further if i not in leaders]
     if len(leaders) < 2:
         return result
-    settled = order_by_removal(removal, leaders, result.n_regions)
+    found = order_by_removal(removal, leaders, result.n_regions)
     return replace(
-        result,
-        measured=settled.order,
-        effects=settled.effects,
-        effects_alone=settled.alone,
-        n_in_turn=settled.n_in_turn,
+        result, measured=found.order, effects=found.effects, effects_alone=found.alone, n_in_turn=found.n_in_turn
     )
 
 
-def checked(removal: RegionRemoval, result: ImageAttribution, count: int, seed: int) -> ImageAttribution:
-    """The result with its order settled by removal, and its check.
+def with_check_by_removal(removal: RegionRemoval, result: ImageAttribution, count: int, seed: int) -> ImageAttribution:
+    """The result with its order settled by removal, and its check (:func:`captum_iba._explain.check.with_check`).
 
-    Regions that the check finds to matter alone, and that were not measured, are measured then. Where the leading
-    regions leave most of the probability, or all measured ones lead, up to 16 are measured. They count if the leading
-    ones among them leave less.
+    Args:
+        removal (RegionRemoval): The model and the image.
+        result (ImageAttribution): Bits of the regions.
+        count (int): Number of regions with the most bits that are put in order by removal, 0 for none. At most 16 are
+            where these leave most of the probability.
+        seed (int): Seed of the regions at random.
     """
 
-    def measured(n_regions: int, further: Sequence[int] = ()) -> ImageAttribution:
-        settled = settled_by_removal(removal, result, n_regions, further)
-        return replace(settled, check=check_of_regions(removal, settled, seed))
+    def measured(n_regions: int, further: Sequence[int]) -> ImageAttribution:
+        found = rerank_by_removal(removal, result, n_regions, further)
+        return replace(found, check=check_by_removal(removal, found, seed))
 
-    found = measured(count)
-    if not count:
-        return found
-    assert found.check is not None
-    probability, each = found.check.probability, found.check.without_each
-    missed = [i for i, without in enumerate(each) if i not in found.measured and probability - without > LARGE_DROP]
-    found = measured(count, missed) if missed else found
-    if count >= _N_MEASURED or found.is_improbable:
-        return found
-    assert found.check is not None
-    all_lead = len(found.check.leading) == len(found.measured) < found.n_regions
-    return with_more_measured(found, lambda: measured(_N_MEASURED, missed), _left, probability, all_lead)
+    return with_check(measured, count, _N_MEASURED, _missed, _progress)
 
 
-def _left(result: ImageAttribution) -> float:
-    """The probability without the leading regions."""
+def _missed(result: ImageAttribution) -> list[int]:
+    """Numbers of the regions that lower the probability alone and were not measured."""
     check = result.check
     assert check is not None
-    return check.without_leading
+    unmeasured = [i for i in range(len(check.without_each)) if i not in result.measured]
+    return [i for i in unmeasured if check.probability - check.without_each[i] > LARGE_DROP]
 
 
-def check_of_regions(removal: RegionRemoval, result: ImageAttribution, seed: int) -> ImageCheck:
+def _progress(result: ImageAttribution) -> Progress | None:
+    check = result.check
+    if check is None:
+        return None
+    return Progress(
+        check.probability,
+        check.without_leading,
+        n_leading=len(check.leading),
+        n_measured=len(result.measured),
+        n_parts=result.n_regions,
+        is_improbable=result.is_improbable,
+    )
+
+
+def check_by_removal(removal: RegionRemoval, result: ImageAttribution, seed: int) -> ImageCheck:
     """Probabilities without the leading regions, the least, and others at random; of up to 64 without each alone."""
-    by_bits = np.lexsort((-result.shares,))
     order, n_regions = (-result.scores).argsort(), result.n_regions
     cached = CachedRemoval(removal)
     helping = [i for i, effect in zip(result.measured, result.effects, strict=True) if effect > 0]
     leading, first = leading_by_removal(cached, order, len(result.measured or result.leading), helping)
-    n_leading = len(leading)
-    order = np.array([*leading, *(i for i in order.tolist() if i not in leading)])
-    # Each of up to 64 regions is removed alone, too, so that none is left to chance.
-    n_single = _N_ALONE if n_regions <= _N_ALONE else N_RANDOM
-    kept = kept_in_check(order, n_leading, seed % 2**63, by_bits, n_single=n_single)
-    n_removed, n_random = int((~kept[1]).sum()), len(kept) - 3
-    all_leading = kept_without_leading(kept, order, n_leading)
-    alone = ~np.eye(n_regions, dtype=bool)[: n_regions if 1 < n_regions <= _N_ALONE else 0]
-    rows = torch.from_numpy(np.concatenate([kept, alone, all_leading]))
-    whole, without_leading, without_least, *others = cached(rows).tolist()
-    without_all = others.pop() if len(all_leading) else None
-    at_random, each = others[:n_random], others[n_random:]
+
+    def probabilities(kept: Kept) -> list[float]:
+        return list(cached(torch.from_numpy(kept)).tolist())
+
+    is_small = n_regions <= _N_ALONE
+    compared = compare_with_others(
+        probabilities,
+        np.array([*leading, *(i for i in order.tolist() if i not in leading)]),
+        len(leading),
+        seed % 2**63,
+        np.lexsort((-result.shares,)),
+        n_single=_N_ALONE if is_small else N_RANDOM,  # each is removed alone, too, so that none is left to chance
+    )
     bare = torch.ones(2, n_regions, dtype=torch.bool)
     bare[0, leading] = bare[1] = False
     chances = removal.probabilities(bare)
     decision = int(chances[0].argmax())
     classes_compete = not removal.classifier.multi_label
     return ImageCheck(
-        n_regions=n_removed,
-        probability=whole,
-        without_leading=without_leading if without_all is None else without_all,
-        without_least=without_least,
-        without_random=float(np.mean(at_random)),
-        n_random=n_random,
-        without_each=tuple(each),
-        lowest_random=min(at_random),
+        n_regions=compared.n_removed,
+        without_each=tuple(probabilities(~np.eye(n_regions, dtype=bool))) if 1 < n_regions <= _N_ALONE else (),
         leading=tuple(leading),
         without_first=tuple(first),
         without_others=_without_others(cached, leading, n_regions),
@@ -120,6 +113,7 @@ def check_of_regions(removal: RegionRemoval, result: ImageAttribution, seed: int
         decision=removal.classifier.label(decision) if classes_compete else "",
         decision_probability=float(chances[0, decision]) if classes_compete else None,
         without_all=float(chances[1, removal.target]),
+        **compared.fields(),
     )
 
 
@@ -153,6 +147,7 @@ def leading_by_removal(
         >>> leading_by_removal(probability, np.array([0, 1, 2, 3]), 3)[0]
         [0, 2]
     """
+    n_leading = min(n_leading, max(1, len(order) - 1))  # never are all regions removed
     return leading_in_order(probability, order, n_leading, _ADDS, measured)
 
 

@@ -17,7 +17,8 @@ from captum_iba._reading.wording import format_probability
 from captum_iba.metrics import prompt_degradation, removal_effects
 from captum_iba.text import GenerationAttribution, GenerationExplainer
 from captum_iba.text.prompt import read_prompt
-from captum_iba.text.prompt_deletion import CachedPromptRemoval, check_by_removal
+from captum_iba.text.prompt_check import check_by_removal
+from captum_iba.text.prompt_removal import CachedPromptRemoval
 from captum_iba.visualization import generation_page
 from tests.text.conftest import DECODER
 

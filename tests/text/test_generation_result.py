@@ -13,7 +13,8 @@ import torch
 from captum_iba._reading.rows import SPEAKS_AGAINST
 from captum_iba._reading.wording import format_probability
 from captum_iba.text import GenerationAttribution, GenerationExplainer
-from captum_iba.text.prompt_deletion import CachedPromptRemoval, check_by_removal, checked, rerank_by_removal
+from captum_iba.text.prompt_check import check_by_removal, rerank_by_removal, with_check_by_removal
+from captum_iba.text.prompt_removal import CachedPromptRemoval
 from captum_iba.visualization import generation_page
 from captum_iba.visualization.generation_page import asked
 
@@ -525,7 +526,7 @@ def test_a_part_that_matters_alone_is_measured_with_the_others(result):
     removal = CachedPromptRemoval(KnownRemoval(log_probability))
     by_bits = rerank_by_removal(removal, with_effects(result, []), 2)
     assert [i for i, part in enumerate(by_bits.parts) if part.effect is not None] == [0, 1]
-    one = checked(removal, by_bits, 2)
+    one = with_check_by_removal(removal, by_bits, 2)
     assert one.parts[3].effect == pytest.approx(2.0) and one.check.leading == (3,)
     assert all(part.effect_alone is not None for part in one.parts)  # of those that were removed alone, too
     # Each set of parts ran once.
@@ -540,7 +541,7 @@ def test_more_parts_are_measured_where_the_first_ones_leave_most_of_the_probabil
         return -0.1 - 3.0 * (kept[:, : n_parts - 1].sum(1) == 0)
 
     removal = CachedPromptRemoval(KnownRemoval(log_probability))
-    one = checked(removal, rerank_by_removal(removal, with_effects(result, []), 2), 2)
+    one = with_check_by_removal(removal, rerank_by_removal(removal, with_effects(result, []), 2), 2)
     assert sorted(one.check.leading) == list(range(n_parts - 1)) == sorted(i for i in one._leading)
     assert one.check.without_leading == pytest.approx(np.exp(-3.1))
 
@@ -550,7 +551,7 @@ def test_more_parts_are_measured_where_all_measured_ones_lead(result):
         return -0.1 - 0.6 * (1 - kept[:, :3]).sum(1)
 
     removal = CachedPromptRemoval(KnownRemoval(log_probability))
-    one = checked(removal, rerank_by_removal(removal, with_effects(result, []), 2), 2)
+    one = with_check_by_removal(removal, rerank_by_removal(removal, with_effects(result, []), 2), 2)
     assert sorted(one.check.leading) == [0, 1, 2]
 
 

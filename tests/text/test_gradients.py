@@ -11,8 +11,9 @@ from captum.attr import LayerGradientXActivation
 from captum_iba._reading.rows import SPEAKS_AGAINST
 from captum_iba._reading.thresholds import ALL_DELETED_ALONE
 from captum_iba._reading.words import ranked_words
-from captum_iba.text.deletion import TextRemoval, _with_single_deletions, checked
 from captum_iba.text.gradients import gradient_x_activation_of_words
+from captum_iba.text.word_check import _with_single_deletions, with_check_by_removal
+from captum_iba.text.word_removal import TextRemoval
 
 LONG = "The story is dull, the acting is bad and the plot is a mess that bored me for two hours. " * 4
 OPPOSED = f"{LONG} And yet it is a wonderful and touching film. {LONG}"
@@ -90,6 +91,6 @@ def test_short_texts_and_known_probabilities_need_no_gradients(film_explainer):
     assert measured and all(found.without[i] == -1.0 for i in measured)
     # Without an order, too.
     bits = film_explainer.explain(OPPOSED, target="negative", rerank=0)
-    tried = checked(removal, bits, 0, blocks)
+    tried = with_check_by_removal(removal, bits, 0, blocks)
     assert sum(value is not None for value in tried.without) == ALL_DELETED_ALONE and not tried.removal_order
     assert SPEAKS_AGAINST not in {row.relation for row in ranked_words(bits)[1]}

@@ -229,8 +229,8 @@ def test_results_are_written_read_and_drawn(entities, answers):
 
 
 def test_the_target_goes_with_its_tokens(entities, answers):
-    from captum_iba.text.deletion import keep_words
     from captum_iba.text.head_targets import find_targets
+    from captum_iba.text.word_removal import keep_words
 
     asked = {"word": "film", "token": None, "entity": None, "choices": None, "tolerance": None}
     (found,) = find_targets(entities.classifier, entities.classifier.encode([TEXT], [None]), "O", 1, asked)

@@ -18,9 +18,9 @@ from captum_iba._reading.word_sentences import verdict
 from captum_iba._reading.words import ranked_words
 from captum_iba.demo import embedded_statistics
 from captum_iba.text import TextAttribution, TextExplainer
-from captum_iba.text.deletion import keep_words
 from captum_iba.text.result import DeletionCheck
 from captum_iba.text.statistics import GroupedStatistics
+from captum_iba.text.word_removal import keep_words
 from captum_iba.visualization import save_token_page, token_map, token_page
 from tests.visualization.examples import attribution, by_rank
 

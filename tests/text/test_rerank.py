@@ -19,8 +19,9 @@ from captum_iba._reading.wording import format_probability
 from captum_iba._reading.words import ranked_words
 from captum_iba.methods import attribute
 from captum_iba.text import TextAttribution, TextExplainer
-from captum_iba.text.deletion import TextRemoval, check_by_deletion
 from captum_iba.text.result import DeletionCheck
+from captum_iba.text.word_check import check_by_removal
+from captum_iba.text.word_removal import TextRemoval
 from captum_iba.visualization import terminal_text, token_map, token_page
 from captum_iba.visualization.colored_text import token_parts
 from tests.visualization.examples import attribution
@@ -132,7 +133,7 @@ def test_the_least_words_of_a_check_are_those_with_the_fewest_bits(film_explaine
     effects = tuple(-1.0 if i == last else effect for i, effect in enumerate(result.effects))
     harmful = dataclasses.replace(result, effects=effects, removal_order=(), without_first=())
     (encoded,) = film_explainer.classifier.encode([result.text], [None])
-    check = check_by_deletion(TextRemoval(film_explainer.classifier, encoded, 8), harmful)
+    check = check_by_removal(TextRemoval(film_explainer.classifier, encoded, 8), harmful)
     order = [result.words.index(word) for word in by_bits if word.word != "."]
     leading = [result.words.index(row_word) for row_word in harmful.ranked[: check.n_words]]
     least = [i for i in order if i not in leading][-check.n_words :]

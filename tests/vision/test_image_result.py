@@ -21,7 +21,7 @@ from captum_iba.vision import (
     tile_regions,
 )
 from captum_iba.vision.image_model import ImageClassifier
-from captum_iba.vision.region_check import checked
+from captum_iba.vision.region_check import with_check_by_removal
 from captum_iba.vision.regions import sum_per_region
 from captum_iba.visualization import image_map, image_page, plot_image
 from captum_iba.visualization.image_figures import heat_over_image, heat_positions, leading_regions, removal_map
@@ -512,7 +512,7 @@ def test_all_measured_regions_can_lead(count):
 
     image = image_attribution(check=False, measured=(), effects=(), n_in_turn=0)
     image = replace(image, regions=regions, layers=(layer,), effects_alone=())
-    result = checked(KnownRegions(probability), image, count, seed=0)
+    result = with_check_by_removal(KnownRegions(probability), image, count, seed=0)
     assert sorted(result.leading) == sorted(needed) and len(result.measured) == max(count, 16 if count < 5 else 0)
     assert result.check.without_leading == pytest.approx(0.03) and result.check.decision == "cat"
     assert result.verdict == "confirmed" and "confirmed" in result.legend()
@@ -522,7 +522,7 @@ def test_more_regions_are_measured_where_all_measured_ones_lead():
     regions, layer = tile_regions(8, 8, n_tiles=4), LayerMap("layer3", np.arange(16.0).reshape(4, 4) + 2, 1.0, 0.8, 0.1)
     image = image_attribution(check=False, measured=(), effects=(), n_in_turn=0)
     image = replace(image, regions=regions, layers=(layer,), effects_alone=())
-    result = checked(KnownRegions(lambda kept: 0.1 + 0.2 * kept[:, 12:].sum(1)), image, 3, seed=0)
+    result = with_check_by_removal(KnownRegions(lambda kept: 0.1 + 0.2 * kept[:, 12:].sum(1)), image, 3, seed=0)
     assert sorted(result.leading) == [12, 13, 14, 15] and result.check.without_leading == pytest.approx(0.1)
 
 
@@ -531,7 +531,7 @@ def test_bars_where_most_regions_lead():
     regions, layer = tile_regions(8, 8, n_tiles=4), LayerMap("layer3", np.arange(16.0).reshape(4, 4) + 2, 1.0, 0.8, 0.1)
     image = image_attribution(check=False, measured=(), effects=(), n_in_turn=0)
     image = replace(image, regions=regions, layers=(layer,), effects_alone=())
-    result = checked(KnownRegions(lambda kept: 0.1 + 0.05 * kept[:, 4:].sum(1)), image, 16, seed=0)
+    result = with_check_by_removal(KnownRegions(lambda kept: 0.1 + 0.05 * kept[:, 4:].sum(1)), image, 16, seed=0)
     assert len(result.leading) > 8 and result.verdict == "" and "no check confirms" in result.legend()["pale bar"]
     assert all(row.importance == pytest.approx(0.5, abs=0.01) for row in result.rows)  # 5 of at least 10 points
 

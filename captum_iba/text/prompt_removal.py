@@ -1,4 +1,4 @@
-"""Responses where parts of their prompt are removed: log-probabilities, the order of leading parts, a check."""
+"""Log-probabilities of a response where parts of its prompt are removed."""
 
 from __future__ import annotations
 
@@ -7,27 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from captum_iba._explain.leading_parts import (
-    MOST_OF_DECREASE,
-    N_PRUNED,
-    kept_in_check,
-    kept_without_leading,
-    leading_in_order,
-    most_without_one,
-    with_more_measured,
-)
 from captum_iba.attr._model.guard import ModuleGuard
-from captum_iba.metrics.part_removal import (
-    CachedRemoval,
-    first_to_cover,
-    removal_effects,
-)
-from captum_iba.text.generation_result import GenerationAttribution, PromptCheck
+from captum_iba.metrics.part_removal import CachedRemoval
+from captum_iba.text.generation_result import GenerationAttribution
 from captum_iba.text.prompt import Prompt
 from captum_iba.text.prompt_model import (
     CachedPrefix,
@@ -41,10 +26,6 @@ from captum_iba.text.prompt_model import (
 
 # Fewer rows are not worth the passes that fill and try the cache.
 _LEAST_ROWS = 8
-# Of prompts with at most so many parts a check removes each alone.
-_N_PARTS = 40
-_ADDS = 0.1  # nats that a leading part adds to the others at least
-_MOST_MISSED, _N_MEASURED = 8, 24  # parts that a check measures: that matter alone; where most is left without others
 
 
 class PromptRemoval:
@@ -203,90 +184,6 @@ class CachedPromptRemoval(CachedRemoval):
         self.removal, self.probabilities = removal, removal.probabilities
 
 
-def rerank_by_removal(
-    removal: CachedPromptRemoval, result: GenerationAttribution, count: int, further: Sequence[int] = ()
-) -> GenerationAttribution:
-    """The result with its probability, and the effects of the parts with the most bits, and of ``further`` ones.
-
-    Where all of these speak against the response, twice as many are measured. Of a few parts all are.
-    """
-    few = len(result.parts) <= count
-    above = len(result.parts) if few else int((result.shares > 0).sum())
-    order = _by_bits(result)
-    while True:
-        leaders = order[: min(count, above)].tolist()
-        leaders += [i for i in further if i not in leaders]
-        measured = leaders if len(leaders) > 1 else []
-        whole, effects, alone = removal_effects(removal, measured, len(result.parts))
-        if len(leaders) >= above or bool((effects > 0).any()) or not len(effects):
-            break
-        count *= 2
-    of_part = dict(zip(measured, zip(effects.tolist(), alone.tolist(), strict=True), strict=True))
-    each = [of_part.get(number, (None, part.effect_alone)) for number, part in enumerate(result.parts)]
-    parts = tuple(
-        replace(part, effect=effect, effect_alone=of_part_alone)
-        for part, (effect, of_part_alone) in zip(result.parts, each, strict=True)
-    )
-    return replace(result, probability=float(removal.probabilities(whole)), parts=parts)
-
-
-def checked(removal: CachedPromptRemoval, result: GenerationAttribution, count: int) -> GenerationAttribution:
-    """The result with its check, after :func:`rerank_by_removal` of ``count`` parts.
-
-    Of up to 40 parts each is removed alone. Parts that lower the probability alone, and were not measured, are measured
-    then. Where the leading parts leave most of the probability, or all measured parts lead, up to 24 parts are
-    measured. They count if the leading ones among them leave less.
-    """
-    alone = _with_each_alone(removal, result)
-    found = replace(alone, check=check_by_removal(removal, alone))
-    if found.check is None or not count or len(result.parts) > _N_PARTS:
-        return found
-    whole, most = float(removal(_whole(alone))), most_without_one(result.probability)
-    effects = torch.tensor([part.effect_alone or 0.0 for part in alone.parts], dtype=torch.float64)
-    left = removal.probabilities(whole - effects).tolist()
-    unmeasured = [i for i, part in enumerate(alone.parts) if part.effect is None]
-    missed = sorted((i for i in unmeasured if left[i] <= most), key=left.__getitem__)
-
-    def measured(n_parts: int) -> GenerationAttribution:
-        again = rerank_by_removal(removal, alone, n_parts, missed[:_MOST_MISSED])
-        return replace(again, check=check_by_removal(removal, again))
-
-    found = measured(count) if missed else found
-    if count >= _N_MEASURED:
-        return found
-    n_measured = sum(part.effect is not None for part in found.parts)
-    all_lead = found.check is not None and len(found.check.leading) == n_measured < len(found.parts)
-    return with_more_measured(found, lambda: measured(_N_MEASURED), _left, result.probability, all_lead)
-
-
-def _left(result: GenerationAttribution) -> float:
-    """The probability without the leading parts; that of the whole prompt where none leads."""
-    return result.probability if result.check is None else result.check.without_leading
-
-
-def _by_bits(result: GenerationAttribution) -> npt.NDArray[np.intp]:
-    """Numbers of the parts, that with the most bits first."""
-    return np.lexsort((-result.bits, -result.shares))
-
-
-def _whole(result: GenerationAttribution) -> Tensor:
-    """All parts are kept, (1, P)."""
-    return torch.ones(1, len(result.parts), dtype=torch.bool)
-
-
-def _with_each_alone(removal: CachedPromptRemoval, result: GenerationAttribution) -> GenerationAttribution:
-    """The result with the effect alone of the parts that were not measured, if there are at most 40."""
-    rest = [number for number, part in enumerate(result.parts) if part.effect is None]
-    if not rest or not 1 < len(result.parts) <= _N_PARTS:
-        return result
-    kept = torch.ones(1 + len(rest), len(result.parts), dtype=torch.bool)
-    kept[range(1, 1 + len(rest)), rest] = False
-    whole, *without = removal(kept).double().tolist()
-    alone = dict(zip(rest, (whole - value for value in without), strict=True))
-    parts = [replace(part, effect_alone=alone.get(i, part.effect_alone)) for i, part in enumerate(result.parts)]
-    return replace(result, parts=tuple(parts))
-
-
 def with_contrast(removal: Removal, result: GenerationAttribution) -> GenerationAttribution:
     """The result with the number of tokens and the probability of the other response, if it explains a choice."""
     if not isinstance(removal, ChoiceRemoval):
@@ -294,44 +191,3 @@ def with_contrast(removal: Removal, result: GenerationAttribution) -> Generation
     chance = removal.contrast(torch.ones(1, len(result.parts), dtype=torch.bool)).double().exp()
     n_tokens = int((removal.contrast.weights > 0).sum())
     return replace(result, contrast_tokens=n_tokens, contrast_probability=float(chance))
-
-
-def check_by_removal(removal: CachedPromptRemoval, result: GenerationAttribution) -> PromptCheck | None:
-    """Probabilities without the leading parts, the least, and others at random; None where none is for the response.
-
-    Up to eight leading parts are put in the order of their removal, without those that add nothing to the others. Some
-    are exchanged for other measured ones if the probability is lower without these.
-    """
-    if not result.leading and any(part.known_effect is not None for part in result.parts):
-        return None  # all parts with bits speak against the response
-    order = (-result.scores).argsort()
-    n_measured = sum(part.effect is not None for part in result.parts)
-    others = [i for i, part in enumerate(result.parts) if (part.effect or 0.0) > 0]
-    leading, first = leading_in_order(removal, order, n_measured or len(result.leading), _ADDS, others)
-    if 1 < len(leading) <= N_PRUNED:
-        whole = removal.probabilities(removal(_whole(result)).double())
-        chances = removal.probabilities(torch.tensor(first, dtype=torch.float64))
-        leading = leading[: first_to_cover(whole - chances, MOST_OF_DECREASE)]
-    n_leading, order = len(leading), np.array([*leading, *(i for i in order if i not in leading)])
-    kept = kept_in_check(order, n_leading, 0, _by_bits(result))
-    all_leading = kept_without_leading(kept, order, n_leading)
-    rows = torch.from_numpy(np.concatenate([kept, all_leading]))
-    found = removal.probabilities(removal(rows).double()).tolist()
-    without_all = found.pop() if len(all_leading) else None
-    whole, without_leading, without_least, *others = found
-    whole_without = None
-    if isinstance(removal.removal, ChoiceRemoval):
-        whole_without = float(removal.removal.whole_response_probability(rows[-1:] if len(all_leading) else rows[1:2]))
-    return PromptCheck(
-        n_parts=int((~kept[1]).sum()),
-        probability=whole,
-        without_leading=without_leading if without_all is None else without_all,
-        without_least=without_least,
-        without_random=float(np.mean(others)),
-        n_random=len(others),
-        lowest_random=min(others),
-        whole_without_leading=whole_without,
-        without_first=tuple(removal.probabilities(torch.tensor(first[:n_leading], dtype=torch.float64)).tolist()),
-        n_leading=n_leading,
-        leading=tuple(leading),
-    )

@@ -1,0 +1,205 @@
+"""The check of an attribution by removal: of texts, prompts and images."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from itertools import combinations
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from captum_iba._reading.thresholds import N_RANDOM
+
+_HALF, _LESS = 0.5, 0.1  # of the probability
+
+Explained = TypeVar("Explained")
+Kept = npt.NDArray[np.bool_]
+
+
+class Progress(NamedTuple):
+    """How far the search for leading parts has come, by an explanation with its check.
+
+    Args:
+        probability (float): With all parts.
+        left (float): Without the leading parts.
+        n_leading (int): Number of leading parts.
+        n_measured (int): Number of parts whose effect was measured.
+        n_parts (int): Number of all parts that can be removed.
+        is_improbable (bool): Whether the probability is so small that no further part is looked for.
+    """
+
+    probability: float
+    left: float
+    n_leading: int
+    n_measured: int
+    n_parts: int
+    is_improbable: bool = False
+
+
+def with_check(
+    measured: Callable[[int, Sequence[int]], Explained],
+    count: int,
+    most: int,
+    missed: Callable[[Explained], Sequence[int]],
+    progress: Callable[[Explained], Progress | None],
+) -> Explained:
+    """
+    An explanation with its check, for which more parts are measured where those with the most bits miss something.
+
+    Parts that the check finds to matter alone, and that were not measured, are measured then. More parts are measured
+    where the leading ones leave more than half of the probability, or a tenth if all measured ones lead and there are
+    others. They count if the leading ones among them leave less, by a tenth of the probability.
+
+    Args:
+        measured (Callable): Returns the explanation and its check, from the number of parts with the most bits that are
+            measured, and the numbers of further ones.
+        count (int): Number of parts with the most bits that are measured; 0 for none, and no search.
+        most (int): The same number in the last attempt; none is made if ``count`` is at least as large.
+        missed (Callable): Numbers of the parts that matter alone and were not measured, from an explanation.
+        progress (Callable): How far an explanation has come; None where it has no check.
+
+    Returns:
+        The explanation.
+
+    Examples::
+
+        >>> left = {(4, ()): 0.8, (4, (9,)): 0.7, (24, (9,)): 0.2}
+        >>> def measured(count, further): return left[count, tuple(further)]
+        >>> def progress(left): return Progress(0.9, left, n_leading=2, n_measured=4, n_parts=30)
+        >>> with_check(measured, 4, 24, lambda left: [9], progress)
+        0.2
+    """
+    found = measured(count, ())
+    if not count or progress(found) is None:
+        return found
+    further = missed(found)
+    found = measured(count, further) if further else found
+    before = progress(found)
+    if before is None or before.is_improbable or count >= most:
+        return found
+    all_lead = before.n_leading == before.n_measured < before.n_parts
+    if before.left <= (_LESS if all_lead else _HALF) * before.probability:
+        return found
+    more = measured(most, further)
+    after = progress(more)
+    return more if after is not None and after.left <= before.left - _LESS * before.probability else found
+
+
+class Comparison(NamedTuple):
+    """Probabilities without the leading parts, and without as many others (:func:`compare_with_others`).
+
+    Args:
+        n_removed (int): Number of parts that are removed together.
+        kept (array): The parts that stay without all leading ones, (P,).
+        probability (float): With all parts.
+        without_leading (float): Without all leading parts.
+        without_least (float): Without the parts with the fewest bits.
+        without_random (tuple of float): Without other parts at random, of each draw.
+    """
+
+    n_removed: int
+    kept: Kept
+    probability: float
+    without_leading: float
+    without_least: float
+    without_random: tuple[float, ...]
+
+    def fields(self) -> dict[str, Any]:
+        """The probabilities as the three classes of checks call them."""
+        return {
+            "probability": self.probability,
+            "without_leading": self.without_leading,
+            "without_least": self.without_least,
+            "without_random": float(np.mean(self.without_random)),
+            "n_random": len(self.without_random),
+            "lowest_random": min(self.without_random),
+        }
+
+
+def compare_with_others(
+    probabilities: Callable[[Kept], Sequence[float]],
+    order: npt.NDArray[np.intp],
+    n_leading: int,
+    seed: int,
+    by_bits: npt.NDArray[np.intp],
+    marks: Kept | None = None,
+    n_single: int = N_RANDOM,
+    n_parts: int | None = None,
+) -> Comparison:
+    """Probabilities without the leading parts, without the least, and without as many others at random.
+
+    All leading parts are removed together, too, where there are so many that only some are compared with others.
+
+    Args:
+        probabilities (Callable): Probabilities, one per row, of the kept parts, (rows, P) booleans.
+        order, n_leading, seed, by_bits, marks, n_single, n_parts: As of :func:`kept_in_check`.
+
+    Examples::
+
+        >>> def probabilities(kept): return (0.1 + 0.8 * kept[:, 0]).tolist()
+        >>> found = compare_with_others(probabilities, np.arange(4), 1, seed=0, by_bits=np.arange(4))
+        >>> found.n_removed, round(found.without_leading, 2), [round(one, 2) for one in found.without_random]
+        (1, 0.1, [0.9, 0.9, 0.9])
+    """
+    compared = kept_in_check(order, n_leading, seed, by_bits, marks, n_single, n_parts)
+    n_removed = int((~compared[1]).sum())
+    rows = compared
+    if n_removed < n_leading <= len(order):
+        without_leading = np.ones((1, compared.shape[1]), dtype=bool)
+        without_leading[:, order[:n_leading]] = False
+        rows = np.concatenate([compared, without_leading])
+    whole, *found = probabilities(rows)
+    at = len(found) - 1 if len(rows) > len(compared) else 0
+    return Comparison(n_removed, rows[1 + at], whole, found[at], found[1], tuple(found[2 : len(compared) - 1]))
+
+
+def kept_in_check(
+    order: npt.NDArray[np.intp],
+    n_leading: int,
+    seed: int,
+    by_bits: npt.NDArray[np.intp],
+    marks: Kept | None = None,
+    n_single: int = N_RANDOM,
+    n_parts: int | None = None,
+) -> Kept:
+    """The parts that a check keeps: all, all but the leading ones, all but the least, and all but others at random.
+
+    As many parts are removed as lead, but at most half of all; one in nine if none leads. The least and the random ones
+    are taken from the parts that do not lead, so that no leading part is removed on both sides of the comparison.
+
+    Args:
+        order (array): Numbers of the parts that can be removed, the most important one first.
+        n_leading (int): How many of them lead.
+        seed (int): Seed of the random draws.
+        by_bits (array): The same numbers, that with the most bits first; the least parts are the last of these.
+        marks (array, optional): True for punctuation, (P,), which is drawn only if too few words are left.
+            Default: none.
+        n_single (int): Up to so many other parts, each of them is removed alone if a single part leads. Default: 10.
+        n_parts (int, optional): Number of all parts, P. Default: all can be removed.
+
+    Returns:
+        array: Booleans, (3 + R, P). R is 10, or the number of different sets of other parts if that is less.
+    """
+    n_words = len(order)
+    n_deleted = max(1, min(n_leading, n_words // 2) if n_leading else round(n_words / 9))
+    generator = np.random.default_rng(seed)
+    others = order[n_deleted:] if n_words > 1 else order
+    n_parts = n_words if n_parts is None else n_parts
+    marks = np.zeros(n_parts, dtype=bool) if marks is None else marks
+    least = by_bits[np.isin(by_bits, others)]
+    least = least[np.argsort(~marks[least], kind="stable")]  # punctuation before the words
+    deleted = [order[:0], order[:n_deleted], least[-n_deleted:]]
+    words, rest = others[~marks[others]], others[marks[others]]
+    always, drawn = (words[:0], words) if len(words) >= n_deleted else (words, rest)
+    n_drawn = n_deleted - len(always)
+    if math.comb(len(drawn), n_drawn) <= (n_single if n_deleted == 1 else N_RANDOM):
+        sets: Iterable[Any] = combinations(drawn.tolist(), n_drawn)
+    else:
+        sets = (generator.permutation(drawn)[:n_drawn] for _ in range(N_RANDOM))
+    deleted += [np.concatenate([always, np.array(one, dtype=order.dtype)]) for one in sets]
+    kept = np.ones((len(deleted), n_parts), dtype=bool)
+    for row, words in zip(kept, deleted, strict=True):
+        row[words] = False
+    return kept

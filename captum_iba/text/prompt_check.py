@@ -1,0 +1,148 @@
+"""The order of the leading parts of a prompt by their removal, and the check of an attribution."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from captum_iba._explain.check import Kept, Progress, compare_with_others, with_check
+from captum_iba._explain.leading_parts import MOST_OF_DECREASE, N_PRUNED, leading_in_order, most_without_one
+from captum_iba.metrics.part_removal import first_to_cover, removal_effects
+from captum_iba.text.generation_result import GenerationAttribution, PromptCheck
+from captum_iba.text.prompt_removal import CachedPromptRemoval, ChoiceRemoval
+
+_N_ALONE = 40  # parts of a prompt up to which a check removes each alone
+_ADDS = 0.1  # nats that a leading part adds to the others at least
+_MOST_MISSED, _N_MEASURED = 8, 24  # parts that a check measures: that matter alone; where most is left without others
+
+
+def rerank_by_removal(
+    removal: CachedPromptRemoval, result: GenerationAttribution, count: int, further: Sequence[int] = ()
+) -> GenerationAttribution:
+    """The result with its probability, and the effects of the parts with the most bits, and of ``further`` ones.
+
+    Where all of these speak against the response, twice as many are measured. Of a few parts all are.
+    """
+    few = len(result.parts) <= count
+    above = len(result.parts) if few else int((result.shares > 0).sum())
+    order = _by_bits(result)
+    while True:
+        leaders = order[: min(count, above)].tolist()
+        leaders += [i for i in further if i not in leaders]
+        measured = leaders if len(leaders) > 1 else []
+        whole, effects, alone = removal_effects(removal, measured, len(result.parts))
+        if len(leaders) >= above or bool((effects > 0).any()) or not len(effects):
+            break
+        count *= 2
+    of_part = dict(zip(measured, zip(effects.tolist(), alone.tolist(), strict=True), strict=True))
+    each = [of_part.get(number, (None, part.effect_alone)) for number, part in enumerate(result.parts)]
+    parts = tuple(
+        replace(part, effect=effect, effect_alone=of_part_alone)
+        for part, (effect, of_part_alone) in zip(result.parts, each, strict=True)
+    )
+    return replace(result, probability=float(removal.probabilities(whole)), parts=parts)
+
+
+def with_check_by_removal(
+    removal: CachedPromptRemoval, result: GenerationAttribution, count: int
+) -> GenerationAttribution:
+    """The result with its order settled by removal, and its check (:func:`captum_iba._explain.check.with_check`).
+
+    Args:
+        removal (CachedPromptRemoval): The model, the prompt and the response.
+        result (GenerationAttribution): Bits of the parts.
+        count (int): Number of parts with the most bits that are put in order by removal, 0 for none. At most 24 are,
+            of a prompt with up to 40 parts, where these leave most of the probability. Each part of such a prompt is
+            removed alone.
+    """
+    is_short = len(result.parts) <= _N_ALONE
+
+    def measured(n_parts: int, further: Sequence[int]) -> GenerationAttribution:
+        found = _with_each_alone(removal, rerank_by_removal(removal, result, n_parts, further))
+        return replace(found, check=check_by_removal(removal, found))
+
+    def missed(found: GenerationAttribution) -> list[int]:
+        """Numbers of up to eight parts that lower the probability alone and were not measured."""
+        whole, most = float(removal(_whole(found))), most_without_one(found.probability)
+        decreases = torch.tensor([part.effect_alone or 0.0 for part in found.parts], dtype=torch.float64)
+        left = removal.probabilities(whole - decreases).tolist()
+        unmeasured = [i for i, part in enumerate(found.parts) if part.effect is None and left[i] <= most]
+        return sorted(unmeasured, key=left.__getitem__)[:_MOST_MISSED] if is_short else []
+
+    return with_check(measured, count, _N_MEASURED if is_short else count, missed, _progress)
+
+
+def _progress(result: GenerationAttribution) -> Progress | None:
+    if result.check is None:
+        return None
+    return Progress(
+        result.probability,
+        result.check.without_leading,
+        n_leading=len(result.check.leading),
+        n_measured=sum(part.effect is not None for part in result.parts),
+        n_parts=len(result.parts),
+    )
+
+
+def _by_bits(result: GenerationAttribution) -> npt.NDArray[np.intp]:
+    """Numbers of the parts, that with the most bits first."""
+    return np.lexsort((-result.bits, -result.shares))
+
+
+def _whole(result: GenerationAttribution) -> Tensor:
+    """All parts are kept, (1, P)."""
+    return torch.ones(1, len(result.parts), dtype=torch.bool)
+
+
+def _with_each_alone(removal: CachedPromptRemoval, result: GenerationAttribution) -> GenerationAttribution:
+    """The result with the effect alone of the parts that were not measured, if there are at most 40."""
+    rest = [number for number, part in enumerate(result.parts) if part.effect is None]
+    if not rest or not 1 < len(result.parts) <= _N_ALONE:
+        return result
+    kept = torch.ones(1 + len(rest), len(result.parts), dtype=torch.bool)
+    kept[range(1, 1 + len(rest)), rest] = False
+    whole, *without = removal(kept).double().tolist()
+    alone = dict(zip(rest, (whole - value for value in without), strict=True))
+    parts = [replace(part, effect_alone=alone.get(i, part.effect_alone)) for i, part in enumerate(result.parts)]
+    return replace(result, parts=tuple(parts))
+
+
+def check_by_removal(removal: CachedPromptRemoval, result: GenerationAttribution) -> PromptCheck | None:
+    """Probabilities without the leading parts, the least, and others at random; None where none is for the response.
+
+    Up to eight leading parts are put in the order of their removal, without those that add nothing to the others. Some
+    are exchanged for other measured ones if the probability is lower without these.
+    """
+    if not result.leading and any(part.known_effect is not None for part in result.parts):
+        return None  # all parts with bits speak against the response
+    order = (-result.scores).argsort()
+    n_measured = sum(part.effect is not None for part in result.parts)
+    n_leading = min(n_measured or len(result.leading), max(1, len(order) - 1))  # never are all parts removed
+    others = [i for i, part in enumerate(result.parts) if (part.effect or 0.0) > 0]
+    leading, first = leading_in_order(removal, order, n_leading, _ADDS, others)
+    chances = removal.probabilities(torch.tensor(first, dtype=torch.float64))
+    if 1 < len(leading) <= N_PRUNED:
+        whole = removal.probabilities(removal(_whole(result)).double())
+        leading = leading[: first_to_cover(whole - chances, MOST_OF_DECREASE)]
+
+    def probabilities(kept: Kept) -> list[float]:
+        return list(removal.probabilities(removal(torch.from_numpy(kept)).double()).tolist())
+
+    order = np.array([*leading, *(i for i in order if i not in leading)])
+    compared = compare_with_others(probabilities, order, len(leading), 0, _by_bits(result))
+    whole_without = None
+    if isinstance(removal.removal, ChoiceRemoval):
+        whole_without = float(removal.removal.whole_response_probability(torch.from_numpy(compared.kept[None])))
+    return PromptCheck(
+        n_parts=compared.n_removed,
+        whole_without_leading=whole_without,
+        without_first=tuple(chances[: len(leading)].tolist()),
+        n_leading=len(leading),
+        leading=tuple(leading),
+        **compared.fields(),
+    )

@@ -1,0 +1,261 @@
+"""The order of the leading words of a text by their deletion, and the check of an attribution."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from torch import Tensor
+
+from captum_iba._explain.check import Comparison, Kept, Progress, compare_with_others, with_check
+from captum_iba._explain.leading_parts import MOST_OF_DECREASE, N_PRUNED, leading_in_order, most_without_one
+from captum_iba._reading.mask_sentences import is_improbable
+from captum_iba._reading.order import count_leading, ranking, ranking_by_bits
+from captum_iba._reading.places import is_punctuation
+from captum_iba._reading.thresholds import ALL_DELETED_ALONE, N_RANDOM, SAME
+from captum_iba._reading.words import ranked_words
+from captum_iba.metrics.part_removal import first_to_cover, removal_effects
+from captum_iba.text.classifier import Classifier
+from captum_iba.text.decisions import decision_about
+from captum_iba.text.encoding import EncodedText
+from captum_iba.text.gradients import gradient_x_activation_of_words
+from captum_iba.text.heads import LOG_ODDS_EPS, ValueHead
+from captum_iba.text.layers import Block
+from captum_iba.text.result import DeletionCheck, TextAttribution
+from captum_iba.text.word_removal import TextRemoval, keep_words
+
+# Nats that a leading word adds to the others at least: the odds change by a tenth.
+_ADDS, _ADDS_TO_CLOSENESS = 0.1, 0.02
+_SMALL = 0.5  # nats, of log-odds that fall, and of a probability that keeps 99%: then no word leads
+_N_ALONE = 8  # leading words that are deleted alone, of longer texts than those of which all are
+_N_MEASURED = 24  # words of a text that are measured where the first ones leave most of the probability
+
+
+def rerank_by_removal(
+    removal: TextRemoval,
+    attribution: TextAttribution,
+    count: int,
+    further: Sequence[int] = (),
+    exchange: bool = False,
+) -> TextAttribution:
+    """The attribution with the effects of the ``count`` words with the most bits, and the order of the leading ones.
+
+    Of a text of at most so many words all are measured, punctuation aside. Words at the floor of a longer text are not
+    among them, unless they are ``further`` ones, by number; a single one of several words has no order. With
+    ``exchange`` up to eight leading words of a text of at most 60 words are exchanged for other measured ones if less
+    is left without these.
+    """
+    own = _is_own(removal.encoded, attribution)
+    words = _words_to_measure(attribution, own, count, further)
+    if not words or len(words) == 1 < int((~own).sum()):
+        return attribution
+    column, is_value = _column(attribution), isinstance(removal.classifier.head, ValueHead)
+
+    def log_odds(kept: Tensor) -> Tensor:
+        found = removal.probabilities(_numbers(kept.numpy()))[:, column]
+        return found if is_value else found.logit(eps=LOG_ODDS_EPS)
+
+    measured = removal_effects(log_odds, words, len(own))
+    without = measured.whole - measured.alone
+    effects = dict(zip(words, measured.effects.tolist(), strict=True))
+    alone = dict(zip(words, (without if is_value else without.sigmoid()).tolist(), strict=True))
+    known = attribution.without or (None,) * len(own)
+    found = replace(
+        attribution,
+        effects=tuple(effects.get(i) for i in range(len(own))),
+        without=tuple(alone.get(i, known[i]) for i in range(len(own))),
+        removal_order=(),
+        without_first=(),
+    )
+    helping = [i for i in ranking(found) if effects.get(i, 0.0) > 0]
+    if not helping:
+        return found
+    is_short = len(own) <= ALL_DELETED_ALONE  # else pruning would take hundreds of passes of a long text
+    leading, values = leading_in_order(
+        log_odds,
+        np.array(ranking(found)),
+        len(helping),
+        _ADDS_TO_CLOSENESS if is_value else _ADDS,
+        helping if exchange and is_short else (),
+        n_tried=len(helping),
+        n_pruned=len(helping) if is_short else N_PRUNED,
+    )
+    in_turn = measured.whole.new_tensor(values)
+    first = in_turn if is_value else in_turn.sigmoid()
+    before = float(measured.whole if is_value else measured.whole.sigmoid())
+    if float(measured.whole - in_turn.min()) < _SMALL and float(first.min()) > SAME * before:
+        return found
+    # Log-odds fall on where the probability has nothing more to lose.
+    n_leading = first_to_cover(before - first, MOST_OF_DECREASE)
+    return replace(found, removal_order=tuple(leading[:n_leading]), without_first=tuple(first[:n_leading].tolist()))
+
+
+def _words_to_measure(attribution: TextAttribution, own: Kept, count: int, further: Sequence[int]) -> list[int]:
+    """Numbers of the words whose effect :func:`rerank_by_removal` measures."""
+    order = [i for i in ranking_by_bits(attribution) if not own[i]]
+    words = [i for i in order if not is_punctuation(attribution.words[i].word)]
+    chosen = [i for i in order if attribution.shares[i] > 0][:count]
+    if len(words) <= count:
+        chosen = [i for i in order if i in chosen or i in words]
+    return chosen + [i for i in further if i not in chosen]
+
+
+def with_check_by_removal(
+    removal: TextRemoval, attribution: TextAttribution, count: int, blocks: Sequence[Block]
+) -> TextAttribution:
+    """The attribution with its order settled by removal, and its check (:func:`captum_iba._explain.check.with_check`).
+
+    Args:
+        removal (TextRemoval): The model and the text.
+        attribution (TextAttribution): Bits of the words.
+        count (int): Number of words with the most bits that are put in order by removal, 0 for none. At most 24 are
+            where these leave most of the probability.
+        blocks (sequence of Block): Layers whose gradients choose the words of a long text that are deleted alone.
+    """
+    alone = _with_single_deletions(removal, attribution, blocks)
+
+    def measured(n_words: int, further: Sequence[int]) -> TextAttribution:
+        found = rerank_by_removal(removal, alone, n_words, further, exchange=True) if n_words else alone
+        return replace(found, check=check_by_removal(removal, found))
+
+    return with_check(measured, count, _N_MEASURED, _missed, _progress)
+
+
+def _missed(attribution: TextAttribution) -> list[int]:
+    """Numbers of up to eight words that lower the probability alone and were not measured."""
+    assert attribution.check is not None
+    rows = [row for of in ranked_words(attribution) for row in of if row.is_deleted and not row.is_measured]
+    most = most_without_one(attribution.check.probability)
+    return [row.number for row in sorted(rows, key=lambda row: row.without)[:_N_ALONE] if row.without <= most]
+
+
+def _progress(attribution: TextAttribution) -> Progress | None:
+    if attribution.check is None:
+        return None
+    whole = attribution.target_probability
+    return Progress(
+        whole,
+        attribution.without_first[-1] if attribution.without_first else whole,
+        n_leading=len(attribution.removal_order),
+        n_measured=sum(effect is not None for effect in attribution.effects),
+        n_parts=sum(map(len, ranked_words(attribution))),
+        is_improbable=is_improbable(attribution),
+    )
+
+
+def _with_single_deletions(
+    removal: TextRemoval, attribution: TextAttribution, blocks: Sequence[Block]
+) -> TextAttribution:
+    """The attribution with the probabilities without single words of a long text; a check deletes all of others."""
+    n_words = len(attribution.words)
+    if n_words - int(_is_own(removal.encoded, attribution).sum()) <= ALL_DELETED_ALONE:
+        return attribution
+    known = attribution.without or (None,) * n_words
+    of_text = words_deleted_alone(removal.classifier, removal.encoded, attribution, blocks)
+    chosen = [i for i in of_text if known[i] is None]
+    kept = [set(range(n_words)) - {i} for i in chosen]
+    found = removal.probabilities(kept)[:, _column(attribution)].tolist()
+    of_words = dict(zip(chosen, found, strict=True))
+    return replace(attribution, without=tuple(of_words.get(i, known[i]) for i in range(n_words)))
+
+
+def words_deleted_alone(
+    classifier: Classifier, encoded: EncodedText, attribution: TextAttribution, blocks: Sequence[Block]
+) -> list[int]:
+    """Numbers of the 60 words of a long text that a check deletes alone.
+
+    Two fifths of them have the most bits; of the others a third have the largest gradients times activations, and two
+    thirds the most negative ones, which may speak against the target. Nothing speaks against the value of a regression.
+    """
+    own = _is_own(encoded, attribution)
+    chosen = [i for i in ranking_by_bits(attribution) if not own[i]][:ALL_DELETED_ALONE]
+    if isinstance(classifier.head, ValueHead):
+        return chosen
+    chosen = chosen[: 2 * ALL_DELETED_ALONE // 5]
+    scores = gradient_x_activation_of_words(classifier, encoded, blocks, _column(attribution))
+    others = [i for i in np.argsort(scores, kind="stable").tolist() if not own[i] and i not in chosen]
+    n_against = 2 * (ALL_DELETED_ALONE - len(chosen)) // 3
+    return chosen + others[:n_against] + others[len(others) - (ALL_DELETED_ALONE - len(chosen) - n_against) :]
+
+
+def _column(attribution: TextAttribution) -> int:
+    """The column of the probabilities that is explained."""
+    about = attribution.explained
+    return attribution.target if about is None else about.number if about.kind == "value" else 1
+
+
+def _is_own(encoded: EncodedText, attribution: TextAttribution) -> Kept:
+    """Which words are what is explained, (W,): they are never deleted."""
+    about = attribution.explained
+    return np.array([about is not None and about.holds(*word[1:]) for word in encoded.word_spans], dtype=bool)
+
+
+def _numbers(kept: Kept) -> list[set[int]]:
+    """Numbers of the kept words of each row."""
+    return [set(np.flatnonzero(row).tolist()) for row in kept]
+
+
+def check_by_removal(removal: TextRemoval, attribution: TextAttribution) -> DeletionCheck | None:
+    """Probabilities of the target without the leading, the least, and as many other words at random.
+
+    Of the leading ones at most half of all words are compared with others, and all together are deleted, too; where
+    none leads, one word in nine. The first eight of them, or all words of a text of up to 60, are also deleted alone.
+    What is explained itself, a word or an answer, is never deleted: without it there is no target. None where nothing
+    else is left.
+    """
+    column, own = _column(attribution), _is_own(removal.encoded, attribution)
+    if own.all():
+        return None
+    order = np.array([i for i in ranking(attribution) if not own[i]])
+    n_leading = _count_to_delete(attribution, own)
+
+    def probabilities(kept: Kept) -> list[float]:
+        return list(removal.probabilities(_numbers(kept))[:, column].tolist())
+
+    # Each of them is deleted alone, too, so that none is left to chance.
+    is_short = len(order) <= ALL_DELETED_ALONE
+    compared = compare_with_others(
+        probabilities,
+        order,
+        n_leading,
+        int(attribution.settings.get("seed", 0)) % 2**63,
+        np.array([i for i in ranking_by_bits(attribution) if not own[i]]),
+        np.array([is_punctuation(word.word) for word in attribution.words]),
+        n_single=ALL_DELETED_ALONE if is_short else N_RANDOM,
+        n_parts=len(own),
+    )
+    n_alone = min(n_leading, _N_ALONE) * (n_leading > 1)
+    if is_short:
+        n_alone = len(order) if len(order) > 1 else 0
+    elif n_leading == compared.n_removed == 1:
+        n_alone = 1
+    deleted = order[:n_alone].tolist()
+    alone = dict(zip(deleted, probabilities(~np.eye(len(own), dtype=bool)[deleted]), strict=True))
+    return DeletionCheck(
+        n_words=compared.n_removed,
+        without_each=tuple(alone.get(i) for i in range(len(own))) if alone else (),
+        decision=_decision_without_leading(removal, attribution, compared),
+        **compared.fields(),
+    )
+
+
+def _count_to_delete(attribution: TextAttribution, own: Kept) -> int:
+    """How many words a check deletes first: those that lead, or others with the most bits where none does."""
+    leading, _ = ranked_words(attribution)
+    # No word leads where hardly anything is needed: few are deleted then, which lead if they matter all the same.
+    n_leading = len(leading) or count_leading(attribution)
+    order = ranking(attribution)
+    if not leading and not attribution.effects:
+        n_leading = min(n_leading, max(1, round(len(order) / 9)))
+    return n_leading - int(own[order[:n_leading]].sum())
+
+
+def _decision_without_leading(removal: TextRemoval, attribution: TextAttribution, compared: Comparison) -> str:
+    """What the model decides without the leading words; empty for several labels at once."""
+    classifier, (kept,) = removal.classifier, _numbers(compared.kept[None])
+    if classifier.head.has_classes and not classifier.multi_label:
+        return classifier.labels[int(removal.probabilities([kept])[0].argmax())]
+    if attribution.explained is None:
+        return ""
+    return decision_about(classifier, keep_words(removal.encoded, kept), attribution.explained)
