@@ -9,6 +9,10 @@ import warnings
 _BETWEEN = ("captum_iba", "captum", "torch", "contextlib")
 
 
+class LostPredictionWarning(UserWarning):
+    """The mask of a text removed so much that the model no longer makes the prediction that is explained."""
+
+
 def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
     """Warn at the line that called this package, however deep inside of it the reason is found."""
     frame, level = sys._getframe(1), 2

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from captum_iba._reading.check_sentences import NOT_CONFIRMED, VERDICTS
 from captum_iba._reading.decision import is_predicted
-from captum_iba._reading.mask_sentences import (
-    THESE_ALONE,
+from captum_iba._reading.mask_sentences import THESE_ALONE, remark, remark_on_bits, through_the_mask
+from captum_iba._reading.mask_state import (
     averages_disagree,
     has_hardly_any_bits,
     has_percentages,
@@ -17,9 +17,6 @@ from captum_iba._reading.mask_sentences import (
     is_measured,
     lost_prediction,
     needs_hardly_anything,
-    remark,
-    remark_on_bits,
-    through_the_mask,
 )
 from captum_iba._reading.order import has_neutral_statistics, nearly_tied, ranking
 from captum_iba._reading.protocols import ExplainedText

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from captum_iba._reading.check_sentences import CONFIRMING, CheckRow, CheckSentences
 from captum_iba._reading.decision import predicted_beside
-from captum_iba._reading.mask_sentences import averages_disagree, caveat, unexplained
-from captum_iba._reading.protocols import ExplainedImage
+from captum_iba._reading.mask_sentences import caveat, unexplained
+from captum_iba._reading.mask_state import averages_disagree
+from captum_iba._reading.protocols import ExplainedImage, RegionProbabilities
+from captum_iba._reading.region_effects import (
+    N_LOWERING,
+    N_OPPOSING,
+    is_of_mean_color,
+    lowering,
+    opposing,
+    other_regions,
+)
 from captum_iba._reading.rows import ListedPart
-from captum_iba._reading.thresholds import LARGE_DROP, MOST, SAME, is_unexplained, lowers_it, rises_much
+from captum_iba._reading.thresholds import SAME, is_unexplained, lowers_it
 from captum_iba._reading.wording import capitalized, format_probability, printable, quantity
 
 OWN_STATISTICS = "this image only"
 """Statistics of the image itself, where there are no others."""
-N_LOWERING, N_OPPOSING = 5, 3
-"""Regions that do not lead and are listed at most: those that matter alone, and those that may speak against."""
 _NO_CHANGE = "the removal changes no pixel: there the image has its mean color already"
 
 
@@ -55,21 +61,13 @@ def remark(image: ExplainedImage, is_confirmed: bool = False) -> str:
     return unexplained(f"the probability of {target}", "this image", probability, closed, follows)
 
 
-def is_of_mean_color(probability: float, without_all: float | None) -> bool:
-    """Whether the mean color of an image, which removed regions get, is itself evidence for the class.
-
-    That is where an image of this color alone has at least 85% of the class's probability.
-    """
-    return without_all is not None and without_all >= max(MOST * probability, LARGE_DROP)
-
-
-def check_sentences(image: ExplainedImage, check: Any) -> CheckSentences:
+def check_sentences(image: ExplainedImage, check: RegionProbabilities) -> CheckSentences:
     """The check by removal in words."""
     then = ""
     if check.decision and image.target_label == image.predicted_label:
         still = "still " * (check.decision == image.predicted_label)
         then = f"{still}predicts {printable(check.decision)}"
-        then += "" if still else f" ({format_probability(check.decision_probability)})"
+        then += "" if still else f" ({format_probability(check.decision_probability or 0.0)})"
     return CheckSentences(
         check,
         check.n_regions,
@@ -86,18 +84,18 @@ def check_sentences(image: ExplainedImage, check: Any) -> CheckSentences:
     )
 
 
-def _lowest_alone(image: ExplainedImage, check: Any) -> CheckRow | None:
+def _lowest_alone(image: ExplainedImage, check: RegionProbabilities) -> CheckRow | None:
     """The region that does not lead and without which alone the probability is lowest; None where none was removed."""
-    others = _others(image, check)
+    others = other_regions(image, check)
     if not others:
         return None
     return CheckRow(check.without_each[others[0]], f"{image.name_of(others[0])} ({image.place_of(others[0])})")
 
 
-def _doubt(image: ExplainedImage, check: Any) -> str:
+def _doubt(image: ExplainedImage, check: RegionProbabilities) -> str:
     """Why the removal of the leading regions is no evidence for them; empty where it is."""
     if is_of_mean_color(check.probability, check.without_all):
-        target, blank = printable(image.target_label), format_probability(check.without_all)
+        target, blank = printable(image.target_label), format_probability(check.without_all or 0.0)
         return f"an image of the mean color alone, which removed regions get, is {target} with {blank}"
     if 2 * len(lowering(image, check)) > len(check.without_each) - len(image.leading) > 0:
         return f"most other regions lower {quantity(_measured(image))} by more than 10 points, too"
@@ -111,7 +109,7 @@ def decision(image: ExplainedImage) -> str:
     return f"{said} ({beside})" if beside else said
 
 
-def check_answer(image: ExplainedImage, check: Any) -> str:
+def check_answer(image: ExplainedImage, check: RegionProbabilities) -> str:
     """The probability without the leading regions; where others matter, too, and are not all listed, how many."""
     lower = [] if image.is_improbable else lowering(image, check)
     against = [i for i in opposing(check) if i not in image.leading]
@@ -131,7 +129,7 @@ def check_answer(image: ExplainedImage, check: Any) -> str:
     return " ".join(filter(None, sentences))
 
 
-def only_together(image: ExplainedImage, check: Any) -> bool:
+def only_together(image: ExplainedImage, check: RegionProbabilities) -> bool:
     """Whether the probability falls without the leading regions, and without none of them alone."""
     if len(image.leading) < 2 or not check.without_each or check_sentences(image, check).verdict not in CONFIRMING:
         return False
@@ -151,42 +149,5 @@ def unchecked_answer(image: ExplainedImage, rows: Sequence[ListedPart]) -> str:
     return f"Without {which} {_measured(image)} {changes} (not checked against other regions)."
 
 
-def opposing(check: Any) -> list[int]:
-    """Numbers of the regions whose removal alone raises the probability by much, the most first.
-
-    None where the mean color, which a removed region gets, is itself evidence for the class.
-    """
-    if is_of_mean_color(check.probability, check.without_all):
-        return []
-    each = check.without_each
-    return sorted((i for i, p in enumerate(each) if rises_much(check.probability, p)), key=lambda i: -each[i])
-
-
 def _measured(image: ExplainedImage) -> str:
     return f"the probability of {printable(image.target_label)}"
-
-
-def lowering(image: ExplainedImage, check: Any) -> list[int]:
-    """Numbers of the regions that do not lead, and whose removal alone lowers the probability by more than 0.1."""
-    return [i for i in _others(image, check) if check.probability - check.without_each[i] > LARGE_DROP]
-
-
-def listed_others(image: ExplainedImage, check: Any) -> list[int]:
-    """Numbers of the regions that are listed below the leading ones, because they matter alone, at most five.
-
-    Without them the probability falls by more than 0.1, or further than without all leading ones.
-    """
-    lowers = lowering(image, check)
-    others = _others(image, check)
-    return [i for i in others if i in lowers or check.without_each[i] < check.without_leading][:N_LOWERING]
-
-
-def _others(image: ExplainedImage, check: Any) -> list[int]:
-    """Numbers of the regions that do not lead and were removed alone, by the probability without them."""
-    others = [i for i in range(len(check.without_each)) if i not in image.leading]
-    return sorted(others, key=lambda i: check.without_each[i])
-
-
-def largest_decrease(check: Any) -> float:
-    """The decrease in the probability that 1 is in :func:`removal_map`: the largest, at least 0.1."""
-    return max(float(check.decreases.max()), LARGE_DROP)

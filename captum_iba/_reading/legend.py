@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from captum_iba._reading.check_sentences import NOT_CONFIRMED, VERDICTS
 from captum_iba._reading.findings import what_bits_keep
-from captum_iba._reading.mask_sentences import has_percentages
+from captum_iba._reading.mask_state import has_percentages
 from captum_iba._reading.prompt_sentences import leading_numbers, part_verdict
 from captum_iba._reading.protocols import ExplainedResponse, ExplainedText
 from captum_iba._reading.rows import MATTERS_ALONE, SPEAKS_AGAINST, ListedPart, is_in_turn

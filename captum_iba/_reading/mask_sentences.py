@@ -1,21 +1,26 @@
-"""What the mask of an explanation says: whether it lost the prediction, and what average activations alone give."""
+"""Sentences on the mask of an explanation: what it keeps, and what average activations alone give."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from captum_iba._reading.decision import is_predicted
+from captum_iba._reading.mask_state import (
+    averages_disagree,
+    is_improbable,
+    is_measured,
+    is_unfinished,
+    lost_prediction,
+    no_word_stands_out,
+)
 from captum_iba._reading.protocols import ExplainedText
-from captum_iba._reading.text_parts import FLOORS, full_color, largest, parts
+from captum_iba._reading.text_parts import largest, parts
 from captum_iba._reading.thresholds import (
     HALF,
     KEPT,
     LARGE_DROP,
     MOST,
-    NEARLY_AS_MUCH,
     NOTICEABLE,
     SMALL_DROP,
-    is_little,
     is_lost,
     is_unexplained,
     keeps_little,
@@ -28,44 +33,6 @@ THESE_ALONE = "with the information in the bits alone"
 HARDLY_ANYTHING = "The model needs hardly anything of this text."
 _NEAR_FLOOR = 2  # floors above the floor
 _PARTS_OF = {"text": "words", "prompt": "parts"}
-_PARTS = 4  # ten floors that are more than a quarter of an open token are no small number of bits
-
-
-def needs_hardly_anything(attribution: ExplainedText) -> bool:
-    """Whether no word or token is far above the floor, and a closed mask gives the target not much less.
-
-    A check that finds much less probability without the leading words contradicts it.
-    """
-    if not _has_few_bits(attribution):
-        return False
-    closed = attribution.closed_probability
-    needs_none = closed is None or is_unexplained(attribution.target_probability, closed, few=True)
-    return not lost_prediction(attribution) and (needs_none or is_improbable(attribution))
-
-
-def _has_few_bits(attribution: ExplainedText) -> bool:
-    """Whether no word or token is far above the floor, and no removal has found that words matter."""
-    check = attribution.check
-    matter = False
-    if check is not None:
-        matter = check.without_leading < MOST * check.probability
-    alone = [without for without in attribution.without if without is not None]
-    matter = matter or min(alone, default=1.0) < MOST * attribution.target_probability
-    # Without a check, words that decide where the others are gone may matter together.
-    effects = [effect for effect in attribution.effects if effect is not None]
-    matter = matter or (check is None and max(effects, default=0.0) >= 1)
-    return has_hardly_any_bits(attribution) and not matter
-
-
-def lost_prediction(attribution: ExplainedText) -> bool:
-    """Whether the probability through the final mask is known, and the mask :func:`has lost it <is_lost>`."""
-    masked, closed = attribution.masked_probability, attribution.closed_probability
-    return masked is not None and is_lost(attribution.target_probability, masked, closed)
-
-
-def is_improbable(attribution: ExplainedText) -> bool:
-    """Whether the target has so little probability with all words that there is little to explain."""
-    return is_little(attribution.target_probability, is_predicted(attribution))
 
 
 def through_the_mask(attribution: ExplainedText) -> str:
@@ -119,7 +86,7 @@ def remark(attribution: ExplainedText) -> str:
     if on_bits:
         return "" if attribution.check is not None and is_measured(attribution) else on_bits
     probability, closed = attribution.target_probability, attribution.closed_probability
-    few = _has_few_bits(attribution)
+    few = no_word_stands_out(attribution)
     if attribution.masked_probability is None:
         return HARDLY_ANYTHING if few else ""
     if is_improbable(attribution):
@@ -135,11 +102,6 @@ def remark(attribution: ExplainedText) -> str:
     return ""
 
 
-def is_measured(attribution: ExplainedText) -> bool:
-    """Whether words were measured by their deletion, so that lists do without the bits."""
-    return any(effect is not None for effect in attribution.effects)
-
-
 def remark_on_bits(attribution: ExplainedText) -> str:
     """A sentence where the mask has lost the prediction or has not closed, or no word is far above the floor."""
     masked, through = attribution.masked_probability, through_the_mask(attribution)
@@ -152,13 +114,13 @@ def remark_on_bits(attribution: ExplainedText) -> str:
             else "Use a smaller beta, or statistics from texts like this one, about as long."
         )
         return f"The mask removed too much, so the bits are not shown as percentages: {through}. {advice}"
-    if 0 < attribution.open_bits < _PARTS * attribution.unneeded_bits:
+    if is_unfinished(attribution):
         kept = f"{format_number(attribution.unneeded_bits)} of {format_number(attribution.open_bits)} bits"
         return (
             f"The optimization is not finished: a token that is not needed still keeps {kept}, so the percentages say "
             "little. Use more steps or a larger beta."
         )
-    if masked is None or is_improbable(attribution) or not _has_few_bits(attribution):
+    if masked is None or is_improbable(attribution) or not no_word_stands_out(attribution):
         return ""
     if masked < probability - LARGE_DROP or masked < HALF <= probability:
         advice = "" if is_least else " A smaller beta keeps more of them."
@@ -187,14 +149,6 @@ def _unexplained(attribution: ExplainedText, closed: float, few: bool) -> str:
     return unexplained(attribution.measured, "this text", attribution.target_probability, closed, follows)
 
 
-def averages_disagree(attribution: Any) -> bool:
-    """Whether average activations keep the class, and the text or image without what leads does not."""
-    check, closed = attribution.check, attribution.closed_probability
-    if check is None or closed is None or closed < NEARLY_AS_MUCH * attribution.target_probability:
-        return False
-    return bool(check.without_leading < MOST * min(closed, check.probability))
-
-
 def caveat(attribution: Any, what: str) -> tuple[str, str]:
     """Why a verdict is weak where :func:`averages_disagree`, and the sentence that says so; else empty.
 
@@ -206,12 +160,6 @@ def caveat(attribution: Any, what: str) -> tuple[str, str]:
     more = ", more than with it" * (closed > attribution.target_probability)
     gives = f"With average activations in place of {what} the model gives {attribution.target_label}, too"
     return "average activations give it as well", f"{gives}: {format_probability(closed)}{more}."
-
-
-def is_lowered(attribution: ExplainedText) -> bool:
-    """Whether the text lowers what average activations give the target; False where that is not known."""
-    closed = attribution.closed_probability
-    return closed is not None and lowers_it(attribution.target_probability, closed)
 
 
 def unexplained(
@@ -240,27 +188,3 @@ def unexplained(
     if closed >= probability:
         as_much = "more than" if closed > probability + NOTICEABLE else "no less than"
     return f"{alone}, {as_much} with {what} ({given}). {follows}."
-
-
-def has_percentages(attribution: ExplainedText) -> bool:
-    """Whether bits are shown as percentages: not of next to nothing, and not where the mask kept too little."""
-    return not (has_hardly_any_bits(attribution) or lost_prediction(attribution) or _keeps_nothing(attribution))
-
-
-def _keeps_nothing(attribution: ExplainedText) -> bool:
-    """Whether the bits keep nothing of what the input adds to average activations."""
-    probability, masked = attribution.target_probability, attribution.masked_probability
-    closed = attribution.closed_probability
-    if masked is None or closed is None:
-        return False
-    return keeps_little(probability, masked, closed) and masked <= closed + KEPT
-
-
-def has_hardly_any_bits(attribution: ExplainedText) -> bool:
-    """Whether no word or token is far above the floor.
-
-    That is not known where the floor itself is a large part of an open token: the optimization has not closed the mask.
-    """
-    if 0 < attribution.open_bits < _PARTS * FLOORS * attribution.unneeded_bits:
-        return False
-    return largest(tuple(parts(attribution))) < full_color([attribution])

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 from captum_iba._reading.check_sentences import CONFIRMING, CheckSentences, lowest_alone
 from captum_iba._reading.decision import is_predicted
-from captum_iba._reading.mask_sentences import caveat, is_improbable, is_lowered, needs_hardly_anything
+from captum_iba._reading.mask_sentences import caveat
+from captum_iba._reading.mask_state import is_improbable, is_lowered, needs_hardly_anything
 from captum_iba._reading.order import least_words, ranking
 from captum_iba._reading.places import is_punctuation, names_of_texts, place_in_texts, word_places
 from captum_iba._reading.protocols import ExplainedText

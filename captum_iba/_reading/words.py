@@ -8,12 +8,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from captum_iba._reading.mask_sentences import (
-    has_hardly_any_bits,
-    has_percentages,
-    is_improbable,
-    needs_hardly_anything,
-)
+from captum_iba._reading.mask_state import has_hardly_any_bits, has_percentages, is_improbable, needs_hardly_anything
 from captum_iba._reading.order import count_leading, has_neutral_statistics, ranking
 from captum_iba._reading.places import is_punctuation, place_in_texts, word_places
 from captum_iba._reading.protocols import ExplainedText

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from captum_iba._files import IMAGE_ENDINGS
+from captum_iba._warnings import LostPredictionWarning
 from captum_iba.cli.common import (
     AddressOption,
     DetailsOption,
@@ -220,7 +220,6 @@ def explain(
             from captum_iba._explain.model import check_device
             from captum_iba.compare.explain_many import explain_texts
             from captum_iba.text.arguments import check_texts
-            from captum_iba.text.bottleneck import MASK_LOST_PREDICTION
 
             with naming_arguments(texts, quiet):
                 check_texts(first_texts, second_texts)
@@ -246,7 +245,7 @@ def explain(
             attribute = partial(run, on_batch=work.progressed, on_kept=work.found)
         work.total = len(first_texts)
         if len(first_texts) == 1:  # what is printed says it
-            warnings.filterwarnings("ignore", re.escape(MASK_LOST_PREDICTION))
+            warnings.simplefilter("ignore", LostPredictionWarning)
         with quiet_workers(where), work.every_minute(), counting_from_one():
             results = attribute(
                 first_texts,

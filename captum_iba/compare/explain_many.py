@@ -22,7 +22,7 @@ from captum_iba._compat import progress
 from captum_iba._explain.fingerprint import add_part
 from captum_iba._explain.json_result import JsonResult, library_versions
 from captum_iba._files import write_text
-from captum_iba._warnings import warn_user
+from captum_iba._warnings import LostPredictionWarning, warn_user
 from captum_iba.attr.feature_statistics import FeatureStatistics
 from captum_iba.attr.settings import PRESETS, preset_values
 from captum_iba.compare.parallel import Executor
@@ -34,7 +34,7 @@ from captum_iba.text.arguments import (
     resolve_text_settings,
     targets_per_text,
 )
-from captum_iba.text.bottleneck import MASK_LOST_PREDICTION, lost_predictions
+from captum_iba.text.bottleneck import warn_of_lost_predictions
 from captum_iba.text.explainer import TextExplainer
 from captum_iba.text.generation import GENERATION
 from captum_iba.text.generation_explainer import GenerationExplainer
@@ -193,7 +193,7 @@ def explain_texts(
     explained = _explained(executor, _Explaining(explainer, settings), method, device, calls, kept, on_kept)
     bar: Any = progress(explained, "Texts", len(batches)) if show_progress else explained
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", re.escape(MASK_LOST_PREDICTION))  # once for all batches, new and kept
+        warnings.simplefilter("ignore", LostPredictionWarning)  # once for all batches, new and kept
         for number, batch_results in bar:
             found[number] = batch_results
             on_batch(sum(len(batches[done]) for done in found))
@@ -204,8 +204,7 @@ def explain_texts(
         results = [one for number in range(len(batches)) for one in found[number]]
     if not results:
         raise NoEntityError("entity is 'all', and the model predicts no entity in any of the texts; expected a word")
-    if said := lost_predictions(results):
-        warn_user(said)
+    warn_of_lost_predictions(results)
     return results
 
 

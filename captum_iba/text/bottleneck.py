@@ -14,8 +14,9 @@ from captum_iba._explain.json_result import provenance
 from captum_iba._explain.model import model_name
 from captum_iba._reading.check_sentences import CONFIRMING
 from captum_iba._reading.decision import labels_beside
-from captum_iba._reading.mask_sentences import lost_prediction
+from captum_iba._reading.mask_state import lost_prediction
 from captum_iba._reading.wording import format_probability
+from captum_iba._warnings import LostPredictionWarning, warn_user
 from captum_iba.attr.execution import BottleneckTrace, tensor_with_bits
 from captum_iba.attr.feature_statistics import FeatureStatistics
 from captum_iba.attr.information_bottleneck import InformationBottleneckAttribution
@@ -34,28 +35,25 @@ NEUTRAL_STATISTICS = (
     "unlike these, call estimate_statistics with some like those to be explained"
 )
 
+_QUOTED = 40  # characters
 
-MASK_LOST_PREDICTION = "the mask removed too much of a text"
 
-
-def lost_predictions(results: Sequence[TextAttribution]) -> str:
-    """The warning of texts whose masks have lost the prediction, unless a check confirms the leading words."""
+def warn_of_lost_predictions(results: Sequence[TextAttribution]) -> None:
+    """Warn of texts whose masks have lost the prediction, unless a check confirms the leading words."""
     lost = [result for result in results if lost_prediction(result) and result.verdict not in CONFIRMING]
     if not lost:
-        return ""
+        return
     first, more = lost[0], f", and {len(lost) - 1} more" if len(lost) > 1 else ""
     text = first.text if len(first.text) <= _QUOTED else f"{first.text[:_QUOTED]}…"
     masked, whole = map(format_probability, (first.masked_probability or 0.0, first.target_probability))
     beta = first.settings.get("beta")
     lower = "Lower beta, or estimate" if beta is None or beta > 1 else "Estimate"  # the default has tried 1
-    return (
-        f"{MASK_LOST_PREDICTION}, {text!r}{more}. With the information that is left {first.measured} is {masked}, with "
-        f"the whole text {whole} (result.masked_probability). The bits may be too few. {lower} statistics from texts "
-        "like yours"
+    warn_user(
+        f"the mask removed too much of a text, {text!r}{more}. With the information that is left {first.measured} is "
+        f"{masked}, with the whole text {whole} (result.masked_probability). The bits may be too few. {lower} "
+        "statistics from texts like yours",
+        LostPredictionWarning,
     )
-
-
-_QUOTED = 40  # characters
 
 
 class _TextOutput(NamedTuple):

@@ -15,7 +15,7 @@ import torch
 from captum_iba._checks import check_flag, check_integer
 from captum_iba._explain import statistics_files
 from captum_iba._explain.progress import removal_progress
-from captum_iba._reading.mask_sentences import lost_prediction
+from captum_iba._reading.mask_state import lost_prediction
 from captum_iba._reading.wording import NEUTRAL_TEXTS
 from captum_iba._warnings import warn_user
 from captum_iba.attr._model.guard import ModuleGuard
@@ -31,7 +31,7 @@ from captum_iba.text.arguments import (
     resolve_text_settings,
     targets_per_text,
 )
-from captum_iba.text.bottleneck import NEUTRAL_STATISTICS, ClassifierBottleneck, lost_predictions
+from captum_iba.text.bottleneck import NEUTRAL_STATISTICS, ClassifierBottleneck, warn_of_lost_predictions
 from captum_iba.text.classifier import Classifier, load_classifier
 from captum_iba.text.head_targets import check_asked, encode_targets, holding_scale
 from captum_iba.text.heads import ValueHead
@@ -379,8 +379,7 @@ class TextExplainer:
                 elif rerank:
                     results[i] = rerank_by_removal(removal, results[i], rerank)
         results = [replace(one, doubt=doubt, settings={**one.settings, "rerank": rerank}) for one in results]
-        if said := lost_predictions(results):
-            warn_user(said)
+        warn_of_lost_predictions(results)
         return results if several else results[0]
 
     def _bottleneck_of(self, preset: str | BottleneckSettings) -> ClassifierBottleneck:

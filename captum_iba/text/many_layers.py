@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-import re
 import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from captum_iba._reading.mask_sentences import lost_prediction
+from captum_iba._reading.mask_state import lost_prediction
+from captum_iba._warnings import LostPredictionWarning
 from captum_iba.attr.settings import SMALLER_BETAS
 from captum_iba.text import statistics as layer_statistics
 from captum_iba.text.arguments import ExplainOptions, check_texts, resolve_text_settings
-from captum_iba.text.bottleneck import MASK_LOST_PREDICTION
 from captum_iba.text.explainer import TextExplainer
 from captum_iba.text.result import TextAttribution
 
@@ -97,7 +96,7 @@ def explain_layers(
         of_beta: ExplainOptions = {**options, "beta": beta}
         with warnings.catch_warnings():
             if beta != betas[-1]:
-                warnings.filterwarnings("ignore", re.escape(MASK_LOST_PREDICTION))
+                warnings.simplefilter("ignore", LostPredictionWarning)
             after = [explainer.explain(texts, **of_beta) for explainer in explainers]
         if not any(lost_prediction(result) for of_layer in after for result in of_layer):
             break

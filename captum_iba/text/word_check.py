@@ -10,7 +10,7 @@ from torch import Tensor
 
 from captum_iba._explain.check import Comparison, Kept, Progress, compare_with_others, with_check
 from captum_iba._explain.leading_parts import MOST_OF_DECREASE, N_PRUNED, leading_in_order, most_without_one
-from captum_iba._reading.mask_sentences import is_improbable
+from captum_iba._reading.mask_state import is_improbable
 from captum_iba._reading.order import count_leading, ranking, ranking_by_bits
 from captum_iba._reading.places import is_punctuation
 from captum_iba._reading.thresholds import ALL_DELETED_ALONE, N_RANDOM, SAME

@@ -10,9 +10,9 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from captum_iba._reading.image_sentences import N_OPPOSING, largest_decrease, listed_others, opposing
 from captum_iba._reading.legend import BAR_ALONE, BAR_IN_ORDER, BAR_OF_SEVERAL
 from captum_iba._reading.protocols import ExplainedImage
+from captum_iba._reading.region_effects import N_OPPOSING, largest_decrease, listed_others, opposing
 from captum_iba._reading.rows import SPEAKS_AGAINST, ListedPart, bar_of
 from captum_iba._reading.thresholds import LARGE_DROP
 from captum_iba.vision.regions import sum_per_region

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from captum_iba._reading.check_sentences import NOT_CONFIRMED
-from captum_iba._reading.mask_sentences import needs_hardly_anything, remark
+from captum_iba._reading.mask_sentences import remark
+from captum_iba._reading.mask_state import needs_hardly_anything
 from captum_iba._reading.places import names_of_texts
 from captum_iba._reading.protocols import Drawable, is_scores
 from captum_iba._reading.rows import SPEAKS_AGAINST, VISIBLE, ListedPart

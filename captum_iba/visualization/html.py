@@ -27,7 +27,7 @@ from captum_iba._reading.findings import (
     what_bits_keep,
 )
 from captum_iba._reading.legend import Legend, about_bits, color_legend, merged_legend, word_legend
-from captum_iba._reading.mask_sentences import is_improbable, is_measured
+from captum_iba._reading.mask_state import is_improbable, is_measured
 from captum_iba._reading.protocols import Drawable, ExplainedText, ScoredText, is_scores
 from captum_iba._reading.rows import SPEAKS_AGAINST, is_in_turn
 from captum_iba._reading.text_parts import full_color

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from captum_iba._reading.image_sentences import decision, is_of_mean_color, largest_decrease, lowering, opposing
+from captum_iba._reading.image_sentences import decision
 from captum_iba._reading.protocols import ExplainedImage
+from captum_iba._reading.region_effects import is_of_mean_color, largest_decrease, lowering, opposing
 from captum_iba._reading.rows import ListedPart
 from captum_iba._reading.thresholds import LARGE_DROP
 from captum_iba._reading.wording import in_points

@@ -7,8 +7,8 @@ import io
 from collections.abc import Sequence
 from typing import Any
 
-from captum_iba._reading.image_sentences import largest_decrease
 from captum_iba._reading.legend import merged_legend
+from captum_iba._reading.region_effects import largest_decrease
 from captum_iba._reading.rows import is_in_turn
 from captum_iba._reading.wording import capitalized, in_points
 from captum_iba.visualization.color import Scale

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from captum_iba._reading.check_sentences import NOT_CONFIRMED
 from captum_iba._reading.findings import notes, percentage_note, preset_note, what_bits_keep
 from captum_iba._reading.legend import legend_lines, word_legend
-from captum_iba._reading.mask_sentences import is_measured, remark
+from captum_iba._reading.mask_sentences import remark
+from captum_iba._reading.mask_state import is_measured
 from captum_iba._reading.protocols import ExplainedText
 from captum_iba._reading.word_sentences import answer, verdict, word_check
 from captum_iba._reading.wording import format_number, has_characters, printable

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from captum_iba._explain.leading_parts import kept_in_check, without_first
+from captum_iba._explain.check import kept_in_check
+from captum_iba._explain.leading_parts import leading_in_order
 from captum_iba._reading.order import nearly_tied
 from captum_iba._reading.text_parts import parts
 from captum_iba._reading.word_sentences import verdict
@@ -215,7 +216,7 @@ def test_at_most_half_of_the_words_are_deleted(film_explainer):
 def test_the_words_at_random_are_others_than_the_leading(n_words, n_leading):
     """They were drawn from all, so that a leading word was deleted on both sides of the comparison."""
     order = np.random.default_rng(n_words).permutation(n_words)
-    whole, leading, least, *at_random = kept_in_check(order, n_leading, seed=0)
+    whole, leading, least, *at_random = kept_in_check(order, n_leading, seed=0, by_bits=order)
     n_deleted = int((~leading).sum())
     assert whole.all() and set(np.flatnonzero(~leading)) == set(order[:n_deleted])
     n_sets = math.comb(n_words - n_deleted, n_deleted)  # of a few sets each is taken once
@@ -435,9 +436,9 @@ def test_a_class_that_average_activations_give_as_well_is_said_to_be_unexplained
 
 def test_a_check_deletes_punctuation_last(film_explainer):
     order, marks = np.arange(8), np.array([False, False, True, False, True, False, True, True])
-    _, _, least, *at_random = kept_in_check(order, 2, seed=0, marks=marks)
+    _, _, least, *at_random = kept_in_check(order, 2, seed=0, by_bits=order, marks=marks)
     assert set(np.flatnonzero(~least)) == {3, 5} and all(set(np.flatnonzero(~row)) == {3, 5} for row in at_random)
-    _, _, least, *at_random = kept_in_check(order, 3, seed=0, marks=marks)  # two words are left
+    _, _, least, *at_random = kept_in_check(order, 3, seed=0, by_bits=order, marks=marks)  # two words are left
     assert all({3, 5} < set(np.flatnonzero(~row)) for row in (least, *at_random))
     check = film_explainer.explain("A dull, boring film.", check=True, beta=0.1).check
     without_words = film_explainer.explain("dull, boring.", target="negative", n_steps=0).target_probability
@@ -544,11 +545,14 @@ def test_removals_that_bring_the_decision_back_do_not_lead():
         return torch.tensor([0.9, 0.05, 0.001, 1.0, 1.0, 0.99, 0.99, 0.003, 0.5])[n_removed]
 
     order = np.array([3, 0, 1, 2, 6, 5, 4, 7, 8])
-    assert without_first(value, order, 7) == (1, pytest.approx([0.05]))
-    assert without_first(lambda kept: value(kept) - 0.2 * (~kept[:, 0]), order, 7) == (2, pytest.approx([0.05, -0.199]))
+
+    def first(value, order, n_leading):
+        return leading_in_order(value, order, n_leading, tolerance=0.0, n_pruned=0)
+
+    assert first(value, order, 7) == ([3], pytest.approx([0.05]))
+    assert first(lambda kept: value(kept) - 0.2 * (~kept[:, 0]), order, 7) == ([3, 0], pytest.approx([0.05, -0.199]))
     # Of more than 16 not all are tried, and where nothing falls all that lead stay.
-    falling = without_first(lambda kept: kept.sum(1) / 10.0, np.arange(20), 17)
-    assert falling == (17, pytest.approx((20 - np.arange(1, 17)) / 10))
-    assert without_first(lambda kept: -(~kept).sum(1).clamp(max=6) / 10.0, np.arange(20), 12)[0] == 6
-    assert without_first(lambda kept: (~kept).sum(1) / 10.0, order, 2) == (2, pytest.approx([0.1, 0.2]))
-    assert without_first(value, order[:1], 1) == (1, [])
+    falling = first(lambda kept: kept.sum(1) / 10.0, np.arange(20), 17)
+    assert falling == (list(range(17)), pytest.approx((20 - np.arange(1, 17)) / 10))
+    assert first(lambda kept: -(~kept).sum(1).clamp(max=6) / 10.0, np.arange(20), 12)[0] == list(range(6))
+    assert first(lambda kept: (~kept).sum(1) / 10.0, order, 2) == ([3, 0], pytest.approx([0.1, 0.2]))

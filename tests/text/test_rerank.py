@@ -12,9 +12,9 @@ import pytest
 import torch
 from rich.console import Console
 
-from captum_iba._explain.leading_parts import exchange_parts, exchanged_sequence, leading_in_order
+from captum_iba._explain.leading_parts import exchange_parts, leading_in_order
 from captum_iba._reading.findings import findings
-from captum_iba._reading.mask_sentences import needs_hardly_anything
+from captum_iba._reading.mask_state import needs_hardly_anything
 from captum_iba._reading.wording import format_probability
 from captum_iba._reading.words import ranked_words
 from captum_iba.methods import attribute
@@ -423,9 +423,9 @@ def test_a_leading_part_is_exchanged_for_a_better_one():
     def value(kept):
         return 2.0 * kept[:, 0] + kept[:, 1] + 1.5 * kept[:, 2]
 
-    assert exchanged_sequence(value, [0, 1], [], 4, tolerance=0.1).without.tolist() == [2.5, 1.5]
-    found = exchanged_sequence(value, [0, 1], [1, 2, 3], 4, tolerance=0.1)
-    assert found.parts == (0, 2) and found.without.tolist() == [2.5, 1.0]
+    order = np.array([0, 1, 2, 3])
+    assert leading_in_order(value, order, 2, tolerance=0.1) == ([0, 1], [2.5, 1.5])
+    assert leading_in_order(value, order, 2, tolerance=0.1, others=[1, 2, 3]) == ([0, 2], [2.5, 1.0])
 
 
 def test_each_set_of_words_runs_once(film_explainer):

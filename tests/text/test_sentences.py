@@ -8,7 +8,8 @@ import pytest
 
 from captum_iba._reading.check_sentences import VERDICTS, CheckSentences
 from captum_iba._reading.findings import by_code, findings
-from captum_iba._reading.mask_sentences import needs_hardly_anything, remark
+from captum_iba._reading.mask_sentences import remark
+from captum_iba._reading.mask_state import needs_hardly_anything
 from captum_iba._reading.words import ranked_words
 from captum_iba.text import TextAttribution, TextExplainer
 from captum_iba.text.result import DeletionCheck
