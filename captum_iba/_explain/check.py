@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from captum_iba._reading.thresholds import N_RANDOM
 
-_HALF, _LESS = 0.5, 0.1  # of the probability
+_HALF, _LESS, _NOTHING = 0.5, 0.1, 0.01  # of the probability
 
 Explained = TypeVar("Explained")
 Kept = npt.NDArray[np.bool_]
@@ -39,7 +39,7 @@ class Progress(NamedTuple):
 
 
 def with_check(
-    measured: Callable[[int, Sequence[int]], Explained],
+    measured: Callable[[int, Sequence[int], bool], Explained],
     count: int,
     most: int,
     missed: Callable[[Explained], Sequence[int]],
@@ -48,13 +48,15 @@ def with_check(
     """
     An explanation with its check, for which more parts are measured where those with the most bits miss something.
 
-    Parts that the check finds to matter alone, and that were not measured, are measured then. More parts are measured
-    where the leading ones leave more than half of the probability, or a tenth if all measured ones lead and there are
-    others. They count if the leading ones among them leave less, by a tenth of the probability.
+    Parts that the check finds to matter alone, and that were not measured, are measured then. A group of as many parts
+    as lead is searched for that leaves less, unless these leave less than 1% of the probability. More parts are
+    measured where the leading ones leave more than half of it, or a tenth if all measured ones lead and there are
+    others. Parts that are measured later count if the leading ones among them are better: as many that leave less, or
+    more that leave less by a tenth of the probability, but no more than half of all unless none leads otherwise.
 
     Args:
         measured (Callable): Returns the explanation and its check, from the number of parts with the most bits that are
-            measured, and the numbers of further ones.
+            measured, the numbers of further ones, and whether such a group is searched for.
         count (int): Number of parts with the most bits that are measured; 0 for none, and no search.
         most (int): The same number in the last attempt; none is made if ``count`` is at least as large.
         missed (Callable): Numbers of the parts that matter alone and were not measured, from an explanation.
@@ -66,28 +68,43 @@ def with_check(
     Examples::
 
         >>> left = {(4, ()): 0.8, (4, (9,)): 0.7, (24, (9,)): 0.2}
-        >>> def measured(count, further): return left[count, tuple(further)]
+        >>> def measured(count, further, search): return left[count, tuple(further)] - 0.1 * search
         >>> def progress(left): return Progress(0.9, left, n_leading=2, n_measured=4, n_parts=30)
         >>> with_check(measured, 4, 24, lambda left: [9], progress)
-        0.2
+        0.1
     """
-    found = measured(count, ())
-    if not count or progress(found) is None:
+    found = measured(count, (), False)
+    now = progress(found)
+    if not count or now is None:
         return found
-    further = missed(found)
-    found = measured(count, further) if further else found
-    before = progress(found)
-    if before is None or before.is_improbable or count >= most:
+    missing = missed(found)
+    further = missing if missing and _is_better(progress(measured(count, missing, False)), now) else ()
+    found = measured(count, further, now.left > _NOTHING * now.probability and not now.is_improbable)
+    now = progress(found)
+    if now is None or now.is_improbable or count >= most:
         return found
-    all_lead = before.n_leading == before.n_measured < before.n_parts
-    if before.left <= (_LESS if all_lead else _HALF) * before.probability:
+    all_lead = now.n_leading == now.n_measured < now.n_parts
+    if now.left <= (_LESS if all_lead else _HALF) * now.probability:
         return found
-    more = measured(most, further)
-    after = progress(more)
-    return more if after is not None and after.left <= before.left - _LESS * before.probability else found
+    more = measured(most, missing, True)
+    return more if _is_better(progress(more), now) else found
 
 
-class Comparison(NamedTuple):
+def _is_better(new: Progress | None, old: Progress) -> bool:
+    """Whether a group of leading parts replaces another one.
+
+    One of no more parts does unless it leaves more. One of more parts does if it leaves less by a tenth of the
+    probability, and is no more than half of all parts, unless none leads otherwise.
+    """
+    if new is None:
+        return False
+    if new.n_leading <= old.n_leading:
+        return new.left <= old.left
+    is_most = 2 * new.n_leading > new.n_parts and 0 < 2 * old.n_leading <= old.n_parts
+    return not is_most and new.left <= old.left - _LESS * old.probability
+
+
+class RemovalComparison(NamedTuple):
     """Probabilities without the leading parts, and without as many others (:func:`compare_with_others`).
 
     Args:
@@ -127,7 +144,7 @@ def compare_with_others(
     marks: Kept | None = None,
     n_single: int = N_RANDOM,
     n_parts: int | None = None,
-) -> Comparison:
+) -> RemovalComparison:
     """Probabilities without the leading parts, without the least, and without as many others at random.
 
     All leading parts are removed together, too, where there are so many that only some are compared with others.
@@ -152,7 +169,7 @@ def compare_with_others(
         rows = np.concatenate([compared, without_leading])
     whole, *found = probabilities(rows)
     at = len(found) - 1 if len(rows) > len(compared) else 0
-    return Comparison(n_removed, rows[1 + at], whole, found[at], found[1], tuple(found[2 : len(compared) - 1]))
+    return RemovalComparison(n_removed, rows[1 + at], whole, found[at], found[1], tuple(found[2 : len(compared) - 1]))
 
 
 def kept_in_check(

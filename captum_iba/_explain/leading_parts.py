@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from captum_iba.metrics.part_removal import RemovalSequence, first_to_cover, removal_sequence
+from captum_iba.metrics.part_removal import first_to_cover, removal_sequence
 
 COVERED_DECREASE = 0.9
 """Fraction of the largest decrease in a value. No further part leads once the leading ones reach it."""
@@ -21,7 +22,24 @@ N_TRIED = 16
 N_PRUNED = 8
 """Leading parts up to which superfluous ones are left out, or some exchanged: of more it takes too many passes."""
 _N_EXCHANGED = 3  # leading parts that are exchanged at most
+_N_TOGETHER = 4  # parts that lower a value together with others, and may take the place of a leading one
+_LARGEST_BUILT, _N_KEPT = 4, 4  # parts of a group that is built from one on, and groups that are kept each time
 _LOWERED, _LEAST_DROP = 0.9, 0.02  # of a probability without one part alone
+
+
+class GroupSearch(NamedTuple):
+    """What is searched for a group of as many parts as lead, without which the value is lower (:func:`better_group`).
+
+    Args:
+        others (sequence of int): Numbers of parts that may take the place of a leading one, the most promising first.
+        tried (sequence of int): Numbers of the parts that are removed together with the leading ones, to find more such
+            parts, whatever they do alone.
+        n_candidates (int): Number of parts that are tried in place of a leading one. Default: 24.
+    """
+
+    others: Sequence[int]
+    tried: Sequence[int] = ()
+    n_candidates: int = 24
 
 
 def leading_in_order(
@@ -29,26 +47,28 @@ def leading_in_order(
     order: npt.NDArray[np.intp],
     n_leading: int,
     tolerance: float,
-    others: Sequence[int] = (),
+    search: GroupSearch | None = None,
     n_tried: int = N_TRIED,
     n_pruned: int = N_PRUNED,
+    n_parts: int | None = None,
 ) -> tuple[list[int], list[float]]:
     """
     As few of the first parts of an order as are enough, in the order of their removal.
 
     First, the shortest prefix of the order is taken whose removal lowers the value by 90% of the largest decrease of
     any prefix. Of up to ``n_pruned`` parts those are then left out that add at most ``tolerance`` to the others, and
-    they are put in the order of their removal (:func:`captum_iba.metrics.removal_sequence`). Of up to eight, some are
-    exchanged (:func:`exchange_parts`).
+    they are put in the order of their removal (:func:`captum_iba.metrics.removal_sequence`). With ``search`` up to
+    eight give way to as many others without which the value is lower.
 
     Args:
         value (Callable): Function of the kept parts, (rows, P) booleans, that returns (rows,).
-        order (array): Numbers of all parts, (P,), the most important one first.
+        order (array): Numbers of the parts that can be removed, the most important one first.
         n_leading (int): How many of them may lead.
         tolerance (float): Difference of the value that counts as none.
-        others (sequence of int, optional): Numbers of parts that may take the place of one of these. Default: none.
+        search (GroupSearch, optional): Parts that may take the place of others. Default: none may.
         n_tried (int): Where more than so many may lead, all of them do. Default: 16.
-        n_pruned (int): Where more than so many lead, none is left out or exchanged. Default: 8.
+        n_pruned (int): Where more than so many lead, none is left out. Default: 8.
+        n_parts (int, optional): Number of all parts, P. Default: all can be removed.
 
     Returns:
         tuple: Numbers of the leading parts, and the value without the first k of them, for k up to ``n_tried``.
@@ -59,73 +79,95 @@ def leading_in_order(
         >>> leading_in_order(value, np.array([0, 1, 2, 3]), 3, tolerance=0.1)
         ([0, 2], [1.0, 0.0])
     """
-    n_tried = min(n_leading, n_tried)
-    values = value(kept_without_first(order.tolist(), n_tried, len(order))).double()
+    n_tried, n_parts = min(n_leading, n_tried), len(order) if n_parts is None else n_parts
+    values = value(kept_without_first(order.tolist(), n_tried, n_parts)).double()
     decreases = values[0] - values[1:]
     if n_tried == n_leading and n_tried and float(decreases.max()) > 0:
         n_leading = n_tried = first_to_cover(decreases)
     leading = order[:n_leading].tolist()
     if not 0 < n_leading <= n_pruned:
         return leading, values[1 : 1 + n_tried].tolist()
-    found = _exchanged_sequence(value, leading, others, len(order), tolerance)
+    found = removal_sequence(value, leading, n_parts, tolerance, COVERED_DECREASE)
+    if search is not None and len(found.parts) <= N_PRUNED:
+        group = better_group(value, found.parts, search, n_parts, tolerance)
+        if group != found.parts:
+            found = removal_sequence(value, group, n_parts, tolerance, COVERED_DECREASE)
     return list(found.parts), found.without.tolist()
 
 
-def _exchanged_sequence(
-    value: Callable[[Tensor], Tensor], leading: Sequence[int], others: Sequence[int], n_parts: int, tolerance: float
-) -> RemovalSequence:
-    """The leading parts in the order of their removal, some exchanged for others if the value is lower without these.
-
-    The arguments are those of :func:`exchange_parts`. Of more than eight none is exchanged.
-    """
-    found = removal_sequence(value, leading, n_parts, tolerance, COVERED_DECREASE)
-    if len(found.parts) > N_PRUNED:
-        return found
-    exchanged = exchange_parts(value, found.parts, others, n_parts, tolerance)
-    if exchanged == found.parts:
-        return found
-    return removal_sequence(value, exchanged, n_parts, tolerance, COVERED_DECREASE)
-
-
-def exchange_parts(
-    value: Callable[[Tensor], Tensor], leading: Sequence[int], others: Sequence[int], n_parts: int, tolerance: float
+def better_group(
+    value: Callable[[Tensor], Tensor], leading: Sequence[int], search: GroupSearch, n_parts: int, tolerance: float
 ) -> tuple[int, ...]:
     """
-    The leading parts, with up to three of them exchanged for others without which the value is lower.
+    As many parts as lead, without which the value is lower by more than a tolerance; else the leading ones.
+
+    Up to three of the leading parts are exchanged for candidates, one at a time. Groups of two to four parts are also
+    built from one part on, where each time the four groups with the lowest values are kept. Candidates are the parts in
+    ``search.others``, and up to four each that lower the value most together with the leading ones, and with the first
+    of them.
 
     Args:
         value (Callable): Function of the kept parts, (rows, P) booleans, that returns (rows,).
         leading (sequence of int): Numbers of the leading parts.
-        others (sequence of int): Numbers of parts that may take the place of one of these.
+        search (GroupSearch): Parts that may take their place.
         n_parts (int): Number of all parts, P.
         tolerance (float): Difference of the value that counts as none.
 
     Returns:
-        tuple of int: Numbers of as many parts. The search takes at most ``3 * len(leading) * len(others) + 1`` forward
-        passes.
+        tuple of int: Numbers of as many parts.
 
     Examples::
 
         >>> def value(kept): return (kept[:, 0] | kept[:, 2]).double()
-        >>> exchange_parts(value, [0, 1], [2, 3], n_parts=4, tolerance=0.1)
+        >>> better_group(value, [0, 1], GroupSearch([2, 3]), n_parts=4, tolerance=0.1)
         (0, 2)
+        >>> better_group(value, [0, 1], GroupSearch([1], tried=range(4)), n_parts=4, tolerance=0.1)
+        (0, 2)
+        >>> better_group(value, [1, 3], GroupSearch([0, 2]), n_parts=4, tolerance=0.1)  # no single exchange helps
+        (2, 0)
     """
 
     def without(sets: Sequence[Sequence[int]]) -> Tensor:
-        return value(torch.tensor([[i not in one for i in range(n_parts)] for one in sets]))
+        values = value(torch.tensor([[i not in one for i in range(n_parts)] for one in sets]))
+        return values.double().nan_to_num(nan=math.inf)
 
     found = tuple(leading)
-    if not found or not others:
-        return found
     lowest = float(without([found]))
+    candidates = [i for i in _lowering_together(without, found, search.tried, tolerance) if i not in search.others]
+    candidates = [i for i in (*candidates, *search.others) if i not in found][: search.n_candidates]
+    pool = [*found, *candidates]
     for _ in range(_N_EXCHANGED):
-        free = [i for i in others if i not in found]
+        free = [i for i in pool if i not in found]
         sets = [(*found[:at], other, *found[at + 1 :]) for at in range(len(found)) for other in free]
-        values = without(sets).nan_to_num(nan=math.inf) if sets else torch.tensor([lowest])
+        values = without(sets) if sets else torch.tensor([lowest])
         if not lowest - float(values.min()) > tolerance:
             break
         lowest, found = float(values.min()), sets[int(values.argmin())]
-    return found
+    if not 2 <= len(found) <= _LARGEST_BUILT:
+        return found
+    groups: list[tuple[int, ...]] = [()]
+    for _ in found:
+        larger = {frozenset((*group, i)): (*group, i) for group in groups for i in pool if i not in group}
+        groups = list(larger.values())
+        values = without(groups)
+        groups = [groups[i] for i in values.argsort(stable=True)[:_N_KEPT].tolist()]
+    return groups[0] if lowest - float(values.min()) > tolerance else found
+
+
+def _lowering_together(
+    without: Callable[[Sequence[Sequence[int]]], Tensor],
+    leading: tuple[int, ...],
+    tried: Sequence[int],
+    tolerance: float,
+) -> list[int]:
+    """Numbers of the parts that lower a value most together with the leading ones, and with the first of them."""
+    others = [i for i in tried if i not in leading]
+    found = []
+    for group in dict.fromkeys((leading, leading[:1])):
+        before, *after = without([group, *((*group, i) for i in others)]).tolist()
+        lowering = sorted((value, i) for value, i in zip(after, others, strict=True) if before - value > tolerance)
+        found += [i for _, i in lowering[:_N_TOGETHER]]
+    return list(dict.fromkeys(found))
 
 
 def most_without_one(probability: float) -> float:

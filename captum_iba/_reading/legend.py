@@ -141,14 +141,16 @@ def _bits_legend(rows: Sequence[ListedPart], unit: str) -> Legend:
 def _two_decreases(decrease: str, noun: str, rows: Sequence[ListedPart]) -> str:
     if all(row.share_alone == 1 or not row.importance for row in rows):
         return f"{decrease} without this {noun}"
-    return f"{decrease} without this {noun}: solid, alone; hatched, after the other measured {noun}s, if that is more"
+    others = f"all other measured {noun}s"
+    after = f"after those above it or {others}" if is_in_turn(rows) else f"after {others}"
+    return f"{decrease} without this {noun}: solid, alone; hatched, {after}, if that is more"
 
 
 def _no_bar_legend(leading: Sequence[ListedPart], noun: str) -> Legend:
     """Why a leading word has no bar that is seen, where that is so."""
     if not is_in_turn(leading) or all(row.importance > _SEEN for row in leading):
         return {}
-    return {"no bar": f"a leading {noun} that lowers the probability only after those above it"}
+    return {"no bar": f"a leading {noun} that lowers the probability only together with those below it"}
 
 
 def _together_legend(leading: Sequence[ListedPart], rows: Sequence[ListedPart], noun: str) -> Legend:

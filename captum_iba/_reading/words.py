@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -51,7 +51,6 @@ def _ranked_words(attribution: ExplainedText) -> tuple[list[ListedPart], list[Li
     about = attribution.explained  # is never deleted
     effects_of = {i: effect for i, effect in enumerate(attribution.effects) if effect is not None}
     so_far = dict(zip(attribution.removal_order, attribution.without_first, strict=True))
-    measure = "closeness" if about is not None and about.kind == "value" else "probability"
     with_bits = {token.word for token in attribution.tokens if token.bits}
     is_open = [
         about is not None and i not in with_bits and about.holds(*place_in_texts(word))
@@ -67,7 +66,7 @@ def _ranked_words(attribution: ExplainedText) -> tuple[list[ListedPart], list[Li
                 float(shares[i]),
                 spread=float(spread[i]),
                 is_punctuation=is_punctuation(word.word),
-                measure=measure,
+                measure=_measure(attribution),
                 number=i,
                 effect=effects_of.get(i, math.nan),
                 without_so_far=so_far.get(i, math.nan),
@@ -89,6 +88,11 @@ def _ranked_words(attribution: ExplainedText) -> tuple[list[ListedPart], list[Li
     return rows[:count], rows[count:]
 
 
+def _measure(attribution: ExplainedText) -> str:
+    about = attribution.explained
+    return "closeness" if about is not None and about.kind == "value" else "probability"
+
+
 def _count_listed(attribution: ExplainedText) -> int:
     """How many words lists show as leading."""
     if is_improbable(attribution):
@@ -108,6 +112,7 @@ def _with_relations(
 ) -> list[ListedPart]:
     """The words, by number, with what their deletions say of them."""
     check, whole, leading = attribution.check, attribution.target_probability, order[:n_leading]
+    steps = _decreases_in_turn(attribution)
     strongest = min((rows[i].without for i in leading if rows[i].is_deleted), default=0.0)
     # The check has said what happens without those that it deletes first.
     tried = [] if check is None else [i for i in order if rows[i].is_deleted][check.n_words :]
@@ -118,22 +123,36 @@ def _with_relations(
             continue
         relation = ""
         # A leading word lowers it together with others.
-        if rises_much(whole, row.without) and not (i in leading and row.effect > 0):
+        is_needed = i in leading and (row.effect > 0 or steps.get(i, 0.0) > 0)
+        if rises_much(whole, row.without) and not is_needed:
             relation = SPEAKS_AGAINST
         elif i in alone and is_much_lower(check.probability, row.without, strongest):
             relation = MATTERS_ALONE
-        found[i] = row._replace(relation=relation, share_alone=_bar(row, whole)[1])
+        found[i] = row._replace(relation=relation, share_alone=_bar(row, whole, steps)[1])
     return found
 
 
 def _decrease_alone(row: ListedPart, whole: float) -> float:
     """The decrease in the log-odds (or the closeness) without a word alone; ``whole`` is the probability with it."""
-    return _log_odds(whole) - _log_odds(row.without) if row.measure == "probability" else whole - row.without
+    return _decrease_between(whole, row.without, row.measure)
 
 
-def _bar(row: ListedPart, whole: float) -> tuple[float, float]:
+def _decrease_between(before: float, after: float, measure: str) -> float:
+    return _log_odds(before) - _log_odds(after) if measure == "probability" else before - after
+
+
+def _decreases_in_turn(attribution: ExplainedText) -> dict[int, float]:
+    """The decrease without each leading word after those above it, by number; empty of a single one."""
+    if len(attribution.removal_order) < 2:
+        return {}
+    values = (attribution.target_probability, *attribution.without_first)
+    decreases = [_decrease_between(before, after, _measure(attribution)) for before, after in pairwise(values)]
+    return dict(zip(attribution.removal_order, decreases, strict=True))
+
+
+def _bar(row: ListedPart, whole: float, steps: Mapping[int, float]) -> tuple[float, float]:
     alone = _decrease_alone(row, whole)
-    return bar_of(alone, 2 * row.effect - alone)
+    return bar_of(alone, 2 * row.effect - alone, steps.get(row.number, math.nan))
 
 
 def _colors(attribution: ExplainedText, rows: Sequence[ListedPart]) -> list[float]:
@@ -145,19 +164,20 @@ def _colors(attribution: ExplainedText, rows: Sequence[ListedPart]) -> list[floa
     if not any(row.is_measured for row in rows):
         importance = attribution.importance.tolist()
         return [0.0 if row.relation == SPEAKS_AGAINST else of for row, of in zip(rows, importance, strict=True)]
-    decreases = [_decrease(attribution, row) for row in rows]
+    steps = _decreases_in_turn(attribution)
+    decreases = [_decrease(attribution, row, steps) for row in rows]
     largest = max(*decreases, _LEAST_SCALE if rows[0].measure == "probability" else 1e-9)
     return [decrease / largest for decrease in decreases]
 
 
-def _decrease(attribution: ExplainedText, row: ListedPart) -> float:
+def _decrease(attribution: ExplainedText, row: ListedPart, steps: Mapping[int, float]) -> float:
     """The length of the bar of a word before it is made relative; 0 if the word was not measured.
 
     It is also 0 of a word that speaks against the target. Of one that matters alone it is there, measured or not.
     """
     if row.relation == SPEAKS_AGAINST or not (row.is_measured or row.relation == MATTERS_ALONE):
         return 0.0
-    return _bar(row, attribution.target_probability)[0]
+    return _bar(row, attribution.target_probability, steps)[0]
 
 
 def _log_odds(probability: float) -> float:

@@ -26,7 +26,7 @@ from captum_iba.text.generation_explainer import GenerationExplainer
 from captum_iba.text.model_properties import attention_implementation
 from captum_iba.text.prompt import Prompt
 from captum_iba.text.prompt_model import closable
-from captum_iba.text.prompt_removal import PromptRemoval
+from captum_iba.text.prompt_part_removal import PromptRemoval
 
 
 @dataclass(frozen=True)

@@ -32,14 +32,14 @@ from captum_iba.text.generation_result import GenerationAttribution, ResponseTok
 from captum_iba.text.prompt import Prompt
 from captum_iba.text.prompt_check import rerank_by_removal, with_check_by_removal
 from captum_iba.text.prompt_model import LanguageModel, decoder_arguments
-from captum_iba.text.prompt_parts import PromptPart
-from captum_iba.text.prompt_removal import (
+from captum_iba.text.prompt_part_removal import (
     CachedPromptRemoval,
     ChoiceRemoval,
     PromptRemoval,
     Removal,
     with_contrast,
 )
+from captum_iba.text.prompt_parts import PromptPart
 from captum_iba.text.response import ResponseToExplain, explained_response
 
 

@@ -254,7 +254,7 @@ class GenerationAttribution(JsonResult):
         effects, leading = self._effects, set(self._leading)
         both = [part.effect for part in self.parts if part.effect is not None]
         least = max(_NOTICEABLE, min((effect for effect in both if effect > NO_EFFECT), default=0.0))
-        lowers = [part.bar[0] * (of > 0) for part, of in zip(self.parts, self.importance, strict=True)]
+        lowers = self._bar_lengths.tolist()
 
         def is_shown(i: int) -> bool:
             if self.parts[i].effect is None:
@@ -278,17 +278,33 @@ class GenerationAttribution(JsonResult):
 
         They are :attr:`importance` itself where no part was removed.
         """
-        importance = self.importance
         if all(part.effect_alone is None for part in self.parts):
-            return importance
-        lengths = np.where(importance > 0, [part.bar[0] for part in self.parts], 0.0)
+            return self.importance
+        lengths = self._bar_lengths
         return lengths / (lengths.max() or 1.0)
+
+    @property
+    def _bar_lengths(self) -> npt.NDArray[np.float64]:
+        """Lengths of the bars in nats, (P,), 0 of parts without importance."""
+        steps = self._decreases_in_turn
+        bars = [part.bar(steps.get(i, math.nan))[0] for i, part in enumerate(self.parts)]
+        return np.where([of > 0 or i in steps for i, of in enumerate(self.importance)], bars, 0.0)
+
+    @property
+    def _decreases_in_turn(self) -> dict[int, float]:
+        """The decrease without each leading part after those above it, in nats, by number; empty of a single one."""
+        if self.check is None or len(self.check.leading) < 2:
+            return {}
+        chances = np.array([self.check.probability, *self.check.without_first]).clip(1e-12, 1 - 1e-12)
+        values = np.log(chances) if self.contrast is None else np.log(chances / (1 - chances))
+        return dict(zip(self.check.leading, (values[:-1] - values[1:]).tolist(), strict=False))
 
     @property
     def rows(self) -> list[ListedPart]:
         """:attr:`listed` as terminals and pages show it."""
         bars, numbers = self.bars, {id(part): number for number, part in enumerate(self.parts)}
         so_far = {} if self.check is None else dict(zip(self._order.tolist(), self.check.without_first, strict=False))
+        steps = self._decreases_in_turn
         return [
             ListedPart(
                 listed_name(part.text),
@@ -301,7 +317,7 @@ class GenerationAttribution(JsonResult):
                 "" if numbers[id(part)] in self._leading else part.label,
                 number=numbers[id(part)],
                 without_so_far=so_far.get(numbers[id(part)], math.nan),
-                share_alone=part.bar[1],
+                share_alone=part.bar(steps.get(numbers[id(part)], math.nan))[1],
             )
             for part, share in self.listed
         ]

@@ -11,12 +11,19 @@ import torch
 from torch import Tensor
 
 from captum_iba._explain.check import Kept, Progress, compare_with_others, with_check
-from captum_iba._explain.leading_parts import MOST_OF_DECREASE, N_PRUNED, leading_in_order, most_without_one
+from captum_iba._explain.leading_parts import (
+    MOST_OF_DECREASE,
+    N_PRUNED,
+    GroupSearch,
+    leading_in_order,
+    most_without_one,
+)
 from captum_iba.metrics.part_removal import first_to_cover, removal_effects
 from captum_iba.text.generation_result import GenerationAttribution, PromptCheck
-from captum_iba.text.prompt_removal import CachedPromptRemoval, ChoiceRemoval
+from captum_iba.text.prompt_part_removal import CachedPromptRemoval, ChoiceRemoval
 
 _N_ALONE = 40  # parts of a prompt up to which a check removes each alone
+_N_CANDIDATES = 8  # parts that are tried in place of a leading one: passes of a language model are expensive
 _ADDS = 0.1  # nats that a leading part adds to the others at least
 _MOST_MISSED, _N_MEASURED = 8, 24  # parts that a check measures: that matter alone; where most is left without others
 
@@ -62,9 +69,9 @@ def with_check_by_removal(
     """
     is_short = len(result.parts) <= _N_ALONE
 
-    def measured(n_parts: int, further: Sequence[int]) -> GenerationAttribution:
+    def measured(n_parts: int, further: Sequence[int], search: bool) -> GenerationAttribution:
         found = _with_each_alone(removal, rerank_by_removal(removal, result, n_parts, further))
-        return replace(found, check=check_by_removal(removal, found))
+        return replace(found, check=check_by_removal(removal, found, search))
 
     def missed(found: GenerationAttribution) -> list[int]:
         """Numbers of up to eight parts that lower the probability alone and were not measured."""
@@ -112,19 +119,23 @@ def _with_each_alone(removal: CachedPromptRemoval, result: GenerationAttribution
     return replace(result, parts=tuple(parts))
 
 
-def check_by_removal(removal: CachedPromptRemoval, result: GenerationAttribution) -> PromptCheck | None:
+def check_by_removal(
+    removal: CachedPromptRemoval, result: GenerationAttribution, search: bool = False
+) -> PromptCheck | None:
     """Probabilities without the leading parts, the least, and others at random; None where none is for the response.
 
-    Up to eight leading parts are put in the order of their removal, without those that add nothing to the others. Some
-    are exchanged for other measured ones if the probability is lower without these.
+    Up to eight leading parts are put in the order of their removal, without those that add nothing to the others. With
+    ``search`` they give way to as many others if the probability is lower without these.
     """
     if not result.leading and any(part.known_effect is not None for part in result.parts):
         return None  # all parts with bits speak against the response
     order = (-result.scores).argsort()
     n_measured = sum(part.effect is not None for part in result.parts)
     n_leading = min(n_measured or len(result.leading), max(1, len(order) - 1))  # never are all parts removed
-    others = [i for i, part in enumerate(result.parts) if (part.effect or 0.0) > 0]
-    leading, first = leading_in_order(removal, order, n_leading, _ADDS, others)
+    helping = [i for i in order.tolist() if (result.parts[i].effect or 0.0) > 0]
+    tried = order.tolist() if len(order) <= _N_ALONE else ()
+    groups = GroupSearch(helping, tried, _N_CANDIDATES) if search else None
+    leading, first = leading_in_order(removal, order, n_leading, _ADDS, groups)
     chances = removal.probabilities(torch.tensor(first, dtype=torch.float64))
     if 1 < len(leading) <= N_PRUNED:
         whole = removal.probabilities(removal(_whole(result)).double())

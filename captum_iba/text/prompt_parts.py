@@ -53,12 +53,14 @@ class PromptPart:
             return alone
         return self.effect
 
-    @property
-    def bar(self) -> tuple[float, float]:
-        """The length of its bar in nats, and the share of it that is the decrease without it alone; 0 without any."""
+    def bar(self, in_turn: float = math.nan) -> tuple[float, float]:
+        """The length of its bar in nats, and the share of it that is the decrease without it alone; 0 without any.
+
+        ``in_turn`` is the decrease without it after the parts above it in a list, NaN if it does not lead.
+        """
         if self.effect_alone is None:
             return 0.0, 1.0
-        return bar_of(self.effect_alone, math.nan if self.effect_after is None else self.effect_after)
+        return bar_of(self.effect_alone, math.nan if self.effect_after is None else self.effect_after, in_turn)
 
     @property
     def label(self) -> str:

@@ -8,8 +8,14 @@ from dataclasses import replace
 import numpy as np
 from torch import Tensor
 
-from captum_iba._explain.check import Comparison, Kept, Progress, compare_with_others, with_check
-from captum_iba._explain.leading_parts import MOST_OF_DECREASE, N_PRUNED, leading_in_order, most_without_one
+from captum_iba._explain.check import Kept, Progress, RemovalComparison, compare_with_others, with_check
+from captum_iba._explain.leading_parts import (
+    MOST_OF_DECREASE,
+    N_PRUNED,
+    GroupSearch,
+    leading_in_order,
+    most_without_one,
+)
 from captum_iba._reading.mask_state import is_improbable
 from captum_iba._reading.order import count_leading, ranking, ranking_by_bits
 from captum_iba._reading.places import is_punctuation
@@ -37,14 +43,14 @@ def rerank_by_removal(
     attribution: TextAttribution,
     count: int,
     further: Sequence[int] = (),
-    exchange: bool = False,
+    search: bool = False,
 ) -> TextAttribution:
     """The attribution with the effects of the ``count`` words with the most bits, and the order of the leading ones.
 
     Of a text of at most so many words all are measured, punctuation aside. Words at the floor of a longer text are not
     among them, unless they are ``further`` ones, by number; a single one of several words has no order. With
-    ``exchange`` up to eight leading words of a text of at most 60 words are exchanged for other measured ones if less
-    is left without these.
+    ``search`` up to eight leading words of a text of at most 60 words give way to others if less is left without these;
+    words that were not measured before are then.
     """
     own = _is_own(removal.encoded, attribution)
     words = _words_to_measure(attribution, own, count, further)
@@ -72,15 +78,19 @@ def rerank_by_removal(
     if not helping:
         return found
     is_short = len(own) <= ALL_DELETED_ALONE  # else pruning would take hundreds of passes of a long text
+    order = np.array([i for i in ranking(found) if not own[i]])
     leading, values = leading_in_order(
         log_odds,
-        np.array(ranking(found)),
+        order,
         len(helping),
         _ADDS_TO_CLOSENESS if is_value else _ADDS,
-        helping if exchange and is_short else (),
+        GroupSearch(helping, order.tolist()) if search and is_short else None,
         n_tried=len(helping),
         n_pruned=len(helping) if is_short else N_PRUNED,
+        n_parts=len(own),
     )
+    if unmeasured := [i for i in leading if i not in effects]:
+        return rerank_by_removal(removal, attribution, count, [*further, *unmeasured], search)
     in_turn = measured.whole.new_tensor(values)
     first = in_turn if is_value else in_turn.sigmoid()
     before = float(measured.whole if is_value else measured.whole.sigmoid())
@@ -115,8 +125,8 @@ def with_check_by_removal(
     """
     alone = _with_single_deletions(removal, attribution, blocks)
 
-    def measured(n_words: int, further: Sequence[int]) -> TextAttribution:
-        found = rerank_by_removal(removal, alone, n_words, further, exchange=True) if n_words else alone
+    def measured(n_words: int, further: Sequence[int], search: bool) -> TextAttribution:
+        found = rerank_by_removal(removal, alone, n_words, further, search) if n_words else alone
         return replace(found, check=check_by_removal(removal, found))
 
     return with_check(measured, count, _N_MEASURED, _missed, _progress)
@@ -251,7 +261,7 @@ def _count_to_delete(attribution: TextAttribution, own: Kept) -> int:
     return n_leading - int(own[order[:n_leading]].sum())
 
 
-def _decision_without_leading(removal: TextRemoval, attribution: TextAttribution, compared: Comparison) -> str:
+def _decision_without_leading(removal: TextRemoval, attribution: TextAttribution, compared: RemovalComparison) -> str:
     """What the model decides without the leading words; empty for several labels at once."""
     classifier, (kept,) = removal.classifier, _numbers(compared.kept[None])
     if classifier.head.has_classes and not classifier.multi_label:

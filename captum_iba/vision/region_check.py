@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from captum_iba._explain.check import Kept, Progress, compare_with_others, with_check
-from captum_iba._explain.leading_parts import leading_in_order
+from captum_iba._explain.leading_parts import GroupSearch, leading_in_order
 from captum_iba._reading.thresholds import LARGE_DROP, N_RANDOM
 from captum_iba.metrics.part_removal import CachedRemoval
 from captum_iba.vision.image_check import ImageCheck
@@ -25,7 +25,7 @@ _SAME_COLOR = 2  # of 255: a region as near to the mean color is not changed by 
 
 
 def rerank_by_removal(
-    removal: RegionRemoval, result: ImageAttribution, count: int, further: Sequence[int] = ()
+    removal: Callable[[Tensor], Tensor], result: ImageAttribution, count: int, further: Sequence[int] = ()
 ) -> ImageAttribution:
     """The result with the order of the regions with the most bits, and of ``further`` ones, settled by removal."""
     above = int((result.shares > 0).sum())
@@ -50,9 +50,11 @@ def with_check_by_removal(removal: RegionRemoval, result: ImageAttribution, coun
         seed (int): Seed of the regions at random.
     """
 
-    def measured(n_regions: int, further: Sequence[int]) -> ImageAttribution:
-        found = rerank_by_removal(removal, result, n_regions, further)
-        return replace(found, check=check_by_removal(removal, found, seed))
+    cached = CachedRemoval(removal)
+
+    def measured(n_regions: int, further: Sequence[int], search: bool) -> ImageAttribution:
+        found = rerank_by_removal(cached, result, n_regions, further)
+        return replace(found, check=check_by_removal(removal, cached, found, seed, search))
 
     return with_check(measured, count, _N_MEASURED, _missed, _progress)
 
@@ -79,12 +81,19 @@ def _progress(result: ImageAttribution) -> Progress | None:
     )
 
 
-def check_by_removal(removal: RegionRemoval, result: ImageAttribution, seed: int) -> ImageCheck:
-    """Probabilities without the leading regions, the least, and others at random; of up to 64 without each alone."""
+def check_by_removal(
+    removal: RegionRemoval, cached: CachedRemoval, result: ImageAttribution, seed: int, search: bool = False
+) -> ImageCheck:
+    """Probabilities without the leading regions, the least, and others at random; of up to 64 without each alone.
+
+    ``cached`` is the removal that runs each set of regions once. With ``search`` up to eight leading regions give way
+    to as many others if the probability is lower without these.
+    """
     order, n_regions = (-result.scores).argsort(), result.n_regions
-    cached = CachedRemoval(removal)
     helping = [i for i, effect in zip(result.measured, result.effects, strict=True) if effect > 0]
-    leading, first = leading_by_removal(cached, order, len(result.measured or result.leading), helping)
+    leading, first = leading_by_removal(
+        cached, order, len(result.measured or result.leading), helping if search else (), n_regions <= _N_ALONE
+    )
 
     def probabilities(kept: Kept) -> list[float]:
         return list(cached(torch.from_numpy(kept)).tolist())
@@ -122,21 +131,24 @@ def leading_by_removal(
     order: npt.NDArray[np.intp],
     n_leading: int,
     measured: Sequence[int] = (),
+    search_all: bool = False,
 ) -> tuple[list[int], list[float]]:
     """
     As few of the first regions of an order as are enough, in the order of their removal.
 
     First the beginning is taken without which the probability falls by 90% of what it falls by at most. Then regions
-    are left out, one at a time, as long as the probability without the others is higher by at most 0.02. A region is
-    exchanged for another measured one, up to three times, if the probability without the regions is then lower by at
-    least 0.02. Of those that are left the first one lowers the probability most when it is removed alone, and each next
-    one lowers it most after those before it. A beginning of more than eight regions stays as it is.
+    are left out, one at a time, as long as the probability without the others is higher by at most 0.02. The regions
+    give way to as many other measured ones if the probability without these is lower by at least 0.02. Of those that
+    are left the first one lowers the probability most when it is removed alone, and each next one lowers it most after
+    those before it. A beginning of more than eight regions stays as it is.
 
     Args:
         probability (Callable): Function of the kept regions, (rows, R) booleans, that returns (rows,).
         order (array): Numbers of all regions, (R,), the most important one first.
         n_leading (int): How many of them may lead; of more than 16 all do.
         measured (sequence of int, optional): Numbers of regions that may take the place of one of these. Default: none.
+        search_all (bool): Whether regions that lower the probability together with the leading ones may, too.
+            Default: False.
 
     Returns:
         tuple: Numbers of the leading regions, and the probability without the first k of them, for k up to 16.
@@ -148,7 +160,8 @@ def leading_by_removal(
         [0, 2]
     """
     n_leading = min(n_leading, max(1, len(order) - 1))  # never are all regions removed
-    return leading_in_order(probability, order, n_leading, _ADDS, measured)
+    groups = GroupSearch(measured, order.tolist() if search_all else ()) if measured else None
+    return leading_in_order(probability, order, n_leading, _ADDS, groups)
 
 
 def _without_others(

@@ -18,7 +18,7 @@ from captum_iba.metrics import prompt_degradation, removal_effects
 from captum_iba.text import GenerationAttribution, GenerationExplainer
 from captum_iba.text.prompt import read_prompt
 from captum_iba.text.prompt_check import check_by_removal
-from captum_iba.text.prompt_removal import CachedPromptRemoval
+from captum_iba.text.prompt_part_removal import CachedPromptRemoval
 from captum_iba.visualization import generation_page
 from tests.text.conftest import DECODER
 
