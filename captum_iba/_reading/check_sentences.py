@@ -19,6 +19,8 @@ VERDICTS = ("confirmed", "weakly confirmed", "not confirmed")
 """What a check says of the leading words: without them the probability falls by at least half of its value (that of a
 response by 15%) and twice as far as without others; by less; or by no more than 1%, or than without others."""
 NOT_CONFIRMED, CONFIRMING = VERDICTS[2], VERDICTS[:2]
+MOST_LEAD, ONLY_ONE = "most {}s lead", "there is only one {}"
+"""Why nothing is left to compare the leading words with."""
 
 
 class CheckRow(NamedTuple):
@@ -58,6 +60,7 @@ class CheckSentences:
         doubt (str): Why there is no verdict, though the check has deleted words; empty where there is one. Default: "".
         caveat (tuple of str): Why the verdict is weak at most, for :attr:`title`, and a sentence for :attr:`answer`;
             empty where it can be any. Default: empty.
+        less (str): A sentence on fewer leading words, after the first sentence of :attr:`answer`. Default: "".
         other (CheckRow, optional): Of the words that do not lead and were deleted alone the one without which the
             probability is lowest, by its name. Default: None, not known.
 
@@ -88,6 +91,7 @@ class CheckSentences:
     without_all: float | None = None
     doubt: str = ""
     caveat: tuple[str, str] = ("", "")
+    less: str = ""
     other: CheckRow | None = None
 
     @property
@@ -116,8 +120,9 @@ class CheckSentences:
         if self.doubt:
             sentence += f". No verdict, because {self.doubt}"
         elif self._most_lead:
-            sentence += f". Not checked, because more than half of all {self._every} lead: too few others are left"
-        return " ".join(filter(None, [f"{sentence}.", self.caveat[1]]))
+            why = f"more than half of all {self._every} lead: what decides is spread, and too few others are left"
+            sentence += f". Not checked, because {why}"
+        return " ".join(filter(None, [f"{sentence}.", self.less, self.caveat[1]]))
 
     @property
     def title(self) -> str:
@@ -181,6 +186,19 @@ class CheckSentences:
         if left > SAME or not self._is_least:
             return NOT_CONFIRMED
         return VERDICTS[1] if self._why_weak else VERDICTS[0]
+
+    @property
+    def why_no_verdict(self) -> str:
+        """Why there is no :attr:`verdict`, in a few words; empty where there is one."""
+        if self.verdict:
+            return ""
+        if self.is_improbable:
+            return f"{self.measured.partition(' of ')[0]} is small"
+        if not self.n_leading:
+            return f"no {self.noun} leads"
+        if self.doubt:
+            return self.doubt
+        return ONLY_ONE.format(self.noun) if self.n_words == 1 else MOST_LEAD.format(self.noun)
 
     @property
     def is_weak_by_caveat(self) -> bool:
@@ -301,6 +319,38 @@ class CheckSentences:
         if self.n_deleted > 1:
             return f"{self.n_deleted} {words.format(self.noun)}"
         return words.replace("{}s", self.noun)
+
+
+def summary(checks: Sequence[CheckSentences | None], inputs: str = "") -> str:
+    """What the checks of several inputs say together, in one line; empty of fewer than two.
+
+    Args:
+        checks (sequence of CheckSentences or None): The checks, None of an input without one.
+        inputs (str): What is counted, in the singular: "explanation". Default: "text", "prompt" or "image".
+
+    Examples::
+
+        >>> from captum_iba.text.result import DeletionCheck
+        >>> good = CheckSentences(DeletionCheck(1, 0.9, 0.2, 0.9, 0.8, 10), 1, 1, 7, "the probability")
+        >>> summary([good, good, CheckSentences(DeletionCheck(1, 0.9, 0.9, 0.9, 0.9, 10), 1, 0, 7, "the probability")])
+        'Check of 2 texts: the leading words are confirmed in 2. No verdict for 1 more text: no word leads.'
+    """
+    known = [check for check in checks if check is not None]
+    if len(known) < 2:
+        return ""
+    counts, noun = Counter(check.verdict for check in known), known[0].noun
+    inputs = inputs or _WHOLE[noun]
+    n_none, n_judged = counts[""], len(known) - counts[""]
+    said = ", ".join(f"{verdict} in {counts[verdict]}" for verdict in VERDICTS if counts[verdict])
+    sentences = []
+    if n_judged:
+        sentences.append(f"Check of {n_judged} {inputs}{'s' * (n_judged > 1)}: the leading {noun}s are {said}.")
+    if n_none:
+        reasons = Counter(check.why_no_verdict for check in known if not check.verdict)
+        named = ", ".join(f"{why}{f' ({count})' * (len(reasons) > 1)}" for why, count in reasons.items())
+        more = f"{n_none}{' more' * bool(n_judged)} {_WHOLE[noun]}{'s' * (n_none > 1)}"
+        sentences.append(f"No verdict for {more}: {named}.")
+    return " ".join(sentences)
 
 
 def lowest_alone(others: Sequence[ListedPart]) -> CheckRow | None:

@@ -1,11 +1,10 @@
-"""What was found in a text, as sentences and as codes: repeats, unknown words, what was not tried."""
+"""What was found in a text, as sentences: repeats, unknown words, what was not tried."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
-from captum_iba._reading.check_sentences import NOT_CONFIRMED, VERDICTS
+from captum_iba._reading.check_sentences import MOST_LEAD, ONLY_ONE, summary
 from captum_iba._reading.decision import is_predicted
 from captum_iba._reading.mask_sentences import THESE_ALONE, remark, remark_on_bits, through_the_mask
 from captum_iba._reading.mask_state import (
@@ -13,30 +12,22 @@ from captum_iba._reading.mask_state import (
     has_hardly_any_bits,
     has_percentages,
     is_improbable,
-    is_lowered,
     is_measured,
     lost_prediction,
-    needs_hardly_anything,
 )
 from captum_iba._reading.order import has_neutral_statistics, nearly_tied, ranking
 from captum_iba._reading.protocols import ExplainedText
 from captum_iba._reading.rows import ListedPart
-from captum_iba._reading.thresholds import ALL_DELETED_ALONE, is_unexplained, keeps_little
+from captum_iba._reading.thresholds import ALL_DELETED_ALONE, is_unexplained
 from captum_iba._reading.word_sentences import (
-    has_other_order,
-    hidden_evidence,
-    least_effect,
     named_words,
     not_tried,
-    opposing,
-    verdict,
     word_check,
 )
 from captum_iba._reading.wording import NEUTRAL_TEXTS, capitalized, enumerated, visible
 from captum_iba._reading.words import ranked_words
 
 _NAMED = 5
-_MOST_LEAD, _ONLY_ONE = "most words lead", "there is only one word"
 
 
 def notes(attribution: ExplainedText) -> list[str]:
@@ -50,7 +41,7 @@ def notes(attribution: ExplainedText) -> list[str]:
 
 def findings_in_words(attribution: ExplainedText) -> list[str]:
     """The sentences of :func:`notes` that pages show above the list: on unknown words and repeats."""
-    sentences = [unknown] if (unknown := _unknown(attribution)) else []
+    sentences = [unknown] if (unknown := unknown_words(attribution)) else []
     if len(attribution.repeated_shares) and attribution.words:
         some_tied = any(row.tied for row in ranked_words(attribution)[0])
         tied = "≈: the order with a neighbor in the list differs between them" if some_tied else ""
@@ -63,7 +54,7 @@ def findings_in_words(attribution: ExplainedText) -> list[str]:
         else:
             legend = "; ".join(filter(None, ["±: standard deviation over them", tied]))
             sentences.append(f"{_leader(attribution)} ({legend}).")
-    elif close := _close(attribution):
+    elif close := close_words(attribution):
         of = "texts like yours" if has_neutral_statistics(attribution) else "other texts"
         named = named_words(close) if len(close) <= _NAMED else f"The first {len(close)} words of the list"
         sentences.append(f"{named} are close in bits. With statistics of {of} another of them may lead.")
@@ -73,7 +64,7 @@ def findings_in_words(attribution: ExplainedText) -> list[str]:
 def qualifications(attribution: ExplainedText) -> list[str]:
     """The sentences of :func:`notes` that pages show below the list: what was not tried, and the statistics."""
     sentences = [tried] if (tried := not_tried(attribution)) else []
-    may = ["another word may lead"] if _is_uncertain(attribution) and not _close(attribution) else []
+    may = ["another word may lead"] if is_uncertain(attribution) and not close_words(attribution) else []
     has_caveat = attribution.check is not None and word_check(attribution).is_weak_by_caveat
     if has_neutral_statistics(attribution) and has_caveat:
         may.append("the check may confirm more")
@@ -93,19 +84,19 @@ def what_bits_keep(attribution: ExplainedText) -> str:
     return " ".join(filter(None, [said, "" if wrong and wrong == remark(attribution) else wrong]))
 
 
-def _is_uncertain(attribution: ExplainedText) -> bool:
+def is_uncertain(attribution: ExplainedText) -> bool:
     """Whether other statistics may change the order of the words of a long text, as those of neutral texts do."""
     is_long = len(attribution.words) > ALL_DELETED_ALONE and bool(ranked_words(attribution)[0])
     return is_long and has_neutral_statistics(attribution) and not len(attribution.repeated_shares)
 
 
-def _close(attribution: ExplainedText) -> list[ListedPart]:
+def close_words(attribution: ExplainedText) -> list[ListedPart]:
     """The leading words that other statistics may order otherwise; none where repeats have tried that."""
     close = ranked_words(attribution)[0][: len(nearly_tied(attribution))]
     return close if len(close) > 1 and not len(attribution.repeated_shares) else []
 
 
-def _unknown(attribution: ExplainedText) -> str:
+def unknown_words(attribution: ExplainedText) -> str:
     """Which words the tokenizer does not know; empty without such."""
     numbers = sorted({token.word for token in attribution.tokens if token.unknown and token.word is not None})
     if not numbers:
@@ -117,49 +108,6 @@ def _unknown(attribution: ExplainedText) -> str:
     return f"{words} {are} unknown to the tokenizer. The model reads {token}, as for every unknown word."
 
 
-def findings(attribution: ExplainedText) -> list[str]:
-    """What the sentences of an explanation say, as codes that do not change with their wording.
-
-    ``docs/reading.md`` says what each means, in this order.
-    """
-    return [code for code, holds in by_code(attribution).items() if holds]
-
-
-def by_code(attribution: ExplainedText) -> dict[str, bool]:
-    """Whether each of the codes of :func:`findings` holds."""
-    said = verdict(attribution)
-    codes: dict[str, object] = {
-        "truncated": attribution.tokens_truncated > 0,
-        "doubted_input": attribution.doubt,
-        "unknown_words": _unknown(attribution),
-        "prediction_lost": lost_prediction(attribution),
-        "improbable_target": is_improbable(attribution),
-        "hardly_anything_needed": needs_hardly_anything(attribution)
-        and not is_improbable(attribution)
-        and not is_lowered(attribution),
-        "unexplained": _is_unexplained(attribution),
-        "near_tie": _close(attribution),
-        "not_compared": not said and _why_not_judged(attribution) == _MOST_LEAD,
-        "weakly_confirmed": said == VERDICTS[1],
-        "not_confirmed": said == NOT_CONFIRMED,
-        "hidden_evidence": attribution.check is not None
-        and (hidden_evidence(attribution) or least_effect(attribution) == "falls"),
-        "other_order": has_other_order(attribution),
-        "lowered": is_lowered(attribution),
-        "opposing_words": opposing(attribution) or least_effect(attribution) == "rises",
-        "neutral_statistics": _is_uncertain(attribution),
-    }
-    return {code: bool(holds) for code, holds in codes.items()}
-
-
-def _is_unexplained(attribution: ExplainedText) -> bool:
-    probability, closed = attribution.target_probability, attribution.closed_probability
-    masked = attribution.masked_probability
-    if closed is None or is_improbable(attribution) or lost_prediction(attribution):
-        return False
-    return is_unexplained(probability, closed) or (masked is not None and keeps_little(probability, masked, closed))
-
-
 def _adds_little(attribution: ExplainedText) -> bool:
     """Whether average activations give the class about as much as the text; of an improbable one that says nothing."""
     is_said = averages_disagree(attribution)  # by the answer
@@ -169,25 +117,16 @@ def _adds_little(attribution: ExplainedText) -> bool:
 
 def verdicts(attributions: Sequence[ExplainedText]) -> str:
     """What the checks of several texts say together, in one line; empty of fewer than two checks."""
-    counts = Counter(map(verdict, attributions))
     if sum(item.check is not None for item in attributions) < 2:
         return ""
-    n_judged = len(attributions) - counts[""]
     lost = [
         number
         for number, item in enumerate(attributions, 1)
         if not (item.check is not None and is_measured(item)) and lost_prediction(item)
     ]
     unexplained = [number for number, item in enumerate(attributions, 1) if _adds_little(item)]
-    of_texts = ", ".join(f"{said} in {counts[said]}" for said in VERDICTS if counts[said])
-    what = "text" if all(item.explained is None for item in attributions) else "explanation"
-    what += "s" * (n_judged != 1)
-    sentences = [f"Check of {n_judged} {what}: the leading words are {of_texts}."] if n_judged else []
-    if counts[""]:
-        reasons = Counter(_why_not_judged(item) for item in attributions if not verdict(item))
-        said = [f"{why}{f' ({count})' * (len(reasons) > 1)}" for why, count in reasons.items() if why]
-        texts = f"{counts['']}{' more' * bool(n_judged)} text{'s' * (counts[''] > 1)}"
-        sentences.append(f"No verdict for {texts}{': ' * bool(said)}{', '.join(said)}.")
+    checks = [None if item.check is None else word_check(item) for item in attributions]
+    sentences = [summary(checks, "" if all(item.explained is None for item in attributions) else "explanation")]
     if unexplained:
         named = _numbered(unexplained)
         adds = "add little to what average activations give their" if len(unexplained) > 1 else "adds little to what "
@@ -207,20 +146,9 @@ def _numbered(numbers: Sequence[int]) -> str:
 
 def not_judged(attribution: ExplainedText) -> str:
     """That a check says nothing of the leading words, and why; empty without a check."""
-    why = _why_not_judged(attribution)
-    return f"{'not checked' if why in (_MOST_LEAD, _ONLY_ONE) else 'no verdict'}: {why}" if why else ""
-
-
-def _why_not_judged(attribution: ExplainedText) -> str:
-    if attribution.check is None:
-        return ""
-    if is_improbable(attribution):
-        return "the class has little probability"
-    if not ranked_words(attribution)[0]:
-        return "no word leads"
-    if attribution.doubt:
-        return "number of texts in doubt"
-    return _ONLY_ONE if len(attribution.words) == 1 else _MOST_LEAD
+    why = "" if attribution.check is None else word_check(attribution).why_no_verdict
+    nothing_left = (MOST_LEAD.format("word"), ONLY_ONE.format("word"))
+    return f"{'not checked' if why in nothing_left else 'no verdict'}: {why}" if why else ""
 
 
 def is_missed(attribution: ExplainedText, gold: str | None, labels: Sequence[str] | None) -> bool:

@@ -38,8 +38,6 @@ def _answer(attribution: ExplainedText) -> list[str]:
     sentences = [none_leads if said.none_leads else said.answer]
     if none_leads and check.without_leading < MOST * check.probability:
         sentences.append(said.answer)
-    if not none_leads:
-        sentences.append(_without_the_first(attribution))
     if only_together(attribution):
         sentences.append(f"None of them alone lowers {quantity(attribution.measured)} by 1% of its value.")
     if not is_predicted(attribution):
@@ -59,7 +57,7 @@ def _without_the_first(attribution: ExplainedText) -> str:
     count = next((n for n, row in enumerate(leading, 1) if row.without_so_far <= halfway), len(leading))
     if count > len(leading) // 2:
         return ""
-    which = f"the first {count} of them" if count > 1 else "the first of them alone"
+    which = f"the first {count} leading words" if count > 1 else "the first leading word alone"
     return f"Without {which} it is {format_probability(leading[count - 1].without_so_far)}."
 
 
@@ -111,6 +109,7 @@ def word_check(attribution: ExplainedText) -> CheckSentences:
         doubt="the model may expect another number of texts" if attribution.doubt else "",
         caveat=caveat(attribution, "this text"),
         is_opposed=bool(opposing(attribution)) or is_lowered(attribution),
+        less=_without_the_first(attribution),
         then=f"{predicts} {_quoted_decision(attribution, decision)}" if decision else "",
         n_marks=max(0, check.n_words - sum(not is_punctuation(attribution.words[i].word) for i in others)),
         other=lowest_alone([row for row in ranked_words(attribution)[1] if row.number in others]),

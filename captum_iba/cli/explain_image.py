@@ -242,6 +242,7 @@ def _deliver(
     quiet: bool,
 ) -> None:
     """Write and print results."""
+    from captum_iba._reading.check_sentences import summary
     from captum_iba.visualization import image_page
 
     deliver(
@@ -253,3 +254,5 @@ def _deliver(
         quiet=quiet,
         figure=None if figure is None else partial(results[0].save_figure, figure),
     )
+    if said := summary([result.checked for result in results]):
+        note(said, quiet)

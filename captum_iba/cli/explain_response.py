@@ -226,6 +226,8 @@ def _deliver(
     quiet: bool,
 ) -> None:
     """Write and print results; of a table with the ids of its rows."""
+    from captum_iba._reading.check_sentences import summary
+    from captum_iba._reading.prompt_sentences import part_check
     from captum_iba._reading.wording import printable
     from captum_iba.visualization import generation_page
     from captum_iba.visualization.generation_page import asked
@@ -245,3 +247,5 @@ def _deliver(
         show=lambda: typer.echo(printed(results, details, headings, quiet)),
         quiet=quiet,
     )
+    if said := summary([None if one.check is None else part_check(one) for one in results]):
+        note(said, quiet)

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from captum_iba._explain.json_result import JsonResult, check_of_file, json_number, json_safe
 from captum_iba._files import write_text
+from captum_iba._reading.codes import prompt_findings
 from captum_iba._reading.legend import Legend, part_legend
 from captum_iba._reading.order import (
     COVERED,
@@ -411,6 +412,11 @@ class GenerationAttribution(JsonResult):
         return list(filter(None, [self.answer, comparison, *self.notes, bits_of_prompt(self)]))
 
     @property
+    def findings(self) -> list[str]:
+        """Codes of what :attr:`sentences` say, such as "not_confirmed", which do not change with their wording."""
+        return prompt_findings(self)
+
+    @property
     def answer(self) -> str:
         """The probability without the leading parts, in words; empty without a check."""
         return answer(self)
@@ -435,7 +441,8 @@ class GenerationAttribution(JsonResult):
         for part, own, share in zip(content["parts"], self.parts, self.shares.tolist(), strict=True):
             part |= {"share": share, "rank": ranks.get(id(own)), "effect_after": own.effect_after}
             part |= {"label": own.label, "speaks_against": own.speaks_against}
-        content |= {"answer": self.answer, "verdict": self.verdict, "sentences": self.sentences}
+        content |= {"answer": self.answer, "verdict": self.verdict}
+        content |= {"findings": self.findings, "sentences": self.sentences}
         return {"format": _FORMAT, **json_safe(content)}
 
     @classmethod

@@ -19,8 +19,9 @@ import torch
 
 from captum_iba._checks import kind_of
 from captum_iba._explain.json_result import JsonResult, check_of_file, json_number, json_safe
+from captum_iba._reading.codes import findings
 from captum_iba._reading.decision import predicted_beside
-from captum_iba._reading.findings import findings, notes, what_bits_keep
+from captum_iba._reading.findings import notes, what_bits_keep
 from captum_iba._reading.legend import Legend, word_legend
 from captum_iba._reading.mask_sentences import remark
 from captum_iba._reading.order import importance_of, ranking, shares_above_floor

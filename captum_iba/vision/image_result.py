@@ -18,6 +18,7 @@ import torch
 from captum_iba._explain.json_result import JsonResult, json_safe
 from captum_iba._files import write_text
 from captum_iba._reading.check_sentences import CONFIRMING, CheckSentences
+from captum_iba._reading.codes import image_findings
 from captum_iba._reading.decision import is_predicted
 from captum_iba._reading.image_sentences import check_answer, check_sentences, decision, remark, unchecked_answer
 from captum_iba._reading.legend import Legend, legend_lines, region_legend, verdict_legend
@@ -337,6 +338,11 @@ class ImageAttribution(JsonResult):
         return list(filter(None, [self.answer, comparison, self.remark()]))
 
     @property
+    def findings(self) -> list[str]:
+        """Codes of what :attr:`sentences` say, such as "not_confirmed", which do not change with their wording."""
+        return image_findings(self)
+
+    @property
     def checked(self) -> CheckSentences | None:
         """The check by removal in words; None without a check."""
         return None if self.check is None else check_sentences(self, self.check)
@@ -377,7 +383,8 @@ class ImageAttribution(JsonResult):
         content["shares"] = self.shares.tolist()
         content["total_bits"] = self.total_bits
         content["leading"] = [{"region": i, "name": self.name_of(i), "place": self.place_of(i)} for i in self.leading]
-        content |= {"answer": self.answer, "verdict": self.verdict, "sentences": self.sentences}
+        content |= {"answer": self.answer, "verdict": self.verdict}
+        content |= {"findings": self.findings, "sentences": self.sentences}
         return {"format": _FORMAT, **json_safe(content)}
 
     @classmethod

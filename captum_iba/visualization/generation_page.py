@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from captum_iba._reading.check_sentences import NOT_CONFIRMED
+from captum_iba._reading.check_sentences import NOT_CONFIRMED, summary
 from captum_iba._reading.legend import PART_LABELS, Legend, color_legend, merged_legend
 from captum_iba._reading.prompt_sentences import (
     CUT_OFF,
@@ -104,6 +104,7 @@ def generation_page(
         "labels": PART_LABELS,
         "cut_off": CUT_OFF,
         "scale": Scale(1.0),
+        "summary": summary([None if item.check is None else part_check(item) for item in attributions]),
         "legend": merged_legend([*(item.legend() for item in attributions), _color_legend(attributions)]),
     }
     return render_template(template, title=title, sorting=None, **values)

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from captum_iba._files import write_text
 from captum_iba._reading.check_sentences import NOT_CONFIRMED, VERDICTS
+from captum_iba._reading.codes import findings
 from captum_iba._reading.decision import predicted_beside
 from captum_iba._reading.findings import (
-    findings,
     findings_in_words,
     is_missed,
     missed_labels,

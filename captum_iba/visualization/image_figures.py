@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from captum_iba._reading.check_sentences import CheckSentences
 from captum_iba._reading.image_sentences import decision
 from captum_iba._reading.protocols import ExplainedImage
 from captum_iba._reading.region_effects import is_of_mean_color, largest_decrease, lowering, opposing
@@ -34,7 +35,11 @@ class DrawableImage(ExplainedImage, Protocol):
     @property
     def name(self) -> str: ...
     @property
+    def model(self) -> str: ...
+    @property
     def verdict(self) -> str: ...
+    @property
+    def checked(self) -> CheckSentences | None: ...
     @property
     def is_pale(self) -> bool: ...
     def legend(self, details: bool = False) -> dict[str, str]: ...

@@ -7,6 +7,8 @@ import io
 from collections.abc import Sequence
 from typing import Any
 
+from captum_iba._reading.check_sentences import summary
+from captum_iba._reading.image_sentences import decision
 from captum_iba._reading.legend import merged_legend
 from captum_iba._reading.region_effects import largest_decrease
 from captum_iba._reading.rows import is_in_turn
@@ -55,6 +57,7 @@ def image_page(attributions: Sequence[DrawableImage], title: str | None = None) 
         sorting=None,
         drawn=[_drawn(item) for item in attributions],
         scale=Scale(1.0),
+        summary=summary([item.checked for item in attributions]),
         legend=merged_legend(item.legend() for item in attributions),
     )
 
@@ -81,6 +84,7 @@ def _drawn(attribution: DrawableImage) -> dict[str, Any]:
     scale = max(1, -(-_SMALLEST // max(height, width)))
     return {
         "item": attribution,
+        "decision": decision(attribution).removeprefix(attribution.target_label),
         "width": width * scale,
         "height": height * scale,
         "image": _data(attribution.image),

@@ -15,7 +15,8 @@ from torch import nn
 
 from captum_iba import FeatureStatistics
 from captum_iba._explain.model import model_name
-from captum_iba._reading.findings import findings, missed_labels
+from captum_iba._reading.codes import findings
+from captum_iba._reading.findings import missed_labels
 from captum_iba.attr.settings import PRESETS, BottleneckSettings
 from captum_iba.text import TextAttribution, TextExplainer
 from captum_iba.text.classifier import load_classifier

@@ -13,7 +13,7 @@ import torch
 from rich.console import Console
 
 from captum_iba._explain.leading_parts import GroupSearch, better_group, leading_in_order
-from captum_iba._reading.findings import findings
+from captum_iba._reading.codes import findings
 from captum_iba._reading.mask_state import needs_hardly_anything
 from captum_iba._reading.wording import format_probability
 from captum_iba._reading.words import ranked_words

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from captum_iba._reading.check_sentences import VERDICTS, CheckSentences
-from captum_iba._reading.findings import by_code, findings
+from captum_iba._reading.codes import by_code, findings
 from captum_iba._reading.mask_sentences import remark
 from captum_iba._reading.mask_state import needs_hardly_anything
 from captum_iba._reading.words import ranked_words
