@@ -58,6 +58,7 @@ class CheckSentences:
         n_marks (int): How many of the words that are deleted for comparison are punctuation marks. Default: 0.
         without_all (float, optional): Probability of an image of the mean color alone. Default: None, not known.
         doubt (str): Why there is no verdict, though the check has deleted words; empty where there is one. Default: "".
+        brief_doubt (str): The same without numbers, for :func:`summary`. Default: ``doubt``.
         caveat (tuple of str): Why the verdict is weak at most, for :attr:`title`, and a sentence for :attr:`answer`;
             empty where it can be any. Default: empty.
         less (str): A sentence on fewer leading words, after the first sentence of :attr:`answer`. Default: "".
@@ -90,6 +91,7 @@ class CheckSentences:
     n_marks: int = 0
     without_all: float | None = None
     doubt: str = ""
+    brief_doubt: str = ""
     caveat: tuple[str, str] = ("", "")
     less: str = ""
     other: CheckRow | None = None
@@ -197,7 +199,7 @@ class CheckSentences:
         if not self.n_leading:
             return f"no {self.noun} leads"
         if self.doubt:
-            return self.doubt
+            return self.brief_doubt or self.doubt
         return ONLY_ONE.format(self.noun) if self.n_words == 1 else MOST_LEAD.format(self.noun)
 
     @property

@@ -79,6 +79,7 @@ def check_sentences(image: ExplainedImage, check: RegionProbabilities) -> CheckS
         then=then,
         without_all=check.without_all if check.changes_pixels else None,
         doubt=_doubt(image, check) if check.changes_pixels else _NO_CHANGE,
+        brief_doubt=_brief_doubt(check),
         other=_lowest_alone(image, check),
         caveat=("", "") if image.statistics == OWN_STATISTICS else caveat(image, "this image"),
     )
@@ -100,6 +101,14 @@ def _doubt(image: ExplainedImage, check: RegionProbabilities) -> str:
     if 2 * len(lowering(image, check)) > len(check.without_each) - len(image.leading) > 0:
         return f"most other regions lower {quantity(_measured(image))} by more than 10 points, too"
     return ""
+
+
+def _brief_doubt(check: RegionProbabilities) -> str:
+    if not check.changes_pixels:
+        return "the removal changes no pixel"
+    if is_of_mean_color(check.probability, check.without_all):
+        return "an image of the mean color alone has the class, too"
+    return "most other regions matter alone, too"
 
 
 def decision(image: ExplainedImage) -> str:

@@ -109,7 +109,7 @@ def _whole(result: GenerationAttribution) -> Tensor:
 def _with_each_alone(removal: CachedPromptRemoval, result: GenerationAttribution) -> GenerationAttribution:
     """The result with the effect alone of the parts that were not measured, if there are at most 40."""
     rest = [number for number, part in enumerate(result.parts) if part.effect is None]
-    if not rest or not 1 < len(result.parts) <= _N_ALONE:
+    if not rest or len(result.parts) > _N_ALONE:
         return result
     kept = torch.ones(1 + len(rest), len(result.parts), dtype=torch.bool)
     kept[range(1, 1 + len(rest)), rest] = False
