@@ -1,6 +1,7 @@
 """The command for images, ``explain-image``, with a tiny model."""
 
 import json
+import re
 import warnings
 from pathlib import Path
 
@@ -44,6 +45,11 @@ def test_explain_image(model):
     several = run(*model, "photo.jpg", "other.png", "--json", "-", "--preset", "coiba", "--no-check", "-q")
     assert several.exit_code == 0, several.stderr
     assert [entry["name"] for entry in json.loads(several.stdout)] == ["photo.jpg", "other.png"]
+    checked = run(*model, "photo.jpg", "other.png", "--html", "both.html", "--json", "both.json")
+    said = re.search(r"(?:Check of|No verdict for) \d.*images?: .*", checked.stderr.replace("\n", " "))
+    assert said is not None and "for 2 images" not in run(*model, "photo.jpg").stderr
+    assert said.group()[:20] in Path("both.html").read_text("utf-8")
+    assert all(isinstance(entry["findings"], list) for entry in json.loads(Path("both.json").read_text("utf-8")))
     told, quiet = (run(*model, "photo.jpg", "--no-check", *option).stdout for option in ((), ("-q",)))
     assert told.startswith(quiet.rstrip("\n")) and "\nbar  " in told and "\nbar  " not in quiet
     folder = run(*model, "train", "photo.jpg", "--json", "-", "--no-check", "-q")

@@ -1,6 +1,7 @@
 """The commands for language models, ``explain-response`` and ``compare-responses``, with a tiny model."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,9 @@ def test_rows_of_a_table_have_their_ids(language_model):
     assert [entry["id"] for entry in json.loads(Path("out.json").read_text("utf-8"))] == ["a", "b"]
     page = Path("out.html").read_text("utf-8")
     assert "<summary>a. <bdi>the film was good</bdi>" in page and "<summary>b. <bdi>a dull plot</bdi>" in page
+    checked = run(*language_model, "--file", "prompts.jsonl", "--json", "checked.json", "--rerank", "2")
+    assert re.search(r"(?:Check of|No verdict for) \d (?:more )?prompts?: ", checked.stderr)
+    assert all("findings" in entry for entry in json.loads(Path("checked.json").read_text("utf-8")))
     # Lines of both kinds in one file.
     mixed = [rows[0], {"messages": [{"role": "user", "content": "a dull plot"}], "response": "yes"}]
     Path("mixed.jsonl").write_text("\n".join(map(json.dumps, mixed)), encoding="utf-8")

@@ -2,10 +2,12 @@
 
 import re
 from dataclasses import replace
+from inspect import getsource
 from pathlib import Path
 
 import pytest
 
+from captum_iba._reading import codes
 from captum_iba._reading.check_sentences import VERDICTS, CheckSentences
 from captum_iba._reading.codes import by_code, findings
 from captum_iba._reading.mask_sentences import remark
@@ -260,7 +262,7 @@ def test_a_check_of_half_of_the_leading_words_does_not_refute_all_of_them():
     said = CheckSentences(check, 2, 3, 4, "the probability of Sports", names=("cup", "won", "team"))
     assert said.verdict == "" and said.answer == (
         'Without "cup", "won" and "team" the probability of Sports falls from 96.0% to 10.0%. '
-        "Not checked, because more than half of all words and punctuation marks lead: too few others are left."
+        "Not checked, because more than half of all words and punctuation marks lead: what decides is spread, and too few others are left."
     )
     assert not said.comparison and not said.rows and not said.title  # some of the others lead, too
 
@@ -433,4 +435,5 @@ def test_a_single_word_has_no_others_to_compare_with(film_explainer):
 def test_codes_of_the_sentences_are_documented():
     page = (Path(__file__).parents[2] / "docs" / "reading.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (`.*?`) \|", page.partition("### Codes")[2].partition("##")[0], re.MULTILINE)
-    assert set(by_code(attribution("a film", [1.0, 2.0]))) == set(re.findall(r"\w+", " ".join(rows)))
+    documented, known = re.findall(r"\w+", " ".join(rows)), re.findall(r'^ +"(\w+)":', getsource(codes), re.MULTILINE)
+    assert set(by_code(attribution("a film", [1.0, 2.0]))) < set(documented) == set(known)
