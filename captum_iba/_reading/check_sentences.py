@@ -195,7 +195,7 @@ class CheckSentences:
         if self.verdict:
             return ""
         if self.is_improbable:
-            return f"{self.measured.partition(' of ')[0]} is small"
+            return f"the {'response' if self.noun == 'part' else 'class'} has little probability"
         if not self.n_leading:
             return f"no {self.noun} leads"
         if self.doubt:

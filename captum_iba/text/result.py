@@ -255,10 +255,7 @@ class TextAttribution(JsonResult):
 
     @property
     def verdict(self) -> str:
-        """What the check says: "confirmed", "weakly confirmed" or "not confirmed"; empty where it says nothing.
-
-        It is about the probability without the leading words (:attr:`check`).
-        """
+        """What :attr:`check` says of the leading words: "confirmed", "weakly confirmed", "not confirmed", or nothing."""
         return verdict(self)
 
     @property

@@ -262,7 +262,8 @@ def test_a_check_of_half_of_the_leading_words_does_not_refute_all_of_them():
     said = CheckSentences(check, 2, 3, 4, "the probability of Sports", names=("cup", "won", "team"))
     assert said.verdict == "" and said.answer == (
         'Without "cup", "won" and "team" the probability of Sports falls from 96.0% to 10.0%. '
-        "Not checked, because more than half of all words and punctuation marks lead: what decides is spread, and too few others are left."
+        "Not checked, because more than half of all words and punctuation marks lead: what decides is spread, and too "
+        "few others are left."
     )
     assert not said.comparison and not said.rows and not said.title  # some of the others lead, too
 
