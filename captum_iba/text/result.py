@@ -255,7 +255,7 @@ class TextAttribution(JsonResult):
 
     @property
     def verdict(self) -> str:
-        """What :attr:`check` says of the leading words: "confirmed", "weakly confirmed", "not confirmed", or nothing."""
+        """What :attr:`check` says of the leading words: "confirmed", "weakly confirmed", "not confirmed", or ""."""
         return verdict(self)
 
     @property
