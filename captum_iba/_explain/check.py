@@ -48,15 +48,20 @@ def with_check(
     """
     An explanation with its check, for which more parts are measured where those with the most bits miss something.
 
-    Parts that the check finds to matter alone, and that were not measured, are measured then. A group of as many parts
-    as lead is searched for that leaves less, unless these leave less than 1% of the probability. More parts are
-    measured where the leading ones leave more than half of it, or a tenth if all measured ones lead and there are
-    others. Parts that are measured later count if the leading ones among them are better: as many that leave less, or
-    more that leave less by a tenth of the probability, but no more than half of all unless none leads otherwise.
+    1. The parts with the most bits are measured, and the explanation is checked.
+    2. Parts that lower the probability alone, and that were not measured, are measured, too. The new leading parts
+       replace the first ones if they are better.
+    3. The explanation is searched for a better group of as many parts, unless the leading parts leave less than 1% of
+       the probability.
+    4. If the leading parts leave more than half of the probability, or more than a tenth and all measured parts lead,
+       more parts are measured. The new leading parts replace the others if they are better.
+
+    Leading parts are better than others if they are no more and the probability without them is no higher; or if they
+    are more, the probability is lower by a tenth of the whole, and they are at most half of all parts.
 
     Args:
-        measured (Callable): Returns the explanation and its check, from the number of parts with the most bits that are
-            measured, the numbers of further ones, and whether such a group is searched for.
+        measured (Callable): Returns the explanation with its check. It gets the number of parts with the most bits to
+            measure, the numbers of further parts, and whether to search for a better group.
         count (int): Number of parts with the most bits that are measured; 0 for none, and no search.
         most (int): The same number in the last attempt; none is made if ``count`` is at least as large.
         missed (Callable): Numbers of the parts that matter alone and were not measured, from an explanation.
@@ -91,10 +96,9 @@ def with_check(
 
 
 def _is_better(new: Progress | None, old: Progress) -> bool:
-    """Whether a group of leading parts replaces another one.
+    """Whether new leading parts are better than the old ones, as :func:`with_check` says.
 
-    One of no more parts does unless it leaves more. One of more parts does if it leaves less by a tenth of the
-    probability, and is no more than half of all parts, unless none leads otherwise.
+    Where none leads, the new ones may be more than half of all parts.
     """
     if new is None:
         return False
@@ -124,7 +128,7 @@ class RemovalComparison(NamedTuple):
     without_random: tuple[float, ...]
 
     def fields(self) -> dict[str, Any]:
-        """The probabilities as the three classes of checks call them."""
+        """The values of the fields that the checks of texts, prompts and images have in common, by name."""
         return {
             "probability": self.probability,
             "without_leading": self.without_leading,
@@ -197,7 +201,8 @@ def kept_in_check(
         n_parts (int, optional): Number of all parts, P. Default: all can be removed.
 
     Returns:
-        array: Booleans, (3 + R, P). R is 10, or the number of different sets of other parts if that is less.
+        array: Booleans, (3 + R, P). R is 10, or the number of sets of other parts if that is less; of a single leading
+        part R is the number of other parts if that is at most ``n_single``.
     """
     n_words = len(order)
     n_deleted = max(1, min(n_leading, n_words // 2) if n_leading else round(n_words / 9))

@@ -56,9 +56,10 @@ def leading_in_order(
     As few of the first parts of an order as are enough, in the order of their removal.
 
     First, the shortest prefix of the order is taken whose removal lowers the value by 90% of the largest decrease of
-    any prefix. Of up to ``n_pruned`` parts those are then left out that add at most ``tolerance`` to the others, and
-    they are put in the order of their removal (:func:`captum_iba.metrics.removal_sequence`). With ``search`` up to
-    eight give way to as many others without which the value is lower.
+    any prefix; the first part where none lowers it. Of up to ``n_pruned`` parts those are then left out that add at
+    most ``tolerance`` to the others, and they are put in the order of their removal
+    (:func:`captum_iba.metrics.removal_sequence`). With ``search`` up to eight give way to as many others without which
+    the value is lower.
 
     Args:
         value (Callable): Function of the kept parts, (rows, P) booleans, that returns (rows,).
@@ -82,7 +83,7 @@ def leading_in_order(
     n_tried, n_parts = min(n_leading, n_tried), len(order) if n_parts is None else n_parts
     values = value(kept_without_first(order.tolist(), n_tried, n_parts)).double()
     decreases = values[0] - values[1:]
-    if n_tried == n_leading and n_tried and float(decreases.max()) > 0:
+    if n_tried == n_leading and n_tried:
         n_leading = n_tried = first_to_cover(decreases)
     leading = order[:n_leading].tolist()
     if not 0 < n_leading <= n_pruned:

@@ -350,7 +350,7 @@ def summary(checks: Sequence[CheckSentences | None], inputs: str = "") -> str:
     if n_none:
         reasons = Counter(check.why_no_verdict for check in known if not check.verdict)
         named = ", ".join(f"{why}{f' ({count})' * (len(reasons) > 1)}" for why, count in reasons.items())
-        more = f"{n_none}{' more' * bool(n_judged)} {_WHOLE[noun]}{'s' * (n_none > 1)}"
+        more = f"{n_none}{' more' * bool(n_judged)} {inputs}{'s' * (n_none > 1)}"
         sentences.append(f"No verdict for {more}: {named}.")
     return " ".join(sentences)
 

@@ -11,7 +11,7 @@ from captum_iba._reading.check_sentences import MOST_LEAD, NOT_CONFIRMED, VERDIC
 from captum_iba._reading.findings import close_words, is_uncertain, unknown_words
 from captum_iba._reading.image_sentences import OWN_STATISTICS, check_sentences
 from captum_iba._reading.mask_state import is_improbable, is_lowered, lost_prediction, needs_hardly_anything
-from captum_iba._reading.prompt_sentences import DISAGREE, LEAST_PROBABILITY, part_check
+from captum_iba._reading.prompt_sentences import LEAST_PROBABILITY, measures_disagree, part_check
 from captum_iba._reading.protocols import ExplainedImage, ExplainedResponse, ExplainedText
 from captum_iba._reading.region_effects import lowering
 from captum_iba._reading.region_effects import opposing as opposing_regions
@@ -83,10 +83,11 @@ def image_findings(image: ExplainedImage) -> list[str]:
             "prediction_lost": image.lost_prediction,
             "improbable_target": image.is_improbable,
             "hardly_anything_needed": image.needs_no_cell and not image.is_improbable,
-            "unexplained": is_unexplained(image.target_probability, image.closed_probability),
+            "unexplained": not (image.lost_prediction or image.is_improbable)
+            and is_unexplained(image.target_probability, image.closed_probability),
             **_of_check(None if check is None else check_sentences(image, check)),
             "hidden_evidence": check is not None and not image.is_improbable and lowering(image, check),
-            "lowered": lowers_it(image.target_probability, image.closed_probability),
+            "lowered": not image.lost_prediction and lowers_it(image.target_probability, image.closed_probability),
             "opposing_parts": check is not None and opposing_regions(check),
             "own_statistics": image.statistics == OWN_STATISTICS,
         }
@@ -97,16 +98,17 @@ def prompt_findings(response: ExplainedResponse) -> list[str]:
     """The codes of an explained response (:func:`findings`)."""
     probability, closed = response.probability, response.closed_probability
     check = None if response.check is None else part_check(response)
+    lost = is_lost(probability, response.masked_probability, closed)
     return _holding(
         {
             "cut_off": response.cut_off,
-            "prediction_lost": is_lost(probability, response.masked_probability, closed),
+            "prediction_lost": lost,
             "improbable_target": response.contrast is None and probability < LEAST_PROBABILITY,
-            "unexplained": is_unexplained(probability, closed),
+            "unexplained": not lost and is_unexplained(probability, closed),
             **_of_check(check),
-            "lowered": lowers_it(probability, closed),
+            "lowered": not lost and is_unexplained(probability, closed) and lowers_it(probability, closed),
             "opposing_parts": any(row.relation == SPEAKS_AGAINST for row in response.rows),
-            "measures_disagree": DISAGREE in response.answer,
+            "measures_disagree": measures_disagree(response),
             "system_not_explained": response.system,
         }
     )

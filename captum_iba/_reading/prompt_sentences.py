@@ -16,8 +16,7 @@ from captum_iba._reading.wording import capitalized, format_probability, printab
 from captum_iba._reading.wording import visible as with_symbols
 
 _LONGEST_NAME, _NAMED = 60, 3
-DISAGREE = "Two measures disagree"
-"""Begins what is said where the two measures of a choice prefer different responses."""
+_DISAGREE = "Two measures disagree"
 CUT_OFF = "Generation stopped at the largest number of new tokens (max_new_tokens): the response may be incomplete."
 SYSTEM = "The system message is not explained: it has no parts (include_system, --include-system)."
 LEAST_PROBABILITY, UNLIKELY = 1e-3, 1e-2
@@ -33,7 +32,7 @@ def answer(response: ExplainedResponse) -> str:
     """
     said, wholes = "" if response.check is None else part_check(response).answer, _whole_responses(response)
     wholes *= not _are_as_long(response)  # then it is a note: both measures prefer the same response
-    sentences = [wholes, said] if wholes.startswith(DISAGREE) else [_preferred(response), said, wholes]
+    sentences = [wholes, said] if wholes.startswith(_DISAGREE) else [_preferred(response), said, wholes]
     return " ".join(filter(None, [*sentences, SYSTEM * bool(response.system)]))
 
 
@@ -108,12 +107,17 @@ def _whole_responses(response: ExplainedResponse) -> str:
     begins = "These percentages compare mean log-probabilities per token. By"
     if (whole < 0.5) != (response.probability < 0.5):
         one, other = ("explained", "other") if whole < 0.5 else ("other", "explained")
-        begins = f"{DISAGREE}: per token the model prefers the {one} response, and as a whole the {other} one. The "
+        begins = f"{_DISAGREE}: per token the model prefers the {one} response, and as a whole the {other} one. The "
         begins += "percentages and the list are per token; responses of the same number of tokens have one measure. By"
     if check is not None and check.whole_without_leading is not None:
         one = max(check.n_parts, len(response.leading)) == 1
         wholes += f", and {format_probability(check.whole_without_leading)} without the leading part{'s' * (not one)}"
     return f"{begins} the sums of log-probabilities, over {counts} tokens, {wholes}."
+
+
+def measures_disagree(response: ExplainedResponse) -> bool:
+    """Whether the means per token and the sums of log-probabilities prefer different responses of a choice."""
+    return _whole_responses(response).startswith(_DISAGREE)
 
 
 def _logistic(log_odds: float) -> float:

@@ -89,7 +89,7 @@ def _progress(result: GenerationAttribution) -> Progress | None:
         return None
     return Progress(
         result.probability,
-        result.check.without_leading,
+        result.check.without_leading if result.check.leading else result.probability,
         n_leading=len(result.check.leading),
         n_measured=sum(part.effect is not None for part in result.parts),
         n_parts=len(result.parts),

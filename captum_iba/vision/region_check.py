@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from captum_iba._explain.check import Kept, Progress, compare_with_others, with_check
-from captum_iba._explain.leading_parts import GroupSearch, leading_in_order
-from captum_iba._reading.thresholds import LARGE_DROP, N_RANDOM
+from captum_iba._explain.leading_parts import GroupSearch, leading_in_order, most_without_one
+from captum_iba._reading.thresholds import N_RANDOM
 from captum_iba.metrics.part_removal import CachedRemoval
 from captum_iba.vision.image_check import ImageCheck
 from captum_iba.vision.image_result import ImageAttribution
@@ -20,7 +20,7 @@ from captum_iba.vision.regions import RegionRemoval, order_by_removal
 
 _N_ALONE = 64  # regions, of which a check removes each alone
 _ADDS = 0.02  # of a probability, that a leading region adds to the others at least
-_N_MEASURED = 16  # regions that are measured where the first ones leave most of the probability
+_MOST_MISSED, _N_MEASURED = 8, 16  # regions that a check measures: that matter alone; where most is left without others
 _SAME_COLOR = 2  # of 255: a region as near to the mean color is not changed by its removal
 
 
@@ -60,11 +60,12 @@ def with_check_by_removal(removal: RegionRemoval, result: ImageAttribution, coun
 
 
 def _missed(result: ImageAttribution) -> list[int]:
-    """Numbers of the regions that lower the probability alone and were not measured."""
+    """Numbers of up to eight regions that lower the probability alone and were not measured."""
     check = result.check
     assert check is not None
-    unmeasured = [i for i in range(len(check.without_each)) if i not in result.measured]
-    return [i for i in unmeasured if check.probability - check.without_each[i] > LARGE_DROP]
+    each, most = check.without_each, most_without_one(check.probability)
+    missed = [i for i in range(len(each)) if i not in result.measured and each[i] <= most]
+    return sorted(missed, key=each.__getitem__)[:_MOST_MISSED]
 
 
 def _progress(result: ImageAttribution) -> Progress | None:
@@ -73,7 +74,7 @@ def _progress(result: ImageAttribution) -> Progress | None:
         return None
     return Progress(
         check.probability,
-        check.without_leading,
+        check.without_leading if check.leading else check.probability,
         n_leading=len(check.leading),
         n_measured=len(result.measured),
         n_parts=result.n_regions,
@@ -107,9 +108,8 @@ def check_by_removal(
         np.lexsort((-result.shares,)),
         n_single=_N_ALONE if is_small else N_RANDOM,  # each is removed alone, too, so that none is left to chance
     )
-    bare = torch.ones(2, n_regions, dtype=torch.bool)
-    bare[0, leading] = bare[1] = False
-    chances = removal.probabilities(bare)
+    none = np.zeros(n_regions, dtype=bool)
+    chances = removal.probabilities(torch.from_numpy(np.stack([compared.kept, none])))
     decision = int(chances[0].argmax())
     classes_compete = not removal.classifier.multi_label
     return ImageCheck(
@@ -118,7 +118,7 @@ def check_by_removal(
         leading=tuple(leading),
         without_first=tuple(first),
         without_others=_without_others(cached, leading, n_regions),
-        changes_pixels=_changes_pixels(result, leading),
+        changes_pixels=_changes_pixels(result, np.flatnonzero(~compared.kept)),
         decision=removal.classifier.label(decision) if classes_compete else "",
         decision_probability=float(chances[0, decision]) if classes_compete else None,
         without_all=float(chances[1, removal.target]),
@@ -175,8 +175,8 @@ def _without_others(
     return tuple(probability(kept).tolist())
 
 
-def _changes_pixels(result: ImageAttribution, leading: Sequence[int]) -> bool:
+def _changes_pixels(result: ImageAttribution, removed: npt.NDArray[np.intp]) -> bool:
     """Whether a pixel of these regions differs from the mean color of the image, which their removal gives it."""
     mean = result.image.mean((0, 1))
-    removed = result.image[np.isin(result.regions, leading)]
-    return bool((np.abs(removed - mean) > _SAME_COLOR).any())
+    pixels = result.image[np.isin(result.regions, removed)]
+    return bool((np.abs(pixels - mean) > _SAME_COLOR).any())

@@ -526,6 +526,37 @@ def test_more_regions_are_measured_where_all_measured_ones_lead():
     assert sorted(result.leading) == [12, 13, 14, 15] and result.check.without_leading == pytest.approx(0.1)
 
 
+def bare_image(bits=None):
+    bits = np.arange(16.0).reshape(4, 4) + 2 if bits is None else bits
+    image = image_attribution(check=False, measured=(), effects=(), n_in_turn=0)
+    regions, layer = tile_regions(8, 8, n_tiles=4), LayerMap("layer3", bits, 1.0, 0.8, 0.1)
+    return replace(image, regions=regions, layers=(layer,), effects_alone=())
+
+
+def test_what_a_check_says_where_no_region_leads_is_of_the_regions_that_it_removes():
+    """ "falls from 90.0% to 10.0%, and the model still predicts cat", and "the removal changes no pixel"."""
+    image = bare_image(np.ones((4, 4)))  # at the floor: nothing was measured
+    image = replace(image, image=np.arange(8 * 8 * 3, dtype=np.uint8).reshape(8, 8, 3))
+    result = with_check_by_removal(KnownRegions(lambda kept: 0.1 + 0.8 * (kept.sum(1) > 14)), image, 8, seed=0)
+    check = result.check
+    assert check.leading == () and check.changes_pixels
+    assert check.without_leading == pytest.approx(0.1) and check.decision == "cat"
+
+
+@pytest.mark.parametrize("whole", [0.9, 0.09])
+def test_a_region_that_matters_alone_is_measured(whole):
+    """A class of 9% could not fall by 10 points: the region that takes all of it was never measured."""
+    result = with_check_by_removal(KnownRegions(lambda kept: 0.001 + (whole - 0.001) * kept[:, 0]), bare_image(), 4, 0)
+    assert result.leading == [0] and result.check.without_leading == pytest.approx(0.001)
+
+
+def test_regions_whose_removal_raises_the_probability_do_not_lead_together():
+    """ "Without the 12 leading regions the probability rises from 50.0% to 56.0%"."""
+    order = np.arange(20)
+    for count in (3, 12):
+        assert leading_by_removal(lambda kept: 0.5 + 0.005 * (~kept).double().sum(1), order, count)[0] == [0]
+
+
 def test_bars_where_most_regions_lead():
     """Of fourteen leading regions one had a bar, that of its removal alone."""
     regions, layer = tile_regions(8, 8, n_tiles=4), LayerMap("layer3", np.arange(16.0).reshape(4, 4) + 2, 1.0, 0.8, 0.1)
