@@ -114,6 +114,7 @@ def explain_response(
             "With at most 40 parts, also delete each alone."
         ),
     ] = True,
+    seed: Annotated[int, typer.Option(help="Seed of the parts that the check deletes at random.")] = 0,
     beta: Annotated[float | None, typer.Option(min=0, help="Weight of the information.", show_default="0.1")] = None,
     steps: Annotated[int | None, typer.Option(min=0, help="Number of optimizer steps.", show_default="10")] = None,
     html: Annotated[Path | None, typer.Option(help="File for a page with the colored prompt.")] = None,
@@ -209,6 +210,7 @@ def explain_response(
                 per_token=per_token,
                 rerank=rerank,
                 check=check,
+                seed=seed,
                 gen_args={**GREEDY, "max_new_tokens": max_new_tokens},
                 batch_size=batch_size,
                 beta=beta,

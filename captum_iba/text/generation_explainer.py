@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import torch
@@ -118,6 +119,7 @@ class GenerationExplainer:
         include_system: bool = False,
         rerank: int = 8,
         check: bool = False,
+        seed: int = 0,
         gen_args: dict[str, Any] | None = None,
         batch_size: int = 8,
         show_progress: bool = False,
@@ -153,6 +155,7 @@ class GenerationExplainer:
             check (bool): Whether to delete the leading parts, the least, and others at random; there is nothing to
                 check where no part speaks for the response. Of a prompt with at most 40 parts, each is deleted alone
                 before, and those that were not measured are ranked by that. Default: False.
+            seed (int): Seed of the parts that the check deletes at random. The bits do not depend on it. Default: 0.
             gen_args (dict, optional): Arguments of ``generate``. With a response only those by which the decoder of an
                 encoder-decoder begins, such as ``forced_bos_token_id``. A model that samples gives the same response
                 until ``torch.manual_seed`` changes it: the random state is left as it was. Default: up to 25 new
@@ -172,7 +175,7 @@ class GenerationExplainer:
             TypeError: A prompt or response of another type, or a keyword that is no setting.
         """
         settings = generation_settings(preset, overrides)
-        measuring = _Measuring.checked(rerank, check, batch_size, show_progress)
+        measuring = _Measuring.checked(rerank, check, seed, batch_size, show_progress)
         asked = self._asked(prompt, response, span, contrast, granularity, per_token, gen_args, include_system)
         return self._explain([asked], settings, measuring)[0]
 
@@ -188,6 +191,7 @@ class GenerationExplainer:
         include_system: bool = False,
         rerank: int = 8,
         check: bool = False,
+        seed: int = 0,
         gen_args: dict[str, Any] | None = None,
         batch_size: int = 8,
         show_progress: bool = False,
@@ -205,7 +209,7 @@ class GenerationExplainer:
             prompts (sequence): Strings, or lists of chat messages.
             responses, spans, contrasts (sequence, optional): For every prompt a response, span and contrast as of
                 :meth:`explain`, or None. Default: None for all.
-            granularity, per_token, include_system, rerank, check, gen_args, show_progress, preset: As of
+            granularity, per_token, include_system, rerank, check, seed, gen_args, show_progress, preset: As of
                 :meth:`explain`.
             batch_size (int): Largest number of rows, of one or several prompts, of a forward pass. Default: 8.
 
@@ -236,7 +240,7 @@ class GenerationExplainer:
                 raise ValueError(f"{name} is {found}, expected one for each of the {len(prompts)} prompts")
             columns.append([None] * len(prompts) if column is None else column)
         settings = generation_settings(preset, overrides)
-        measuring = _Measuring.checked(rerank, check, batch_size, show_progress)
+        measuring = _Measuring.checked(rerank, check, seed, batch_size, show_progress)
         asked = []
         for number, (prompt, response, span, contrast) in enumerate(zip(prompts, *columns, strict=True)):
             try:
@@ -271,7 +275,7 @@ class GenerationExplainer:
     def _explain(
         self, several: Sequence[ResponseToExplain], settings: BottleneckSettings, measuring: _Measuring
     ) -> list[GenerationAttribution]:
-        rerank, check, batch_size, show_progress = measuring
+        rerank, check, seed, batch_size, show_progress = measuring
         found = self.attribution.attribute_responses(
             [asked.rows for asked in several], settings, batch_size, show_progress
         )
@@ -281,13 +285,16 @@ class GenerationExplainer:
                 read, ids, rows, other = asked.rows
                 removal = self._removal(read, ids, rows[0], other, batch_size, on_rows)
                 cached = CachedPromptRemoval(removal)
-                settled = with_check_by_removal if check else rerank_by_removal
-                result = settled(cached, self._attribution(asked, of_parts, settings, rerank), rerank)
+                result = self._attribution(asked, of_parts, settings, measuring)
+                if check:
+                    result = with_check_by_removal(cached, result, rerank, seed)
+                else:
+                    result = rerank_by_removal(cached, result, rerank)
                 results.append(with_contrast(removal, result))
         return results
 
     def _attribution(
-        self, asked: ResponseToExplain, found: PartAttributions, settings: BottleneckSettings, rerank: int
+        self, asked: ResponseToExplain, found: PartAttributions, settings: BottleneckSettings, measuring: _Measuring
     ) -> GenerationAttribution:
         read, _, rows, _ = asked.rows
         text, (start, end), per_token = asked.text, asked.span, len(rows) > 1
@@ -328,7 +335,12 @@ class GenerationExplainer:
             masked_probability=float(found.masked_probability[0]),
             closed_probability=float(found.closed_probability[0]),
             contrast=asked.contrast,
-            settings={**of_bottleneck, "rerank": rerank, "generated_with": _plain(asked.gen_args)},
+            settings={
+                **of_bottleneck,
+                "seed": measuring.seed,
+                "rerank": measuring.rerank,
+                "generated_with": _plain(asked.gen_args),
+            },
             cut_off=asked.cut_off,
             system=read.system,
             model=model_name(self.model),
@@ -430,16 +442,18 @@ class _Measuring(NamedTuple):
 
     rerank: int
     check: bool
+    seed: int
     batch_size: int
     show_progress: bool
 
     @classmethod
-    def checked(cls, rerank: int, check: bool, batch_size: int, show_progress: bool) -> _Measuring:
+    def checked(cls, rerank: int, check: bool, seed: int, batch_size: int, show_progress: bool) -> _Measuring:
         check_flag("check", check)
         check_flag("show_progress", show_progress)
         check_integer("batch_size", batch_size, at_least=1)
         check_integer("rerank", rerank, at_least=0)
-        return cls(rerank, check, batch_size, show_progress)
+        check_integer("seed", seed, kind=Integral)
+        return cls(rerank, check, int(seed), batch_size, show_progress)
 
 
 def _plain(gen_args: Mapping[str, Any] | None) -> dict[str, Any] | None:

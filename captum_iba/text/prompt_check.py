@@ -56,7 +56,7 @@ def rerank_by_removal(
 
 
 def with_check_by_removal(
-    removal: CachedPromptRemoval, result: GenerationAttribution, count: int
+    removal: CachedPromptRemoval, result: GenerationAttribution, count: int, seed: int = 0
 ) -> GenerationAttribution:
     """The result with its order settled by removal, and its check (:func:`captum_iba._explain.check.with_check`).
 
@@ -66,12 +66,13 @@ def with_check_by_removal(
         count (int): Number of parts with the most bits that are put in order by removal, 0 for none. At most 24 are,
             of a prompt with up to 40 parts, where these leave most of the probability. Each part of such a prompt is
             removed alone.
+        seed (int): Seed of the parts at random. Default: 0.
     """
     is_short = len(result.parts) <= _N_ALONE
 
     def measured(n_parts: int, further: Sequence[int], search: bool) -> GenerationAttribution:
         found = _with_each_alone(removal, rerank_by_removal(removal, result, n_parts, further))
-        return replace(found, check=check_by_removal(removal, found, search))
+        return replace(found, check=check_by_removal(removal, found, seed, search))
 
     def missed(found: GenerationAttribution) -> list[int]:
         """Numbers of up to eight parts that lower the probability alone and were not measured."""
@@ -120,7 +121,7 @@ def _with_each_alone(removal: CachedPromptRemoval, result: GenerationAttribution
 
 
 def check_by_removal(
-    removal: CachedPromptRemoval, result: GenerationAttribution, search: bool = False
+    removal: CachedPromptRemoval, result: GenerationAttribution, seed: int = 0, search: bool = False
 ) -> PromptCheck | None:
     """Probabilities without the leading parts, the least, and others at random; None where none is for the response.
 
@@ -145,7 +146,7 @@ def check_by_removal(
         return list(removal.probabilities(removal(torch.from_numpy(kept)).double()).tolist())
 
     order = np.array([*leading, *(i for i in order if i not in leading)])
-    compared = compare_with_others(probabilities, order, len(leading), 0, _by_bits(result))
+    compared = compare_with_others(probabilities, order, len(leading), seed % 2**63, _by_bits(result))
     whole_without = None
     if isinstance(removal.removal, ChoiceRemoval):
         whole_without = float(removal.removal.whole_response_probability(torch.from_numpy(compared.kept[None])))

@@ -530,9 +530,22 @@ def test_a_response_that_reached_its_largest_length_is_told(explainer):
 
 def test_the_check_of_a_single_part_removes_it(explainer):
     result = explainer.explain(PROMPT, RESPONSE, granularity="paragraph", check=True, **QUICK)
-    assert len(result.parts) == 1 and "bits in 1 part (paragraph)" in str(result)
+    assert len(result.parts) == 1 and "without it  " in str(result) and "of the bits" not in str(result)
     check = result.check
     assert check.without_least == pytest.approx(check.without_leading) == pytest.approx(check.without_random)
+
+
+def test_a_seed_draws_other_parts_at_random_and_leaves_the_bits(explainer):
+    long = " ".join([PROMPT] * 3)
+    first, again, other = (explainer.explain(long, RESPONSE, check=True, seed=seed, **QUICK) for seed in (0, 0, 1))
+    assert np.array_equal(first.bits, other.bits) and first.check == again.check
+    assert first.check.without_random != other.check.without_random
+    assert first.check.without_leading == pytest.approx(other.check.without_leading)
+    assert (first.settings["seed"], other.settings["seed"]) == (0, 1)
+    (batched,) = explainer.explain_batch([long], [RESPONSE], check=True, seed=1, **QUICK)
+    assert batched.check.without_random == pytest.approx(other.check.without_random, rel=1e-3)
+    with pytest.raises(ValueError, match="seed is '1', expected an integer"):
+        explainer.explain(PROMPT, RESPONSE, seed="1")
 
 
 def test_bits_at_the_floor_are_no_share(explainer):
