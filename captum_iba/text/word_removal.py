@@ -29,7 +29,7 @@ def probabilities_of_texts(
     with torch.no_grad():
         for batch in classifier.batches([len(text) for text in texts], batch_size):
             logits = classifier.logits(*classifier.tensors([texts[i] for i in batch]).values())
-            probabilities[batch] = classifier.head.precise_probabilities(logits).double().cpu()
+            probabilities[batch] = classifier.head.precise_probabilities(logits).cpu().double()
             if on_rows is not None:
                 on_rows(len(batch))
     return probabilities
