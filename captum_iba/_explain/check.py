@@ -140,14 +140,7 @@ class RemovalComparison(NamedTuple):
 
 
 def compare_with_others(
-    probabilities: Callable[[Kept], Sequence[float]],
-    order: npt.NDArray[np.intp],
-    n_leading: int,
-    seed: int,
-    by_bits: npt.NDArray[np.intp],
-    marks: Kept | None = None,
-    n_single: int = N_RANDOM,
-    n_parts: int | None = None,
+    probabilities: Callable[[Kept], Sequence[float]], compared: Kept, leading: npt.NDArray[np.intp]
 ) -> RemovalComparison:
     """Probabilities without the leading parts, without the least, and without as many others at random.
 
@@ -155,21 +148,22 @@ def compare_with_others(
 
     Args:
         probabilities (Callable): Probabilities, one per row, of the kept parts, (rows, P) booleans.
-        order, n_leading, seed, by_bits, marks, n_single, n_parts: As of :func:`kept_in_check`.
+        compared (array): The parts that the check keeps, (3 + R, P) booleans, from :func:`kept_in_check`.
+        leading (array): Numbers of all leading parts.
 
     Examples::
 
         >>> def probabilities(kept): return (0.1 + 0.8 * kept[:, 0]).tolist()
-        >>> found = compare_with_others(probabilities, np.arange(4), 1, seed=0, by_bits=np.arange(4))
+        >>> compared = kept_in_check(np.arange(4), 1, seed=0, by_bits=np.arange(4))
+        >>> found = compare_with_others(probabilities, compared, leading=np.array([0]))
         >>> found.n_removed, round(found.without_leading, 2), [round(one, 2) for one in found.without_random]
         (1, 0.1, [0.9, 0.9, 0.9])
     """
-    compared = kept_in_check(order, n_leading, seed, by_bits, marks, n_single, n_parts)
     n_removed = int((~compared[1]).sum())
     rows = compared
-    if n_removed < n_leading <= len(order):
+    if n_removed < len(leading):
         without_leading = np.ones((1, compared.shape[1]), dtype=bool)
-        without_leading[:, order[:n_leading]] = False
+        without_leading[:, leading] = False
         rows = np.concatenate([compared, without_leading])
     whole, *found = probabilities(rows)
     at = len(found) - 1 if len(rows) > len(compared) else 0

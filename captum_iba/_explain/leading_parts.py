@@ -20,7 +20,7 @@ MOST_OF_DECREASE = 0.95
 N_TRIED = 16
 """Leading parts up to which it is tried how few are enough."""
 N_PRUNED = 8
-"""Leading parts up to which superfluous ones are left out, or some exchanged: of more it takes too many passes."""
+"""Leading parts up to which superfluous ones are left out, or give way to others: of more it takes too many passes."""
 _N_EXCHANGED = 3  # leading parts that are exchanged at most
 _N_TOGETHER = 4  # parts that lower a value together with others, and may take the place of a leading one
 _LARGEST_BUILT, _N_KEPT = 4, 4  # parts of a group that is built from one on, and groups that are kept each time

@@ -33,7 +33,7 @@ from captum_iba._reading.prompt_sentences import (
     probability_without,
     prompt_notes,
 )
-from captum_iba._reading.rows import VISIBLE, ListedPart, listed_name
+from captum_iba._reading.rows import VISIBLE, ListedPart, bar_of, listed_name
 from captum_iba._reading.thresholds import NO_EFFECT
 from captum_iba.attr.optimizer import AT_FLOOR
 from captum_iba.text.prompt_parts import PromptPart
@@ -255,7 +255,7 @@ class GenerationAttribution(JsonResult):
         effects, leading = self._effects, set(self._leading)
         both = [part.effect for part in self.parts if part.effect is not None]
         least = max(_NOTICEABLE, min((effect for effect in both if effect > NO_EFFECT), default=0.0))
-        lowers = self._bar_lengths.tolist()
+        lowers = self._bars[0].tolist()
 
         def is_shown(i: int) -> bool:
             if self.parts[i].effect is None:
@@ -281,15 +281,20 @@ class GenerationAttribution(JsonResult):
         """
         if all(part.effect_alone is None for part in self.parts):
             return self.importance
-        lengths = self._bar_lengths
+        lengths, _ = self._bars
         return lengths / (lengths.max() or 1.0)
 
     @property
-    def _bar_lengths(self) -> npt.NDArray[np.float64]:
-        """Lengths of the bars in nats, (P,), 0 of parts without importance."""
+    def _bars(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """Lengths of the bars in nats, (P,), 0 of parts without importance, and what share is without a part alone."""
         steps = self._decreases_in_turn
-        bars = [part.bar(steps.get(i, math.nan))[0] for i, part in enumerate(self.parts)]
-        return np.where([of > 0 or i in steps for i, of in enumerate(self.importance)], bars, 0.0)
+        bars = [
+            part.bar if part.effect_alone is None else bar_of(part.effect_alone, part.bar[0], steps.get(i, math.nan))
+            for i, part in enumerate(self.parts)
+        ]
+        is_shown = [of > 0 or i in steps for i, of in enumerate(self.importance)]
+        lengths, shares_alone = np.array(bars).reshape(-1, 2).T
+        return np.where(is_shown, lengths, 0.0), shares_alone
 
     @property
     def _decreases_in_turn(self) -> dict[int, float]:
@@ -305,7 +310,7 @@ class GenerationAttribution(JsonResult):
         """:attr:`listed` as terminals and pages show it."""
         bars, numbers = self.bars, {id(part): number for number, part in enumerate(self.parts)}
         so_far = {} if self.check is None else dict(zip(self._order.tolist(), self.check.without_first, strict=False))
-        steps = self._decreases_in_turn
+        _, shares_alone = self._bars
         return [
             ListedPart(
                 listed_name(part.text),
@@ -318,7 +323,7 @@ class GenerationAttribution(JsonResult):
                 "" if numbers[id(part)] in self._leading else part.label,
                 number=numbers[id(part)],
                 without_so_far=so_far.get(numbers[id(part)], math.nan),
-                share_alone=part.bar(steps.get(numbers[id(part)], math.nan))[1],
+                share_alone=float(shares_alone[numbers[id(part)]]),
             )
             for part, share in self.listed
         ]

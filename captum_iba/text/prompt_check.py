@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from captum_iba._explain.check import Kept, Progress, compare_with_others, with_check
+from captum_iba._explain.check import Kept, Progress, compare_with_others, kept_in_check, with_check
 from captum_iba._explain.leading_parts import (
     MOST_OF_DECREASE,
     N_PRUNED,
@@ -146,7 +146,8 @@ def check_by_removal(
         return list(removal.probabilities(removal(torch.from_numpy(kept)).double()).tolist())
 
     order = np.array([*leading, *(i for i in order if i not in leading)])
-    compared = compare_with_others(probabilities, order, len(leading), seed % 2**63, _by_bits(result))
+    kept = kept_in_check(order, len(leading), seed % 2**63, _by_bits(result))
+    compared = compare_with_others(probabilities, kept, np.array(leading, dtype=np.intp))
     whole_without = None
     if isinstance(removal.removal, ChoiceRemoval):
         whole_without = float(removal.removal.whole_response_probability(torch.from_numpy(compared.kept[None])))

@@ -53,14 +53,15 @@ class PromptPart:
             return alone
         return self.effect
 
-    def bar(self, in_turn: float = math.nan) -> tuple[float, float]:
+    @property
+    def bar(self) -> tuple[float, float]:
         """The length of its bar in nats, and the share of it that is the decrease without it alone; 0 without any.
 
-        ``in_turn`` is the decrease without it after the parts above it in a list, NaN if it does not lead.
+        Of a leading part lists show the decrease after the parts above it, if that is more.
         """
         if self.effect_alone is None:
             return 0.0, 1.0
-        return bar_of(self.effect_alone, math.nan if self.effect_after is None else self.effect_after, in_turn)
+        return bar_of(self.effect_alone, math.nan if self.effect_after is None else self.effect_after)
 
     @property
     def label(self) -> str:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from torch import Tensor
 
-from captum_iba._explain.check import Kept, Progress, RemovalComparison, compare_with_others, with_check
+from captum_iba._explain.check import Kept, Progress, RemovalComparison, compare_with_others, kept_in_check, with_check
 from captum_iba._explain.leading_parts import (
     MOST_OF_DECREASE,
     N_PRUNED,
@@ -225,8 +225,7 @@ def check_by_removal(removal: TextRemoval, attribution: TextAttribution) -> Dele
 
     # Each of them is deleted alone, too, so that none is left to chance.
     is_short = len(order) <= ALL_DELETED_ALONE
-    compared = compare_with_others(
-        probabilities,
+    kept = kept_in_check(
         order,
         n_leading,
         int(attribution.settings.get("seed", 0)) % 2**63,
@@ -235,12 +234,10 @@ def check_by_removal(removal: TextRemoval, attribution: TextAttribution) -> Dele
         n_single=ALL_DELETED_ALONE if is_short else N_RANDOM,
         n_parts=len(own),
     )
-    n_alone = min(n_leading, _N_ALONE) * (n_leading > 1)
+    compared = compare_with_others(probabilities, kept, order[:n_leading])
+    deleted = order[: min(n_leading, _N_ALONE)].tolist()
     if is_short:
-        n_alone = len(order) if len(order) > 1 else 0
-    elif n_leading == compared.n_removed == 1:
-        n_alone = 1
-    deleted = order[:n_alone].tolist()
+        deleted = order.tolist() if len(order) > 1 else []
     alone = dict(zip(deleted, probabilities(~np.eye(len(own), dtype=bool)[deleted]), strict=True))
     return DeletionCheck(
         n_words=compared.n_removed,

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from captum_iba._explain.check import Kept, Progress, compare_with_others, with_check
+from captum_iba._explain.check import Kept, Progress, compare_with_others, kept_in_check, with_check
 from captum_iba._explain.leading_parts import GroupSearch, leading_in_order, most_without_one
 from captum_iba._reading.thresholds import N_RANDOM
 from captum_iba.metrics.part_removal import CachedRemoval
@@ -92,22 +92,21 @@ def check_by_removal(
     """
     order, n_regions = (-result.scores).argsort(), result.n_regions
     helping = [i for i, effect in zip(result.measured, result.effects, strict=True) if effect > 0]
-    leading, first = leading_by_removal(
-        cached, order, len(result.measured or result.leading), helping if search else (), n_regions <= _N_ALONE
-    )
+    is_small = n_regions <= _N_ALONE
+    groups = GroupSearch(helping, order.tolist() if is_small else ()) if search and helping else None
+    leading, first = _leading(cached, order, len(result.measured or result.leading), groups)
 
     def probabilities(kept: Kept) -> list[float]:
         return list(cached(torch.from_numpy(kept)).tolist())
 
-    is_small = n_regions <= _N_ALONE
-    compared = compare_with_others(
-        probabilities,
+    kept = kept_in_check(
         np.array([*leading, *(i for i in order.tolist() if i not in leading)]),
         len(leading),
         seed % 2**63,
         np.lexsort((-result.shares,)),
         n_single=_N_ALONE if is_small else N_RANDOM,  # each is removed alone, too, so that none is left to chance
     )
+    compared = compare_with_others(probabilities, kept, np.array(leading, dtype=np.intp))
     none = np.zeros(n_regions, dtype=bool)
     chances = removal.probabilities(torch.from_numpy(np.stack([compared.kept, none])))
     decision = int(chances[0].argmax())
@@ -131,7 +130,6 @@ def leading_by_removal(
     order: npt.NDArray[np.intp],
     n_leading: int,
     measured: Sequence[int] = (),
-    search_all: bool = False,
 ) -> tuple[list[int], list[float]]:
     """
     As few of the first regions of an order as are enough, in the order of their removal.
@@ -147,8 +145,6 @@ def leading_by_removal(
         order (array): Numbers of all regions, (R,), the most important one first.
         n_leading (int): How many of them may lead; of more than 16 all do.
         measured (sequence of int, optional): Numbers of regions that may take the place of one of these. Default: none.
-        search_all (bool): Whether regions that lower the probability together with the leading ones may, too.
-            Default: False.
 
     Returns:
         tuple: Numbers of the leading regions, and the probability without the first k of them, for k up to 16.
@@ -159,8 +155,13 @@ def leading_by_removal(
         >>> leading_by_removal(probability, np.array([0, 1, 2, 3]), 3)[0]
         [0, 2]
     """
+    return _leading(probability, order, n_leading, GroupSearch(measured) if measured else None)
+
+
+def _leading(
+    probability: Callable[[Tensor], Tensor], order: npt.NDArray[np.intp], n_leading: int, groups: GroupSearch | None
+) -> tuple[list[int], list[float]]:
     n_leading = min(n_leading, max(1, len(order) - 1))  # never are all regions removed
-    groups = GroupSearch(measured, order.tolist() if search_all else ()) if measured else None
     return leading_in_order(probability, order, n_leading, _ADDS, groups)
 
 

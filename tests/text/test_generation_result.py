@@ -82,7 +82,7 @@ def test_one_rule_says_what_two_removals_of_a_part_mean(result, alone, after, la
         return
     assert part.effect_after == pytest.approx(after)
     length = max(0.0, alone, after)
-    assert part.bar() == pytest.approx((length, min(1, max(0, alone) / length) if length else 1.0))
+    assert part.bar == pytest.approx((length, min(1, max(0, alone) / length) if length else 1.0))
     assert (one.bars[1] > 0) == (one.importance[1] > 0)  # the response does not need what raises it alone
     content = json.loads(one.to_json())["parts"][1]
     assert content["label"] == label and content["effect_after"] == pytest.approx(after)
