@@ -3,11 +3,18 @@
 from typing import TYPE_CHECKING
 
 from captum_iba._version import __version__
+from captum_iba._warnings import LostPredictionWarning
 
 if TYPE_CHECKING:
     from captum_iba.attr import BottleneckTrace, FeatureStatistics, InformationBottleneckAttribution
 
-__all__ = ["BottleneckTrace", "FeatureStatistics", "InformationBottleneckAttribution", "__version__"]
+__all__ = [
+    "BottleneckTrace",
+    "FeatureStatistics",
+    "InformationBottleneckAttribution",
+    "LostPredictionWarning",
+    "__version__",
+]
 
 
 def __getattr__(name: str) -> object:

@@ -10,7 +10,10 @@ _BETWEEN = ("captum_iba", "captum", "torch", "contextlib")
 
 
 class LostPredictionWarning(UserWarning):
-    """The mask of a text removed so much that the model no longer makes the prediction that is explained."""
+    """The mask of a text or image removed so much that the model no longer makes the prediction that is explained.
+
+    It is a category for ``warnings.filterwarnings``.
+    """
 
 
 def warn_user(message: str, category: type[Warning] = UserWarning) -> None:

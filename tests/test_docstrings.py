@@ -72,7 +72,9 @@ def test_documented_fields_exist_and_all_attributes_are_documented():
             continue
         fields = {field.name for field in dataclasses.fields(cls) if not field.name.startswith("_")}
         properties = {name for name, value in inspect.getmembers(cls) if isinstance(value, property)}
-        attributes, arguments = names_under("Attributes", cls.__doc__), names_under("Args", cls.__doc__)
+        described = [base.__doc__ for base in cls.__mro__ if is_dataclass_type(base)]
+        attributes = [name for doc in described for name in names_under("Attributes", doc)]
+        arguments = names_under("Args", cls.__doc__)
         wrong += [f"{cls.__name__} has no {name}" for name in {*attributes, *arguments} - fields - properties]
         wrong += [f"{cls.__name__}: {name} is not documented" for name in fields - {*attributes} if attributes]
     assert wrong == []

@@ -108,40 +108,9 @@ def _is_better(new: Progress | None, old: Progress) -> bool:
     return not is_most and new.left <= old.left - _LESS * old.probability
 
 
-class RemovalComparison(NamedTuple):
-    """Probabilities without the leading parts, and without as many others (:func:`compare_with_others`).
-
-    Args:
-        n_removed (int): Number of parts that are removed together.
-        kept (array): The parts that stay without all leading ones, (P,).
-        probability (float): With all parts.
-        without_leading (float): Without all leading parts.
-        without_least (float): Without the parts with the fewest bits.
-        without_random (tuple of float): Without other parts at random, of each draw.
-    """
-
-    n_removed: int
-    kept: Kept
-    probability: float
-    without_leading: float
-    without_least: float
-    without_random: tuple[float, ...]
-
-    def fields(self) -> dict[str, Any]:
-        """The values of the fields that the checks of texts, prompts and images have in common, by name."""
-        return {
-            "probability": self.probability,
-            "without_leading": self.without_leading,
-            "without_least": self.without_least,
-            "without_random": float(np.mean(self.without_random)),
-            "n_random": len(self.without_random),
-            "lowest_random": min(self.without_random),
-        }
-
-
 def compare_with_others(
-    probabilities: Callable[[Kept], Sequence[float]], compared: Kept, leading: npt.NDArray[np.intp]
-) -> RemovalComparison:
+    probabilities: Callable[[Kept], Sequence[float]], compared: Kept, leading: Sequence[int]
+) -> tuple[dict[str, Any], Kept]:
     """Probabilities without the leading parts, without the least, and without as many others at random.
 
     All leading parts are removed together, too, where there are so many that only some are compared with others.
@@ -149,25 +118,40 @@ def compare_with_others(
     Args:
         probabilities (Callable): Probabilities, one per row, of the kept parts, (rows, P) booleans.
         compared (array): The parts that the check keeps, (3 + R, P) booleans, from :func:`kept_in_check`.
-        leading (array): Numbers of all leading parts.
+        leading (sequence of int): Numbers of all leading parts.
+
+    Returns:
+        tuple: Fields of a :class:`RemovalCheck` by name, and the parts that stay without all leading ones, (P,).
 
     Examples::
 
         >>> def probabilities(kept): return (0.1 + 0.8 * kept[:, 0]).tolist()
         >>> compared = kept_in_check(np.arange(4), 1, seed=0, by_bits=np.arange(4))
-        >>> found = compare_with_others(probabilities, compared, leading=np.array([0]))
-        >>> found.n_removed, round(found.without_leading, 2), [round(one, 2) for one in found.without_random]
-        (1, 0.1, [0.9, 0.9, 0.9])
+        >>> fields, kept = compare_with_others(probabilities, compared, leading=[0])
+        >>> fields["n_removed"], round(fields["without_leading"], 2), round(fields["lowest_random"], 2), fields["least"]
+        (1, 0.1, 0.9, (3,))
     """
     n_removed = int((~compared[1]).sum())
     rows = compared
     if n_removed < len(leading):
         without_leading = np.ones((1, compared.shape[1]), dtype=bool)
-        without_leading[:, leading] = False
+        without_leading[:, list(leading)] = False
         rows = np.concatenate([compared, without_leading])
     whole, *found = probabilities(rows)
     at = len(found) - 1 if len(rows) > len(compared) else 0
-    return RemovalComparison(n_removed, rows[1 + at], whole, found[at], found[1], tuple(found[2 : len(compared) - 1]))
+    at_random = found[2 : len(compared) - 1]
+    fields = {
+        "n_removed": n_removed,
+        "probability": whole,
+        "without_leading": found[at],
+        "without_least": found[1],
+        "without_random": float(np.mean(at_random)),
+        "n_random": len(at_random),
+        "lowest_random": min(at_random),
+        "leading": tuple(leading),
+        "least": tuple(np.flatnonzero(~compared[2]).tolist()),
+    }
+    return fields, rows[1 + at]
 
 
 def kept_in_check(

@@ -80,20 +80,6 @@ class JsonResult(ABC):
             raise ValueError(f"path is {os.fspath(path)}, which is not a saved attribution ({error})") from error
 
 
-def check_of_file(content: Mapping[str, Any]) -> dict[str, Any]:
-    """The probabilities of a check in a file.
-
-    Examples::
-
-        >>> check_of_file({"without_leading": 0.8, "without_all_leading": 0.3})  # as an earlier version wrote it
-        {'without_leading': 0.3}
-    """
-    values = dict(content)
-    if (without_all := values.pop("without_all_leading", None)) is not None:
-        values["without_leading"] = without_all
-    return values
-
-
 def json_safe(value: Any) -> Any:
     """A value as JSON has it: NaN becomes None, infinity "inf" or "-inf"."""
     if isinstance(value, Mapping):

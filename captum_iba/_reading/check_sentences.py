@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from captum_iba._reading.protocols import CheckProbabilities
+from captum_iba._reading.removal_check import RemovalCheck
 from captum_iba._reading.rows import ListedPart
 from captum_iba._reading.thresholds import MOST, N_RANDOM, RULED_OUT, SAME, fraction_left
 from captum_iba._reading.wording import capitalized, enumerated, format_probability, quantity
@@ -40,7 +40,7 @@ class CheckSentences:
     """A check by deletion in words.
 
     Attributes:
-        check (CheckProbabilities): Probabilities.
+        check (RemovalCheck): Probabilities.
         n_deleted (int): Number of words that are deleted.
         n_leading (int): Number of words that lead; 0 where none does.
         n_words (int): Number of words that can be deleted.
@@ -67,7 +67,7 @@ class CheckSentences:
 
     Examples::
 
-        >>> from captum_iba.text.result import DeletionCheck
+        >>> from captum_iba._reading.removal_check import DeletionCheck
         >>> check = DeletionCheck(2, 0.9, 0.2, 0.91, 0.8, 10)
         >>> said = CheckSentences(check, 2, 2, 7, "the probability", names=("dull", "boring"))
         >>> said.answer
@@ -76,7 +76,7 @@ class CheckSentences:
         ('Check of the leading words: confirmed', CheckRow(probability=0.2, what='without the 2 leading words'))
     """
 
-    check: CheckProbabilities
+    check: RemovalCheck
     n_deleted: int
     n_leading: int
     n_words: int
@@ -332,7 +332,7 @@ def summary(checks: Sequence[CheckSentences | None], inputs: str = "") -> str:
 
     Examples::
 
-        >>> from captum_iba.text.result import DeletionCheck
+        >>> from captum_iba._reading.removal_check import DeletionCheck
         >>> good = CheckSentences(DeletionCheck(1, 0.9, 0.2, 0.9, 0.8, 10), 1, 1, 7, "the probability")
         >>> summary([good, good, CheckSentences(DeletionCheck(1, 0.9, 0.9, 0.9, 0.9, 10), 1, 0, 7, "the probability")])
         'Check of 2 texts: the leading words are confirmed in 2. No verdict for 1 more text: no word leads.'

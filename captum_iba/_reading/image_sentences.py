@@ -9,7 +9,7 @@ from captum_iba._reading.check_sentences import CONFIRMING, CheckRow, CheckSente
 from captum_iba._reading.decision import predicted_beside
 from captum_iba._reading.mask_sentences import caveat, unexplained
 from captum_iba._reading.mask_state import averages_disagree
-from captum_iba._reading.protocols import ExplainedImage, RegionProbabilities
+from captum_iba._reading.protocols import ExplainedImage
 from captum_iba._reading.region_effects import (
     N_LOWERING,
     N_OPPOSING,
@@ -18,6 +18,7 @@ from captum_iba._reading.region_effects import (
     opposing,
     other_regions,
 )
+from captum_iba._reading.removal_check import ImageCheck
 from captum_iba._reading.rows import ListedPart
 from captum_iba._reading.thresholds import SAME, is_unexplained, lowers_it
 from captum_iba._reading.wording import capitalized, format_probability, printable, quantity
@@ -61,7 +62,7 @@ def remark(image: ExplainedImage, is_confirmed: bool = False) -> str:
     return unexplained(f"the probability of {target}", "this image", probability, closed, follows)
 
 
-def check_sentences(image: ExplainedImage, check: RegionProbabilities) -> CheckSentences:
+def check_sentences(image: ExplainedImage, check: ImageCheck) -> CheckSentences:
     """The check by removal in words."""
     then = ""
     if check.decision and image.target_label == image.predicted_label:
@@ -70,7 +71,7 @@ def check_sentences(image: ExplainedImage, check: RegionProbabilities) -> CheckS
         then += "" if still else f" ({format_probability(check.decision_probability or 0.0)})"
     return CheckSentences(
         check,
-        check.n_regions,
+        check.n_removed,
         len(image.leading),
         image.n_regions,
         _measured(image),
@@ -85,7 +86,7 @@ def check_sentences(image: ExplainedImage, check: RegionProbabilities) -> CheckS
     )
 
 
-def _lowest_alone(image: ExplainedImage, check: RegionProbabilities) -> CheckRow | None:
+def _lowest_alone(image: ExplainedImage, check: ImageCheck) -> CheckRow | None:
     """The region that does not lead and without which alone the probability is lowest; None where none was removed."""
     others = other_regions(image, check)
     if not others:
@@ -93,7 +94,7 @@ def _lowest_alone(image: ExplainedImage, check: RegionProbabilities) -> CheckRow
     return CheckRow(check.without_each[others[0]], f"{image.name_of(others[0])} ({image.place_of(others[0])})")
 
 
-def _doubt(image: ExplainedImage, check: RegionProbabilities) -> str:
+def _doubt(image: ExplainedImage, check: ImageCheck) -> str:
     """Why the removal of the leading regions is no evidence for them; empty where it is."""
     if is_of_mean_color(check.probability, check.without_all):
         target, blank = printable(image.target_label), format_probability(check.without_all or 0.0)
@@ -103,7 +104,7 @@ def _doubt(image: ExplainedImage, check: RegionProbabilities) -> str:
     return ""
 
 
-def _brief_doubt(check: RegionProbabilities) -> str:
+def _brief_doubt(check: ImageCheck) -> str:
     if not check.changes_pixels:
         return "the removal changes no pixel"
     if is_of_mean_color(check.probability, check.without_all):
@@ -118,7 +119,7 @@ def decision(image: ExplainedImage) -> str:
     return f"{said} ({beside})" if beside else said
 
 
-def check_answer(image: ExplainedImage, check: RegionProbabilities) -> str:
+def check_answer(image: ExplainedImage, check: ImageCheck) -> str:
     """The probability without the leading regions; where others matter, too, and are not all listed, how many."""
     lower = [] if image.is_improbable else lowering(image, check)
     against = [i for i in opposing(check) if i not in image.leading]
@@ -138,7 +139,7 @@ def check_answer(image: ExplainedImage, check: RegionProbabilities) -> str:
     return " ".join(filter(None, sentences))
 
 
-def only_together(image: ExplainedImage, check: RegionProbabilities) -> bool:
+def only_together(image: ExplainedImage, check: ImageCheck) -> bool:
     """Whether the probability falls without the leading regions, and without none of them alone."""
     if len(image.leading) < 2 or not check.without_each or check_sentences(image, check).verdict not in CONFIRMING:
         return False

@@ -9,7 +9,6 @@ from itertools import accumulate
 import numpy as np
 import numpy.typing as npt
 
-from captum_iba._reading.places import is_punctuation
 from captum_iba._reading.protocols import ExplainedText
 from captum_iba._reading.wording import NEUTRAL_TEXTS
 
@@ -135,12 +134,6 @@ def nearly_tied(attribution: ExplainedText) -> list[int]:
     shares, order = attribution.shares, ranking(attribution)
     least = _WITH_NEUTRAL_STATISTICS if has_neutral_statistics(attribution) else _NEARLY_TIED
     return [i for i in order if shares[i] > 0 and shares[i] >= least * shares[order[0]]]
-
-
-def least_words(attribution: ExplainedText, numbers: Sequence[int], count: int) -> list[int]:
-    """Of some words without the first ones, those with the fewest bits; punctuation only where too few are left."""
-    others = [i for i in ranking_by_bits(attribution) if i in numbers[count:]]
-    return sorted(others, key=lambda i: not is_punctuation(attribution.words[i].word))[-count:]
 
 
 def ranking(attribution: ExplainedText) -> list[int]:

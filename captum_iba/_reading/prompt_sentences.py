@@ -6,8 +6,6 @@ import math
 from collections import Counter
 from typing import Any
 
-import numpy as np
-
 from captum_iba._reading.check_sentences import CheckSentences, lowest_alone
 from captum_iba._reading.mask_sentences import through_mask, unexplained
 from captum_iba._reading.protocols import ExplainedResponse
@@ -71,13 +69,13 @@ def _are_as_long(response: ExplainedResponse) -> bool:
 
 def leading_numbers(response: ExplainedResponse) -> set[int]:
     """Numbers of the leading parts."""
-    leading = {id(part) for part in response.leading}
-    return {number for number, part in enumerate(response.parts) if id(part) in leading}
+    leading = set(response.leading)
+    return {number for number, part in enumerate(response.parts) if part in leading}
 
 
 def part_check(response: ExplainedResponse) -> CheckSentences:
     """The check of a prompt in words; it must have one."""
-    count = response.check.n_parts
+    count = response.check.n_removed
     n_named = max(count, len(response.leading))
     return CheckSentences(
         response.check,
@@ -110,7 +108,7 @@ def _whole_responses(response: ExplainedResponse) -> str:
         begins = f"{_DISAGREE}: per token the model prefers the {one} response, and as a whole the {other} one. The "
         begins += "percentages and the list are per token; responses of the same number of tokens have one measure. By"
     if check is not None and check.whole_without_leading is not None:
-        one = max(check.n_parts, len(response.leading)) == 1
+        one = max(check.n_removed, len(response.leading)) == 1
         wholes += f", and {format_probability(check.whole_without_leading)} without the leading part{'s' * (not one)}"
     return f"{begins} the sums of log-probabilities, over {counts} tokens, {wholes}."
 
@@ -136,11 +134,9 @@ def probability_without(response: ExplainedResponse, part: Any) -> float:
 def _least(response: ExplainedResponse) -> str:
     """What the parts with the fewest bits say, where the check finds that they matter; else empty."""
     check = response.check
-    if check is None or check.n_parts < len(response.leading) or check.n_parts == len(response.parts):
+    if check is None or check.n_removed < len(response.leading) or check.n_removed == len(response.parts):
         return ""
-    deleted = {*(-response.scores).argsort()[: check.n_parts].tolist()}
-    by_bits = [i for i in np.lexsort((-response.bits, -response.shares)).tolist() if i not in deleted]
-    least = [response.parts[i] for i in by_bits[-check.n_parts :]][::-1]
+    least = [response.parts[i] for i in check.least]
     # The list says it of parts that were removed.
     against = [_quoted(response, part) for part in least if part.known_effect is None]
     if check.without_least < max(check.probability, check.without_random) + LARGE_DROP or not against:

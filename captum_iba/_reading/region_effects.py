@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from captum_iba._reading.protocols import ExplainedImage, RegionProbabilities
+from captum_iba._reading.protocols import ExplainedImage
+from captum_iba._reading.removal_check import ImageCheck
 from captum_iba._reading.thresholds import LARGE_DROP, MOST, rises_much
 
 N_LOWERING, N_OPPOSING = 5, 3
@@ -17,7 +18,7 @@ def is_of_mean_color(probability: float, without_all: float | None) -> bool:
     return without_all is not None and without_all >= max(MOST * probability, LARGE_DROP)
 
 
-def opposing(check: RegionProbabilities) -> list[int]:
+def opposing(check: ImageCheck) -> list[int]:
     """Numbers of the regions whose removal alone raises the probability by much, the most first.
 
     None where the mean color, which a removed region gets, is itself evidence for the class.
@@ -28,12 +29,12 @@ def opposing(check: RegionProbabilities) -> list[int]:
     return sorted((i for i, p in enumerate(each) if rises_much(check.probability, p)), key=lambda i: -each[i])
 
 
-def lowering(image: ExplainedImage, check: RegionProbabilities) -> list[int]:
+def lowering(image: ExplainedImage, check: ImageCheck) -> list[int]:
     """Numbers of the regions that do not lead, and whose removal alone lowers the probability by more than 0.1."""
     return [i for i in other_regions(image, check) if check.probability - check.without_each[i] > LARGE_DROP]
 
 
-def listed_others(image: ExplainedImage, check: RegionProbabilities) -> list[int]:
+def listed_others(image: ExplainedImage, check: ImageCheck) -> list[int]:
     """Numbers of the regions that are listed below the leading ones, because they matter alone, at most five.
 
     Without them the probability falls by more than 0.1, or further than without all leading ones.
@@ -43,12 +44,12 @@ def listed_others(image: ExplainedImage, check: RegionProbabilities) -> list[int
     return [i for i in others if i in lowers or check.without_each[i] < check.without_leading][:N_LOWERING]
 
 
-def other_regions(image: ExplainedImage, check: RegionProbabilities) -> list[int]:
+def other_regions(image: ExplainedImage, check: ImageCheck) -> list[int]:
     """Numbers of the regions that do not lead and were removed alone, by the probability without them."""
     others = [i for i in range(len(check.without_each)) if i not in image.leading]
     return sorted(others, key=lambda i: check.without_each[i])
 
 
-def largest_decrease(check: RegionProbabilities) -> float:
+def largest_decrease(check: ImageCheck) -> float:
     """The decrease in the probability that 1 is in :func:`removal_map`: the largest, at least 0.1."""
     return max(float(check.decreases.max()), LARGE_DROP)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from captum_iba._reading.protocols import CheckProbabilities
+from captum_iba._reading.removal_check import RemovalCheck
 
 N_RANDOM = 10
 """Number of draws of random words in a check; where there are at most so many sets, each is taken once."""
@@ -100,7 +100,7 @@ def lowers_it(probability: float, closed: float) -> bool:
     return closed > probability + LARGE_DROP or closed >= HALF > probability
 
 
-def fraction_left(check: CheckProbabilities) -> float:
+def fraction_left(check: RemovalCheck) -> float:
     """Fraction of the probability that is left without the leading words; 1 where the change is small by itself."""
     probability, without = check.probability, check.without_leading
     if probability <= 0:

@@ -10,8 +10,8 @@ from captum_iba._reading.check_sentences import CONFIRMING, CheckSentences, lowe
 from captum_iba._reading.decision import is_predicted
 from captum_iba._reading.mask_sentences import caveat
 from captum_iba._reading.mask_state import is_improbable, is_lowered, needs_hardly_anything
-from captum_iba._reading.order import least_words, ranking
-from captum_iba._reading.places import is_punctuation, names_of_texts, place_in_texts, word_places
+from captum_iba._reading.order import ranking
+from captum_iba._reading.places import is_punctuation, names_of_texts, place_in_texts
 from captum_iba._reading.protocols import ExplainedText
 from captum_iba._reading.rows import MATTERS_ALONE, SPEAKS_AGAINST, ListedPart
 from captum_iba._reading.thresholds import ALL_DELETED_ALONE, LARGE_DROP, MOST, SAME
@@ -90,15 +90,19 @@ def _without_check(attribution: ExplainedText) -> list[str]:
 def word_check(attribution: ExplainedText) -> CheckSentences:
     """The check of a text in words; it must have one."""
     check, deletable = attribution.check, _deletable(attribution)
-    others, n_leading = deletable[check.n_words :], len(ranked_words(attribution)[0])
-    n_named = max(n_leading, check.n_words)
+    others, n_leading = deletable[check.n_removed :], len(ranked_words(attribution)[0])
+    n_named = max(n_leading, check.n_removed)
     decision = check.decision if attribution.target_label == attribution.predicted_label else ""
     words = [visible(word.word) for word in attribution.words]
     texts = [names_of_texts(attribution)[word.sequence or 0] for word in attribution.words]
     predicts = "still predicts" if decision == attribution.predicted_label else "predicts"
+    of_decision = check.decision_probability or 0.0
+    # Of two classes the other probability says it.
+    is_told = predicts == "predicts" and 0 < of_decision < SAME * (1 - check.without_leading)
+    chance = f" ({format_probability(of_decision)})" if is_told else ""
     return CheckSentences(
         check,
-        check.n_words,
+        check.n_removed,
         n_leading,
         len(deletable),
         attribution.measured,
@@ -110,8 +114,8 @@ def word_check(attribution: ExplainedText) -> CheckSentences:
         caveat=caveat(attribution, "this text"),
         is_opposed=bool(opposing(attribution)) or is_lowered(attribution),
         less=_without_the_first(attribution),
-        then=f"{predicts} {_quoted_decision(attribution, decision)}" if decision else "",
-        n_marks=max(0, check.n_words - sum(not is_punctuation(attribution.words[i].word) for i in others)),
+        then=f"{predicts} {_quoted_decision(attribution, decision)}{chance}" if decision else "",
+        n_marks=max(0, check.n_removed - sum(not is_punctuation(attribution.words[i].word) for i in others)),
         other=lowest_alone([row for row in ranked_words(attribution)[1] if row.number in others]),
     )
 
@@ -175,13 +179,10 @@ def least_effect(attribution: ExplainedText) -> str:
     # Deletion of any words can raise it.
     rises = check.without_least >= max(check.probability, check.without_random) + LARGE_DROP
     falls = check.without_least <= MOST * check.probability and not is_improbable(attribution)
-    deletable = _deletable(attribution)
-    numbers = least_words(attribution, deletable, check.n_words)
-    if not (rises or falls) or not numbers or check.n_words == len(deletable):
+    leading = {row.number for row in ranked_words(attribution)[0]}
+    # With few words some of the least lead, too.
+    if not (rises or falls) or not leading.isdisjoint(check.least) or check.n_removed == len(_deletable(attribution)):
         return ""
-    leading = {row.place for row in ranked_words(attribution)[0]}
-    if not leading.isdisjoint(word_places(attribution)[i] for i in numbers):
-        return ""  # with few words some of them lead, too
     return "rises" if rises else "falls"
 
 

@@ -103,7 +103,7 @@ def _count_listed(attribution: ExplainedText) -> int:
         if needs_hardly_anything(attribution):
             return 0
         if check is not None and all(effect is None for effect in attribution.effects):
-            return min(count, int(check.n_words))
+            return min(count, int(check.n_removed))
     return count
 
 
@@ -115,7 +115,7 @@ def _with_relations(
     steps = _decreases_in_turn(attribution)
     strongest = min((rows[i].without for i in leading if rows[i].is_deleted), default=0.0)
     # The check has said what happens without those that it deletes first.
-    tried = [] if check is None else [i for i in order if rows[i].is_deleted][check.n_words :]
+    tried = [] if check is None else [i for i in order if rows[i].is_deleted][check.n_removed :]
     alone = [] if is_improbable(attribution) else [i for i in tried if i not in leading]
     found = list(rows)
     for i, row in enumerate(rows):

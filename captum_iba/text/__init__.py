@@ -7,12 +7,13 @@
     >>> print(explainer.explain("A wonderful film."))
 """
 
+from captum_iba._reading.removal_check import DeletionCheck, PromptCheck, RemovalCheck
 from captum_iba.text.classifier import Classifier, load_classifier
 from captum_iba.text.encoding import EncodedText
 from captum_iba.text.explainer import TextExplainer
 from captum_iba.text.generation import LLMInformationBottleneckAttribution
 from captum_iba.text.generation_explainer import GenerationExplainer
-from captum_iba.text.generation_result import GenerationAttribution, PromptCheck, ResponseToken
+from captum_iba.text.generation_result import GenerationAttribution, ResponseToken
 from captum_iba.text.layers import Block, default_layer, find_blocks, find_layer, find_layers
 from captum_iba.text.many_layers import cached_statistics, explain_layers
 from captum_iba.text.prompt_parts import PromptPart
@@ -23,12 +24,14 @@ from captum_iba.text.target import TextTarget
 __all__ = [
     "Block",
     "Classifier",
+    "DeletionCheck",
     "EncodedText",
     "GenerationAttribution",
     "GenerationExplainer",
     "LLMInformationBottleneckAttribution",
     "PromptCheck",
     "PromptPart",
+    "RemovalCheck",
     "ResponseToken",
     "TextAttribution",
     "TextExplainer",

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from captum_iba._explain.json_result import JsonResult, check_of_file, json_number, json_safe
+from captum_iba._explain.json_result import JsonResult, json_number, json_safe
 from captum_iba._files import write_text
 from captum_iba._reading.codes import prompt_findings
 from captum_iba._reading.legend import Legend, part_legend
@@ -33,6 +33,7 @@ from captum_iba._reading.prompt_sentences import (
     probability_without,
     prompt_notes,
 )
+from captum_iba._reading.removal_check import PromptCheck
 from captum_iba._reading.rows import VISIBLE, ListedPart, bar_of, listed_name
 from captum_iba._reading.thresholds import NO_EFFECT
 from captum_iba.attr.optimizer import AT_FLOOR
@@ -64,41 +65,6 @@ class ResponseToken:
     probability: float
     explained: bool = True
     bits: tuple[float, ...] = ()
-
-
-@dataclass(frozen=True)
-class PromptCheck:
-    """Probability of a response without some parts of its prompt: the geometric mean per token.
-
-    With ``contrast`` it is the probability of the choice between both responses.
-
-    Attributes:
-        n_parts (int): Number of parts that are deleted together: as many as lead, at most half of all parts.
-        probability (float): With all parts.
-        without_leading (float): Without the leading parts.
-        without_least (float): Without the parts with the fewest bits among the others.
-        without_random (float): Without as many other parts at random, the mean over ``n_random`` draws.
-        n_random (int): Number of these draws.
-        lowest_random (float or None): The lowest of these probabilities.
-        whole_without_leading (float or None): Of a choice, the probability of the response as a whole without the
-            leading parts, relative to that of both; None without ``contrast``.
-        without_first (tuple of float): Without the first k leading parts, for k from 1 to 16.
-        n_leading (int): Number of leading parts.
-        leading (tuple of int): Numbers of the leading parts, in the order of their removal; empty in results of earlier
-            versions.
-    """
-
-    n_parts: int
-    probability: float
-    without_leading: float
-    without_least: float
-    without_random: float
-    n_random: int
-    lowest_random: float | None = None
-    whole_without_leading: float | None = None
-    without_first: tuple[float, ...] = ()
-    n_leading: int = 0
-    leading: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -308,7 +274,7 @@ class GenerationAttribution(JsonResult):
     @property
     def rows(self) -> list[ListedPart]:
         """:attr:`listed` as terminals and pages show it."""
-        bars, numbers = self.bars, {id(part): number for number, part in enumerate(self.parts)}
+        bars, numbers = self.bars, {part: number for number, part in enumerate(self.parts)}
         so_far = {} if self.check is None else dict(zip(self._order.tolist(), self.check.without_first, strict=False))
         _, shares_alone = self._bars
         return [
@@ -317,13 +283,13 @@ class GenerationAttribution(JsonResult):
                 self.place_of(part),
                 part.bits,
                 share,
-                float(bars[numbers[id(part)]]),
+                float(bars[numbers[part]]),
                 probability_without(self, part),
                 math.nan if part.known_effect is None else part.known_effect,
-                "" if numbers[id(part)] in self._leading else part.label,
-                number=numbers[id(part)],
-                without_so_far=so_far.get(numbers[id(part)], math.nan),
-                share_alone=float(shares_alone[numbers[id(part)]]),
+                "" if numbers[part] in self._leading else part.label,
+                number=numbers[part],
+                without_so_far=so_far.get(numbers[part], math.nan),
+                share_alone=float(shares_alone[numbers[part]]),
             )
             for part, share in self.listed
         ]
@@ -349,17 +315,12 @@ class GenerationAttribution(JsonResult):
         if self.check is not None and self.check.leading:
             return list(self.check.leading)
         leading = leading_of(self._order, self.importance, COVERED)
-        if self.check is not None:
-            return leading[: self.check.n_leading or None]
         # What raises the probability alone is needed only without the others.
         return [i for i in leading if (self.parts[i].effect_alone or 0.0) >= -NO_EFFECT] or leading
 
     def unlisted(self, listed: Sequence[PromptPart]) -> str:
         """What the parts that are not listed hold: "23.0% of the bits in 9 other parts; 2 more are at the floor"."""
-        numbers = {id(part) for part in listed}
-        shares = [
-            share for part, share in zip(self.parts, self.shares.tolist(), strict=True) if id(part) not in numbers
-        ]
+        shares = [share for part, share in zip(self.parts, self.shares.tolist(), strict=True) if part not in listed]
         above = [share for share in shares if share > 0]
         at_floor = len(shares) - len(above)
         said = [f"{sum(above):.1%} of the bits in {len(above)} other part{'s' * (len(above) > 1)}"] if above else []
@@ -372,8 +333,7 @@ class GenerationAttribution(JsonResult):
         """Which of several parts of one name it is: "word 4"; empty where the name says it."""
         same = [number for number, other in enumerate(self.parts, 1) if other.text.strip() == part.text.strip()]
         noun = "part" if self.granularity == "spans" else self.granularity
-        number = next(number for number, other in enumerate(self.parts, 1) if other is part)
-        return f"{noun} {number}" if len(same) > 1 else ""
+        return f"{noun} {self.parts.index(part) + 1}" if len(same) > 1 else ""
 
     @property
     def explained(self) -> str:
@@ -442,9 +402,9 @@ class GenerationAttribution(JsonResult):
         """The result as plain Python for JSON, with the share and rank of each part, and the sentences."""
         content = dataclasses.asdict(self)
         content["settings"], content["provenance"] = dict(self.settings), dict(self.provenance)
-        ranks = {id(part): rank for rank, part in enumerate(self.ranked, 1)}
+        ranks = {part: rank for rank, part in enumerate(self.ranked, 1)}
         for part, own, share in zip(content["parts"], self.parts, self.shares.tolist(), strict=True):
-            part |= {"share": share, "rank": ranks.get(id(own)), "effect_after": own.effect_after}
+            part |= {"share": share, "rank": ranks.get(own), "effect_after": own.effect_after}
             part |= {"label": own.label, "speaks_against": own.speaks_against}
         content |= {"answer": self.answer, "verdict": self.verdict}
         content |= {"findings": self.findings, "sentences": self.sentences}
@@ -469,10 +429,8 @@ class GenerationAttribution(JsonResult):
                 ResponseToken(**{**token, "bits": tuple(map(json_number, token["bits"]))}) for token in values["tokens"]
             )
             values["span"] = tuple(values["span"])
-            if values["check"] is not None:
-                check = values["check"]
-                several = {name: tuple(check.get(name, ())) for name in ("without_first", "leading")}
-                values["check"] = PromptCheck(**{**check_of_file(check), **several})
+            if (check := values["check"]) is not None:
+                values["check"] = PromptCheck.from_dict(check)
             return cls(**values)
         except (KeyError, TypeError) as error:
             raise ValueError(f"content is not a whole attribution, {error} is missing or wrong") from error

@@ -18,8 +18,9 @@ from captum_iba._explain.leading_parts import (
     leading_in_order,
     most_without_one,
 )
+from captum_iba._reading.removal_check import PromptCheck
 from captum_iba.metrics.part_removal import first_to_cover, removal_effects
-from captum_iba.text.generation_result import GenerationAttribution, PromptCheck
+from captum_iba.text.generation_result import GenerationAttribution
 from captum_iba.text.prompt_part_removal import CachedPromptRemoval, ChoiceRemoval
 
 _N_ALONE = 40  # parts of a prompt up to which a check removes each alone
@@ -147,15 +148,10 @@ def check_by_removal(
 
     order = np.array([*leading, *(i for i in order if i not in leading)])
     kept = kept_in_check(order, len(leading), seed % 2**63, _by_bits(result))
-    compared = compare_with_others(probabilities, kept, np.array(leading, dtype=np.intp))
+    fields, stays = compare_with_others(probabilities, kept, leading)
     whole_without = None
     if isinstance(removal.removal, ChoiceRemoval):
-        whole_without = float(removal.removal.whole_response_probability(torch.from_numpy(compared.kept[None])))
+        whole_without = float(removal.removal.whole_response_probability(torch.from_numpy(stays[None])))
     return PromptCheck(
-        n_parts=compared.n_removed,
-        whole_without_leading=whole_without,
-        without_first=tuple(chances[: len(leading)].tolist()),
-        n_leading=len(leading),
-        leading=tuple(leading),
-        **compared.fields(),
+        **fields, without_first=tuple(chances[: len(leading)].tolist()), whole_without_leading=whole_without
     )

@@ -18,13 +18,14 @@ import numpy.typing as npt
 import torch
 
 from captum_iba._checks import kind_of
-from captum_iba._explain.json_result import JsonResult, check_of_file, json_number, json_safe
+from captum_iba._explain.json_result import JsonResult, json_number, json_safe
 from captum_iba._reading.codes import findings
 from captum_iba._reading.decision import predicted_beside
 from captum_iba._reading.findings import notes, what_bits_keep
 from captum_iba._reading.legend import Legend, word_legend
 from captum_iba._reading.mask_sentences import remark
 from captum_iba._reading.order import importance_of, ranking, shares_above_floor
+from captum_iba._reading.removal_check import DeletionCheck
 from captum_iba._reading.rows import ListedPart
 from captum_iba._reading.word_sentences import answer, verdict, word_check
 from captum_iba._reading.wording import format_probability, printable
@@ -98,37 +99,6 @@ class TextTrace:
     loss: tuple[float, ...]
     information: tuple[float, ...]
     probability: tuple[float, ...]
-
-
-@dataclass(frozen=True)
-class DeletionCheck:
-    """Target probability of a text without some of its words: the degradation test of one attribution.
-
-    Attributes:
-        n_words (int): Number of words that are deleted for comparison: as many as lead, at most half of all words, and
-            one in nine where none leads.
-        probability (float): With all words.
-        without_leading (float): Without the leading words, all of them.
-        without_least (float): Without the words with the fewest bits.
-        without_random (float): Without as many other words at random, the mean of ``n_random`` draws.
-        n_random (int): Number of these draws.
-        without_each (tuple of float or None): Without each word alone, by its number: of a text with at most 60 words
-            all but the words that are explained themselves, else the first eight leading ones. Of others it is None;
-            empty where no word was deleted alone.
-        decision (str): The most probable class without the leading words; empty for other heads than that of a
-            sequence classifier, and for several labels at once.
-        lowest_random (float or None): The lowest of the probabilities without words at random.
-    """
-
-    n_words: int
-    probability: float
-    without_leading: float
-    without_least: float
-    without_random: float
-    n_random: int
-    without_each: tuple[float | None, ...] = ()
-    decision: str = ""
-    lowest_random: float | None = None
 
 
 @dataclass(frozen=True)
@@ -437,9 +407,7 @@ class TextAttribution(JsonResult):
             values["other_labels"] = tuple(map(tuple, content.get("other_labels", ())))
             values["repeats"] = tuple(tuple(map(json_number, row)) for row in content.get("repeats", ()))
             if (check := content.get("check")) is not None:
-                values["check"] = DeletionCheck(
-                    **{**check_of_file(check), "without_each": tuple(check.get("without_each", ()))}
-                )
+                values["check"] = DeletionCheck.from_dict(check)
             if (about := content.get("explained")) is not None:
                 values["explained"] = TextTarget(**{**about, "spans": tuple(map(tuple, about["spans"]))})
             return cls(**values)

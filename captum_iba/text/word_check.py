@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from torch import Tensor
 
-from captum_iba._explain.check import Kept, Progress, RemovalComparison, compare_with_others, kept_in_check, with_check
+from captum_iba._explain.check import Kept, Progress, compare_with_others, kept_in_check, with_check
 from captum_iba._explain.leading_parts import (
     MOST_OF_DECREASE,
     N_PRUNED,
@@ -19,6 +19,7 @@ from captum_iba._explain.leading_parts import (
 from captum_iba._reading.mask_state import is_improbable
 from captum_iba._reading.order import count_leading, ranking, ranking_by_bits
 from captum_iba._reading.places import is_punctuation
+from captum_iba._reading.removal_check import DeletionCheck
 from captum_iba._reading.thresholds import ALL_DELETED_ALONE, N_RANDOM, SAME
 from captum_iba._reading.words import ranked_words
 from captum_iba.metrics.part_removal import first_to_cover, removal_effects
@@ -28,7 +29,7 @@ from captum_iba.text.encoding import EncodedText
 from captum_iba.text.gradients import gradient_x_activation_of_words
 from captum_iba.text.heads import LOG_ODDS_EPS, ValueHead
 from captum_iba.text.layers import Block
-from captum_iba.text.result import DeletionCheck, TextAttribution
+from captum_iba.text.result import TextAttribution
 from captum_iba.text.word_removal import TextRemoval, keep_words
 
 # Nats that a leading word adds to the others at least: the odds change by a tenth.
@@ -234,16 +235,18 @@ def check_by_removal(removal: TextRemoval, attribution: TextAttribution) -> Dele
         n_single=ALL_DELETED_ALONE if is_short else N_RANDOM,
         n_parts=len(own),
     )
-    compared = compare_with_others(probabilities, kept, order[:n_leading])
+    fields, stays = compare_with_others(probabilities, kept, order[:n_leading].tolist())
     deleted = order[: min(n_leading, _N_ALONE)].tolist()
     if is_short:
         deleted = order.tolist() if len(order) > 1 else []
     alone = dict(zip(deleted, probabilities(~np.eye(len(own), dtype=bool)[deleted]), strict=True))
+    decision, chance = _decision_without_leading(removal, attribution, stays)
     return DeletionCheck(
-        n_words=compared.n_removed,
+        **fields,
+        without_first=attribution.without_first,
+        decision=decision,
+        decision_probability=chance,
         without_each=tuple(alone.get(i) for i in range(len(own))) if alone else (),
-        decision=_decision_without_leading(removal, attribution, compared),
-        **compared.fields(),
     )
 
 
@@ -258,11 +261,14 @@ def _count_to_delete(attribution: TextAttribution, own: Kept) -> int:
     return n_leading - int(own[order[:n_leading]].sum())
 
 
-def _decision_without_leading(removal: TextRemoval, attribution: TextAttribution, compared: RemovalComparison) -> str:
-    """What the model decides without the leading words; empty for several labels at once."""
-    classifier, (kept,) = removal.classifier, _numbers(compared.kept[None])
+def _decision_without_leading(
+    removal: TextRemoval, attribution: TextAttribution, stays: Kept
+) -> tuple[str, float | None]:
+    """What the model decides without the leading words, and the probability of a class; empty for several labels."""
+    classifier, (kept,) = removal.classifier, _numbers(stays[None])
     if classifier.head.has_classes and not classifier.multi_label:
-        return classifier.labels[int(removal.probabilities([kept])[0].argmax())]
+        chances = removal.probabilities([kept])[0]
+        return classifier.labels[int(chances.argmax())], float(chances.max())
     if attribution.explained is None:
-        return ""
-    return decision_about(classifier, keep_words(removal.encoded, kept), attribution.explained)
+        return "", None
+    return decision_about(classifier, keep_words(removal.encoded, kept), attribution.explained), None

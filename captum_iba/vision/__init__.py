@@ -7,8 +7,8 @@
     explainer.explain("photo.jpg").save_html("photo.html")
 """
 
+from captum_iba._reading.removal_check import ImageCheck
 from captum_iba.vision.grids import Grid, ImageLayer, find_image_layers
-from captum_iba.vision.image_check import ImageCheck
 from captum_iba.vision.image_explainer import ImageExplainer
 from captum_iba.vision.image_model import ImageClassifier
 from captum_iba.vision.image_result import ImageAttribution

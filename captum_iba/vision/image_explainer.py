@@ -20,7 +20,7 @@ from captum_iba._explain import statistics_files
 from captum_iba._explain.fingerprint import weights_mark
 from captum_iba._explain.progress import removal_progress
 from captum_iba._reading.check_sentences import CONFIRMING
-from captum_iba._warnings import warn_user
+from captum_iba._warnings import LostPredictionWarning, warn_user
 from captum_iba.attr.feature_statistics import FeatureStatistics
 from captum_iba.attr.settings import BottleneckSettings, SettingsOverrides, with_smaller_betas
 from captum_iba.vision.grids import ImageLayer, find_image_layers, token_embeddings
@@ -310,9 +310,11 @@ class ImageExplainer:
             for i, result in enumerate(results):
                 removal = RegionRemoval(self.classifier, batch[i], regions[i], targets[i], rows, on_rows)
                 results[i] = settled(removal, result, count)
-        for name, said in (("lost_prediction", MASK_LOST_PREDICTION), ("needs_no_cell", NO_CELL_NEEDED)):
-            if any(getattr(result, name) and result.verdict not in CONFIRMING for result in results):
-                warn_user(said)
+        unconfirmed = [result for result in results if result.verdict not in CONFIRMING]
+        if any(result.lost_prediction for result in unconfirmed):
+            warn_user(MASK_LOST_PREDICTION, LostPredictionWarning)
+        if any(result.needs_no_cell for result in unconfirmed):
+            warn_user(NO_CELL_NEEDED)
         return results[0] if one else results
 
     def inputs(self, images: Any) -> Tensor:

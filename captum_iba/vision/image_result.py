@@ -23,11 +23,11 @@ from captum_iba._reading.decision import is_predicted
 from captum_iba._reading.image_sentences import check_answer, check_sentences, decision, remark, unchecked_answer
 from captum_iba._reading.legend import Legend, legend_lines, region_legend, verdict_legend
 from captum_iba._reading.order import COVERED, importance_of, leading_of, order_of
+from captum_iba._reading.removal_check import ImageCheck
 from captum_iba._reading.rows import ListedPart
 from captum_iba._reading.thresholds import LARGE_DROP, is_little, is_lost
 from captum_iba._reading.wording import format_number, format_probability, printable
 from captum_iba.vision.grids import resize_map
-from captum_iba.vision.image_check import ImageCheck
 from captum_iba.vision.images import Pixels, pixels_of_png, png_bytes
 from captum_iba.vision.layer_map import LayerMap
 from captum_iba.vision.region_rows import bar_meaning, leading_rows, ninth_of, other_rows

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from captum_iba._explain.check import Kept, Progress, compare_with_others, kept_in_check, with_check
 from captum_iba._explain.leading_parts import GroupSearch, leading_in_order, most_without_one
+from captum_iba._reading.removal_check import ImageCheck
 from captum_iba._reading.thresholds import N_RANDOM
 from captum_iba.metrics.part_removal import CachedRemoval
-from captum_iba.vision.image_check import ImageCheck
 from captum_iba.vision.image_result import ImageAttribution
 from captum_iba.vision.regions import RegionRemoval, order_by_removal
 
@@ -106,22 +106,20 @@ def check_by_removal(
         np.lexsort((-result.shares,)),
         n_single=_N_ALONE if is_small else N_RANDOM,  # each is removed alone, too, so that none is left to chance
     )
-    compared = compare_with_others(probabilities, kept, np.array(leading, dtype=np.intp))
+    fields, stays = compare_with_others(probabilities, kept, leading)
     none = np.zeros(n_regions, dtype=bool)
-    chances = removal.probabilities(torch.from_numpy(np.stack([compared.kept, none])))
+    chances = removal.probabilities(torch.from_numpy(np.stack([stays, none])))
     decision = int(chances[0].argmax())
     classes_compete = not removal.classifier.multi_label
     return ImageCheck(
-        n_regions=compared.n_removed,
+        **fields,
         without_each=tuple(probabilities(~np.eye(n_regions, dtype=bool))) if 1 < n_regions <= _N_ALONE else (),
-        leading=tuple(leading),
         without_first=tuple(first),
         without_others=_without_others(cached, leading, n_regions),
-        changes_pixels=_changes_pixels(result, np.flatnonzero(~compared.kept)),
+        changes_pixels=_changes_pixels(result, np.flatnonzero(~stays)),
         decision=removal.classifier.label(decision) if classes_compete else "",
         decision_probability=float(chances[0, decision]) if classes_compete else None,
         without_all=float(chances[1, removal.target]),
-        **compared.fields(),
     )
 
 

@@ -17,10 +17,10 @@ from captum_iba import FeatureStatistics
 from captum_iba._explain.model import model_name
 from captum_iba._reading.codes import findings
 from captum_iba._reading.findings import missed_labels
+from captum_iba._reading.removal_check import DeletionCheck
 from captum_iba.attr.settings import PRESETS, BottleneckSettings
 from captum_iba.text import TextAttribution, TextExplainer
 from captum_iba.text.classifier import load_classifier
-from captum_iba.text.result import DeletionCheck
 from captum_iba.text.statistics import GroupedStatistics, neutral_texts
 from captum_iba.visualization import terminal_text, token_page
 

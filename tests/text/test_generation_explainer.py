@@ -40,7 +40,7 @@ def test_a_response_is_explained_by_sentence_and_checked(explainer):
     assert [part.text for part in result.parts] == ["the film was not good .", "a dull plot !"]
     assert [PROMPT[part.start : part.end] for part in result.parts] == [part.text for part in result.parts]
     assert result.response == RESPONSE and [token.text for token in result.tokens] == ["a", " bad", " film"]
-    assert result.check.n_parts == 1 and result.check.probability == pytest.approx(result.probability, rel=1e-5)
+    assert result.check.n_removed == 1 and result.check.probability == pytest.approx(result.probability, rel=1e-5)
     removal = explainer.removal(PROMPT, RESPONSE, granularity="sentence")
     first = int(result.shares.argmax()) if result.shares.any() else int(result.bits.argmax())
     kept = torch.ones(1, 2, dtype=torch.bool)
@@ -504,7 +504,7 @@ def test_the_least_parts_of_a_check_have_the_fewest_bits(explainer):
     result = explainer.explain(PROMPT, RESPONSE, check=True, **QUICK)
     effects = [part.effect for part in result.parts]
     assert any(effect is not None and effect < 0 for effect in effects)  # or the case does not arise
-    n_deleted = result.check.n_parts
+    n_deleted = result.check.n_removed
     leading = (-result.scores).argsort()[:n_deleted]
     least = [i for i in result.bits.argsort(kind="stable") if i not in leading][:n_deleted]
     kept = torch.ones(1, len(result.parts), dtype=torch.bool)

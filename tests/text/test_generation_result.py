@@ -212,8 +212,8 @@ def test_effects_alone_are_no_estimates(result):
 
 def test_the_leading_parts_of_a_check_are_the_first_of_the_list(explainer):
     result = explainer.explain(PROMPT, RESPONSE, rerank=2, check=True, **QUICK)
-    first = [part for part, _ in result.listed[: result.check.n_parts]]
-    assert first == list(result.leading[: result.check.n_parts])
+    first = [part for part, _ in result.listed[: result.check.n_removed]]
+    assert first == list(result.leading[: result.check.n_removed])
     kept = torch.tensor([[part not in first for part in result.parts]])
     without = float(explainer.removal(PROMPT, RESPONSE)(kept).exp())
     assert result.check.without_leading == pytest.approx(without, rel=1e-4)
@@ -253,7 +253,7 @@ def test_the_effects_of_a_contrast_are_of_the_log_odds(llama, wordpiece):
         after = log_odds(others) - log_odds(measured)
         assert explained.parts[i].effect_after == pytest.approx(after, abs=1e-3)
     assert alone[0] < -1  # of the log-probability of the choice, which is 0 with and without it, it was 0.00
-    n_deleted = explained.check.n_parts
+    n_deleted = explained.check.n_removed
     leading = (-explained.scores).argsort()[:n_deleted].tolist()
     found = torch.tensor(log_odds(leading)).sigmoid()
     assert explained.check.without_leading == pytest.approx(float(found), abs=1e-4)
@@ -285,8 +285,8 @@ def test_a_check_is_a_table_of_probabilities(explainer):
 def test_parts_with_the_fewest_bits_that_raise_the_probability_are_named(explainer):
     """Without two words of the fewest bits 2.3% became 29.4%, and nothing was said."""
     result = explainer.explain(PROMPT, RESPONSE, check=True, **QUICK)
-    check = replace(result.check, n_parts=1, probability=0.023, without_random=0.03)
     *others, least = np.lexsort((-result.bits, -result.shares)).tolist()
+    check = replace(result.check, n_removed=1, probability=0.023, without_random=0.03, least=(least,))
     # One part leads, and the others hardly matter alone; that with the fewest bits as below, or it was not removed.
     parts = [replace(part, effect=None, effect_alone=0.02) for part in result.parts]
     parts[others[0]] = replace(parts[others[0]], effect=2.0, effect_alone=2.0)
@@ -294,7 +294,7 @@ def test_parts_with_the_fewest_bits_that_raise_the_probability_are_named(explain
     for effect, is_against in ((None, True), (-0.5, False), (0.048, False)):
         parts[least] = replace(parts[least], effect_alone=effect)
         for without, is_told in ((0.294, True), (0.1, False)):
-            of_check = replace(check, without_least=without, leading=(others[0],), n_leading=1)
+            of_check = replace(check, without_least=without, leading=(others[0],))
             one = replace(result, probability=0.023, parts=tuple(parts), check=of_check)
             assert len(one.leading) == 1
             said = [sentence for sentence in one.sentences if "may speak against the response" in sentence]
@@ -463,7 +463,7 @@ def test_a_part_that_adds_nothing_beside_the_others_does_not_lead(result):
     assert one.parts[1].effect > 0.9 and one.parts[1].effect_alone == pytest.approx(0)
     assert one.check.leading == (0,) and one.leading == (one.parts[0],)
     assert one.check.without_first == pytest.approx([np.exp(-4.5)])
-    assert one.check.without_leading == pytest.approx(np.exp(-4.5)) and one.check.n_leading == 1
+    assert one.check.without_leading == pytest.approx(np.exp(-4.5))
     assert GenerationAttribution.from_dict(json.loads(json.dumps(one.to_dict()))) == one
     assert [row.number for row in one.rows][:2] == [0, 1] and one.rows[1].share_alone == 0
 

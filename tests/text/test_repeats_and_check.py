@@ -14,12 +14,12 @@ import torch
 from captum_iba._explain.check import kept_in_check
 from captum_iba._explain.leading_parts import leading_in_order
 from captum_iba._reading.order import nearly_tied
+from captum_iba._reading.removal_check import DeletionCheck
 from captum_iba._reading.text_parts import parts
 from captum_iba._reading.word_sentences import verdict
 from captum_iba._reading.words import ranked_words
 from captum_iba.demo import embedded_statistics
 from captum_iba.text import TextAttribution, TextExplainer
-from captum_iba.text.result import DeletionCheck
 from captum_iba.text.statistics import GroupedStatistics
 from captum_iba.text.word_removal import keep_words
 from captum_iba.visualization import save_token_page, token_map, token_page
@@ -165,7 +165,7 @@ def test_the_check_runs_the_text_without_the_words(film_explainer):
     classifier, check = film_explainer.classifier, result.check
     (encoded,) = classifier.encode([text], [None])
     order = sorted(range(len(result.words)), key=lambda i: (-result.shares[i], -result.word_bits[i]))
-    assert check.n_words == len(ranked_words(result)[0]) > 1
+    assert check.n_removed == len(ranked_words(result)[0]) > 1
 
     def probability(without):
         kept = keep_words(encoded, set(range(len(order))) - set(without))
@@ -174,10 +174,11 @@ def test_the_check_runs_the_text_without_the_words(film_explainer):
             return float(classifier.model(input_ids=ids).logits.double().softmax(-1)[0, result.target])
 
     assert check.probability == pytest.approx(result.target_probability, abs=1e-5) == probability([])
-    assert check.without_leading == pytest.approx(probability(order[: check.n_words]), abs=1e-5)
-    assert check.without_least == pytest.approx(probability(order[-check.n_words :]), abs=1e-5)
+    assert check.without_leading == pytest.approx(probability(order[: check.n_removed]), abs=1e-5)
+    assert check.without_least == pytest.approx(probability(order[-check.n_removed :]), abs=1e-5)
     assert check.without_leading < check.without_random
-    n, leading = check.n_words, [result.words[i].word for i in order[: check.n_words]]
+    assert check.decision_probability == pytest.approx(1 - check.without_leading)
+    n, leading = check.n_removed, [result.words[i].word for i in order[: check.n_removed]]
     assert n == 3
     answer = (
         f'Without "{leading[0]}", "{leading[1]}" and "{leading[2]}" the probability of negative falls from '
@@ -204,12 +205,12 @@ def test_the_check_runs_the_text_without_the_words(film_explainer):
 def test_a_text_that_is_not_needed_is_checked_by_a_ninth_of_its_words(film_explainer):
     text = "A warm, beautifully acted little film. I laughed, I cried, and it was fun."
     result = film_explainer.explain(text, check=True, rerank=0)
-    assert ranked_words(result)[0] == [] and result.check.n_words == round(len(result.words) / 9) == 2
+    assert ranked_words(result)[0] == [] and result.check.n_removed == round(len(result.words) / 9) == 2
 
 
 def test_at_most_half_of_the_words_are_deleted(film_explainer):
     result = film_explainer.explain("a bad disaster", check=True, beta=0.1)
-    assert len(ranked_words(result)[0]) > result.check.n_words == 1
+    assert len(ranked_words(result)[0]) > result.check.n_removed == 1
 
 
 @pytest.mark.parametrize(("n_words", "n_leading"), [(9, 3), (8, 4), (20, 0), (3, 3), (2, 1)])
@@ -228,7 +229,7 @@ def test_the_words_at_random_are_others_than_the_leading(n_words, n_leading):
 
 def test_a_text_of_one_word_can_be_checked(film_explainer):
     check = film_explainer.explain("Wonderful", check=True).check
-    assert check.n_words == 1
+    assert check.n_removed == 1
     # One text, in several rows of a pass.
     assert check.without_leading == pytest.approx(check.without_least, rel=1e-6)
     assert check.without_leading == pytest.approx(check.without_random, rel=1e-6)
@@ -442,14 +443,14 @@ def test_a_check_deletes_punctuation_last(film_explainer):
     assert all({3, 5} < set(np.flatnonzero(~row)) for row in (least, *at_random))
     check = film_explainer.explain("A dull, boring film.", check=True, beta=0.1).check
     without_words = film_explainer.explain("dull, boring.", target="negative", n_steps=0).target_probability
-    assert check.n_words == 2 and check.without_random == pytest.approx(without_words, abs=1e-5)
+    assert check.n_removed == 2 and check.without_random == pytest.approx(without_words, abs=1e-5)
     assert check.without_least == pytest.approx(without_words, abs=1e-5)
     assert check.n_random == 1  # two words are two others
     result = film_explainer.explain("A dull, boring film.", check=True, beta=0.1)
     assert "  without the 2 other words\n" in str(result) and "(mean of" not in str(result)
     # Punctuation that is deleted for comparison is not called a word.
     few = film_explainer.explain("Dull, boring, bad!", check=True, beta=0.1)
-    assert few.check.n_words == 3 and "  without the 3 other punctuation marks\n" in str(few)
+    assert few.check.n_removed == 3 and "  without the 3 other punctuation marks\n" in str(few)
 
 
 def test_words_that_are_nearly_tied_are_named():
@@ -503,7 +504,7 @@ def test_the_check_of_one_word_compares_with_nothing(film_explainer):
 def test_what_a_page_says_of_the_check_holds_where_no_word_leads(film_explainer):
     """One word in nine is deleted then; the page said "80% of the bits", which are three words of this text."""
     result = film_explainer.explain("The film runs for two hours.", check=True, rerank=0)
-    assert result.check.n_words == 1 < len(result.words) / 2
+    assert result.check.n_removed == 1 < len(result.words) / 2
     assert "If none leads, one word in nine" in " ".join(token_page([result]).split())
     open_mask = film_explainer.explain("A dull film.", beta=0.0, check=True)
     said = open_mask.to_text(details=True)

@@ -15,11 +15,11 @@ from rich.console import Console
 from captum_iba._explain.leading_parts import GroupSearch, better_group, leading_in_order
 from captum_iba._reading.codes import findings
 from captum_iba._reading.mask_state import needs_hardly_anything
+from captum_iba._reading.removal_check import DeletionCheck
 from captum_iba._reading.wording import format_probability
 from captum_iba._reading.words import ranked_words
 from captum_iba.methods import attribute
 from captum_iba.text import TextAttribution, TextExplainer
-from captum_iba.text.result import DeletionCheck
 from captum_iba.text.word_check import check_by_removal
 from captum_iba.text.word_removal import TextRemoval
 from captum_iba.visualization import terminal_text, token_map, token_page
@@ -135,8 +135,8 @@ def test_the_least_words_of_a_check_are_those_with_the_fewest_bits(film_explaine
     (encoded,) = film_explainer.classifier.encode([result.text], [None])
     check = check_by_removal(TextRemoval(film_explainer.classifier, encoded, 8), harmful)
     order = [result.words.index(word) for word in by_bits if word.word != "."]
-    leading = [result.words.index(row_word) for row_word in harmful.ranked[: check.n_words]]
-    least = [i for i in order if i not in leading][-check.n_words :]
+    leading = [result.words.index(row_word) for row_word in harmful.ranked[: check.n_removed]]
+    least = [i for i in order if i not in leading][-check.n_removed :]
     expected = 1 / (1 + np.exp(-log_odds_of(film_explainer, result, set(range(len(result.words))) - set(least))))
     assert last not in least and check.without_least == pytest.approx(expected, abs=1e-6)
 

@@ -8,8 +8,8 @@ from captum.attr import visualization
 
 from captum_iba._files import write_text
 from captum_iba._reading.check_sentences import VERDICTS
+from captum_iba._reading.removal_check import DeletionCheck
 from captum_iba.text import TextAttribution, TextTrace, Token
-from captum_iba.text.result import DeletionCheck
 
 
 def attribution(bits=(1.0, 2.0, 0.5), text="so <b>good</b>", **changes):
@@ -112,6 +112,14 @@ def test_json_there_and_back(tmp_path):
     checked = dataclasses.replace(one, check=DeletionCheck(1, 0.9, 0.1, 0.9, 0.9, 10)).to_dict()
     assert checked["verdict"] == VERDICTS[0] and any("Check of the" in sentence for sentence in checked["sentences"])
     assert [file.name for file in tmp_path.iterdir()] == ["result.json"]
+
+
+def test_a_check_is_read_with_the_names_of_earlier_versions():
+    one = dataclasses.replace(attribution(text="a b c d"), check=DeletionCheck(1, 0.9, 0.1, 0.9, 0.9, 10, least=(2,)))
+    content = one.to_dict()
+    check = content["check"]
+    check |= {"n_words": check.pop("n_removed"), "without_all_leading": 0.1, "without_leading": 0.5}
+    assert TextAttribution.from_dict(content) == one
 
 
 def test_json_has_no_nan():

@@ -12,9 +12,9 @@ from captum_iba._reading.check_sentences import VERDICTS, CheckSentences
 from captum_iba._reading.codes import by_code, findings
 from captum_iba._reading.mask_sentences import remark
 from captum_iba._reading.mask_state import needs_hardly_anything
+from captum_iba._reading.removal_check import DeletionCheck
 from captum_iba._reading.words import ranked_words
 from captum_iba.text import TextAttribution, TextExplainer
-from captum_iba.text.result import DeletionCheck
 from captum_iba.visualization import token_page
 from tests.visualization.examples import attribution, by_rank
 
@@ -226,7 +226,8 @@ def test_a_word_that_speaks_against_the_class_is_named():
     # Of a class that is predicted, too: the most first, whether the word leads or not.
     likely = attribution("it gets it not", bits=[90.0, 8.0, 2.0, 2.0], **few, target_probability=0.6)
     one = replace(
-        likely, check=DeletionCheck(1, 0.6, 0.2, 0.6, 0.7, 10, by_rank(likely, 0.2, 0.75, 0.6, 0.9), "negative")
+        likely,
+        check=DeletionCheck(1, 0.6, 0.2, 0.6, 0.7, 10, by_rank(likely, 0.2, 0.75, 0.6, 0.9), decision="negative"),
     )
     assert "to 20.0%, and the model predicts negative." in str(one)
     assert "not (word 4) · speaks against it" in str(one) and "may speak against" not in str(one)
@@ -438,3 +439,10 @@ def test_codes_of_the_sentences_are_documented():
     rows = re.findall(r"^\| (`.*?`) \|", page.partition("### Codes")[2].partition("##")[0], re.MULTILINE)
     documented, known = re.findall(r"\w+", " ".join(rows)), re.findall(r'^ +"(\w+)":', getsource(codes), re.MULTILINE)
     assert set(by_code(attribution("a film", [1.0, 2.0]))) < set(documented) == set(known)
+
+
+@pytest.mark.parametrize(("chance", "said"), [(0.55, "predicts negative (55.0%)."), (0.8, "predicts negative.")])
+def test_the_probability_of_what_is_predicted_then_is_told_where_it_is_not_the_rest(chance, said):
+    result = attribution("a dull slow film", bits=[1.0, 90.0, 8.0, 2.0], target_probability=0.9)
+    check = DeletionCheck(1, 0.9, 0.2, 0.9, 0.9, 10, decision="negative", decision_probability=chance)
+    assert replace(result, check=check).answer.endswith(f"and the model {said}")

@@ -179,7 +179,7 @@ def test_words_that_speak_against_an_answer_are_those_that_were_deleted(sentence
     torch.manual_seed(0)
     explainer = TextExplainer(transformers.BertForQuestionAnswering(config).eval(), sentencepiece)
     result = explainer.explain("the film", "was good the bad", target="good", check=True, **QUICK)
-    check = replace(result.check, n_words=1, probability=0.5, without_least=0.9)
+    check = replace(result.check, n_removed=1, probability=0.5, without_least=0.9)
     probable = replace(result, check=check, target_probability=0.5)
     assert '"good" (' not in " ".join(probable.sentences)
     improbable = replace(result, check=replace(check, probability=1e-6))

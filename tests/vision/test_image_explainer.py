@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from captum_iba import FeatureStatistics, InformationBottleneckAttribution
+from captum_iba import FeatureStatistics, InformationBottleneckAttribution, LostPredictionWarning
 from captum_iba._explain.fingerprint import model_fingerprint
 from captum_iba.compare import compare_images
 from captum_iba.vision import IMAGE_PRESETS, ImageAttribution, ImageExplainer, superpixels
@@ -144,7 +144,7 @@ def test_the_result_does_not_depend_on_the_batch_size(explainer, images):
 
 def test_the_check_is_that_of_images_without_regions(explainer, cnn, images):
     result = explainer.explain(images[0], check=True)
-    n_removed = result.check.n_regions
+    n_removed = result.check.n_removed
     removed = result.leading[:n_removed]
     mask = torch.from_numpy(np.isin(result.regions, removed))
     image = torch.where(mask, images[0].mean((1, 2), keepdim=True), images[0])
@@ -183,7 +183,7 @@ def test_a_lost_prediction_is_tried_again_with_a_smaller_beta(cnn):
         cnn.linear.bias.copy_(-cnn.linear.weight @ cnn.blocks(images).mean((0, 2, 3)))
     explainer = ImageExplainer(cnn)
     explainer.estimate_statistics(images)
-    with pytest.warns(UserWarning, match="the mask removed too much"):
+    with pytest.warns(LostPredictionWarning, match="the mask removed too much"):
         lost = explainer.explain(images, beta=1e6)
     assert all(one.lost_prediction and one.preset == "default" for one in lost)
     results = explainer.explain(images)

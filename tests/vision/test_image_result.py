@@ -92,7 +92,19 @@ def test_as_few_regions_lead_as_are_enough():
 
     leading, without = leading_by_removal(probability, np.array([0, 2, 1, 3, 4]), 4)
     assert leading == [0, 1, 3] and without == pytest.approx([0.93, 0.93, 0.03])
-    check = ImageCheck(1, 0.9, 0.1, 0.9, 0.9, 10, (0.9, 0.6, 0.9, 0.9), 0.9, (3, 0), (0.9, 0.1), (0.5, 0.9))
+    check = ImageCheck(
+        1,
+        0.9,
+        0.1,
+        0.9,
+        0.9,
+        10,
+        (0.9, 0.6, 0.9, 0.9),
+        (0.5, 0.9),
+        lowest_random=0.9,
+        leading=(3, 0),
+        without_first=(0.9, 0.1),
+    )
     result = replace(image_attribution(), check=check)
     assert [row.number for row in result.rows] == result.leading == [3, 0]
     # Alone they lower it by 0 and 0; where the other one is removed, 3 adds 0.4 and 0 adds 0.8.
@@ -102,7 +114,7 @@ def test_as_few_regions_lead_as_are_enough():
         "(at least 10 points): solid, alone; hatched, after the other leading ones, if that is more"
     )
     none_alone = "None of them alone lowers the probability by 1% of its value."
-    compared = replace(result, check=replace(check, n_regions=2))
+    compared = replace(result, check=replace(check, n_removed=2))
     assert none_alone in compared.answer and none_alone not in result.answer  # which has no verdict
     some_alone = replace(compared, check=replace(compared.check, without_each=(0.9, 0.6, 0.9, 0.7)))
     assert none_alone not in some_alone.answer
@@ -145,7 +157,21 @@ def test_a_leading_region_is_exchanged_for_a_better_one():
 def test_nothing_is_confirmed_where_most_regions_lower_the_probability():
     """ "Confirmed" was said where 15 of 16 regions did as much alone."""
     result = image_attribution()
-    check = ImageCheck(1, 0.9, 0.0, 0.2, 0.3, 10, (0.1, 0.2, 0.9, 0.0), 0.1, (3,), (0.0,), (), True, "cat", 0.8, 0.01)
+    check = ImageCheck(
+        1,
+        0.9,
+        0.0,
+        0.2,
+        0.3,
+        10,
+        (0.1, 0.2, 0.9, 0.0),
+        without_all=0.01,
+        lowest_random=0.1,
+        leading=(3,),
+        without_first=(0.0,),
+        decision="cat",
+        decision_probability=0.8,
+    )
     said = replace(result, check=check)
     assert said.verdict == "" and said.is_pale and "░" in str(said)
     assert "No verdict, because most other regions lower the probability by more than 10 points" in said.answer
@@ -158,7 +184,7 @@ def test_nothing_is_confirmed_where_most_regions_lower_the_probability():
     alone = replace(said, check=replace(distinct, without_each=(0.7, 0.85, 0.9, 0.0)))
     assert alone.verdict == "confirmed"
     # Pairs at random may miss the one region that does more than both leading ones.
-    pair = replace(distinct, n_regions=2, leading=(3, 1), without_first=(0.5, 0.1), without_leading=0.1)
+    pair = replace(distinct, n_removed=2, leading=(3, 1), without_first=(0.5, 0.1), without_leading=0.1)
     beaten = replace(said, check=replace(pair, without_each=(0.05, 0.85, 0.9, 0.5)))
     assert beaten.verdict == "not confirmed" and beaten.other_rows[0].without == 0.05
     assert "another region alone, top left (rows 0 to 3, columns 0 to 3), lowers it further, to 5.0%" in beaten.answer
@@ -204,7 +230,7 @@ def test_as_text():
         "\nCheck of the leading regions: confirmed\n     90.0%  with the whole image\n     30.0%  without the 2 "
         in text
     )
-    one = replace(image_attribution(), check=replace(image_attribution().check, n_regions=1))
+    one = replace(image_attribution(), check=replace(image_attribution().check, n_removed=1))
     assert one.verdict == "" and str(one).count("Not checked, because more than half of all regions lead") == 1
     setting = "layer3 · default, statistics of a dataset of 1,000 positions"
     assert setting not in text and setting in image_attribution().to_text(details=True)
@@ -622,5 +648,17 @@ def test_what_a_region_adds_is_measured_from_all_leading_ones():
     n, each = 20, 0.03
     left = [0.9 - each * k for k in range(1, 17)]
     others = tuple([0.9 - each * (n - 1)] * n)
-    check = ImageCheck(10, 0.9, 0.9 - each * n, 0.9, 0.9, 10, (0.87,) * n, 0.8, tuple(range(n)), tuple(left), others)
+    check = ImageCheck(
+        10,
+        0.9,
+        0.9 - each * n,
+        0.9,
+        0.9,
+        10,
+        (0.87,) * n,
+        others,
+        lowest_random=0.8,
+        leading=tuple(range(n)),
+        without_first=tuple(left),
+    )
     assert check.added == pytest.approx([each] * n) and check.decreases == pytest.approx([each] * n)

@@ -9,11 +9,11 @@ import pytest
 from rich.console import Console
 
 from captum_iba._reading.mask_sentences import HARDLY_ANYTHING
+from captum_iba._reading.removal_check import DeletionCheck
 from captum_iba._reading.text_parts import parts
 from captum_iba._reading.wording import format_number, format_probability, printable
 from captum_iba._reading.words import ranked_words
 from captum_iba.text import TextAttribution
-from captum_iba.text.result import DeletionCheck
 from captum_iba.visualization import method_map, method_page, plot_layers, terminal_text, token_map, token_page
 from tests.visualization.examples import attribution, scores
 
