@@ -41,7 +41,6 @@ class CheckSentences:
 
     Attributes:
         check (RemovalCheck): Probabilities.
-        n_deleted (int): Number of words that are deleted.
         n_leading (int): Number of words that lead; 0 where none does.
         n_words (int): Number of words that can be deleted.
         measured (str): What has the probability: "the probability of positive".
@@ -69,7 +68,7 @@ class CheckSentences:
 
         >>> from captum_iba._reading.removal_check import DeletionCheck
         >>> check = DeletionCheck(2, 0.9, 0.2, 0.91, 0.8, 10)
-        >>> said = CheckSentences(check, 2, 2, 7, "the probability", names=("dull", "boring"))
+        >>> said = CheckSentences(check, 2, 7, "the probability", names=("dull", "boring"))
         >>> said.answer
         'Without "dull" and "boring" the probability falls from 90.0% to 20.0%.'
         >>> said.title, said.rows[1]
@@ -77,7 +76,6 @@ class CheckSentences:
     """
 
     check: RemovalCheck
-    n_deleted: int
     n_leading: int
     n_words: int
     measured: str
@@ -133,14 +131,14 @@ class CheckSentences:
             return ""
         weak = f", because {' and '.join(self._why_weak)}" if self.verdict == VERDICTS[1] else ""
         said = f": {self.verdict}{weak}" * bool(self.verdict)
-        words = f"{self.noun}s" if self.n_deleted > 1 else self.noun
+        words = f"{self.noun}s" if self.check.n_removed > 1 else self.noun
         which = f"leading {words}" if self.n_leading else f"{words} with the most bits"
         return f"Check of the {which}{said}"
 
     @property
     def rows(self) -> list[CheckRow]:
         """The probabilities with everything, without the leading words, and without others; empty without others."""
-        if self.n_deleted == self.n_words or self.is_improbable or self._most_lead:
+        if self.check.n_removed == self.n_words or self.is_improbable or self._most_lead:
             return []
         check = self.check
         shown = CheckRow(check.without_random, f"without {self._at_random}")
@@ -181,7 +179,7 @@ class CheckSentences:
         That is where none leads or all words are deleted, for a class of little probability, where there is a
         ``doubt``, and where more than half of all words lead, so that too few others are left to compare with.
         """
-        no_test = not self.n_leading or self.n_deleted == self.n_words or self._most_lead
+        no_test = not self.n_leading or self.check.n_removed == self.n_words or self._most_lead
         if no_test or self.is_improbable or self.doubt:
             return ""
         left = fraction_left(self.check)
@@ -250,13 +248,13 @@ class CheckSentences:
             return f"another {self.noun} alone, {self.other.what}, {further}"
         if check.without_leading >= min(check.without_random, check.without_least) or check.lowest_random is None:
             return f"it falls no less without other {self.noun}s"
-        sets = f"sets of other {self.noun}s" if self.n_deleted > 1 else f"other {self.noun}s"
+        sets = f"sets of other {self.noun}s" if self.check.n_removed > 1 else f"other {self.noun}s"
         return f"one of {check.n_random} {sets} lowers it further, to {format_probability(check.lowest_random)}"
 
     @property
     def _most_lead(self) -> bool:
         """Whether more than half of all words lead, so that others which are deleted for comparison lead, too."""
-        return self.n_deleted < self.n_leading and not self.is_improbable
+        return self.check.n_removed < self.n_leading and not self.is_improbable
 
     @property
     def _every(self) -> str:
@@ -281,9 +279,9 @@ class CheckSentences:
     def _leading_by_number(self) -> str:
         """The deleted words by their number."""
         if not self.n_leading:
-            name = f', "{self.names[0]}"' if self.names and self.n_deleted == 1 else ""
+            name = f', "{self.names[0]}"' if self.names and self.check.n_removed == 1 else ""
             return f"the {self._several('{}s with the most bits')}{name}"
-        if self.n_deleted < self.n_leading:
+        if self.check.n_removed < self.n_leading:
             return f"the {self.n_leading} leading {self.noun}s"
         return f"the {self._several('leading {}s')}"
 
@@ -296,7 +294,7 @@ class CheckSentences:
 
     @property
     def _at_random(self) -> str:
-        several, others = self.n_deleted > 1, self._others("other ")
+        several, others = self.check.n_removed > 1, self._others("other ")
         if self.check.n_random == 1:  # there is no other set
             return f"the {others}" if several else f"the other {'punctuation mark' if self.n_marks else self.noun}"
         if not several:
@@ -307,19 +305,19 @@ class CheckSentences:
     @property
     def _with_fewest_bits(self) -> str:
         if self.n_marks:
-            return f"{self._others() if self.n_deleted > 1 else 'punctuation mark'} with the fewest bits"
+            return f"{self._others() if self.check.n_removed > 1 else 'punctuation mark'} with the fewest bits"
         return self._several("{}s with the fewest bits")
 
     def _others(self, other: str = "") -> str:
         """What is deleted for comparison: "3 other words and 1 punctuation mark"."""
-        counts = ((self.n_deleted - self.n_marks, self.noun), (self.n_marks, "punctuation mark"))
+        counts = ((self.check.n_removed - self.n_marks, self.noun), (self.n_marks, "punctuation mark"))
         named = [(n, f"{noun}{'s' * (n > 1)}") for n, noun in counts if n]
         return " and ".join(f"{n} {other * (i == 0)}{noun}" for i, (n, noun) in enumerate(named))
 
     def _several(self, words: str) -> str:
         """ "2 leading words", or "leading word" of a single one, of "leading {}s"."""
-        if self.n_deleted > 1:
-            return f"{self.n_deleted} {words.format(self.noun)}"
+        if self.check.n_removed > 1:
+            return f"{self.check.n_removed} {words.format(self.noun)}"
         return words.replace("{}s", self.noun)
 
 
@@ -333,8 +331,8 @@ def summary(checks: Sequence[CheckSentences | None], inputs: str = "") -> str:
     Examples::
 
         >>> from captum_iba._reading.removal_check import DeletionCheck
-        >>> good = CheckSentences(DeletionCheck(1, 0.9, 0.2, 0.9, 0.8, 10), 1, 1, 7, "the probability")
-        >>> summary([good, good, CheckSentences(DeletionCheck(1, 0.9, 0.9, 0.9, 0.9, 10), 1, 0, 7, "the probability")])
+        >>> good = CheckSentences(DeletionCheck(1, 0.9, 0.2, 0.9, 0.8, 10), 1, 7, "the probability")
+        >>> summary([good, good, CheckSentences(DeletionCheck(1, 0.9, 0.9, 0.9, 0.9, 10), 0, 7, "the probability")])
         'Check of 2 texts: the leading words are confirmed in 2. No verdict for 1 more text: no word leads.'
     """
     known = [check for check in checks if check is not None]

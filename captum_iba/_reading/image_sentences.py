@@ -71,7 +71,6 @@ def check_sentences(image: ExplainedImage, check: ImageCheck) -> CheckSentences:
         then += "" if still else f" ({format_probability(check.decision_probability or 0.0)})"
     return CheckSentences(
         check,
-        check.n_removed,
         len(image.leading),
         image.n_regions,
         _measured(image),

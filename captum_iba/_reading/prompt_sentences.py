@@ -75,11 +75,9 @@ def leading_numbers(response: ExplainedResponse) -> set[int]:
 
 def part_check(response: ExplainedResponse) -> CheckSentences:
     """The check of a prompt in words; it must have one."""
-    count = response.check.n_removed
-    n_named = max(count, len(response.leading))
+    n_named = max(response.check.n_removed, len(response.leading))
     return CheckSentences(
         response.check,
-        count,
         len(response.leading),
         len(response.parts),
         response.measured,

@@ -102,7 +102,6 @@ def word_check(attribution: ExplainedText) -> CheckSentences:
     chance = f" ({format_probability(of_decision)})" if is_told else ""
     return CheckSentences(
         check,
-        check.n_removed,
         n_leading,
         len(deletable),
         attribution.measured,

@@ -120,7 +120,7 @@ def test_half_of_a_probability_is_confirmed_and_15_percent_of_a_mean_over_tokens
         ("part", 0.8, 1),
     ):
         check = DeletionCheck(2, 0.9, left, 0.9, 0.9, 10, lowest_random=0.9)
-        found = CheckSentences(check, 2, 2, 9, "the probability", noun)
+        found = CheckSentences(check, 2, 9, "the probability", noun)
         assert found.verdict == VERDICTS[said]
         assert ("because most of the probability is left" in found.title) is (said == 1)
 
@@ -260,7 +260,7 @@ def test_deleting_words_is_not_said_to_lower_what_it_raises():
 def test_a_check_of_half_of_the_leading_words_does_not_refute_all_of_them():
     """ "Not confirmed" stood before a probability that fell from 96.2% to 10.2% without the six leading words."""
     check = DeletionCheck(2, 0.96, 0.1, 0.96, 0.96, 10)
-    said = CheckSentences(check, 2, 3, 4, "the probability of Sports", names=("cup", "won", "team"))
+    said = CheckSentences(check, 3, 4, "the probability of Sports", names=("cup", "won", "team"))
     assert said.verdict == "" and said.answer == (
         'Without "cup", "won" and "team" the probability of Sports falls from 96.0% to 10.0%. '
         "Not checked, because more than half of all words and punctuation marks lead: what decides is spread, and too "
@@ -290,7 +290,7 @@ def test_a_verdict_beside_averages_that_keep_the_class():
 def test_without_a_verdict_a_stronger_set_of_words_is_told():
     """One of ten random draws was 36 points lower, and the answer had only that averages give the class."""
     check = DeletionCheck(2, 0.909, 0.521, 0.88, 0.9, 10, lowest_random=0.156)
-    said = CheckSentences(check, 2, 2, 9, "the probability", doubt="averages give it").answer
+    said = CheckSentences(check, 2, 9, "the probability", doubt="averages give it").answer
     assert "to 52.1%. One of 10 sets of other words lowers it further, to 15.6%. No verdict, because aver" in said
 
 
