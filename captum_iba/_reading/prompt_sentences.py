@@ -9,6 +9,7 @@ from typing import Any
 from captum_iba._reading.check_sentences import CheckSentences, lowest_alone
 from captum_iba._reading.mask_sentences import through_mask, unexplained
 from captum_iba._reading.protocols import ExplainedResponse
+from captum_iba._reading.removal_check import PromptCheck
 from captum_iba._reading.thresholds import LARGE_DROP, MOST, is_lost, is_unexplained
 from captum_iba._reading.wording import capitalized, format_probability, printable
 from captum_iba._reading.wording import visible as with_symbols
@@ -42,10 +43,9 @@ def _preferred(response: ExplainedResponse) -> str:
     return f'The model prefers "{printable(with_symbols(response.contrast).strip())}" ({other}).'
 
 
-def _preferred_without(response: ExplainedResponse) -> str:
+def _preferred_without(response: ExplainedResponse, check: PromptCheck) -> str:
     """Which response of a choice the model prefers without the leading parts, where that is the other one; or empty."""
-    without = response.check.without_leading
-    if response.contrast is None or not without < 0.5 <= response.probability:
+    if response.contrast is None or not check.without_leading < 0.5 <= response.probability:
         return ""
     return f'prefers "{printable(with_symbols(response.contrast).strip())}"'
 
@@ -75,9 +75,11 @@ def leading_numbers(response: ExplainedResponse) -> set[int]:
 
 def part_check(response: ExplainedResponse) -> CheckSentences:
     """The check of a prompt in words; it must have one."""
-    n_named = max(response.check.n_removed, len(response.leading))
+    check = response.check
+    assert check is not None
+    n_named = max(check.n_removed, len(response.leading))
     return CheckSentences(
-        response.check,
+        check,
         len(response.leading),
         len(response.parts),
         response.measured,
@@ -85,7 +87,7 @@ def part_check(response: ExplainedResponse) -> CheckSentences:
         [_name(response.parts[i]) for i in (-response.scores).argsort()[:n_named]],
         copies=Counter(map(_name, response.parts)),
         is_improbable=response.contrast is None and response.probability < LEAST_PROBABILITY,
-        then=_preferred_without(response),
+        then=_preferred_without(response, check),
         other=lowest_alone([row for row in response.rows if row.number not in leading_numbers(response)]),
     )
 
@@ -106,8 +108,8 @@ def _whole_responses(response: ExplainedResponse) -> str:
         begins = f"{_DISAGREE}: per token the model prefers the {one} response, and as a whole the {other} one. The "
         begins += "percentages and the list are per token; responses of the same number of tokens have one measure. By"
     if check is not None and check.whole_without_leading is not None:
-        one = max(check.n_removed, len(response.leading)) == 1
-        wholes += f", and {format_probability(check.whole_without_leading)} without the leading part{'s' * (not one)}"
+        several = "s" * (max(check.n_removed, len(response.leading)) > 1)
+        wholes += f", and {format_probability(check.whole_without_leading)} without the leading part{several}"
     return f"{begins} the sums of log-probabilities, over {counts} tokens, {wholes}."
 
 

@@ -13,6 +13,7 @@ from captum_iba._reading.mask_state import is_improbable, is_lowered, needs_hard
 from captum_iba._reading.order import ranking
 from captum_iba._reading.places import is_punctuation, names_of_texts, place_in_texts
 from captum_iba._reading.protocols import ExplainedText
+from captum_iba._reading.removal_check import DeletionCheck
 from captum_iba._reading.rows import MATTERS_ALONE, SPEAKS_AGAINST, ListedPart
 from captum_iba._reading.thresholds import ALL_DELETED_ALONE, LARGE_DROP, MOST, SAME
 from captum_iba._reading.wording import enumerated, format_probability, quantity, visible
@@ -48,9 +49,9 @@ def _answer(attribution: ExplainedText) -> list[str]:
     return list(filter(None, sentences))
 
 
-def _without_the_first(attribution: ExplainedText) -> str:
+def _without_the_first(attribution: ExplainedText, check: DeletionCheck) -> str:
     """The probability without the first of many leading words, that do half of what all of them do; else empty."""
-    leading, check = ranked_words(attribution)[0], attribution.check
+    leading = ranked_words(attribution)[0]
     if len(leading) <= _NAMED or check.without_leading > SAME * check.probability:
         return ""
     halfway = (check.probability + check.without_leading) / 2
@@ -90,6 +91,7 @@ def _without_check(attribution: ExplainedText) -> list[str]:
 def word_check(attribution: ExplainedText) -> CheckSentences:
     """The check of a text in words; it must have one."""
     check, deletable = attribution.check, _deletable(attribution)
+    assert check is not None
     others, n_leading = deletable[check.n_removed :], len(ranked_words(attribution)[0])
     n_named = max(n_leading, check.n_removed)
     decision = check.decision if attribution.target_label == attribution.predicted_label else ""
@@ -112,7 +114,7 @@ def word_check(attribution: ExplainedText) -> CheckSentences:
         doubt="the model may expect another number of texts" if attribution.doubt else "",
         caveat=caveat(attribution, "this text"),
         is_opposed=bool(opposing(attribution)) or is_lowered(attribution),
-        less=_without_the_first(attribution),
+        less=_without_the_first(attribution, check),
         then=f"{predicts} {_quoted_decision(attribution, decision)}{chance}" if decision else "",
         n_marks=max(0, check.n_removed - sum(not is_punctuation(attribution.words[i].word) for i in others)),
         other=lowest_alone([row for row in ranked_words(attribution)[1] if row.number in others]),
@@ -133,10 +135,11 @@ def verdict(attribution: ExplainedText) -> str:
 
 def only_together(attribution: ExplainedText) -> bool:
     """Whether the probability falls without the leading words, and without none of them alone."""
-    leading = [row for row in ranked_words(attribution)[0] if row.is_deleted]
-    if verdict(attribution) not in CONFIRMING or not len(leading) == len(ranked_words(attribution)[0]) > 1:
+    leading, check = [row for row in ranked_words(attribution)[0] if row.is_deleted], attribution.check
+    if check is None or word_check(attribution).verdict not in CONFIRMING:
         return False
-    return bool(min(row.without for row in leading) >= SAME * attribution.check.probability)
+    every = len(leading) == len(ranked_words(attribution)[0]) > 1
+    return every and min(row.without for row in leading) >= SAME * check.probability
 
 
 def has_other_order(attribution: ExplainedText) -> bool:

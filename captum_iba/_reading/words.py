@@ -126,7 +126,7 @@ def _with_relations(
         is_needed = i in leading and (row.effect > 0 or steps.get(i, 0.0) > 0)
         if rises_much(whole, row.without) and not is_needed:
             relation = SPEAKS_AGAINST
-        elif i in alone and is_much_lower(check.probability, row.without, strongest):
+        elif check is not None and i in alone and is_much_lower(check.probability, row.without, strongest):
             relation = MATTERS_ALONE
         found[i] = row._replace(relation=relation, share_alone=_bar(row, whole, steps)[1])
     return found

@@ -134,19 +134,19 @@ def _shades(name: str) -> npt.NDArray[np.float64]:
     return np.array([[int(color[i : i + 2], 16) for i in (1, 3, 5)] for color, _ in palette(name)], dtype=float)
 
 
-def color_bar(attribution: DrawableImage) -> Pixels | None:
-    """The colors of :func:`removal_map` from 0 to the largest decrease, (1, levels, 3); None without such a map."""
-    if removal_map(attribution) is None or _is_muted(attribution):
+def color_bar(attribution: DrawableImage) -> tuple[Pixels, float] | None:
+    """The colors of :func:`removal_map` from 0 on, (1, levels, 3), and the largest decrease; None without one."""
+    check = attribution.check
+    if check is None or removal_map(attribution) is None or _is_muted(attribution):
         return None
-    return _shades("dark")[None].astype(np.uint8)
+    return _shades("dark")[None].astype(np.uint8), largest_decrease(check)
 
 
 def map_title(attribution: DrawableImage) -> str:
     """What the colors of :func:`heat_over_image` say."""
-    drawn = removal_map(attribution)
-    if drawn is None:
+    drawn, check = removal_map(attribution), attribution.check
+    if drawn is None or check is None:
         return "dark: there is little to explain" if attribution.is_improbable else "pale yellow: needed most"
-    check = attribution.check
     largest, rises = check.decreases.max(), max(check.without_each) - check.probability
     several = ", alone or after the other leading regions" * bool(check.without_others)
     said = f"pale yellow: without it the probability falls by {in_points(largest)}{several}"
@@ -201,7 +201,7 @@ def plot_image(
         from matplotlib.cm import ScalarMappable
         from matplotlib.colors import ListedColormap, Normalize
 
-        colors = ScalarMappable(Normalize(0, 100 * largest_decrease(attribution.check)), ListedColormap(bar[0] / 255))
+        colors = ScalarMappable(Normalize(0, 100 * bar[1]), ListedColormap(bar[0][0] / 255))
         fig.colorbar(colors, ax=ax, fraction=0.046, pad=0.03).set_label("decrease without it, points", fontsize=7)
     ax.imshow(heat_over_image(attribution), interpolation="nearest")
     mask = attribution.top_mask(count)

@@ -10,7 +10,6 @@ from typing import Any
 from captum_iba._reading.check_sentences import summary
 from captum_iba._reading.image_sentences import decision
 from captum_iba._reading.legend import merged_legend
-from captum_iba._reading.region_effects import largest_decrease
 from captum_iba._reading.rows import is_in_turn
 from captum_iba._reading.wording import capitalized, in_points
 from captum_iba.visualization.color import Scale
@@ -90,8 +89,8 @@ def _drawn(attribution: DrawableImage) -> dict[str, Any]:
         "image": _data(attribution.image),
         "heat": _data(heat_over_image(attribution)),
         "by_removal": removal_map(attribution) is not None,
-        "bar": "" if (bar := color_bar(attribution)) is None else _data(bar),
-        "bar_end": "" if bar is None else in_points(largest_decrease(attribution.check)),
+        "bar": "" if (bar := color_bar(attribution)) is None else _data(bar[0]),
+        "bar_end": "" if bar is None else in_points(bar[1]),
         "map_title": capitalized(map_title(attribution)),
         "top": "" if attribution.is_improbable else _data(leading_regions(attribution)),
         "in_turn": is_in_turn(attribution.rows),
