@@ -13,6 +13,7 @@ from captum.attr import TextTemplateInput, TextTokenInput
 from torch import Tensor
 
 from captum_iba._checks import check_choice, kind_of
+from captum_iba._warnings import warn_user
 
 GRANULARITIES = ("token", "word", "sentence", "paragraph")
 """The parts that a prompt can be divided into."""
@@ -27,6 +28,7 @@ _END_OF_SENTENCE = re.compile(
 # What a sentence does not end with, though a period and white space follow.
 _ABBREVIATION = re.compile(r"\b(?:Mr|Mrs|Ms|Dr|Prof|St|Mt|vs|e\.g|i\.e|cf)\.\Z")
 _PARAGRAPH = re.compile(r"\S(?:.*?\S)??(?=\s*?\n[^\S\n]*\n|\s*\Z)", re.DOTALL)
+_ROLES = ("system", "user", "assistant", "developer", "tool", "function", "model")  # of chat messages
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,8 @@ def read_prompt(
             )
         if not getattr(tokenizer, "chat_template", None):
             raise ValueError("prompt has chat messages, and the tokenizer has no chat template; expected a string")
+        for number, message in enumerate(inp):
+            _warn_of_role(message["role"], number, str(tokenizer.chat_template))
         text = tokenizer.apply_chat_template(inp, tokenize=False, add_generation_prompt=True)
         contents = _contents(tokenizer, text, inp, include_system)
         prompt = _divide(_Tokens.of(tokenizer, text), contents, granularity, tokenizer)
@@ -106,6 +110,15 @@ def read_prompt(
             raise ValueError("prompt is empty, expected a text")
         raise ValueError("the prompt has no token to attribute to, expected one that is not skipped or of a template")
     return prompt
+
+
+def _warn_of_role(role: str, number: int, template: str) -> None:
+    """Many templates take any role, and write it into the prompt."""
+    if role not in _ROLES and role not in template:
+        warn_user(
+            f"the role of message {number} is {role!r}, which the chat template does not name; expected one that the "
+            f"model was trained with, such as {', '.join(_ROLES[:3])}"
+        )
 
 
 def _check_granularity(granularity: Any) -> None:

@@ -1,6 +1,7 @@
 """Prompts: their tokens, and the parts that they are divided into."""
 
 import copy
+import warnings
 
 import pytest
 from tokenizers import Regex, pre_tokenizers
@@ -44,6 +45,17 @@ def test_a_token_that_goes_on_with_the_template_belongs_to_the_message(granulari
     assert len(merged) == 1 and read.text.endswith(" :?\n")
     assert read.parts[read.ids.index(merged[0])] == len(read.names) - 1
     assert read.names[-1].strip() in (":?", "live? :?")
+
+
+def test_a_role_that_the_template_does_not_name_is_told(wordpiece):
+    """A misspelled role was written into the prompt without a word."""
+    wordpiece.chat_template = "{% for m in messages %}{{ m.role }} {{ m.content }} {% endfor %}"
+    with pytest.warns(UserWarning, match="the role of message 1 is 'asistant', which the chat template does not name"):
+        read_prompt([{"role": "user", "content": "a"}, {"role": "asistant", "content": "b"}], wordpiece)
+    wordpiece.chat_template = wordpiece.chat_template.replace("m.role }}", "m.role if m.role != 'critic' else 'a' }}")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        read_prompt([{"role": "critic", "content": "a"}, {"role": "user", "content": "b"}], wordpiece)
 
 
 @pytest.mark.parametrize("granularity", ["token", "word", "sentence", "paragraph", [(0, 8), (9, 21)]])
