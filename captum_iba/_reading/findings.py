@@ -27,7 +27,7 @@ from captum_iba._reading.word_sentences import (
 from captum_iba._reading.wording import NEUTRAL_TEXTS, capitalized, enumerated, visible
 from captum_iba._reading.words import ranked_words
 
-_NAMED = 5
+_NAMED, _LONGEST = 5, 40
 
 
 def notes(attribution: ExplainedText) -> list[str]:
@@ -52,8 +52,8 @@ def findings_in_words(attribution: ExplainedText) -> list[str]:
                 "texts like yours the percentages and the leading word can change by more than between repeats."
             )
         else:
-            legend = "; ".join(filter(None, ["±: standard deviation over them", tied]))
-            sentences.append(f"{_leader(attribution)} ({legend}).")
+            legend = "; ".join(filter(None, [_spread(attribution), tied]))
+            sentences.append(f"{_leader(attribution)}{f' ({legend})' if legend else ''}.")
     elif close := close_words(attribution):
         of = "texts like yours" if has_neutral_statistics(attribution) else "other texts"
         named = named_words(close) if len(close) <= _NAMED else f"The first {len(close)} words of the list"
@@ -103,7 +103,8 @@ def unknown_words(attribution: ExplainedText) -> str:
         return ""
     token = next(token.token for token in attribution.tokens if token.unknown)
     spelled = list(dict.fromkeys(visible(attribution.words[i].word) for i in numbers))
-    words = enumerated([f'"{word}"' for word in spelled[:_NAMED]], max(len(spelled) - _NAMED, 0))
+    quoted = [f'"{word if len(word) <= _LONGEST else word[: _LONGEST - 1] + "…"}"' for word in spelled[:_NAMED]]
+    words = enumerated(quoted, max(len(spelled) - _NAMED, 0))
     are = "is" if len(spelled) == 1 else "are"
     return f"{words} {are} unknown to the tokenizer. The model reads {token}, as for every unknown word."
 
@@ -129,9 +130,8 @@ def verdicts(attributions: Sequence[ExplainedText]) -> str:
     sentences = [summary(checks, "" if all(item.explained is None for item in attributions) else "explanation")]
     if unexplained:
         named = _numbered(unexplained)
-        adds = "add little to what average activations give their" if len(unexplained) > 1 else "adds little to what "
-        adds += "" if len(unexplained) > 1 else "average activations give its"
-        sentences.append(f"{capitalized(named)} {adds} class.")
+        adds, its = ("add", "their") if len(unexplained) > 1 else ("adds", "its")
+        sentences.append(f"{capitalized(named)} {adds} little to what an average text gives {its} class.")
     if lost:
         bits = f"{'its' if len(lost) == 1 else 'their'} bits are not shown as percentages"
         sentences.append(f"In {_numbered(lost)} the mask removed too much, so {bits}.")
@@ -192,14 +192,37 @@ def preset_note(attribution: ExplainedText) -> str:
     return f"{attribution.preset} ({why}; its bits do not compare with those of another text)"
 
 
+def _spread(attribution: ExplainedText) -> str:
+    """What repeats do to the percentages: the largest ± where lists begin with words that were measured."""
+    if all(effect is None for effect in attribution.effects):
+        return "±: standard deviation over them"
+    if not has_percentages(attribution):
+        return ""
+    largest = float(attribution.shares_std.max())
+    return f"percentages of the bits have a standard deviation of {100 * largest:.1f} points or less over them"
+
+
+def _candidates_in_repeats(attribution: ExplainedText) -> str:
+    """How many of the leading words have so many bits in each repeat that their deletion would be measured."""
+    leading = [row.number for row in ranked_words(attribution)[0]] or ranking(attribution)[:1]
+    repeated, n_measured = attribution.repeated_shares, sum(effect is not None for effect in attribution.effects)
+    # To be one of nearly all says nothing.
+    count = max(len(leading), min(n_measured, len(attribution.words) // 2))
+    among = [[int((shares > shares[i]).sum()) < count for i in leading] for shares in repeated]
+    which = f"among the {count} words with" if count > 1 else "the word with"
+    if len(leading) == 1:
+        word, times = visible(attribution.words[leading[0]].word), sum(row[0] for row in among)
+        return f'"{word}" is {which} the most bits in {times} of {len(repeated)} repeats'
+    always = sum(map(all, zip(*among, strict=True)))
+    every = f"All {len(leading)}" if always == len(leading) else f"{always} of the {len(leading)}"
+    return f"{every} leading words are {which} the most bits in each of {len(repeated)} repeats"
+
+
 def _leader(attribution: ExplainedText) -> str:
     """In how many repeats the first word of the list leads, and in how many no word has bits above the floor."""
     first, repeated = ranking(attribution)[0], attribution.repeated_shares
-    if n_measured := sum(effect is not None for effect in attribution.effects):
-        count = max(1, min(n_measured, len(attribution.words) // 2))  # to be one of nearly all says nothing
-        among = sum(int((shares > shares[first]).sum()) < count for shares in repeated)
-        which = f"is among the {count} words with" if count > 1 else "has"
-        return f'"{visible(attribution.words[first].word)}" {which} the most bits in {among} of {len(repeated)} repeats'
+    if any(effect is not None for effect in attribution.effects):
+        return _candidates_in_repeats(attribution)
     without = sum(not shares.any() for shares in repeated)
     if not attribution.shares[first] > 0:
         return f"no word leads in {without} of {len(repeated)} repeats"

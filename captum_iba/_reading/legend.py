@@ -18,7 +18,7 @@ from captum_iba._reading.words import ranked_words, standing_out
 
 Legend = dict[str, str]
 """Meanings by their terms."""
-_NO_BAR = "words without a bar were not measured, or do not lower the probability"
+_NO_BAR = "words without a bar were not deleted, or do not lower the probability"
 _DRAWN, _SEEN = 0.01, 0.021  # of a full bar, that is drawn on a page, and seen in a terminal of 24 cells a bar
 _RISE = 0.01  # of a probability, that is a rise
 _COLUMNS = ("without it", "and those above", "of the bits", "bar")
@@ -67,6 +67,9 @@ def about_bits(attribution: ExplainedText) -> str:
     """What a page says above the bits of all words: what their percentages are of, and what the bits keep."""
     share = _OF_BITS.format(unit="token") if has_percentages(attribution) and attribution.unneeded_bits else ""
     of_bits = f"Of the bits: {share}. " if share else ""
+    leading, rest = ranked_words(attribution)
+    if any(row.tied for row in (*leading, *rest)):
+        of_bits += "≈: repeats differ in the order of this word and one next to it. "
     return f"{of_bits}{what_bits_keep(attribution)} {capitalized(_NO_BAR)}.".strip()
 
 
@@ -141,9 +144,9 @@ def _bits_legend(rows: Sequence[ListedPart], unit: str) -> Legend:
 def _two_decreases(decrease: str, noun: str, rows: Sequence[ListedPart]) -> str:
     if all(row.share_alone == 1 or not row.importance for row in rows):
         return f"{decrease} without this {noun}"
-    others = f"all other measured {noun}s"
-    after = f"after those above it or {others}" if is_in_turn(rows) else f"after {others}"
-    return f"{decrease} without this {noun}: solid, alone; hatched, {after}, if that is more"
+    in_turn = f"; of a leading {noun} also after those above it" * is_in_turn(rows)
+    after = f"after all other measured {noun}s, if that is more{in_turn}"
+    return f"{decrease} without this {noun}: solid, alone; hatched, {after}"
 
 
 def _no_bar_legend(leading: Sequence[ListedPart], noun: str) -> Legend:

@@ -156,10 +156,16 @@ def caveat(attribution: Any, what: str) -> tuple[str, str]:
     """
     if not averages_disagree(attribution):
         return "", ""
-    closed = attribution.closed_probability
-    more = ", more than with it" * (closed > attribution.target_probability)
-    gives = f"With average activations in place of {what} the model gives {attribution.target_label}, too"
-    return "average activations give it as well", f"{gives}: {format_probability(closed)}{more}."
+    closed, average = attribution.closed_probability, an_average(what)
+    more = f", more than for {what}" * (closed > attribution.target_probability)
+    too = ", too" * (attribution.target == attribution.predicted)
+    gives = f"For {average} (the mean activations of others) the model gives {attribution.target_label}{too}"
+    return f"{average} gives it as well", f"{gives}: {format_probability(closed)}{more}."
+
+
+def an_average(what: str) -> str:
+    """What average activations stand for: "an average text" of "this text"."""
+    return what.replace("this", "an average", 1)
 
 
 def unexplained(
@@ -177,9 +183,9 @@ def unexplained(
         what (str): "this text" or "this image".
         probability, closed (float): With the input, and through a closed mask.
         follows (str): What follows from it, where the input does not lower the probability.
-        alone (str): What the model has then. Default: average activations in place of the input.
+        alone (str): What the model has then. Default: an average input.
     """
-    alone = alone or f"With average activations (from the statistics) in place of {what}"
+    alone = alone or f"For {an_average(what)} (the mean activations of others)"
     alone = f"{alone} {measured} is {format_probability(closed)}"
     given = format_probability(probability)
     if lowers_it(probability, closed):

@@ -70,8 +70,8 @@ class ListedPart(NamedTuple):
 
     @property
     def stands_out(self) -> bool:
-        """Whether it was measured, and its bar stands out: lists show it, leading or not."""
-        return self.is_measured and self.importance >= VISIBLE
+        """Whether it was removed, and its bar stands out: lists show it, leading or not."""
+        return self.is_deleted and self.importance >= VISIBLE
 
     @property
     def is_zero(self) -> bool:

@@ -40,7 +40,7 @@ def _answer(attribution: ExplainedText) -> list[str]:
     if none_leads and check.without_leading < MOST * check.probability:
         sentences.append(said.answer)
     if only_together(attribution):
-        sentences.append(f"None of them alone lowers {quantity(attribution.measured)} by 1% of its value.")
+        sentences.append(f"None of them alone lowers {quantity(attribution.measured)} by a hundredth of its value.")
     if not is_predicted(attribution):
         sentences.append(_against(attribution))
         if is_improbable(attribution) and attribution.target != attribution.predicted:
@@ -72,7 +72,7 @@ def _none_leads(attribution: ExplainedText) -> str:
     if n_measured < 2:
         return ""
     group = f"no small group of the {n_measured} words that were deleted together"
-    return f"No word leads: {group} lowers {quantity(attribution.measured)} by 1% of its value."
+    return f"No word leads: {group} lowers {quantity(attribution.measured)} by a hundredth of its value."
 
 
 def _without_check(attribution: ExplainedText) -> list[str]:

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 from captum_iba._reading.mask_state import has_hardly_any_bits, has_percentages, is_improbable, needs_hardly_anything
-from captum_iba._reading.order import count_leading, has_neutral_statistics, ranking
+from captum_iba._reading.order import count_leading, has_neutral_statistics, importance_of, ranking
 from captum_iba._reading.places import is_punctuation, place_in_texts, word_places
 from captum_iba._reading.protocols import ExplainedText
 from captum_iba._reading.rows import MATTERS_ALONE, SPEAKS_AGAINST, ListedPart, bar_of
@@ -162,7 +162,7 @@ def _colors(attribution: ExplainedText, rows: Sequence[ListedPart]) -> list[floa
     measured it is the importance.
     """
     if not any(row.is_measured for row in rows):
-        importance = attribution.importance.tolist()
+        importance = importance_of(attribution.shares, ()).tolist()
         return [0.0 if row.relation == SPEAKS_AGAINST else of for row, of in zip(rows, importance, strict=True)]
     steps = _decreases_in_turn(attribution)
     decreases = [_decrease(attribution, row, steps) for row in rows]
@@ -171,11 +171,11 @@ def _colors(attribution: ExplainedText, rows: Sequence[ListedPart]) -> list[floa
 
 
 def _decrease(attribution: ExplainedText, row: ListedPart, steps: Mapping[int, float]) -> float:
-    """The length of the bar of a word before it is made relative; 0 if the word was not measured.
+    """The length of the bar of a word before it is made relative; 0 if the word was not deleted.
 
-    It is also 0 of a word that speaks against the target. Of one that matters alone it is there, measured or not.
+    It is also 0 of a word that speaks against the target.
     """
-    if row.relation == SPEAKS_AGAINST or not (row.is_measured or row.relation == MATTERS_ALONE):
+    if row.relation == SPEAKS_AGAINST or not row.is_deleted:
         return 0.0
     return _bar(row, attribution.target_probability, steps)[0]
 

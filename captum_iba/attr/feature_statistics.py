@@ -15,7 +15,7 @@ from captum_iba._checks import check_integer, check_number, per_layer
 from captum_iba._compat import progress
 from captum_iba._files import write_bytes
 from captum_iba._warnings import warn_user
-from captum_iba.attr._model.guard import ModuleGuard
+from captum_iba.attr._model.guard import ModuleGuard, modules_of
 from captum_iba.attr._model.hooks import HookPoint, activation_of, hook_points, hooked, layer_input_of
 from captum_iba.attr._model.nested import copy_tensor, map_tensors
 from captum_iba.attr._model.padding import Padding
@@ -458,14 +458,23 @@ def require_same_place(
             f"{where}, call {statistics.call}, but layer_call is {point.call}, and the layer ran {n_calls} times; "
             f"expected statistics of the same call: FeatureStatistics.estimate(..., layer_call={point.call})"
         )
-    if isinstance(forward_func, Module) and statistics.layer:
-        modules = dict(forward_func.named_modules())
-        name = _name_of(forward_func, point.layer)
-        if name and statistics.layer in modules and modules[statistics.layer] is not point.layer:
-            raise ValueError(
-                f"{where}, but the layer is {name!r}; expected statistics of the same layer (where modules are "
-                "named otherwise than in the model that they were gathered with, set statistics.layer = None)"
-            )
+    if name := _other_name(statistics.layer, forward_func, point.layer):
+        raise ValueError(
+            f"{where}, but the layer is {name!r}; expected statistics of the same layer (where modules are "
+            "named otherwise than in the model that they were gathered with, set statistics.layer = None)"
+        )
+
+
+def _other_name(expected: str | None, forward_func: Callable[..., Any], layer: Module) -> str | None:
+    """The name of a layer where the model of a function gives the name ``expected`` to another module; else None.
+
+    A function can have several models, and a module that they share its name in each of them.
+    """
+    models = [forward_func] if isinstance(forward_func, Module) else modules_of(forward_func)
+    known = [names for model in models if expected in (names := dict(model.named_modules()))] if expected else []
+    if any(names[expected] is layer for names in known):
+        return None
+    return next((name for names in known for name, module in names.items() if module is layer and name), None)
 
 
 def _warn_if_few(gathered: Sequence[FeatureStatistics]) -> None:

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 _P = ParamSpec("_P")
 
 
+_BY_POSITION = 4  # self, inputs, target and additional_forward_args
+
+
 def _without_baselines(attribute: Callable[_P, Any]) -> Callable[_P, Any]:
     """Refuse baselines, which in Captum's other methods come second."""
 
@@ -39,7 +42,7 @@ def _without_baselines(attribute: Callable[_P, Any]) -> Callable[_P, Any]:
         loss = kwargs.get("loss")  # a function may take any target, and this one takes 0.0 and 1.0
         takes_numbers = callable(loss) or loss == "binary_cross_entropy"
         no_index = isinstance(first, Tensor) and first.is_floating_point() and not takes_numbers
-        if "baselines" in kwargs or no_index or (len(args) > 2 and "target" in kwargs):
+        if "baselines" in kwargs or no_index or (len(args) > 2 and "target" in kwargs) or len(args) > _BY_POSITION:
             raise TypeError(
                 "baselines: an information bottleneck has no baselines, its noise takes their place; expected "
                 "attribute(inputs, target, additional_forward_args, ...)"

@@ -156,8 +156,9 @@ def explain(
         int,
         typer.Option(
             min=1,
-            help="Number of explanations with resampled noise and statistics. Shows their mean and, with statistics of "
-            "your own texts, their spread.",
+            help="Number of explanations with resampled noise and statistics. Shows how many leading words have the "
+            "most bits in each of them and, with statistics of your own texts, the spread of the percentages "
+            "(--details: of each word).",
         ),
     ] = 1,
     rerank: Annotated[

@@ -152,6 +152,7 @@ def say(value: float) -> str:
     """A number of the table: three decimals, or three digits where it is large."""
     if not math.isfinite(value):
         return "n/a"
+    value = round(value, 3) + 0.0  # no -0.000
     return f"{value:.3f}" if abs(value) < 10 else f"{value:.1f}" if abs(value) < 1000 else f"{value:.0f}"
 
 

@@ -24,7 +24,7 @@ from captum_iba._reading.decision import predicted_beside
 from captum_iba._reading.findings import notes, what_bits_keep
 from captum_iba._reading.legend import Legend, word_legend
 from captum_iba._reading.mask_sentences import remark
-from captum_iba._reading.order import importance_of, ranking, shares_above_floor
+from captum_iba._reading.order import ranking, shares_above_floor
 from captum_iba._reading.removal_check import DeletionCheck
 from captum_iba._reading.rows import ListedPart
 from captum_iba._reading.word_sentences import answer, verdict, word_check
@@ -287,12 +287,18 @@ class TextAttribution(JsonResult):
 
     @property
     def importance(self) -> npt.NDArray[np.float64]:
-        """What pages and terminals color, and draw as bars, of each word, from 0 to 1, (W,).
+        """What pages and terminals draw as bars, and color, of each word, from 0 to 1, (W,).
 
-        Of words whose deletion was measured it is their effect relative to the largest, and 0 where it is not positive.
-        The others are below them, by :attr:`shares`. With ``rerank=0`` all go by these.
+        It is the decrease in the log-odds without the word: alone, after the other measured words, or of a leading word
+        after those above it, whichever is the largest. It is relative to the largest of all words, or to 0.5 nats if
+        that is more. It is 0 of words that were not deleted, and of those that speak against the target. Where no word
+        was measured it goes by :attr:`shares`.
         """
-        return importance_of(self.shares, self.effects)
+        leading, others = ranked_words(self)
+        importance = np.zeros(len(self.words))
+        for row in (*leading, *others):
+            importance[row.number] = row.importance
+        return importance
 
     def _shares(self, word_bits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         n_tokens = Counter(token.word for token in self.tokens if token.word is not None)

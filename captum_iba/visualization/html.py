@@ -190,6 +190,7 @@ def token_page(
         str: An HTML document.
 
     Raises:
+        TypeError: An attribution of another type.
         ValueError: No attributions, ``methods`` or ``layers`` for other texts or classes, or another number of
             ``gold_labels`` or ``ids``.
 
@@ -201,6 +202,9 @@ def token_page(
     """
     if not attributions:
         raise ValueError("attributions is empty, expected at least one attribution")
+    for number, item in enumerate(attributions):
+        if not hasattr(item, "target_label"):
+            raise TypeError(f"attributions[{number}] is a {type(item).__name__}, expected a TextAttribution")
     explained = [(item.text, item.pair, item.target) for item in attributions]
     scored = [[(item.encoded.text, item.encoded.pair, item.target) for item in row] for row in methods or []]
     layered = [[(item.text, item.pair, item.target) for item in row] for row in layers or []]

@@ -35,6 +35,8 @@ def iba(cnn):
         ((IMAGES, (torch.zeros_like(IMAGES),), 1), {}),
         ((IMAGES,), {"baselines": 0, "target": 1}),
         ((IMAGES, 0, 1), {}),
+        ((IMAGES, 0, 1, None), {}),
+        ((IMAGES, torch.zeros(2, dtype=torch.long), 1, None), {}),
     ],
 )
 def test_there_are_no_baselines(iba, arguments, keywords):

@@ -507,7 +507,12 @@ def test_statistics_of_another_layer_are_refused(twice):
         attributed(twice, layers, both[::-1])
     with pytest.raises(ValueError, match="statistics are of layer 'first', but the layer is 'second'"):
         attributed(twice, twice.second, both[0])
-    attributed(lambda x: twice(x), layers, both[::-1])  # the names of its layers are not known
+    wrapped = lambda x: twice(x)  # noqa: E731
+    attributed(wrapped, layers, both)
+    with pytest.raises(ValueError, match="are of layer 'second', but the layer is 'first'; expected statistics of"):
+        attributed(wrapped, layers, both[::-1])
+    outer = torch.nn.Sequential(twice)  # names the same layer "0.first"
+    attributed(lambda x: outer(x) + 0 * twice(x), layers, both)
     both[0].layer = "of another model"
     attributed(twice, twice.second, both[0])
 

@@ -113,7 +113,7 @@ def test_as_few_regions_lead_as_are_enough():
     assert result.legend()["bar"].endswith(
         "(at least 10 points): solid, alone; hatched, after the other leading ones, if that is more"
     )
-    none_alone = "None of them alone lowers the probability by 1% of its value."
+    none_alone = "None of them alone lowers the probability by a hundredth of its value."
     compared = replace(result, check=replace(check, n_removed=2))
     assert none_alone in compared.answer and none_alone not in result.answer  # which has no verdict
     some_alone = replace(compared, check=replace(compared.check, without_each=(0.9, 0.6, 0.9, 0.7)))
@@ -136,8 +136,8 @@ def test_average_activations_that_give_the_class_weaken_the_verdict_as_of_texts(
     check = ImageCheck(1, 0.9, 0.1, 0.9, 0.9, 10, leading=(3,), without_first=(0.1,), without_all=0.1)
     confirmed, weak = replace(result, check=check), replace(result, check=check, layers=layers)
     assert (confirmed.verdict, weak.verdict) == ("confirmed", "weakly confirmed")
-    assert "weakly confirmed, because average activations give it as well" in str(weak)
-    said = "With average activations in place of this image the model gives dog, too: 85.0%."
+    assert "weakly confirmed, because an average image gives it as well" in str(weak)
+    said = "For an average image (the mean activations of others) the model gives dog, too: 85.0%."
     assert said in weak.answer and "adds little" not in str(weak)
     # The activations of the image itself say nothing of an average one.
     assert replace(weak, statistics=OWN_STATISTICS).verdict == "confirmed"

@@ -417,3 +417,8 @@ def test_terminal():
     assert colored.index("positive 75.0%") < colored.index("[red]no[/red]")
     plain = shown(one, color_system=None)
     assert "\x1b" not in plain and "█" * 24 in plain
+
+
+def test_what_is_no_attribution_is_refused():
+    with pytest.raises(TypeError, match=r"attributions\[0\] is a str, expected a TextAttribution"):
+        token_page(["a film"])
