@@ -326,6 +326,7 @@ def test_no_command_shows_the_help(capsys):
         (["explain", "--target", "7", GOOD], 1, "target is 7, expected 0 to 1"),
         (["explain", "--target=--1", GOOD], 1, "--1"),
         (["explain", " "], 1, "TEXT 1 is only white space"),
+        (["explain", GOOD, "[PAD]"], 1, "TEXT 2 is '[PAD]', which has nothing to attribute"),
         (["explain", GOOD, "--check", "false"], 2, "--check takes no value, got false; expected --check or --no-check"),
         (["explain", "--quiet", "True", GOOD], 2, "--quiet takes no value, got True; expected --quiet or -q alone"),
         (

@@ -45,7 +45,9 @@ def word_legend(attribution: ExplainedText, bits: bool = False, page: bool = Fal
     leading, rest = ranked_words(attribution)
     rows, shown = [*leading, *rest], [*leading, *standing_out(leading, rest)]
     about = attribution.explained
-    decreases = "decrease" if about is not None and about.kind == "value" else "decrease in the log-odds"
+    decreases = (
+        "decrease" if about is not None and about.kind == "value" else "decrease in the log-odds, log(p / (1 - p)),"
+    )
     terms = {}
     # Of a terminal that lists nothing, because words without percentages do not lead, there is nothing to say.
     is_listed = page or shown or any(row.in_percent or not row.is_deleted for row in rows)

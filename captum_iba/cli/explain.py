@@ -63,6 +63,7 @@ from captum_iba.cli.text_files import (
     has_columns,
     naming_arguments,
     note_blank,
+    note_single_words,
     pairs_of,
     read_texts,
 )
@@ -222,7 +223,8 @@ def explain(
             from captum_iba.compare.explain_many import explain_texts
             from captum_iba.text.arguments import check_texts
 
-            with naming_arguments(texts, quiet):
+            note_single_words(texts, quiet)
+            with naming_arguments(texts):
                 check_texts(first_texts, second_texts)
             layers = None if layer in (None, "all") else parse_layer(layer)
             check_methods(names, layers)
@@ -247,7 +249,7 @@ def explain(
         work.total = len(first_texts)
         if len(first_texts) == 1:  # what is printed says it
             warnings.simplefilter("ignore", LostPredictionWarning)
-        with quiet_workers(where), work.every_minute(), counting_from_one():
+        with quiet_workers(where), work.every_minute(), counting_from_one(), naming_arguments(texts):
             results = attribute(
                 first_texts,
                 second_texts,

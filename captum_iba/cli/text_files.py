@@ -210,11 +210,15 @@ def gold_labels(read: FileOfTexts, labels: Sequence[str], quiet: bool) -> LabelN
     return gold
 
 
-@contextmanager
-def naming_arguments(texts: Sequence[str] | None, quiet: bool) -> Iterator[None]:
-    """Errors of texts on the command line count them from 1; a note doubts several of one word each."""
+def note_single_words(texts: Sequence[str] | None, quiet: bool) -> None:
+    """A note that doubts several texts of one word each on the command line."""
     if texts is not None and len(texts) > 1 and all(len(text.split()) == 1 for text in texts):
         note(f"{len(texts)} texts of one word each; quotes make one text of several words", quiet)
+
+
+@contextmanager
+def naming_arguments(texts: Sequence[str] | None) -> Iterator[None]:
+    """Errors of texts on the command line count them from 1."""
     try:
         yield
     except (TypeError, ValueError) as error:
