@@ -422,3 +422,21 @@ def test_terminal():
 def test_what_is_no_attribution_is_refused():
     with pytest.raises(TypeError, match=r"attributions\[0\] is a str, expected a TextAttribution"):
         token_page(["a film"])
+
+
+def test_a_long_list_of_leading_words_is_folded_after_five():
+    """Fifteen rows took the whole screen of a phone, and the check stood below them."""
+    many = "a b c d e f g h i j k l m n o p q r s t"
+    n_words, numbers = 20, range(20)
+    for n_leading, folded in ((8, 0), (9, 4)):
+        one = dataclasses.replace(
+            attribution(many, bits=[30.0 - i for i in numbers], target_probability=0.9),
+            effects=tuple(2.0 - 0.05 * i for i in numbers),
+            without=(0.8,) * n_words,
+            removal_order=tuple(range(n_leading)),
+            without_first=tuple(0.8 - 0.07 * i for i in range(n_leading)),
+        )
+        page = token_page([one])
+        assert (f"{folded} more leading words</summary>" in page) is bool(folded)
+        words = re.findall(r'<th scope="row"><bdi>(\w)</bdi>', page)
+        assert words[:n_leading] == list(many.replace(" ", ""))[:n_leading] and set(words) == set(many) - {" "}
