@@ -35,11 +35,16 @@ class GroupSearch(NamedTuple):
         tried (sequence of int): Numbers of the parts that are removed together with the leading ones, to find more such
             parts, whatever they do alone.
         n_candidates (int): Number of parts that are tried in place of a leading one. Default: 24.
+        n_begun (int): Number of parts from which groups are built. Default: 4.
+        enough (float): Share of the decrease without the best group, at which a smaller group is taken.
+            Default: 1.0, the whole.
     """
 
     others: Sequence[int]
     tried: Sequence[int] = ()
     n_candidates: int = 24
+    n_begun: int = 4
+    enough: float = 1.0
 
 
 def leading_in_order(
@@ -103,7 +108,9 @@ def better_group(
     As many parts as lead, without which the value is lower by more than a tolerance; else the leading ones.
 
     Up to three of the leading parts are exchanged for candidates, one at a time. Groups of two to four parts are also
-    built from one part on, where each time the four groups with the lowest values are kept. Candidates are the parts in
+    built from each of ``search.n_begun`` parts on, where each time the four groups with the lowest values are kept. The
+    smallest of them is returned that lowers the value by the share ``search.enough`` of what the best group does.
+    Candidates are the parts in
     ``search.others``, and up to four each that lower the value most together with the leading ones, and with the first
     of them.
 
@@ -115,7 +122,7 @@ def better_group(
         tolerance (float): Difference of the value that counts as none.
 
     Returns:
-        tuple of int: Numbers of as many parts.
+        tuple of int: Numbers of as many parts, or of fewer.
 
     Examples::
 
@@ -144,15 +151,21 @@ def better_group(
         if not lowest - float(values.min()) > tolerance:
             break
         lowest, found = float(values.min()), sets[int(values.argmin())]
-    if not 2 <= len(found) <= _LARGEST_BUILT:
+    if len(found) < 2 or (len(found) > _LARGEST_BUILT and search.enough == 1):
         return found
     groups: list[tuple[int, ...]] = [()]
-    for _ in found:
+    smaller: list[tuple[float, tuple[int, ...]]] = []
+    for size in range(1, min(len(found), _LARGEST_BUILT) + 1):
         larger = {frozenset((*group, i)): (*group, i) for group in groups for i in pool if i not in group}
         groups = list(larger.values())
         values = without(groups)
-        groups = [groups[i] for i in values.argsort(stable=True)[:_N_KEPT].tolist()]
-    return groups[0] if lowest - float(values.min()) > tolerance else found
+        groups = [groups[i] for i in values.argsort(stable=True)[: search.n_begun if size == 1 else _N_KEPT].tolist()]
+        smaller.append((float(values.min()), groups[0]))
+    if len(smaller) == len(found) and lowest - smaller[-1][0] > tolerance:
+        lowest, found = smaller[-1]
+    whole = float(without([()]))
+    fewer = [(value, group) for value, group in smaller if len(group) < len(found)]
+    return next((group for value, group in fewer if whole - value >= search.enough * (whole - lowest)), found)
 
 
 def _lowering_together(
@@ -180,6 +193,13 @@ def most_without_one(probability: float) -> float:
         (0.45, 0.08)
     """
     return min(_LOWERED * probability, probability - _LEAST_DROP)
+
+
+def kept_with_one(leading: Sequence[int], n_parts: int) -> Tensor:
+    """The parts that stay with each leading one and without the other ones, (N, n_parts) booleans."""
+    kept = torch.ones(len(leading), n_parts, dtype=torch.bool)
+    kept[:, list(leading)] = torch.eye(len(leading), dtype=torch.bool)
+    return kept
 
 
 def kept_without_first(order: Sequence[int], count: int, n_parts: int) -> Tensor:

@@ -54,6 +54,7 @@ class CheckSentences:
             Default: False.
         then (str): What the model does without the leading words, "still predicts positive"; empty where that is not
             known. Default: "".
+        most_lead (bool): Whether more than half of all words lead, so that too few others are left. Default: False.
         n_marks (int): How many of the words that are deleted for comparison are punctuation marks. Default: 0.
         without_all (float, optional): Probability of an image of the mean color alone. Default: None, not known.
         doubt (str): Why there is no verdict, though the check has deleted words; empty where there is one. Default: "".
@@ -86,6 +87,7 @@ class CheckSentences:
     is_improbable: bool = False
     is_opposed: bool = False
     then: str = ""
+    most_lead: bool = False
     n_marks: int = 0
     without_all: float | None = None
     doubt: str = ""
@@ -201,11 +203,6 @@ class CheckSentences:
         return ONLY_ONE.format(self.noun) if self.n_words == 1 else MOST_LEAD.format(self.noun)
 
     @property
-    def is_weak_by_caveat(self) -> bool:
-        """Whether the verdict is weak for the ``caveat`` alone."""
-        return self.verdict == VERDICTS[1] and self._why_weak == [self.caveat[0]]
-
-    @property
     def _why_weak(self) -> list[str]:
         """What keeps the leading words from being confirmed; empty if nothing does."""
         # A mean over the tokens of a response hardly falls: many of them follow from those before them.
@@ -254,7 +251,7 @@ class CheckSentences:
     @property
     def _most_lead(self) -> bool:
         """Whether more than half of all words lead, so that others which are deleted for comparison lead, too."""
-        return self.check.n_removed < self.n_leading and not self.is_improbable
+        return (self.most_lead or self.check.n_removed < self.n_leading) and not self.is_improbable
 
     @property
     def _every(self) -> str:

@@ -18,7 +18,7 @@ from captum_iba._reading.mask_state import (
 from captum_iba._reading.order import has_neutral_statistics, nearly_tied, ranking
 from captum_iba._reading.protocols import ExplainedText
 from captum_iba._reading.rows import ListedPart
-from captum_iba._reading.thresholds import ALL_DELETED_ALONE, is_unexplained
+from captum_iba._reading.thresholds import is_unexplained
 from captum_iba._reading.word_sentences import (
     named_words,
     not_tried,
@@ -64,15 +64,10 @@ def findings_in_words(attribution: ExplainedText) -> list[str]:
 def qualifications(attribution: ExplainedText) -> list[str]:
     """The sentences of :func:`notes` that pages show below the list: what was not tried, and the statistics."""
     sentences = [tried] if (tried := not_tried(attribution)) else []
-    may = ["another word may lead"] if is_uncertain(attribution) and not close_words(attribution) else []
-    has_caveat = attribution.check is not None and word_check(attribution).is_weak_by_caveat
-    if has_neutral_statistics(attribution) and has_caveat:
-        may.append("the check may confirm more")
-    if may:
-        long = "The text is long, and the" if len(may) > 1 or not has_caveat else "The"
+    if is_uncertain(attribution) and not close_words(attribution):
         sentences.append(
-            f"{long} statistics are those of {NEUTRAL_TEXTS}. With statistics of texts like yours "
-            f"(estimate_statistics, --statistics-from) {enumerated(may)}."
+            f"The statistics are those of {NEUTRAL_TEXTS}. With statistics of texts like yours (estimate_statistics, "
+            "--statistics-from) other words may lead, and the check may say otherwise."
         )
     return sentences
 
@@ -85,9 +80,9 @@ def what_bits_keep(attribution: ExplainedText) -> str:
 
 
 def is_uncertain(attribution: ExplainedText) -> bool:
-    """Whether other statistics may change the order of the words of a long text, as those of neutral texts do."""
-    is_long = len(attribution.words) > ALL_DELETED_ALONE and bool(ranked_words(attribution)[0])
-    return is_long and has_neutral_statistics(attribution) and not len(attribution.repeated_shares)
+    """Whether other words may lead with other statistics than those of neutral texts."""
+    leads = bool(ranked_words(attribution)[0])
+    return leads and has_neutral_statistics(attribution) and not len(attribution.repeated_shares)
 
 
 def close_words(attribution: ExplainedText) -> list[ListedPart]:
@@ -131,7 +126,9 @@ def verdicts(attributions: Sequence[ExplainedText]) -> str:
     if unexplained:
         named = _numbered(unexplained)
         adds, its = ("add", "their") if len(unexplained) > 1 else ("adds", "its")
-        sentences.append(f"{capitalized(named)} {adds} little to what an average text gives {its} class.")
+        sentences.append(
+            f"{capitalized(named)} {adds} little to what the model gives {its} class when no word is readable."
+        )
     if lost:
         bits = f"{'its' if len(lost) == 1 else 'their'} bits are not shown as percentages"
         sentences.append(f"In {_numbered(lost)} the mask removed too much, so {bits}.")
@@ -214,7 +211,9 @@ def _candidates_in_repeats(attribution: ExplainedText) -> str:
         word, times = visible(attribution.words[leading[0]].word), sum(row[0] for row in among)
         return f'"{word}" is {which} the most bits in {times} of {len(repeated)} repeats'
     always = sum(map(all, zip(*among, strict=True)))
-    every = f"All {len(leading)}" if always == len(leading) else f"{always} of the {len(leading)}"
+    every = f"{always} of the {len(leading)}"
+    if always == len(leading):
+        every = "Both" if always == 2 else f"All {always}"
     return f"{every} leading words are {which} the most bits in each of {len(repeated)} repeats"
 
 

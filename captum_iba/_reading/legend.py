@@ -59,7 +59,7 @@ def word_legend(attribution: ExplainedText, bits: bool = False, page: bool = Fal
         terms |= _bits_legend(rows, "token")
     relations = {row.relation for row in shown}
     if any(row.is_measured and row.importance > 0 for row in shown):
-        terms["bar"] = _two_decreases(decreases, "word", rows if page else shown)
+        terms["bar"] = _two_decreases(decreases, "word", rows if page else shown, "the other leading ones")
     terms |= _no_bar_legend(leading, "word")
     terms |= {label: meaning for label, meaning in WORD_LABELS.items() if label in relations}
     return terms | _together_legend(leading, rows, "word") | verdict_legend(verdict(attribution))
@@ -86,12 +86,13 @@ def part_legend(response: ExplainedResponse, bits: bool = False) -> Legend:
     if not any(row.is_measured for row in response.rows):
         return of_bits
     of_bits = of_bits if bits else {}
+    after = "all other measured parts" if response.check is None else "the other leading ones"
     of = "log-probability per token" if response.contrast is None else "log-odds of the choice"
     terms = {
         "without it": "the probability per token when this part is deleted, with the space before it",
         **_steps_legend(response.rows, "the same when the parts above it are deleted, too"),
         **of_bits,
-        "bar": _two_decreases(f"decrease in the {of}", "part", response.rows),
+        "bar": _two_decreases(f"decrease in the {of}", "part", response.rows, after),
     }
     if response.contrast is not None:
         terms["without it"] = "the probability of the choice when this part is deleted, with the space before it"
@@ -143,12 +144,10 @@ def _bits_legend(rows: Sequence[ListedPart], unit: str) -> Legend:
     return {"of the bits": f"{_OF_BITS.format(unit=unit)}{by_removal}"}
 
 
-def _two_decreases(decrease: str, noun: str, rows: Sequence[ListedPart]) -> str:
+def _two_decreases(decrease: str, noun: str, rows: Sequence[ListedPart], others: str) -> str:
     if all(row.share_alone == 1 or not row.importance for row in rows):
         return f"{decrease} without this {noun}"
-    in_turn = f"; of a leading {noun} also after those above it" * is_in_turn(rows)
-    after = f"after all other measured {noun}s, if that is more{in_turn}"
-    return f"{decrease} without this {noun}: solid, alone; hatched, {after}"
+    return f"{decrease} without this {noun}: solid, alone; hatched, after {others}, if that is more"
 
 
 def _no_bar_legend(leading: Sequence[ListedPart], noun: str) -> Legend:

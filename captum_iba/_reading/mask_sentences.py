@@ -156,16 +156,18 @@ def caveat(attribution: Any, what: str) -> tuple[str, str]:
     """
     if not averages_disagree(attribution):
         return "", ""
-    closed, average = attribution.closed_probability, an_average(what)
-    more = f", more than for {what}" * (closed > attribution.target_probability)
+    closed = attribution.closed_probability
+    more = f", more than with {what}" * (closed > attribution.target_probability)
     too = ", too" * (attribution.target == attribution.predicted)
-    gives = f"For {average} (the mean activations of others) the model gives {attribution.target_label}{too}"
-    return f"{average} gives it as well", f"{gives}: {format_probability(closed)}{more}."
+    nothing, instead = _UNREADABLE[what]
+    gives = f"The model gives {attribution.target_label} {nothing}{too}: {format_probability(closed)} ({instead}{more})"
+    return f"the model gives it {nothing}, too", f"{gives}."
 
 
-def an_average(what: str) -> str:
-    """What average activations stand for: "an average text" of "this text"."""
-    return what.replace("this", "an average", 1)
+_UNREADABLE = {
+    "this text": ("when no word is readable", "average activations in place of the words"),
+    "this image": ("when nothing is visible", "average activations in place of the image"),
+}
 
 
 def unexplained(
@@ -185,7 +187,8 @@ def unexplained(
         follows (str): What follows from it, where the input does not lower the probability.
         alone (str): What the model has then. Default: an average input.
     """
-    alone = alone or f"For {an_average(what)} (the mean activations of others)"
+    nothing, instead = _UNREADABLE.get(what, ("", ""))
+    alone = alone or f"{capitalized(nothing)} ({instead})"
     alone = f"{alone} {measured} is {format_probability(closed)}"
     given = format_probability(probability)
     if lowers_it(probability, closed):

@@ -33,6 +33,7 @@ class RemovalCheck:
         lowest_random (float or None): The lowest of these probabilities.
         leading (tuple of int): Numbers of the leading parts, in the order of their removal.
         without_first (tuple of float): Without the first k leading parts, for k from 1 to 16.
+        without_others (tuple of float): Of each leading part, without all others of them; empty of a single one.
         least (tuple of int): Numbers of the parts with the fewest bits that are removed for comparison.
         decision (str): The most probable class without the leading parts; empty where the model chooses no class, and
             for several labels at once.
@@ -49,9 +50,15 @@ class RemovalCheck:
     lowest_random: float | None = None
     leading: tuple[int, ...] = ()
     without_first: tuple[float, ...] = ()
+    without_others: tuple[float, ...] = ()
     least: tuple[int, ...] = ()
     decision: str = ""
     decision_probability: float | None = None
+
+    @property
+    def added(self) -> npt.NDArray[np.float64]:
+        """What each leading part adds where the other ones are removed, as probability; empty of a single one."""
+        return np.array([kept - self.without_leading for kept in self.without_others])
 
     def to_dict(self) -> dict[str, Any]:
         """The check as plain Python for JSON."""
@@ -117,20 +124,13 @@ class ImageCheck(RemovalCheck):
 
     Attributes:
         without_each (tuple of float): Without each region alone, by number; empty of more than 64 regions.
-        without_others (tuple of float): Of each leading region, without all others of them; empty of a single one.
         changes_pixels (bool): Whether the removal of the leading regions changes the image.
         without_all (float or None): Without all regions: of an image of the mean color.
     """
 
     without_each: tuple[float, ...] = ()
-    without_others: tuple[float, ...] = ()
     changes_pixels: bool = True
     without_all: float | None = None
-
-    @property
-    def added(self) -> npt.NDArray[np.float64]:
-        """What each leading region adds where the other ones are removed, as probability; empty of a single one."""
-        return np.array([kept - self.without_leading for kept in self.without_others])
 
     @property
     def decreases(self) -> npt.NDArray[np.float64]:

@@ -79,20 +79,20 @@ class ListedPart(NamedTuple):
         return math.isfinite(self.bits) and self.share < _SHOWN_AS_ZERO and not self.spread >= _SHOWN_AS_ZERO
 
 
-def bar_of(alone: float, *after: float) -> tuple[float, float]:
+def bar_of(alone: float, after: float = math.nan) -> tuple[float, float]:
     """The length of a bar, the larger of two decreases, and the share of it that is the decrease without a part alone.
 
     Args:
         alone (float): The decrease without the part alone.
-        *after (float): Decreases without it after other parts: after the other measured ones, and of a leading part
-            after those above it; NaN where one is not known.
+        after (float): The decrease without it after other parts: of a leading one after the other leading ones; NaN
+            where it is not known.
 
     Examples::
 
-        >>> bar_of(1.0, 4.0), bar_of(2.0, 1.0), bar_of(-0.5, 2.0), bar_of(-1.0), bar_of(1.0, math.nan, 2.0)
-        ((4.0, 0.25), (2.0, 1.0), (2.0, 0.0), (0.0, 1.0), (2.0, 0.5))
+        >>> bar_of(1.0, 4.0), bar_of(2.0, 1.0), bar_of(-0.5, 2.0), bar_of(-1.0)
+        ((4.0, 0.25), (2.0, 1.0), (2.0, 0.0), (0.0, 1.0))
     """
-    length = max([0.0, *(decrease for decrease in (alone, *after) if decrease > 0)])
+    length = max([0.0, *(decrease for decrease in (alone, after) if decrease > 0)])
     return length, min(1.0, max(0.0, alone) / length) if length else 1.0
 
 

@@ -96,6 +96,8 @@ def word_check(attribution: ExplainedText) -> CheckSentences:
     n_named = max(n_leading, check.n_removed)
     decision = check.decision if attribution.target_label == attribution.predicted_label else ""
     words = [visible(word.word) for word in attribution.words]
+    marks = [is_punctuation(word.word) for word in attribution.words]
+    n_words = sum(not marks[i] for i in deletable)
     texts = [names_of_texts(attribution)[word.sequence or 0] for word in attribution.words]
     predicts = "still predicts" if decision == attribution.predicted_label else "predicts"
     of_decision = check.decision_probability or 0.0
@@ -116,7 +118,8 @@ def word_check(attribution: ExplainedText) -> CheckSentences:
         is_opposed=bool(opposing(attribution)) or is_lowered(attribution),
         less=_without_the_first(attribution, check),
         then=f"{predicts} {_quoted_decision(attribution, decision)}{chance}" if decision else "",
-        n_marks=max(0, check.n_removed - sum(not is_punctuation(attribution.words[i].word) for i in others)),
+        most_lead=2 * sum(not row.is_punctuation for row in ranked_words(attribution)[0]) > n_words > 1,
+        n_marks=max(0, check.n_removed - sum(not marks[i] for i in others)),
         other=lowest_alone([row for row in ranked_words(attribution)[1] if row.number in others]),
     )
 

@@ -112,7 +112,7 @@ def _with_relations(
 ) -> list[ListedPart]:
     """The words, by number, with what their deletions say of them."""
     check, whole, leading = attribution.check, attribution.target_probability, order[:n_leading]
-    steps = _decreases_in_turn(attribution)
+    after = _decreases_after_others(attribution)
     strongest = min((rows[i].without for i in leading if rows[i].is_deleted), default=0.0)
     # The check has said what happens without those that it deletes first.
     tried = [] if check is None else [i for i in order if rows[i].is_deleted][check.n_removed :]
@@ -123,12 +123,12 @@ def _with_relations(
             continue
         relation = ""
         # A leading word lowers it together with others.
-        is_needed = i in leading and (row.effect > 0 or steps.get(i, 0.0) > 0)
+        is_needed = i in leading and (row.effect > 0 or after.get(i, 0.0) > 0)
         if rises_much(whole, row.without) and not is_needed:
             relation = SPEAKS_AGAINST
         elif check is not None and i in alone and is_much_lower(check.probability, row.without, strongest):
             relation = MATTERS_ALONE
-        found[i] = row._replace(relation=relation, share_alone=_bar(row, whole, steps)[1])
+        found[i] = row._replace(relation=relation, share_alone=_bar(row, whole, after)[1])
     return found
 
 
@@ -141,18 +141,17 @@ def _decrease_between(before: float, after: float, measure: str) -> float:
     return _log_odds(before) - _log_odds(after) if measure == "probability" else before - after
 
 
-def _decreases_in_turn(attribution: ExplainedText) -> dict[int, float]:
-    """The decrease without each leading word after those above it, by number; empty of a single one."""
-    if len(attribution.removal_order) < 2:
+def _decreases_after_others(attribution: ExplainedText) -> dict[int, float]:
+    """The decrease without each leading word after the other leading ones, by number; empty of a single one."""
+    if not attribution.without_first:
         return {}
-    values = (attribution.target_probability, *attribution.without_first)
-    decreases = [_decrease_between(before, after, _measure(attribution)) for before, after in pairwise(values)]
-    return dict(zip(attribution.removal_order, decreases, strict=True))
+    measure, without_all = _measure(attribution), attribution.without_first[-1]
+    decreases = [_decrease_between(without, without_all, measure) for without in attribution.without_others]
+    return dict(zip(attribution.removal_order, decreases, strict=False))
 
 
-def _bar(row: ListedPart, whole: float, steps: Mapping[int, float]) -> tuple[float, float]:
-    alone = _decrease_alone(row, whole)
-    return bar_of(alone, 2 * row.effect - alone, steps.get(row.number, math.nan))
+def _bar(row: ListedPart, whole: float, after: Mapping[int, float]) -> tuple[float, float]:
+    return bar_of(_decrease_alone(row, whole), after.get(row.number, math.nan))
 
 
 def _colors(attribution: ExplainedText, rows: Sequence[ListedPart]) -> list[float]:
@@ -164,20 +163,20 @@ def _colors(attribution: ExplainedText, rows: Sequence[ListedPart]) -> list[floa
     if not any(row.is_measured for row in rows):
         importance = importance_of(attribution.shares, ()).tolist()
         return [0.0 if row.relation == SPEAKS_AGAINST else of for row, of in zip(rows, importance, strict=True)]
-    steps = _decreases_in_turn(attribution)
-    decreases = [_decrease(attribution, row, steps) for row in rows]
+    after = _decreases_after_others(attribution)
+    decreases = [_decrease(attribution, row, after) for row in rows]
     largest = max(*decreases, _LEAST_SCALE if rows[0].measure == "probability" else 1e-9)
     return [decrease / largest for decrease in decreases]
 
 
-def _decrease(attribution: ExplainedText, row: ListedPart, steps: Mapping[int, float]) -> float:
+def _decrease(attribution: ExplainedText, row: ListedPart, after: Mapping[int, float]) -> float:
     """The length of the bar of a word before it is made relative; 0 if the word was not deleted.
 
     It is also 0 of a word that speaks against the target.
     """
     if row.relation == SPEAKS_AGAINST or not row.is_deleted:
         return 0.0
-    return _bar(row, attribution.target_probability, steps)[0]
+    return _bar(row, attribution.target_probability, after)[0]
 
 
 def _log_odds(probability: float) -> float:

@@ -253,23 +253,22 @@ class GenerationAttribution(JsonResult):
     @property
     def _bars(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """Lengths of the bars in nats, (P,), 0 of parts without importance, and what share is without a part alone."""
-        steps = self._decreases_in_turn
-        bars = [
-            part.bar if part.effect_alone is None else bar_of(part.effect_alone, part.bar[0], steps.get(i, math.nan))
-            for i, part in enumerate(self.parts)
-        ]
-        is_shown = [of > 0 or i in steps for i, of in enumerate(self.importance)]
+        if self.check is None:
+            bars = [part.bar if of > 0 else (0.0, 1.0) for part, of in zip(self.parts, self.importance, strict=True)]
+        else:
+            after = self._decreases_after_others
+            bars = [bar_of(part.effect_alone or 0.0, after.get(i, math.nan)) for i, part in enumerate(self.parts)]
         lengths, shares_alone = np.array(bars).reshape(-1, 2).T
-        return np.where(is_shown, lengths, 0.0), shares_alone
+        return lengths, shares_alone
 
     @property
-    def _decreases_in_turn(self) -> dict[int, float]:
-        """The decrease without each leading part after those above it, in nats, by number; empty of a single one."""
-        if self.check is None or len(self.check.leading) < 2:
+    def _decreases_after_others(self) -> dict[int, float]:
+        """The decrease without each leading part after the other leading ones, in nats; empty of a single one."""
+        if self.check is None:
             return {}
-        chances = np.array([self.check.probability, *self.check.without_first]).clip(1e-12, 1 - 1e-12)
+        chances = np.array([*self.check.without_others, self.check.without_leading]).clip(1e-12, 1 - 1e-12)
         values = np.log(chances) if self.contrast is None else np.log(chances / (1 - chances))
-        return dict(zip(self.check.leading, (values[:-1] - values[1:]).tolist(), strict=False))
+        return dict(zip(self.check.leading, (values[:-1] - values[-1]).tolist(), strict=False))
 
     @property
     def rows(self) -> list[ListedPart]:

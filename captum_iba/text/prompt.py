@@ -140,12 +140,19 @@ def divide(text: str, granularity: str) -> list[tuple[int, int]]:
     if granularity == "paragraph":
         return [found.span() for found in _PARAGRAPH.finditer(text)]
     found = (match.end() for match in _END_OF_SENTENCE.finditer(text))
-    ends = [0, *(end for end in found if not _ABBREVIATION.search(text, max(0, end - 6), end)), len(text)]
+    ends = [0, *(end for end in found if not _goes_on(text, end)), len(text)]
     return [
         (start + len(sentence) - len(sentence.lstrip()), start + len(sentence.rstrip()))
         for start, sentence in ((start, text[start:end]) for start, end in pairwise(ends))
         if sentence.strip()
     ]
+
+
+def _goes_on(text: str, end: int) -> bool:
+    """Whether a sentence goes on after a period: of an abbreviation, or before a lower-case letter in the same line."""
+    following = text[end:].lstrip(" \t")
+    is_period = text[end - 1] == "." and not text[:end].endswith("..")
+    return bool(_ABBREVIATION.search(text, max(0, end - 6), end)) or (is_period and following[:1].islower())
 
 
 def encode_response(tokenizer: Any, prompt: Prompt, response: str) -> tuple[list[int], list[tuple[int, int]]]:

@@ -15,6 +15,7 @@ from captum_iba._explain.leading_parts import (
     MOST_OF_DECREASE,
     N_PRUNED,
     GroupSearch,
+    kept_with_one,
     leading_in_order,
     most_without_one,
 )
@@ -153,5 +154,8 @@ def check_by_removal(
     if isinstance(removal.removal, ChoiceRemoval):
         whole_without = float(removal.removal.whole_response_probability(torch.from_numpy(stays[None])))
     return PromptCheck(
-        **fields, without_first=tuple(chances[: len(leading)].tolist()), whole_without_leading=whole_without
+        **fields,
+        without_first=tuple(chances[: len(leading)].tolist()),
+        without_others=tuple(probabilities(kept_with_one(leading, len(order)).numpy())) if len(leading) > 1 else (),
+        whole_without_leading=whole_without,
     )

@@ -57,7 +57,8 @@ class PromptPart:
     def bar(self) -> tuple[float, float]:
         """The length of its bar in nats, and the share of it that is the decrease without it alone; 0 without any.
 
-        Of a leading part lists show the decrease after the parts above it, if that is more.
+        With a check it is only the second, or of a leading part the decrease after the other leading ones, if that is
+        more.
         """
         if self.effect_alone is None:
             return 0.0, 1.0

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 _FORMAT = "captum_iba.TextAttribution/4"
 _REPR_WIDTH = 60
-_OF_REMOVAL = ("effects", "without", "removal_order", "without_first")
+_OF_REMOVAL = ("effects", "without", "removal_order", "without_first", "without_others")
 
 
 @dataclass(frozen=True)
@@ -141,6 +141,7 @@ class TextAttribution(JsonResult):
         removal_order (tuple of int): Numbers of the leading words: each lowers the probability most after those before
             it. Empty with ``rerank=0``.
         without_first (tuple of float): Probability of the target without the first k of them, for k from 1.
+        without_others (tuple of float): Of each of them, without all others of them; empty of a single one.
         other_labels (tuple): Of a multi-label model the other labels of at least 0.5, (label, probability).
         multi_label (bool): Whether each label has a probability of its own, so that several or none are predicted.
 
@@ -184,6 +185,7 @@ class TextAttribution(JsonResult):
     without: tuple[float | None, ...] = ()
     removal_order: tuple[int, ...] = ()
     without_first: tuple[float, ...] = ()
+    without_others: tuple[float, ...] = ()
     other_labels: tuple[tuple[str, float], ...] = ()
     multi_label: bool = False
 
@@ -401,7 +403,16 @@ class TextAttribution(JsonResult):
         try:
             # Not in files of earlier versions.
             newer = {"repeats", "check", "open_bits", "masked_probability", "closed_probability"}
-            newer |= {"provenance", "explained", "doubt", "effects", "without", "removal_order", "without_first"}
+            newer |= {
+                "provenance",
+                "explained",
+                "doubt",
+                "effects",
+                "without",
+                "removal_order",
+                "without_first",
+                "without_others",
+            }
             newer |= {"other_labels", "multi_label"}
             values = {name: content[name] for name in known if name in content or name not in newer}
             values["tokens"] = tuple(Token(**{**t, "bits": json_number(t["bits"])}) for t in content["tokens"])

@@ -10,9 +10,12 @@ from torch import Tensor
 
 from captum_iba._explain.check import Kept, Progress, compare_with_others, kept_in_check, with_check
 from captum_iba._explain.leading_parts import (
+    COVERED_DECREASE,
     MOST_OF_DECREASE,
     N_PRUNED,
     GroupSearch,
+    better_group,
+    kept_with_one,
     leading_in_order,
     most_without_one,
 )
@@ -22,7 +25,7 @@ from captum_iba._reading.places import is_punctuation
 from captum_iba._reading.removal_check import DeletionCheck
 from captum_iba._reading.thresholds import ALL_DELETED_ALONE, N_RANDOM, SAME
 from captum_iba._reading.words import ranked_words
-from captum_iba.metrics.part_removal import first_to_cover, removal_effects
+from captum_iba.metrics.part_removal import first_to_cover, removal_effects, removal_sequence
 from captum_iba.text.classifier import Classifier
 from captum_iba.text.decisions import decision_about
 from captum_iba.text.encoding import EncodedText
@@ -74,18 +77,21 @@ def rerank_by_removal(
         without=tuple(alone.get(i, known[i]) for i in range(len(own))),
         removal_order=(),
         without_first=(),
+        without_others=(),
     )
     helping = [i for i in ranking(found) if effects.get(i, 0.0) > 0]
     if not helping:
         return found
     is_short = len(own) <= ALL_DELETED_ALONE  # else pruning would take hundreds of passes of a long text
     order = np.array([i for i in ranking(found) if not own[i]])
+    adds = _ADDS_TO_CLOSENESS if is_value else _ADDS
+    groups = GroupSearch(helping, order.tolist(), enough=COVERED_DECREASE) if search and is_short else None
     leading, values = leading_in_order(
         log_odds,
         order,
         len(helping),
-        _ADDS_TO_CLOSENESS if is_value else _ADDS,
-        GroupSearch(helping, order.tolist()) if search and is_short else None,
+        adds,
+        groups,
         n_tried=len(helping),
         n_pruned=len(helping) if is_short else N_PRUNED,
         n_parts=len(own),
@@ -99,7 +105,23 @@ def rerank_by_removal(
         return found
     # Log-odds fall on where the probability has nothing more to lose.
     n_leading = first_to_cover(before - first, MOST_OF_DECREASE)
-    return replace(found, removal_order=tuple(leading[:n_leading]), without_first=tuple(first[:n_leading].tolist()))
+    if groups is not None and 1 < n_leading < len(leading) and n_leading <= N_PRUNED:
+        # As few words as are left may be others.
+        group = better_group(log_odds, leading[:n_leading], groups, len(own), adds)
+        if unmeasured := [i for i in group if i not in effects]:
+            return rerank_by_removal(removal, attribution, count, [*further, *unmeasured], search)
+        if {*group} != {*leading[:n_leading]}:
+            in_order = removal_sequence(log_odds, group, len(own), adds)
+            leading, n_leading = list(in_order.parts), len(in_order.parts)
+            first = in_order.without if is_value else in_order.without.sigmoid()
+    leading = leading[:n_leading]
+    with_one = log_odds(kept_with_one(leading, len(own))) if n_leading > 1 else first[:0]
+    return replace(
+        found,
+        removal_order=tuple(leading),
+        without_first=tuple(first[:n_leading].tolist()),
+        without_others=tuple((with_one if is_value else with_one.sigmoid()).tolist()),
+    )
 
 
 def _words_to_measure(attribution: TextAttribution, own: Kept, count: int, further: Sequence[int]) -> list[int]:
@@ -244,6 +266,7 @@ def check_by_removal(removal: TextRemoval, attribution: TextAttribution) -> Dele
     return DeletionCheck(
         **fields,
         without_first=attribution.without_first,
+        without_others=attribution.without_others,
         decision=decision,
         decision_probability=chance,
         without_each=tuple(alone.get(i) for i in range(len(own))) if alone else (),

@@ -250,6 +250,9 @@ class ImageAttribution(JsonResult):
     def legend(self, details: bool = False) -> Legend:
         """What the columns and bars of :meth:`to_text` are, by their names."""
         found = region_legend(self.rows, bar_meaning(self), self.is_pale, details, self.other_rows)
+        if any("rows" in row.place for row in (*self.rows, *self.other_rows)):
+            height, width = self.regions.shape
+            found["rows, columns"] = f"of the model's input, {height} x {width} pixels"
         return found | (verdict_legend(self.verdict) if self.verdict in CONFIRMING else {})
 
     def __str__(self) -> str:

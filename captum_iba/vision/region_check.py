@@ -11,13 +11,20 @@ import torch
 from torch import Tensor
 
 from captum_iba._explain.check import Kept, Progress, compare_with_others, kept_in_check, with_check
-from captum_iba._explain.leading_parts import GroupSearch, leading_in_order, most_without_one
+from captum_iba._explain.leading_parts import (
+    MOST_OF_DECREASE,
+    GroupSearch,
+    kept_with_one,
+    leading_in_order,
+    most_without_one,
+)
 from captum_iba._reading.removal_check import ImageCheck
 from captum_iba._reading.thresholds import N_RANDOM
 from captum_iba.metrics.part_removal import CachedRemoval
 from captum_iba.vision.image_result import ImageAttribution
 from captum_iba.vision.regions import RegionRemoval, order_by_removal
 
+_N_BEGUN = 8  # regions from which groups are built: often none lowers the probability alone
 _N_ALONE = 64  # regions, of which a check removes each alone
 _ADDS = 0.02  # of a probability, that a leading region adds to the others at least
 _MOST_MISSED, _N_MEASURED = 8, 16  # regions that a check measures: that matter alone; where most is left without others
@@ -54,7 +61,10 @@ def with_check_by_removal(removal: RegionRemoval, result: ImageAttribution, coun
 
     def measured(n_regions: int, further: Sequence[int], search: bool) -> ImageAttribution:
         found = rerank_by_removal(cached, result, n_regions, further)
-        return replace(found, check=check_by_removal(removal, cached, found, seed, search))
+        found = replace(found, check=check_by_removal(removal, cached, found, seed, search))
+        if found.measured and (unmeasured := [i for i in found.leading if i not in found.measured]):
+            return measured(n_regions, [*further, *unmeasured], search)
+        return found
 
     return with_check(measured, count, _N_MEASURED, _missed, _progress)
 
@@ -93,7 +103,8 @@ def check_by_removal(
     order, n_regions = (-result.scores).argsort(), result.n_regions
     helping = [i for i, effect in zip(result.measured, result.effects, strict=True) if effect > 0]
     is_small = n_regions <= _N_ALONE
-    groups = GroupSearch(helping, order.tolist() if is_small else ()) if search and helping else None
+    tried = order.tolist() if is_small else ()
+    groups = GroupSearch(helping, tried, n_begun=_N_BEGUN, enough=MOST_OF_DECREASE) if search and helping else None
     leading, first = _leading(cached, order, len(result.measured or result.leading), groups)
 
     def probabilities(kept: Kept) -> list[float]:
@@ -169,9 +180,7 @@ def _without_others(
     """The probability with each leading region and without the other ones, for 2 to 64 of them; else none."""
     if not 1 < len(leading) <= _N_ALONE:
         return ()
-    kept = torch.ones(len(leading), n_regions, dtype=torch.bool)
-    kept[:, list(leading)] = torch.eye(len(leading), dtype=torch.bool)
-    return tuple(probability(kept).tolist())
+    return tuple(probability(kept_with_one(leading, n_regions)).tolist())
 
 
 def _changes_pixels(result: ImageAttribution, removed: npt.NDArray[np.intp]) -> bool:

@@ -169,8 +169,8 @@ def test_what_is_shown_of_effects(film_explainer):
     assert head.split()[:2] == ["without", "it"] and re.search(r"  leading words?$", head)
     assert row.split()[0] == without and len(re.findall("[█▒]", row)) == 24 and f"{first.word} (word " in row
     said = (
-        "decrease in the log-odds, log(p / (1 - p)), without this word: solid, alone; hatched, after all other "
-        "measured words, if that is more; of a leading word also after those above it"
+        "decrease in the log-odds, log(p / (1 - p)), without this word: solid, alone; hatched, after the other leading "
+        "ones, if that is more"
     )
     (legend,) = [line for line in str(result).splitlines() if line.startswith("bar ")]
     assert legend.split(maxsplit=1) == ["bar", said] and legend.index(said) == len(max(result.legend(), key=len)) + 2

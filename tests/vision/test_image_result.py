@@ -100,7 +100,7 @@ def test_as_few_regions_lead_as_are_enough():
         0.9,
         10,
         (0.9, 0.6, 0.9, 0.9),
-        (0.5, 0.9),
+        without_others=(0.5, 0.9),
         lowest_random=0.9,
         leading=(3, 0),
         without_first=(0.9, 0.1),
@@ -136,8 +136,8 @@ def test_average_activations_that_give_the_class_weaken_the_verdict_as_of_texts(
     check = ImageCheck(1, 0.9, 0.1, 0.9, 0.9, 10, leading=(3,), without_first=(0.1,), without_all=0.1)
     confirmed, weak = replace(result, check=check), replace(result, check=check, layers=layers)
     assert (confirmed.verdict, weak.verdict) == ("confirmed", "weakly confirmed")
-    assert "weakly confirmed, because an average image gives it as well" in str(weak)
-    said = "For an average image (the mean activations of others) the model gives dog, too: 85.0%."
+    assert "weakly confirmed, because the model gives it when nothing is visible, too" in str(weak)
+    said = "The model gives dog when nothing is visible, too: 85.0% (average activations in place of the image)."
     assert said in weak.answer and "adds little" not in str(weak)
     # The activations of the image itself say nothing of an average one.
     assert replace(weak, statistics=OWN_STATISTICS).verdict == "confirmed"
@@ -656,7 +656,7 @@ def test_what_a_region_adds_is_measured_from_all_leading_ones():
         0.9,
         10,
         (0.87,) * n,
-        others,
+        without_others=others,
         lowest_random=0.8,
         leading=tuple(range(n)),
         without_first=tuple(left),
