@@ -249,7 +249,7 @@ def explain(
         work.total = len(first_texts)
         if len(first_texts) == 1:  # what is printed says it
             warnings.simplefilter("ignore", LostPredictionWarning)
-        with quiet_workers(where), work.every_minute(), counting_from_one(), naming_arguments(texts):
+        with naming_arguments(texts), quiet_workers(where), work.every_minute(), counting_from_one():
             results = attribute(
                 first_texts,
                 second_texts,

@@ -27,6 +27,7 @@ _END_OF_SENTENCE = re.compile(
 )
 # What a sentence does not end with, though a period and white space follow.
 _ABBREVIATION = re.compile(r"\b(?:Mr|Mrs|Ms|Dr|Prof|St|Mt|vs|e\.g|i\.e|cf)\.\Z")
+_LETTERS = re.compile(r"\b(?:[^\W\d_]\.){2,}\Z")  # a.m., U.S.
 _PARAGRAPH = re.compile(r"\S(?:.*?\S)??(?=\s*?\n[^\S\n]*\n|\s*\Z)", re.DOTALL)
 _ROLES = ("system", "user", "assistant", "developer", "tool", "function", "model")  # of chat messages
 
@@ -149,10 +150,11 @@ def divide(text: str, granularity: str) -> list[tuple[int, int]]:
 
 
 def _goes_on(text: str, end: int) -> bool:
-    """Whether a sentence goes on after a period: of an abbreviation, or before a lower-case letter in the same line."""
-    following = text[end:].lstrip(" \t")
-    is_period = text[end - 1] == "." and not text[:end].endswith("..")
-    return bool(_ABBREVIATION.search(text, max(0, end - 6), end)) or (is_period and following[:1].islower())
+    """Whether a sentence goes on after a period: of an abbreviation, or of p.m. before a lower-case letter."""
+    begun, following = max(0, end - 6), text[end:].lstrip(" \t")
+    return bool(
+        _ABBREVIATION.search(text, begun, end) or (_LETTERS.search(text, begun, end) and following[:1].islower())
+    )
 
 
 def encode_response(tokenizer: Any, prompt: Prompt, response: str) -> tuple[list[int], list[tuple[int, int]]]:

@@ -95,3 +95,10 @@ def test_messages_with_contents_of_other_types_are_refused(wordpiece):
 def test_an_abbreviation_ends_no_sentence(name):
     text = f"The contact is {name}. Call at noon."
     assert [text[start:end] for start, end in divide(text, "sentence")] == [f"The contact is {name}.", "Call at noon."]
+
+
+def test_a_sentence_goes_on_after_letters_with_periods():
+    """ "on Fridays." was a part of its own, behind "Our office closes at 5 p.m."."""
+    text = "We close at 5 p.m. on Fridays. it opens at 9 a.m. We live in the U.S. now."
+    sentences = [text[start:end] for start, end in divide(text, "sentence")]
+    assert sentences == ["We close at 5 p.m. on Fridays.", "it opens at 9 a.m.", "We live in the U.S. now."]
