@@ -122,7 +122,7 @@ class CheckSentences:
         if self.doubt:
             sentence += f". No verdict, because {self.doubt}"
         elif self._most_lead:
-            why = f"more than half of all {self._every} lead: what decides is spread, and too few others are left"
+            why = f"more than half of all {self.noun}s lead: what decides is spread, and too few others are left"
             sentence += f". Not checked, because {why}"
         return " ".join(filter(None, [f"{sentence}.", self.less, self.caveat[1]]))
 
@@ -252,10 +252,6 @@ class CheckSentences:
     def _most_lead(self) -> bool:
         """Whether more than half of all words lead, so that others which are deleted for comparison lead, too."""
         return (self.most_lead or self.check.n_removed < self.n_leading) and not self.is_improbable
-
-    @property
-    def _every(self) -> str:
-        return "words and punctuation marks" if self.noun == "word" else f"{self.noun}s"
 
     @property
     def _deleted_by_name(self) -> str:

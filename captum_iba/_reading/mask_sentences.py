@@ -161,7 +161,7 @@ def caveat(attribution: Any, what: str) -> tuple[str, str]:
     too = ", too" * (attribution.target == attribution.predicted)
     nothing, instead = _UNREADABLE[what]
     gives = f"The model gives {attribution.target_label} {nothing}{too}: {format_probability(closed)} ({instead}{more})"
-    return f"the model gives it {nothing}, too", f"{gives}."
+    return f"the model also gives it {nothing}", f"{gives}."
 
 
 _UNREADABLE = {

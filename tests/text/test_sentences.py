@@ -259,7 +259,7 @@ def test_a_check_of_half_of_the_leading_words_does_not_refute_all_of_them():
     said = CheckSentences(check, 3, 4, "the probability of Sports", names=("cup", "won", "team"))
     assert said.verdict == "" and said.answer == (
         'Without "cup", "won" and "team" the probability of Sports falls from 96.0% to 10.0%. '
-        "Not checked, because more than half of all words and punctuation marks lead: what decides is spread, and too "
+        "Not checked, because more than half of all words lead: what decides is spread, and too "
         "few others are left."
     )
     assert not said.comparison and not said.rows and not said.title  # some of the others lead, too
@@ -279,7 +279,7 @@ def test_a_verdict_beside_averages_that_keep_the_class():
         caveat += "words)."
         assert answer.endswith(caveat) is said and "falls from 98.0% to 20.0%" in answer
         assert one.verdict == ("weakly confirmed" if said else "confirmed")
-        assert (": weakly confirmed, because the model gives it when no word is readable, too\n" in str(one)) is said
+        assert (": weakly confirmed, because the model also gives it when no word is readable\n" in str(one)) is said
     page = token_page(list(both))
     assert "the leading words are confirmed in 1, weakly confirmed in 1." in page
 

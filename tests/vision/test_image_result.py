@@ -136,7 +136,7 @@ def test_average_activations_that_give_the_class_weaken_the_verdict_as_of_texts(
     check = ImageCheck(1, 0.9, 0.1, 0.9, 0.9, 10, leading=(3,), without_first=(0.1,), without_all=0.1)
     confirmed, weak = replace(result, check=check), replace(result, check=check, layers=layers)
     assert (confirmed.verdict, weak.verdict) == ("confirmed", "weakly confirmed")
-    assert "weakly confirmed, because the model gives it when nothing is visible, too" in str(weak)
+    assert "weakly confirmed, because the model also gives it when nothing is visible" in str(weak)
     said = "The model gives dog when nothing is visible, too: 85.0% (average activations in place of the image)."
     assert said in weak.answer and "adds little" not in str(weak)
     # The activations of the image itself say nothing of an average one.
