@@ -105,14 +105,13 @@ def better_group(
     value: Callable[[Tensor], Tensor], leading: Sequence[int], search: GroupSearch, n_parts: int, tolerance: float
 ) -> tuple[int, ...]:
     """
-    As many parts as lead, without which the value is lower by more than a tolerance; else the leading ones.
+    As many parts as lead, or fewer, without which the value is lower by more than a tolerance; else the leading ones.
 
     Up to three of the leading parts are exchanged for candidates, one at a time. Groups of two to four parts are also
     built from each of ``search.n_begun`` parts on, where each time the four groups with the lowest values are kept. The
     smallest of them is returned that lowers the value by the share ``search.enough`` of what the best group does.
-    Candidates are the parts in
-    ``search.others``, and up to four each that lower the value most together with the leading ones, and with the first
-    of them.
+    Candidates are the parts in ``search.others``, and up to four each that lower the value most together with the
+    leading ones, and with the first of them.
 
     Args:
         value (Callable): Function of the kept parts, (rows, P) booleans, that returns (rows,).
@@ -154,17 +153,17 @@ def better_group(
     if len(found) < 2 or (len(found) > _LARGEST_BUILT and search.enough == 1):
         return found
     groups: list[tuple[int, ...]] = [()]
-    smaller: list[tuple[float, tuple[int, ...]]] = []
+    best: list[tuple[float, tuple[int, ...]]] = []  # of each size
     for size in range(1, min(len(found), _LARGEST_BUILT) + 1):
         larger = {frozenset((*group, i)): (*group, i) for group in groups for i in pool if i not in group}
         groups = list(larger.values())
         values = without(groups)
         groups = [groups[i] for i in values.argsort(stable=True)[: search.n_begun if size == 1 else _N_KEPT].tolist()]
-        smaller.append((float(values.min()), groups[0]))
-    if len(smaller) == len(found) and lowest - smaller[-1][0] > tolerance:
-        lowest, found = smaller[-1]
+        best.append((float(values.min()), groups[0]))
+    if len(best) == len(found) and lowest - best[-1][0] > tolerance:
+        lowest, found = best[-1]
     whole = float(without([()]))
-    fewer = [(value, group) for value, group in smaller if len(group) < len(found)]
+    fewer = best[: len(found) - 1]
     return next((group for value, group in fewer if whole - value >= search.enough * (whole - lowest)), found)
 
 

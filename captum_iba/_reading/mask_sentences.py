@@ -33,6 +33,10 @@ THESE_ALONE = "with the information in the bits alone"
 HARDLY_ANYTHING = "The model needs hardly anything of this text."
 _NEAR_FLOOR = 2  # floors above the floor
 _PARTS_OF = {"text": "words", "prompt": "parts"}
+_UNREADABLE = {
+    "this text": ("when no word is readable", "average activations in place of the words"),
+    "this image": ("when nothing is visible", "average activations in place of the image"),
+}
 
 
 def through_the_mask(attribution: ExplainedText) -> str:
@@ -164,12 +168,6 @@ def caveat(attribution: Any, what: str) -> tuple[str, str]:
     return f"the model also gives it {nothing}", f"{gives}."
 
 
-_UNREADABLE = {
-    "this text": ("when no word is readable", "average activations in place of the words"),
-    "this image": ("when nothing is visible", "average activations in place of the image"),
-}
-
-
 def unexplained(
     measured: str,
     what: str,
@@ -182,13 +180,14 @@ def unexplained(
 
     Args:
         measured (str): "the probability of positive".
-        what (str): "this text" or "this image".
+        what (str): "this text" or "this image"; with ``alone`` any other.
         probability, closed (float): With the input, and through a closed mask.
         follows (str): What follows from it, where the input does not lower the probability.
-        alone (str): What the model has then. Default: an average input.
+        alone (str): What the model has then. Default: that no word is readable, or nothing visible.
     """
-    nothing, instead = _UNREADABLE.get(what, ("", ""))
-    alone = alone or f"{capitalized(nothing)} ({instead})"
+    if not alone:
+        nothing, instead = _UNREADABLE[what]
+        alone = f"{capitalized(nothing)} ({instead})"
     alone = f"{alone} {measured} is {format_probability(closed)}"
     given = format_probability(probability)
     if lowers_it(probability, closed):

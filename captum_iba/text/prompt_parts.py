@@ -55,10 +55,9 @@ class PromptPart:
 
     @property
     def bar(self) -> tuple[float, float]:
-        """The length of its bar in nats, and the share of it that is the decrease without it alone; 0 without any.
+        """The length of its bar without a check, in nats, and the share of it that is the decrease without it alone.
 
-        With a check it is only the second, or of a leading part the decrease after the other leading ones, if that is
-        more.
+        It is the larger of the decreases without it alone and after the other measured parts; 0 without any.
         """
         if self.effect_alone is None:
             return 0.0, 1.0
