@@ -338,7 +338,7 @@ def test_no_command_shows_the_help(capsys):
         (["explain", "--model", "my/classifier", GOOD], 1, "--model is my/classifier, which cannot be loaded: "),
         (["explain", "--device", "cuda:99", GOOD], 1, "--device is cuda:99, which torch does not find here, expected"),
         (["explain", "--file", "gaps.csv"], 1, "gaps.csv: every text in text is empty, expected at least one text."),
-        (["explain", "--file", "half.jsonl"], 1, "half.jsonl: the text of line 2 has half of a surrogate pair"),
+        (["explain", "--file", "half.jsonl"], 1, "half.jsonl: line 2 has a text that has half of a surrogate pair"),
         (["explain", "[SEP]"], 1, "nothing to attribute"),
         (["explain", "--model", "./nowhere", GOOD], 1, "no folder ./nowhere"),
         (["explain", "--file", "nowhere.txt"], 1, "nowhere.txt"),

@@ -90,6 +90,17 @@ def test_errors_are_one_line(model, options, message):
     assert "Traceback" not in done.stderr
 
 
+def test_files_that_are_no_images_are_named_and_the_others_explained(model):
+    Path("broken.jpg").write_bytes(b"no image")
+    done = run(*model, "photo.jpg", "broken.jpg", "other.png", "--no-check", "--json", "out.json")
+    assert done.exit_code == 1
+    assert "error: broken.jpg is not explained: IMAGE is broken.jpg, which is not a whole image" in done.stderr
+    assert done.stderr.splitlines()[-1] == "captum-iba: error: 1 of 3 images are not explained"
+    assert [entry["name"] for entry in json.loads(Path("out.json").read_text("utf-8"))] == ["photo.jpg", "other.png"]
+    done = run(*model, "broken.jpg", "broken.jpg", "--json", "none.json")
+    assert done.exit_code == 1 and "2 of 2 images are not explained" in done.stderr and not Path("none.json").exists()
+
+
 def test_explain_of_an_image_names_the_right_command(model):
     for name in ("photo.jpg", "no_such_file.png"):  # never explained as a text
         done = run("explain", name)

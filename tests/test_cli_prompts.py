@@ -9,6 +9,8 @@ import torch
 import transformers
 
 from captum_iba import cli
+from captum_iba.compare.explain_many import explain_prompts
+from captum_iba.compare.parallel import LocalExecutor
 from captum_iba.text import GenerationAttribution, GenerationExplainer
 from tests.test_cli import own_folders, run  # noqa: F401
 from tests.text.conftest import wordpiece  # noqa: F401
@@ -99,8 +101,33 @@ def test_rows_of_a_table_have_their_ids(language_model):
     Path("mixed.jsonl").write_text("\n".join(map(json.dumps, mixed)), encoding="utf-8")
     done_mixed = run(*language_model, "--file", "mixed.jsonl", "--no-check", "--rerank", "0")
     assert "no chat template" in done_mixed.stderr  # the second line was read as messages
-    done = run(*command, "--span", "no")
-    assert done.exit_code == 1 and "prompt 'the film was good': span is 'no', which is not in" in done.stderr
+
+
+def test_prompts_without_the_span_are_named_and_the_others_explained(language_model):
+    """The first row without it was the end of all, after minutes."""
+    rows = [
+        {"id": name, "prompt": f"the {name} film", "response": f"a {name} plot"} for name in ("good", "bad", "dull")
+    ]
+    Path("prompts.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    command = [*language_model, "--file", "prompts.jsonl", "--span", "bad", "--no-check", "--rerank", "0"]
+    for size in ("1", "2"):
+        done = run(*command, "--prompts-per-batch", size, "--json", "out.json", "--html", "out.html", "--keep", "kept")
+        assert done.exit_code == 1, done.stderr
+        said = (
+            "error: prompts.jsonl: line {} is not explained: --span is 'bad', which is not in the response 'a {} plot'"
+        )
+        assert said.format(1, "good") in done.stderr and said.format(3, "dull") in done.stderr
+        assert done.stderr.splitlines()[-1] == "captum-iba: error: 2 of 3 prompts are not explained"
+        assert done.stdout.startswith("bad. the bad film\n")
+        assert [entry["id"] for entry in json.loads(Path("out.json").read_text("utf-8"))] == ["bad"]
+        assert "the good film" not in Path("out.html").read_text("utf-8")
+    assert len(list(Path("kept").iterdir())) == 1
+    done = run(*command[:-4], "no", "--json", "none.json")
+    assert done.exit_code == 1 and "3 of 3 prompts are not explained" in done.stderr and not Path("none.json").exists()
+    explainer = GenerationExplainer.from_pretrained("llama")
+    prompts, responses = ([row[name] for row in rows] for name in ("prompt", "response"))
+    with pytest.raises(ValueError, match=re.escape("prompts[0]: span is 'bad', which is not in the response")):
+        explain_prompts(LocalExecutor(), explainer, prompts, responses, span="bad", n_steps=2)
 
 
 @pytest.mark.parametrize(
@@ -108,6 +135,8 @@ def test_rows_of_a_table_have_their_ids(language_model):
     [
         ([{"text": "a"}], [], "has no column 'prompt' or 'messages'; name it by --prompt-column: 'text'"),
         ([{"prompt": "a"}], ["--prompt-column", "q"], "--prompt-column: prompts.jsonl has no column 'q'"),
+        ([{"prompt": "a"}, {"prompt": 7}, {"prompt": [8]}], [], "line 2 has a value of type int, expected a text"),
+        ([{"prompt": 7}, {"prompt": 8}], [], "chat messages; line 2 cannot be read either."),
         ([{"prompt": 7}], [], "line 1 has a value of type int, expected a text, or a list of chat messages"),
         ([{"prompt": " "}], [], "--file: prompts.jsonl has empty prompts alone, expected prompts"),
         ([{"prompt": "a", "response": "b"}], ["--response", "c"], "--response: the responses are in the file already"),
@@ -216,7 +245,8 @@ def test_a_row_that_cannot_be_explained_is_named_and_left_out(compared):
     assert "prompts.jsonl: line 5 is left out: prompt and response have 3003 tokens, expected at most" in done.stderr
     assert "Left out, because a method failed: 1 prompt" in done.stdout
     done = run("explain-response", "--model", "llama", "--file", "prompts.jsonl", "--steps", "2")
-    assert done.exit_code == 1 and "prompts.jsonl: line 5: prompt and response have 3003 tokens" in done.stderr
+    assert done.exit_code == 1 and "line 5 is not explained: prompt and response have 3003 tokens" in done.stderr
+    assert done.stdout.count("\nllama: ") == 2
 
 
 def test_a_sample_of_prompts_is_the_same_each_time(compared):

@@ -59,8 +59,7 @@ class CheckSentences:
         without_all (float, optional): Probability of an image of the mean color alone. Default: None, not known.
         doubt (str): Why there is no verdict, though the check has deleted words; empty where there is one. Default: "".
         brief_doubt (str): The same without numbers, for :func:`summary`. Default: ``doubt``.
-        caveat (tuple of str): Why the verdict is weak at most, for :attr:`title`, and a sentence for :attr:`answer`;
-            empty where it can be any. Default: empty.
+        caveat (str): A sentence at the end of :attr:`answer`, which does not change the verdict. Default: "".
         less (str): A sentence on fewer leading words, after the first sentence of :attr:`answer`. Default: "".
         other (CheckRow, optional): Of the words that do not lead and were deleted alone the one without which the
             probability is lowest, by its name. Default: None, not known.
@@ -92,7 +91,7 @@ class CheckSentences:
     without_all: float | None = None
     doubt: str = ""
     brief_doubt: str = ""
-    caveat: tuple[str, str] = ("", "")
+    caveat: str = ""
     less: str = ""
     other: CheckRow | None = None
 
@@ -124,7 +123,7 @@ class CheckSentences:
         elif self._most_lead:
             why = f"more than half of all {self.noun}s lead: what decides is spread, and too few others are left"
             sentence += f". Not checked, because {why}"
-        return " ".join(filter(None, [f"{sentence}.", self.less, self.caveat[1]]))
+        return " ".join(filter(None, [f"{sentence}.", self.less, self.caveat]))
 
     @property
     def title(self) -> str:
@@ -211,7 +210,7 @@ class CheckSentences:
         one = self._strong_other is not None
         do = f"another {self.noun} alone does" if one else f"other {self.noun}s do"
         others = f"{do} more than half as much" if self._without_any_others < self._halfway else ""
-        return list(filter(None, [self.caveat[0], others]))
+        return [others] if others else []
 
     @property
     def _is_least(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from captum_iba._reading.check_sentences import MOST_LEAD, ONLY_ONE, summary
@@ -46,14 +47,14 @@ def findings_in_words(attribution: ExplainedText) -> list[str]:
         some_tied = any(row.tied for row in ranked_words(attribution)[0])
         tied = "≈: the order with a neighbor in the list differs between them" if some_tied else ""
         if has_neutral_statistics(attribution):
-            leads = f"{_leader(attribution)} ({tied})" if tied else _leader(attribution)
+            leads = capitalized(_leader(attribution)) + (f" ({tied})" if tied else "")
             sentences.append(
                 f"{leads}. No ± is shown, because the statistics are those of {NEUTRAL_TEXTS}. With statistics of "
-                "texts like yours the percentages and the leading word can change by more than between repeats."
+                "texts like yours the percentages and the leading words can change by more than between repeats."
             )
         else:
             legend = "; ".join(filter(None, [_spread(attribution), tied]))
-            sentences.append(f"{_leader(attribution)}{f' ({legend})' if legend else ''}.")
+            sentences.append(f"{capitalized(_leader(attribution))}{f' ({legend})' if legend else ''}.")
     elif close := close_words(attribution):
         of = "texts like yours" if has_neutral_statistics(attribution) else "other texts"
         named = named_words(close) if len(close) <= _NAMED else f"The first {len(close)} words of the list"
@@ -199,29 +200,46 @@ def _spread(attribution: ExplainedText) -> str:
     return f"percentages of the bits have a standard deviation of {100 * largest:.1f} points or less over them"
 
 
-def _candidates_in_repeats(attribution: ExplainedText) -> str:
-    """How many of the leading words have so many bits in each repeat that their deletion would be measured."""
-    leading = [row.number for row in ranked_words(attribution)[0]] or ranking(attribution)[:1]
-    repeated, n_measured = attribution.repeated_shares, sum(effect is not None for effect in attribution.effects)
-    # To be one of nearly all says nothing.
-    count = max(len(leading), min(n_measured, len(attribution.words) // 2))
-    among = [[int((shares > shares[i]).sum()) < count for i in leading] for shares in repeated]
-    which = f"among the {count} words with" if count > 1 else "the word with"
-    if len(leading) == 1:
-        word, times = visible(attribution.words[leading[0]].word), sum(row[0] for row in among)
-        return f'"{word}" is {which} the most bits in {times} of {len(repeated)} repeats'
-    always = sum(map(all, zip(*among, strict=True)))
-    every = f"{always} of the {len(leading)}"
-    if always == len(leading):
-        every = "Both" if always == 2 else f"All {always}"
-    return f"{every} leading words are {which} the most bits in each of {len(repeated)} repeats"
+def _leading_in_repeats(attribution: ExplainedText) -> str:
+    """Which words lead in each repeat, and which in some of them."""
+    leading = [row.number for row in ranked_words(attribution)[0]]
+    of_repeats = attribution.repeated_leading
+    times = Counter(number for repeat in of_repeats for number in repeat)
+    n_repeats, n_leading = len(of_repeats), len(leading)
+    if not leading or not times:
+        n_some = sum(map(bool, of_repeats))
+        return f"{'some word leads' if n_some else 'no word leads'} in {n_some or n_repeats} of {n_repeats} repeats"
+    always = [i for i in leading if times[i] == n_repeats]
+    others = [i for i in dict.fromkeys([*leading, *(i for i, _ in times.most_common())]) if i not in always]
+    if not others:
+        same = {1: "the leading word leads", 2: "both leading words lead"}
+        these = same.get(n_leading, f"all {n_leading} leading words lead")
+        return f"{these} in each of {n_repeats} repeats, and no other word"
+    if len(always) + len(others) > _NAMED:
+        new = sum(i not in leading for i in others)
+        further = f", and {new} other word{'s' if new > 1 else ''} in some of them" if new else ""
+        return f"{len(always)} of the {n_leading} leading words lead in each of {n_repeats} repeats{further}"
+    spelled = [f'"{visible(attribution.words[i].word)}"' for i in (*always, *others)]
+    said = []
+    if always:
+        leads = "lead" if len(always) > 1 else "leads"
+        said.append(f"{enumerated(spelled[: len(always)])} {leads} in each of {n_repeats} repeats")
+    in_some = [
+        f"{word} in {times[i]}{'' if always or rank else f' of {n_repeats} repeats'}"
+        for rank, (word, i) in enumerate(zip(spelled[len(always) :], others, strict=True))
+    ]
+    first, *rest = in_some
+    said.append(enumerated([first if always else first.replace(" in ", " leads in ", 1), *rest]))
+    return ", ".join(said)
 
 
 def _leader(attribution: ExplainedText) -> str:
     """In how many repeats the first word of the list leads, and in how many no word has bits above the floor."""
     first, repeated = ranking(attribution)[0], attribution.repeated_shares
-    if any(effect is not None for effect in attribution.effects):
-        return _candidates_in_repeats(attribution)
+    if attribution.repeated_leading:
+        return _leading_in_repeats(attribution)
+    if any(effect is not None for effect in attribution.effects):  # of a file without them
+        return f"the percentages are means over {len(repeated)} repeats"
     without = sum(not shares.any() for shares in repeated)
     if not attribution.shares[first] > 0:
         return f"no word leads in {without} of {len(repeated)} repeats"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from captum_iba._reading.check_sentences import CONFIRMING, CheckRow, CheckSentences
 from captum_iba._reading.decision import predicted_beside
-from captum_iba._reading.mask_sentences import caveat, unexplained
+from captum_iba._reading.mask_sentences import averages_sentence, unexplained
 from captum_iba._reading.mask_state import averages_disagree
 from captum_iba._reading.protocols import ExplainedImage
 from captum_iba._reading.region_effects import (
@@ -81,7 +81,7 @@ def check_sentences(image: ExplainedImage, check: ImageCheck) -> CheckSentences:
         doubt=_doubt(image, check) if check.changes_pixels else _NO_CHANGE,
         brief_doubt=_brief_doubt(check),
         other=_lowest_alone(image, check),
-        caveat=("", "") if image.statistics == OWN_STATISTICS else caveat(image, "this image"),
+        caveat="" if image.statistics == OWN_STATISTICS else averages_sentence(image, "this image"),
     )
 
 

@@ -153,19 +153,18 @@ def _unexplained(attribution: ExplainedText, closed: float, few: bool) -> str:
     return unexplained(attribution.measured, "this text", attribution.target_probability, closed, follows)
 
 
-def caveat(attribution: Any, what: str) -> tuple[str, str]:
-    """Why a verdict is weak where :func:`averages_disagree`, and the sentence that says so; else empty.
+def averages_sentence(attribution: Any, what: str) -> str:
+    """A sentence that average activations give the class, where :func:`averages_disagree`; else empty.
 
     ``what`` is "this text" or "this image".
     """
     if not averages_disagree(attribution):
-        return "", ""
+        return ""
     closed = attribution.closed_probability
     more = f", more than with {what}" * (closed > attribution.target_probability)
     too = ", too" * (attribution.target == attribution.predicted)
     nothing, instead = _UNREADABLE[what]
-    gives = f"The model gives {attribution.target_label} {nothing}{too}: {format_probability(closed)} ({instead}{more})"
-    return f"the model also gives it {nothing}", f"{gives}."
+    return f"The model gives {attribution.target_label} {nothing}{too}: {format_probability(closed)} ({instead}{more})."
 
 
 def unexplained(

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from captum_iba._reading.check_sentences import CONFIRMING, CheckSentences, lowest_alone
 from captum_iba._reading.decision import is_predicted
-from captum_iba._reading.mask_sentences import caveat
+from captum_iba._reading.mask_sentences import averages_sentence
 from captum_iba._reading.mask_state import is_improbable, is_lowered, needs_hardly_anything
 from captum_iba._reading.order import ranking
 from captum_iba._reading.places import is_punctuation, names_of_texts, place_in_texts
@@ -114,7 +114,7 @@ def word_check(attribution: ExplainedText) -> CheckSentences:
         copies=Counter(zip(words, texts, strict=True)) if attribution.pair is not None else Counter(words),
         is_improbable=is_improbable(attribution),
         doubt="the model may expect another number of texts" if attribution.doubt else "",
-        caveat=caveat(attribution, "this text"),
+        caveat=averages_sentence(attribution, "this text"),
         is_opposed=bool(opposing(attribution)) or is_lowered(attribution),
         less=_without_the_first(attribution, check),
         then=f"{predicts} {_quoted_decision(attribution, decision)}{chance}" if decision else "",

@@ -358,6 +358,25 @@ def print_error(message: str) -> None:
     typer.echo(f"captum-iba: error: {line}", err=True)
 
 
+class Failures:
+    """Texts, prompts or images that cannot be explained. The others are; the exit status is 1."""
+
+    def __init__(self, what: str) -> None:
+        self.numbers: set[int] = set()
+        self._what = what
+
+    def tell(self, number: int, name: str, error: Exception) -> None:
+        """Say which one it is, and why."""
+        self.numbers.add(number)
+        print_error(f"{name} is not explained: {_naming_option(str(error))}")
+
+    def exit(self, total: int) -> None:
+        """Leave the command, after all is written, with the number of those that are not explained, if there are."""
+        if self.numbers:
+            print_error(f"{len(self.numbers):,} of {total:,} {self._what} are not explained")
+            raise typer.Exit(1)
+
+
 def _naming_option(message: str) -> str:
     """A message that begins with an argument's name with the name of the command's option for it."""
     named = re.match(r"(\w+)(?= is |: )", message)

@@ -21,6 +21,7 @@ from captum_iba.cli.common import (
     DeviceOption,
     ExecutorName,
     ExecutorOption,
+    Failures,
     KeptWork,
     ModelOption,
     Precision,
@@ -50,7 +51,6 @@ from captum_iba.cli.head_options import (
     QuestionOption,
     ToleranceOption,
     WordOption,
-    counting_from_one,
 )
 from captum_iba.cli.methods_option import check_methods, listed, scores_by_methods
 from captum_iba.cli.statistics_of_texts import find_statistics
@@ -59,6 +59,7 @@ from captum_iba.cli.text_files import (
     LabelColumnOption,
     PairColumnOption,
     TextColumnOption,
+    counted_from_one,
     gold_labels,
     has_columns,
     naming_arguments,
@@ -157,9 +158,8 @@ def explain(
         int,
         typer.Option(
             min=1,
-            help="Number of explanations with resampled noise and statistics. Shows how many leading words have the "
-            "most bits in each of them and, with statistics of your own texts, the spread of the percentages "
-            "(--details: of each word).",
+            help="Number of explanations with resampled noise and statistics. Shows which words lead in each of them "
+            "and, with statistics of your own texts, the spread of the percentages (--details: of each word).",
         ),
     ] = 1,
     rerank: Annotated[
@@ -242,14 +242,21 @@ def explain(
         head = explainer.classifier.head
         options = HeadOptions(word or [], entity or [], question or [], mask, choice or [], tolerance)
         wanted = _target(target, explainer.classifier.labels) if head.labels else options.named_target(target)
-        first_texts, second_texts, asked = options.arguments(explainer, first_texts, second_texts, wanted)
-        if where.remote or keep is not None or len(first_texts) > batch_size:
+        with naming_arguments(texts):
+            first_texts, second_texts, asked = options.arguments(explainer, first_texts, second_texts, wanted)
+        work.total, failures = len(first_texts), Failures("texts")
+        goes_on = work.total > 1 and not head.has_classes
+        if goes_on or where.remote or keep is not None or work.total > batch_size:
             run = partial(explain_texts, where, explainer, device=device, keep=keep)
             attribute = partial(run, on_batch=work.progressed, on_kept=work.found)
-        work.total = len(first_texts)
-        if len(first_texts) == 1:  # what is printed says it
+            if goes_on:
+                attribute = partial(
+                    attribute,
+                    on_error=lambda i, error: failures.tell(i, f"text {i + 1}", counted_from_one(error, texts)),
+                )
+        if work.total == 1:  # what is printed says it
             warnings.simplefilter("ignore", LostPredictionWarning)
-        with naming_arguments(texts), quiet_workers(where), work.every_minute(), counting_from_one():
+        with naming_arguments(texts), quiet_workers(where), work.every_minute():
             results = attribute(
                 first_texts,
                 second_texts,
@@ -267,13 +274,22 @@ def explain(
                 batch_size=batch_size,
                 show_progress=not quiet and sys.stderr.isatty(),
             )
-        read, gold = _rows_of_results(results, read, gold, len(first_texts))
+        explained = [i for i in range(work.total) if i not in failures.numbers]
+        if not explained:
+            failures.exit(work.total)
+        read, gold = _rows_of_results(results, read, gold, explained)
         with work.every_minute():
-            asked_of_methods = asked if not head.has_classes else {"target": [result.target for result in results]}
-            scores = scores_by_methods(
-                names, layers, explainer, first_texts, second_texts, asked_of_methods, seed, keep, work
-            )
+            columns = {"texts": first_texts, "pairs": second_texts, **asked}
+            if head.has_classes:
+                columns["target"] = [result.target for result in results]
+            elif failures.numbers:
+                columns = {
+                    name: [column[i] for i in explained] if isinstance(column, list) else column
+                    for name, column in columns.items()
+                }
+            scores = scores_by_methods(names, layers, explainer, columns, seed, keep, work)
         _deliver(results, scores, read, gold, explainer.classifier.labels, html, json_file, details, quiet)
+        failures.exit(work.total)
 
 
 def _check_options(
@@ -326,13 +342,13 @@ def _check_paths(
 
 
 def _rows_of_results(
-    results: list[TextAttribution], read: FileOfTexts, gold: LabelNames | None, n_texts: int
+    results: list[TextAttribution], read: FileOfTexts, gold: LabelNames | None, explained: Sequence[int]
 ) -> tuple[FileOfTexts, LabelNames | None]:
     """The rows of the file and the gold labels of each result: of all entities there are others than texts."""
     if not any(result.explained for result in results):
         return read, gold
     rows = [0 if result.explained is None else result.explained.text_number for result in results]
-    for number in sorted({*range(n_texts)} - {*rows}):
+    for number in sorted({*explained} - {*rows}):
         note(f"text {number + 1} is not explained: the model predicts no entity in it", False)
     return read.of_rows(rows), None if gold is None else gold.of_rows(rows)
 

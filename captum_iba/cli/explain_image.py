@@ -19,6 +19,7 @@ from captum_iba._files import IMAGE_ENDINGS
 from captum_iba.cli.common import (
     DetailsOption,
     DeviceOption,
+    Failures,
     Precision,
     PrecisionOption,
     QuietOption,
@@ -121,7 +122,6 @@ def explain_image(
         images, names = [file for file, _ in named], [name for _, name in named]
         for image in images:
             check_input("IMAGE", image, "the file of an image")
-            check_image(image)
         check_model(model)
         check_results(html, json_file)
         check_output("--figure", figure)
@@ -131,6 +131,8 @@ def explain_image(
             raise typer.BadParameter(f"--figure: {figure} ends in none of .png, .svg, .pdf.")
         if statistics is not None and statistics_from is not None:
             raise typer.BadParameter("--statistics and --statistics-from: expected one of them.")
+        failures = Failures("images")
+        readable = _readable(images, names, failures)
         training = [] if statistics_from is None else images_in(statistics_from, "--statistics-from")
         with loading():
             note(f"loading {model}", quiet)
@@ -146,12 +148,12 @@ def explain_image(
         note("explaining", quiet)
         from captum_iba._compat import progress  # which the explainer has imported
 
-        shown, several = not quiet and sys.stderr.isatty(), len(images) > batch_size
-        with progress(total=len(images), desc="Images") if shown and several else nullcontext() as bar:
-            for start in range(0, len(images), batch_size):
-                batch = images[start : start + batch_size]
-                results += explainer.explain(
-                    batch,
+        shown, several = not quiet and sys.stderr.isatty(), len(readable) > batch_size
+        with progress(total=len(readable), desc="Images") if shown and several else nullcontext() as bar:
+            for start in range(0, len(readable), batch_size):
+                batch = readable[start : start + batch_size]
+                found = explainer.explain(
+                    [images[i] for i in batch],
                     target=None if target is None else [target] * len(batch),
                     preset=preset.value,
                     feature_mask="superpixels" if superpixels else None,
@@ -163,10 +165,27 @@ def explain_image(
                     n_steps=steps,
                     show_progress=shown and not several,
                 )
+                results += [replace(result, name=names[i]) for i, result in zip(batch, found, strict=True)]
                 if bar is not None:
                     bar.update(len(batch))
-        results = [replace(result, name=name) for result, name in zip(results, names, strict=True)]
         _deliver(results, html, json_file, figure, details, quiet)
+        failures.exit(len(images))
+
+
+def _readable(images: list[Path], names: list[str], failures: Failures) -> list[int]:
+    """Numbers of the files that are whole images; the others are told."""
+    readable = []
+    for number, image in enumerate(images):
+        try:
+            check_image(image)
+            readable.append(number)
+        except (OSError, ValueError) as error:
+            if len(images) == 1:
+                raise
+            failures.tell(number, names[number], error)
+    if not readable:
+        failures.exit(len(images))
+    return readable
 
 
 def _named_images(path: Path) -> list[tuple[Path, str]]:

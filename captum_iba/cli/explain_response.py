@@ -15,6 +15,7 @@ from captum_iba.cli.common import (
     DeviceOption,
     ExecutorName,
     ExecutorOption,
+    Failures,
     KeptWork,
     Precision,
     PrecisionOption,
@@ -189,7 +190,7 @@ def explain_response(
         messages = as_messages(prompts, explainer.tokenizer, chat)
         in_template = messages != prompts
         note(f"explaining{'; the prompt is a message of a user in the chat template' if in_template else ''}", quiet)
-        work.total = len(prompts)
+        work.total, failures = len(prompts), Failures("prompts")
         with quiet_workers(where), work.every_minute():
             results = explain_prompts(
                 where,
@@ -203,6 +204,7 @@ def explain_response(
                 names=names,
                 on_prompt=work.progressed,
                 on_kept=work.found,
+                on_error=None if len(prompts) == 1 else lambda i, error: failures.tell(i, (names or [])[i], error),
                 span=span,
                 contrast=contrast,
                 granularity=by.value,
@@ -216,7 +218,11 @@ def explain_response(
                 beta=beta,
                 n_steps=steps,
             )
-        _deliver(results, ids, html, json_file, details, quiet)
+        if ids is not None:
+            ids = [name for number, name in enumerate(ids) if number not in failures.numbers]
+        if results:
+            _deliver(results, ids, html, json_file, details, quiet)
+        failures.exit(len(prompts))
 
 
 def _deliver(

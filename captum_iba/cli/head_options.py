@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -116,17 +115,6 @@ def _of_each(name: str, given: Sequence[Any], count: int) -> list[Any]:
     if len(given) not in (1, count):
         raise typer.BadParameter(f"--{name}: expected one, or one for each of the {count} texts, got {len(given)}.")
     return list(given) * count if len(given) == 1 else list(given)
-
-
-@contextmanager
-def counting_from_one() -> Iterator[None]:
-    """Errors about numbers of words and entities count from 1, as the options do."""
-    from captum_iba.text.arguments import NumberError
-
-    try:
-        yield
-    except NumberError as error:
-        raise ValueError(error.counted_from(1)) from error
 
 
 def _numbers_of_words(

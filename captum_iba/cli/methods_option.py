@@ -59,18 +59,19 @@ def scores_by_methods(
     names: Sequence[str],
     layers: Sequence[int | str] | None,
     explainer: TextExplainer,
-    texts: Sequence[str],
-    pairs: Sequence[str] | None,
-    asked: Mapping[str, Any],
+    columns: Mapping[str, Any],
     seed: int,
     keep: Path | None,
     work: KeptWork,
 ) -> list[list[Scores]]:
-    """For every result its scores by other methods, of the same target; at the layer asked for, if they use one."""
+    """For every result its scores by other methods, of the same target; at the layer asked for, if they use one.
+
+    ``columns`` are the texts, the pairs, and what is asked of each text.
+    """
     from captum_iba.compare.score_many import score_texts
 
-    further = dict(asked)
-    targets = further.pop("target", None)
+    further = dict(columns)
+    texts, pairs, targets = further.pop("texts"), further.pop("pairs"), further.pop("target", None)
     by_method = []
     for name in names:
         own, said = _layer_of_method(name, layers)

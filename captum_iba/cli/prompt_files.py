@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import typer
 
 from captum_iba.cli.common import note
-from captum_iba.cli.text_files import naming_data, read_text
+from captum_iba.cli.text_files import naming_data, read_text, refuse_rows
 
 # Chat messages in JSON or as Python spells them, in a cell of CSV.
 _NAMED = 5  # rows in a note
@@ -83,7 +83,7 @@ def read_prompt_table(source: str, prompt_column: str | None, response_column: s
     response_name = response_column or names.get("response")
     prompts: list[Any] = []
     responses: list[str | None] = []
-    kept, blank = list[int](), list[str]()
+    kept, blank, problems = list[int](), list[str](), list[tuple[str, str]]()
     for number in range(len(table)):
         row = table[number]
         prompt, response = row[prompt_name], row[response_name] if response_name is not None else None
@@ -92,24 +92,23 @@ def read_prompt_table(source: str, prompt_column: str | None, response_column: s
         if isinstance(prompt, str) and (messages := _messages(prompt)) is not None:
             prompt = messages
         elif isinstance(prompt, str) and (prompt_name.casefold() == "messages" or _SPELLED.match(prompt)):
-            raise ValueError(
-                f"{source}: {row_name(table, number)} has {prompt[:40]!r} in the column {prompt_name!r}, expected chat "
-                "messages as a JSON list (of pandas: to_json(orient='records', lines=True))."
-            )
+            said = f"has {prompt[:40]!r} in the column {prompt_name!r}, expected chat messages as a JSON list (of "
+            problems.append((row_name(table, number), f"{said}pandas: to_json(orient='records', lines=True))"))
+            continue
         if isinstance(prompt, list) and not response and len(prompt) > 1 and _role(prompt[-1]) == "assistant":
             prompt, response = prompt[:-1], prompt[-1].get("content")
         if not isinstance(prompt, (str, list)) or not isinstance(response, (str, type(None))):
             value = response if isinstance(prompt, (str, list)) else prompt
-            raise ValueError(
-                f"{source}: {row_name(table, number)} has a value of type {type(value).__name__}, "
-                "expected a text, or a list of chat messages."
-            )
+            said = f"has a value of type {type(value).__name__}, expected a text, or a list of chat messages"
+            problems.append((row_name(table, number), said))
+            continue
         if not (prompt.strip() if isinstance(prompt, str) else prompt):
             blank.append(row_name(table, number))
             continue
         kept.append(number)
         prompts.append(prompt)
         responses.append(response or None)
+    refuse_rows(source, problems)
     if not prompts:
         raise ValueError(f"--file: {source} {'has empty prompts alone' if blank else 'is empty'}, expected prompts")
     ids = [str(table[number][names["id"]] if "id" in names else number + 1) for number in kept]

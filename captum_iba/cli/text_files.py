@@ -107,20 +107,19 @@ def read_columns(
         table, _ = open_table(source)
         columns = find_columns(table.column_names, text_column, pair_column, label_column)
     names = [name for name in (columns.text, columns.pair) if name is not None]
-    for number, values in enumerate(zip(*(table[name] for name in names), strict=True)):
-        if (lacking := missing_text(columns, dict(zip(names, values, strict=True)))) is not None:
-            where = row_name(table, number)
-            raise ValueError(f"{source}: {where} has {lacking}; leave the row out, or write an empty text.")
-    first, pairs = (
-        None if name is None else [_text_of(value, source, table, number) for number, value in enumerate(table[name])]
-        for name in (columns.text, columns.pair)
-    )
-    blank = []
-    for number, row in enumerate(zip(first or [], *([] if pairs is None else [pairs]), strict=True)):
-        if not any(text.strip() for text in row):
+    rows = list(zip(*(table[name] for name in names), strict=True))
+    blank, problems = [], []
+    for number, row in enumerate(rows):
+        if (lacking := missing_text(columns, dict(zip(names, row, strict=True)))) is not None:
+            problems.append((row_name(table, number), f"has {lacking}; leave the row out, or write an empty text"))
+        elif problem := next(filter(None, map(_no_text, row)), None):
+            problems.append((row_name(table, number), problem))
+        elif not any(str(value).strip() for value in row):
             blank.append(number)
-        elif problem := next(filter(None, map(broken_text, row)), None):
-            raise ValueError(f"{source}: the text of {row_name(table, number)} {problem}; leave the row out.")
+        elif problem := next(filter(None, map(broken_text, map(str, row))), None):
+            problems.append((row_name(table, number), f"has a text that {problem}; leave the row out"))
+    refuse_rows(source, problems)
+    first, pairs = (None if name is None else list(map(str, table[name])) for name in (columns.text, columns.pair))
     if first and len(blank) == len(first):
         raise ValueError(f"{source}: every text in {columns.text} {blank_text('')}, expected at least one text.")
     identifier = next((name for name in table.column_names if name.casefold() == "id" and name not in names), None)
@@ -174,17 +173,26 @@ def pairs_of(read: FileOfTexts, pair: list[str] | None) -> list[str] | None:
     return pair
 
 
-def _text_of(value: Any, source: str, table: Any, number: int) -> str:
-    """A string, number or truth value as a text; ValueError names the row of anything else."""
-    from captum_iba.compare.data import row_name
-
+def _no_text(value: Any) -> str | None:
+    """What a row has that is no text, in words; a number or a truth value is one."""
     if isinstance(value, (str, int, float)):
-        return str(value)
+        return None
     kind = "an object" if isinstance(value, dict) else "a list" if isinstance(value, list) else type(value).__name__
-    raise ValueError(
-        f"{source}: {row_name(table, number)} has {kind} in place of a text; expected a text or a number (of pandas: "
-        'to_json(orient="records", lines=True)).'
+    return (
+        f'has {kind} in place of a text; expected a text or a number (of pandas: to_json(orient="records", lines=True))'
     )
+
+
+def refuse_rows(source: str, problems: Sequence[tuple[str, str]]) -> None:
+    """ValueError for the rows of a table that cannot be read, each with what it has: all are named."""
+    if not problems:
+        return
+    from captum_iba._reading.wording import enumerated
+
+    (row, problem), *others = problems
+    listed = enumerated([name for name, _ in others[:_NAMED]], max(0, len(others) - _NAMED)) if others else ""
+    more = f"; {listed} cannot be read either" if others else ""
+    raise ValueError(f"{source}: {row} {problem}{more}.")
 
 
 def note_blank(read: FileOfTexts, source: str, quiet: bool) -> None:
@@ -218,14 +226,24 @@ def note_single_words(texts: Sequence[str] | None, quiet: bool) -> None:
 
 @contextmanager
 def naming_arguments(texts: Sequence[str] | None) -> Iterator[None]:
-    """Errors of texts on the command line count them from 1."""
+    """Errors count texts, words and entities from 1, as the command line does."""
     try:
         yield
     except (TypeError, ValueError) as error:
-        if not texts:
-            raise
-        counted = re.sub(r"texts\[(\d+)\]", lambda match: f"TEXT {int(match[1]) + 1}", str(error))
-        raise type(error)(re.sub(r"^texts\b", "TEXT", counted)) from error
+        raise counted_from_one(error, texts) from error
+
+
+def counted_from_one(error: Exception, texts: Sequence[str] | None) -> Exception:
+    """An error whose texts, words and entities are counted from 1; ``texts`` are those on the command line."""
+    from captum_iba.text.arguments import NumberError
+
+    is_of_number = isinstance(error, NumberError)
+    said = error.counted_from(1) if isinstance(error, NumberError) else str(error)
+    named = "TEXT" if texts else "text"
+    said = re.sub(r"texts\[(\d+)\]", lambda match: f"{named} {int(match[1]) + 1}", said)
+    if texts:
+        said = re.sub(r"^texts\b", named, said)
+    return (ValueError if is_of_number else type(error))(said)
 
 
 def read_lines(source: str) -> list[str]:

@@ -11,9 +11,10 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, is_dataclass, replace
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -46,20 +47,32 @@ from captum_iba.text.result import TextAttribution
 PromptLike = str | Sequence[Mapping[str, str]]
 """A prompt: a string, or chat messages."""
 
-_N_CHARACTERS = 40
+OnError = Callable[[int, Exception], object]
+"""Gets the number of a text or prompt that cannot be explained, and why."""
 
 Result = TypeVar("Result", bound=JsonResult)
 
 
+class _Failed(NamedTuple):
+    """What a worker returns of a text or prompt that cannot be explained: its number in the call, and why."""
+
+    number: int
+    error: Exception
+
+
 class _Explaining:
-    """The worker of :func:`explain_texts` and :func:`explain_prompts`."""
+    """The worker of :func:`explain_texts` and :func:`explain_prompts`.
+
+    Where texts or prompts that share a call cannot be explained, each is by itself, so that the others are. Without
+    ``goes_on`` the first that fails is the last.
+    """
 
     def __init__(
-        self, explainer: TextExplainer | GenerationExplainer, settings: dict[str, Any], several: bool = False
+        self, explainer: TextExplainer | GenerationExplainer, settings: dict[str, Any], goes_on: bool = False
     ) -> None:
         self.explainer = explainer
         self.settings = settings
-        self.several = several  # prompts, so that errors name the one
+        self.goes_on = goes_on
 
     def move(self, device: str) -> None:
         self.explainer.model.to(device)
@@ -70,8 +83,23 @@ class _Explaining:
 
     def explain_other_heads(
         self, texts: list[str], pairs: list[str] | None, columns: dict[str, list[Any]], first: int
-    ) -> list[TextAttribution]:
+    ) -> list[TextAttribution | _Failed]:
         """Explain texts from number ``first`` on by a model with another head; messages number them among all."""
+        try:
+            return list(self._of_other_heads(texts, pairs, columns, first))
+        except (TypeError, ValueError) as error:
+            if len(texts) == 1 or not self.goes_on:
+                return [_Failed(0, error)]
+        found: list[TextAttribution | _Failed] = []
+        for i, text in enumerate(texts):
+            of_text = {name: [column[i]] for name, column in columns.items()}
+            results = self.explain_other_heads([text], None if pairs is None else [pairs[i]], of_text, first + i)
+            found += [one._replace(number=i) if isinstance(one, _Failed) else one for one in results]
+        return found
+
+    def _of_other_heads(
+        self, texts: list[str], pairs: list[str] | None, columns: dict[str, list[Any]], first: int
+    ) -> list[TextAttribution]:
         assert isinstance(self.explainer, TextExplainer)
         of_all_entities = all(entity == "all" for entity in columns.get("entity", [None]))
         try:
@@ -93,21 +121,25 @@ class _Explaining:
             for result in results
         ]
 
-    def explain_prompts(self, prompts: list[PromptLike], responses: list[str | None]) -> list[GenerationAttribution]:
+    def explain_prompts(
+        self, prompts: list[PromptLike], responses: list[str | None]
+    ) -> list[GenerationAttribution | _Failed]:
         assert isinstance(self.explainer, GenerationExplainer)
         if len(prompts) > 1:
             settings = dict(self.settings)
             columns: dict[str, Any] = {
                 f"{name}s": [settings.pop(name, None)] * len(prompts) for name in ("span", "contrast")
             }
-            return self.explainer.explain_batch(prompts, responses, **columns, **settings)
-        results = []
-        for prompt, response in zip(prompts, responses, strict=True):
+            with suppress(TypeError, ValueError):
+                return list(self.explainer.explain_batch(prompts, responses, **columns, **settings))
+        results: list[GenerationAttribution | _Failed] = []
+        for number, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
             try:
                 results.append(self.explainer.explain(prompt, response, **_settings_with(response, self.settings)))
-            except ValueError as error:
-                asked = prompt if isinstance(prompt, str) else prompt[-1]["content"]
-                raise ValueError(f"prompt {_shortened(asked)!r}: {error}" if self.several else str(error)) from error
+            except (TypeError, ValueError) as error:
+                results.append(_Failed(number, error))
+                if not self.goes_on:
+                    break
         return results
 
 
@@ -124,6 +156,7 @@ def explain_texts(
     keep: str | os.PathLike[str] | None = None,
     on_batch: Callable[[int], object] = lambda _: None,
     on_kept: Callable[[int], object] = lambda _: None,
+    on_error: OnError | None = None,
     **settings: Any,
 ) -> list[TextAttribution]:
     """Explain many texts by the workers of an executor, as :meth:`captum_iba.text.TextExplainer.explain` does here.
@@ -144,6 +177,9 @@ def explain_texts(
         on_batch (Callable, optional): Called with the number of texts that are finished. Default: nothing is called.
         on_kept (Callable, optional): Called with the number of texts that the folder has from before. Default:
             nothing is called.
+        on_error (Callable, optional): Called with the number of a text that cannot be explained, from 0, and the
+            error, for example of a word that is not in it. The results are those of the other texts. Heads other than
+            a sequence classifier's have such texts. Default: None, the error is raised.
         **settings: All other arguments of ``explain``.
 
     Returns:
@@ -190,19 +226,25 @@ def explain_texts(
         )
     found: dict[int, list[TextAttribution]] = {}
     method = "explain" if head.has_classes else "explain_other_heads"
-    explained = _explained(executor, _Explaining(explainer, settings), method, device, calls, kept, on_kept)
+    worker, n_failed = _Explaining(explainer, settings, on_error is not None), 0
+    explained = _explained(executor, worker, method, device, calls, kept, on_kept)
     bar: Any = progress(explained, "Texts", len(batches)) if show_progress else explained
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LostPredictionWarning)  # once for all batches, new and kept
         for number, batch_results in bar:
-            found[number] = batch_results
+            for failed in (one for one in batch_results if isinstance(one, _Failed)):
+                if on_error is None:
+                    raise failed.error
+                on_error(batches[number][failed.number], failed.error)
+                n_failed += 1
+            found[number] = [one for one in batch_results if not isinstance(one, _Failed)]
             on_batch(sum(len(batches[done]) for done in found))
     if head.has_classes:
         of_text = {i: one for number in found for i, one in zip(batches[number], found[number], strict=True)}
         results = [of_text[i] for i in range(len(first))]
     else:  # of entity="all" any number for a text
         results = [one for number in range(len(batches)) for one in found[number]]
-    if not results:
+    if not results and not n_failed:
         raise NoEntityError("entity is 'all', and the model predicts no entity in any of the texts; expected a word")
     warn_of_lost_predictions(results)
     return results
@@ -230,6 +272,7 @@ def explain_prompts(
     names: Sequence[str] | None = None,
     on_prompt: Callable[[int], object] = lambda _: None,
     on_kept: Callable[[int], object] = lambda _: None,
+    on_error: OnError | None = None,
     **settings: Any,
 ) -> list[GenerationAttribution]:
     """Explain the responses to many prompts, each as :meth:`captum_iba.text.GenerationExplainer.explain` does.
@@ -250,10 +293,14 @@ def explain_prompts(
         on_prompt (Callable, optional): Called with the number of prompts that are finished. Default: nothing is called.
         on_kept (Callable, optional): Called with the number of prompts that the folder has from before. Default:
             nothing is called.
+        on_error (Callable, optional): Called with the number of a prompt that cannot be explained, from 0, and the
+            error, for example of a span that the generated response lacks. The results are those of the other prompts.
+            Default: None, the error is raised.
         **settings: All other arguments of ``explain``; ``gen_args`` are for the responses that are generated.
 
     Returns:
-        list of GenerationAttribution: One result per prompt, in their order.
+        list of GenerationAttribution: One result per prompt, in their order; with ``on_error`` of those that can be
+        explained.
 
     Raises:
         TypeError, ValueError: As ``explain``; the message names the prompt.
@@ -274,37 +321,44 @@ def explain_prompts(
     called = [f"prompts[{number}]" for number in range(len(prompts))] if names is None else list(names)
     if len(called) != len(prompts):
         raise ValueError(f"names has {len(called)}, expected one for each of the {len(prompts)} prompts")
-    for name, prompt, response in zip(called, prompts, given, strict=True):
+    check_integer("prompts_per_batch", prompts_per_batch, at_least=1)
+    failed = set()
+
+    def fail(number: int, error: Exception) -> None:
+        if on_error is None:
+            raise type(error)(f"{called[number]}: {error}" if len(prompts) > 1 else str(error)) from error
+        on_error(number, error)
+        failed.add(number)
+
+    for number, (prompt, response) in enumerate(zip(prompts, given, strict=True)):
         try:  # before the first is explained, which takes a while
             fitting = _settings_with(response, settings)
             asked = {name: fitting[name] for name in ("granularity", "gen_args", "include_system") if name in fitting}
             explainer.read(prompt, response, **asked)
         except (TypeError, ValueError) as error:
-            raise type(error)(f"{name}: {error}" if len(given) > 1 else str(error)) from error
-    check_integer("prompts_per_batch", prompts_per_batch, at_least=1)
-    by_length = (
-        sorted(range(len(prompts)), key=lambda i: len(str(prompts[i])))
-        if prompts_per_batch > 1
-        else range(len(prompts))
-    )
-    batches = [by_length[i : i + prompts_per_batch] for i in range(0, len(prompts), prompts_per_batch)]
+            fail(number, error)
+    read = [number for number in range(len(prompts)) if number not in failed]
+    if prompts_per_batch > 1:
+        read.sort(key=lambda i: len(str(prompts[i])))
+    batches = [read[i : i + prompts_per_batch] for i in range(0, len(read), prompts_per_batch)]
     calls = [([prompts[i] for i in batch], [given[i] for i in batch]) for batch in batches]
     kept = None
     if keep is not None:
         preset = json.dumps(asdict(GENERATION), sort_keys=True)
         kept = KeptResults(Path(keep), GenerationAttribution, explainer, device, settings, [preset])
     results: dict[int, GenerationAttribution] = {}
-    worker = _Explaining(explainer, {**settings, "show_progress": show_progress and len(calls) == 1}, len(calls) > 1)
+    options = {**settings, "show_progress": show_progress and len(calls) == 1}
+    worker = _Explaining(explainer, options, on_error is not None)
     explained = _explained(executor, worker, "explain_prompts", device, calls, kept, on_kept)
     bar: Any = progress(explained, "Prompts", len(calls)) if show_progress and len(calls) > 1 else explained
     for number, batch_results in bar:
-        results.update(zip(batches[number], batch_results, strict=True))
+        for i, one in zip(batches[number], batch_results, strict=False):  # fewer where the first that fails is the last
+            if isinstance(one, _Failed):
+                fail(i, one.error)
+            else:
+                results[i] = one
         on_prompt(len(results))
-    return [results[i] for i in range(len(prompts))]
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= _N_CHARACTERS else f"{text[:_N_CHARACTERS]}…"
+    return [results[i] for i in sorted(results)]
 
 
 def _numbered(message: str, first: int) -> str:
@@ -326,8 +380,8 @@ def _explained(
     calls: Sequence[tuple[Any, ...]],
     kept: KeptResults[Result] | None,
     on_kept: Callable[[int], object],
-) -> Iterator[tuple[int, list[Result]]]:
-    """Number and results of every call, those that were kept first."""
+) -> Iterator[tuple[int, list[Result | _Failed]]]:
+    """Number and results of every call, those that were kept first. A call of which something failed is not kept."""
     missing, n_found = [], 0
     for number, call in enumerate(calls):
         results = None if kept is None else kept.read(call)
@@ -335,14 +389,14 @@ def _explained(
             missing.append((number, call))
         else:
             n_found += len(call[0])
-            yield number, results
+            yield number, list(results)
     if kept is not None:
         on_kept(n_found)
     if not missing:
         return
     with executor.open(worker, device) as workers:
         for number, results in workers.map(method, missing):
-            if kept is not None:
+            if kept is not None and not any(isinstance(one, _Failed) for one in results):
                 kept.write(results, calls[number])
             yield number, results
 

@@ -38,7 +38,7 @@ from captum_iba.text.heads import ValueHead
 from captum_iba.text.layers import check_layers, embedding_layer, find_layers, published_layer
 from captum_iba.text.result import TextAttribution
 from captum_iba.text.target import TextTarget
-from captum_iba.text.word_check import rerank_by_removal, with_check_by_removal
+from captum_iba.text.word_check import settle_by_removal
 from captum_iba.text.word_removal import TextRemoval
 
 if TYPE_CHECKING:
@@ -279,7 +279,8 @@ class TextExplainer:
                 others.
             return_trace (bool): Whether to keep the optimization step by step, in ``result.trace``. Default: False.
             repeats (int): Number of explanations whose mean is the result, each with other noise (``seed + 1`` and so
-                on) and with the statistics of a bootstrap sample of the texts that they were estimated from. Their
+                on) and with the statistics of a bootstrap sample of the texts that they were estimated from.
+                ``result.repeated_leading`` has the leading words of each, settled as those of the result. Their
                 spread measures the effect of this sampling and of the noise. Statistics of other texts can change the
                 result by more, above all in place of the neutral texts. Default: 1.
             rerank (int): Number of words with the most bits whose order is settled by removal, in two forward passes
@@ -374,10 +375,7 @@ class TextExplainer:
         ):
             for i, text in enumerate(encoded):
                 removal = TextRemoval(self.classifier, text, rows, on_rows)
-                if check:
-                    results[i] = with_check_by_removal(removal, results[i], rerank, self.layers)
-                elif rerank:
-                    results[i] = rerank_by_removal(removal, results[i], rerank)
+                results[i] = settle_by_removal(removal, results[i], rerank, self.layers if check else None)
         results = [replace(one, doubt=doubt, settings={**one.settings, "rerank": rerank}) for one in results]
         warn_of_lost_predictions(results)
         return results if several else results[0]

@@ -127,6 +127,8 @@ class TextAttribution(JsonResult):
         model (str): Name of the model, without a path.
         trace (TextTrace or None): The optimization step by step, with ``return_trace``; of the first repeat.
         repeats (tuple of tuple of float): With ``repeats``, bits per token of each repeat; the bits are their mean.
+        repeated_leading (tuple of tuple of int): With ``repeats`` and ``rerank``, numbers of the leading words of each
+            repeat, as :attr:`removal_order`.
         check (DeletionCheck or None): With ``check``, the target probability without the leading words.
         provenance (dict): Versions of the libraries, device and precision, and the model's fingerprint
             (:meth:`TextExplainer.fingerprint`) if the statistics have it.
@@ -186,6 +188,7 @@ class TextAttribution(JsonResult):
     removal_order: tuple[int, ...] = ()
     without_first: tuple[float, ...] = ()
     without_others: tuple[float, ...] = ()
+    repeated_leading: tuple[tuple[int, ...], ...] = ()
     other_labels: tuple[tuple[str, float], ...] = ()
     multi_label: bool = False
 
@@ -407,13 +410,11 @@ class TextAttribution(JsonResult):
                 "provenance",
                 "explained",
                 "doubt",
-                "effects",
-                "without",
-                "removal_order",
-                "without_first",
-                "without_others",
+                "other_labels",
+                "multi_label",
+                "repeated_leading",
+                *_OF_REMOVAL,
             }
-            newer |= {"other_labels", "multi_label"}
             values = {name: content[name] for name in known if name in content or name not in newer}
             values["tokens"] = tuple(Token(**{**t, "bits": json_number(t["bits"])}) for t in content["tokens"])
             for name in ("target_probability", "predicted_probability"):
@@ -423,6 +424,7 @@ class TextAttribution(JsonResult):
             values |= {name: tuple(content.get(name, ())) for name in _OF_REMOVAL}
             values["other_labels"] = tuple(map(tuple, content.get("other_labels", ())))
             values["repeats"] = tuple(tuple(map(json_number, row)) for row in content.get("repeats", ()))
+            values["repeated_leading"] = tuple(map(tuple, content.get("repeated_leading", ())))
             if (check := content.get("check")) is not None:
                 values["check"] = DeletionCheck.from_dict(check)
             if (about := content.get("explained")) is not None:

@@ -42,6 +42,34 @@ _N_ALONE = 8  # leading words that are deleted alone, of longer texts than those
 _N_MEASURED = 24  # words of a text that are measured where the first ones leave most of the probability
 
 
+def settle_by_removal(
+    removal: TextRemoval, attribution: TextAttribution, count: int, checked: Sequence[Block] | None
+) -> TextAttribution:
+    """The attribution with its order settled by removal, and its check; with the leading words of each repeat, too.
+
+    Args:
+        removal (TextRemoval): The model and the text.
+        attribution (TextAttribution): Bits of the words.
+        count (int): Number of words with the most bits that are put in order by removal, 0 for none.
+        checked (sequence of Block, optional): Layers for the check (:func:`with_check_by_removal`). Default: None, no
+            check.
+    """
+
+    def settled(one: TextAttribution) -> TextAttribution:
+        if checked is not None:
+            return with_check_by_removal(removal, one, count, checked)
+        return rerank_by_removal(removal, one, count) if count else one
+
+    found = settled(attribution)
+    if not count or not attribution.repeats:
+        return found
+    of_repeats = []
+    for bits in attribution.repeats:
+        tokens = tuple(replace(token, bits=own) for token, own in zip(attribution.tokens, bits, strict=True))
+        of_repeats.append(settled(replace(attribution, tokens=tokens, repeats=())).removal_order)
+    return replace(found, repeated_leading=tuple(of_repeats))
+
+
 def rerank_by_removal(
     removal: TextRemoval,
     attribution: TextAttribution,

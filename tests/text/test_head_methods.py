@@ -254,7 +254,7 @@ def test_the_command_counts_words_from_one(entities, tmp_path):
     entities.model.save_pretrained(tmp_path)
     entities.classifier.tokenizer.save_pretrained(tmp_path)
     for option, number, says in (
-        ("--word", "9", "--word is 9, expected 1 to 5, for texts[0]"),
+        ("--word", "9", "--word is 9, expected 1 to 5, for TEXT 1"),
         ("--word", "0", "--word is 0, expected a number from 1, or its text."),
         ("--entity", "7", "--entity is 7, expected 1 to "),
     ):

@@ -1,5 +1,6 @@
 """Many texts of models with other heads than that of a sequence classifier, in batches that are kept."""
 
+import json
 import re
 from dataclasses import replace
 
@@ -88,3 +89,30 @@ def test_the_command_keeps_entities(entities, tmp_path):
     first, again = (CliRunner().invoke(cli.app, [*command, "--keep", str(tmp_path / "kept")]) for _ in range(2))
     assert first.exit_code == 0 == again.exit_code, first.output + again.output
     assert first.stdout == again.stdout and "are explained already" in again.stderr
+
+
+def test_texts_without_the_word_are_named_and_the_others_explained(entities, tmp_path):
+    failed = []
+    results = many(entities, TEXTS, word="film", on_error=lambda number, error: failed.append((number, str(error))))
+    assert [result.explained.text_number for result in results] == [0, 3, 4]
+    assert [number for number, _ in failed] == [1, 2]
+    assert failed[1][1] == "word is 'film', which is no word of texts[2]; its words are 'the', 'unbelievable', 'plot'"
+    with pytest.raises(ValueError, match=re.escape("word is 'film', which is no word of texts[1]")):
+        many(entities, TEXTS, word="film")
+    folder, file = tmp_path / "model", tmp_path / "texts.csv"
+    entities.model.save_pretrained(folder)
+    entities.classifier.tokenizer.save_pretrained(folder)
+    file.write_text("id,text\n" + "\n".join(f'{i},"{text}"' for i, text in enumerate(TEXTS)), encoding="utf-8")
+    command = ["explain", "--model", str(folder), "--file", str(file), "--steps", "2", "--word"]
+    options = ["--methods", "leave_one_out", "--json", str(tmp_path / "out.json")]
+    done = CliRunner().invoke(cli.app, [*command, "film", *options])
+    assert done.exit_code == 1, done.output
+    said = "text 3 is not explained: --word is 'film', which is no word of text 3"
+    assert said in done.stderr and "2 of 5 texts are not explained" in done.stderr
+    found = json.loads((tmp_path / "out.json").read_text("utf-8"))
+    assert [(entry["id"], entry["text"], len(entry["methods"])) for entry in found] == [
+        (str(i), TEXTS[i], 1) for i in (0, 3, 4)
+    ]
+    done = CliRunner().invoke(cli.app, [*command, "Oslo", "--json", str(tmp_path / "none.json")])
+    assert done.exit_code == 1 and not (tmp_path / "none.json").exists()
+    assert "5 of 5 texts are not explained" in done.stderr

@@ -132,15 +132,47 @@ def test_words_whose_order_changes_are_marked(film_explainer):
         assert f"leads in {leads} of 4 repeats" in page and "±" in page
     # The order by removal does not depend on them.
     settled = film_explainer.explain(text, repeats=4)
-    n_measured = sum(effect is not None for effect in settled.effects)
-    count = min(n_measured, len(settled.words) // 2)
-    leading = [settled.words.index(word) for word in settled.leading]
-    ranks = (-settled.repeated_shares).argsort(1).argsort(1)[:, leading]
-    assert len(leading) > 1 and count >= len(leading)
-    always = int((ranks < count).all(0).sum())
-    every = f"All {len(leading)}" if always == len(leading) else f"{always} of the {len(leading)}"
-    said = f"{every} leading words are among the {count} words with the most bits in each of 4 repeats"
+    leading = settled.removal_order
+    assert len(leading) == 4 and settled.repeated_leading == (leading,) * 4
+    said = "All 4 leading words lead in each of 4 repeats, and no other word"
     assert "≈" not in str(settled) and said in str(settled) and said in html.unescape(token_page([settled]))
+
+
+def test_the_leading_words_of_a_repeat_are_those_of_an_explanation_of_its_own(fitted):
+    """It was said of their bits alone, which do not say whether the same words lead."""
+    fitted.statistics = [statistics.resampled(0) for statistics in fitted.statistics]  # so that the noise alone varies
+    for check in (False, True):
+        options = {"n_samples": 1, "rerank": 2, "check": check, **QUICK}
+        result = fitted.explain(TEXTS[1], repeats=3, seed=5, **options)
+        alone = [fitted.explain(TEXTS[1], seed=5 + number, **options).removal_order for number in range(3)]
+        assert result.repeated_leading == tuple(alone)
+        assert TextAttribution.from_dict(json.loads(json.dumps(result.to_dict()))) == result
+    assert fitted.explain(TEXTS[1], repeats=2, rerank=0, n_samples=1, **QUICK).repeated_leading == ()
+
+
+@pytest.mark.parametrize(
+    ("leading", "of_repeats", "says"),
+    [
+        ((1,), [(1,)] * 3, "The leading word leads in each of 3 repeats, and no other word."),
+        ((1, 2), [(1, 2), (2, 1), (1, 2)], "Both leading words lead in each of 3 repeats, and no other word."),
+        ((1, 2), [(1, 2), (1,), (1, 0)], '"dull" leads in each of 3 repeats, "plot" in 1 and "A" in 1.'),
+        ((1, 2), [(1,), (2, 1), (2, 0)], '"dull" leads in 2 of 3 repeats, "plot" in 2 and "A" in 1.'),
+        ((1,), [(), (), ()], "No word leads in 3 of 3 repeats."),
+        ((), [(), (1,), ()], "Some word leads in 1 of 3 repeats."),
+        (
+            (1, 2, 4, 5),
+            [(1, 2, 4), (1, 2, 5, 8), (1, 2, 7)],
+            "2 of the 4 leading words lead in each of 3 repeats, and 2 other words in some of them.",
+        ),
+    ],
+)
+def test_what_is_said_of_the_leading_words_of_repeats(film_explainer, leading, of_repeats, says):
+    result = film_explainer.explain("A dull plot, bad acting and a boring end.", repeats=2)
+    without = tuple(0.5 / (1 + k) for k in range(len(leading)))
+    changed = replace(
+        result, removal_order=leading, without_first=without, without_others=(), repeated_leading=tuple(of_repeats)
+    )
+    assert any(sentence.startswith(says.removesuffix(".")) for sentence in changed.sentences), changed.sentences
 
 
 def with_repeats(result, bits, *repeats):
@@ -158,9 +190,9 @@ def test_no_word_leads_a_repeat_without_bits_above_the_floor(fitted):
     result = fitted.explain("good film bad", rerank=0, **QUICK)
     assert [len(result.words), len(result.tokens)] == [3, 5]
     none, last = (0.01, 0.05, 0.02), (0.01, 0.05, 0.9)
-    assert "no word leads in 4 of 4 repeats" in str(with_repeats(result, none, *[none] * 4))
+    assert "No word leads in 4 of 4 repeats" in str(with_repeats(result, none, *[none] * 4))
     assert '"bad" leads in 2 of 4 repeats, no word in 2 (' in str(with_repeats(result, last, none, last, none, last))
-    assert "no word leads in 1 of 2 repeats" in str(with_repeats(result, none, none, last))
+    assert "No word leads in 1 of 2 repeats" in str(with_repeats(result, none, none, last))
 
 
 def test_the_check_runs_the_text_without_the_words(film_explainer):

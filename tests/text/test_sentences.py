@@ -182,7 +182,7 @@ def test_findings_are_codes_of_what_is_said(film_explainer):
     ):
         assert replace(confirmed, **changes).to_dict()["findings"] == [code]
     kept_by_averages = replace(confirmed, closed_probability=0.89)
-    assert kept_by_averages.to_dict()["findings"] == ["unexplained", "weakly_confirmed"]
+    assert kept_by_averages.to_dict()["findings"] == ["unexplained"]
     least = replace(confirmed, check=replace(check, without_least=0.1))
     assert least.to_dict()["findings"] == ["not_confirmed", "hidden_evidence"]
     close = attribution("a b", bits=[30.0, 29.0], **FEW, **kept)
@@ -266,7 +266,7 @@ def test_a_check_of_half_of_the_leading_words_does_not_refute_all_of_them():
 
 
 def test_a_verdict_beside_averages_that_keep_the_class():
-    """ "Confirmed" stood beside averages that give the class, as for a text that its words decide."""
+    """The verdict is on deletions alone; that averages give the class is a sentence of its own."""
     kept = {"target_probability": 0.98, "closed_probability": 0.9, "masked_probability": 0.95}
     result = attribution(
         "a b c d e f", bits=[400.0, 3.0, 3.0, 2.0, 2.0, 2.0], unneeded_bits=1.0, open_bits=900.0, **kept
@@ -278,10 +278,9 @@ def test_a_verdict_beside_averages_that_keep_the_class():
         caveat = " The model gives positive when no word is readable, too: 90.0% (average activations in place of the "
         caveat += "words)."
         assert answer.endswith(caveat) is said and "falls from 98.0% to 20.0%" in answer
-        assert one.verdict == ("weakly confirmed" if said else "confirmed")
-        assert (": weakly confirmed, because the model also gives it when no word is readable\n" in str(one)) is said
+        assert one.verdict == "confirmed"
     page = token_page(list(both))
-    assert "the leading words are confirmed in 1, weakly confirmed in 1." in page
+    assert "the leading words are confirmed in 2." in page
 
 
 def test_without_a_verdict_a_stronger_set_of_words_is_told():
