@@ -10,6 +10,9 @@ the words. A method without random numbers is 1 by construction, and runs once.
 Row "explain" is the order of the words in the list of ``TextExplainer``, the first ones by removal. Of its explanations
 by bits alone (``rerank=0``), with the statistics of each draw, the last lines say in how many texts the leading word is
 nearly tied with others, as pages say, and how often the draws agree with that taken into account.
+
+With ``--groups`` the leading words of explanations with a check are compared in place of all this: those with the
+statistics of the neutral texts of the package, and of two draws of texts.
 """
 
 from __future__ import annotations
@@ -81,6 +84,32 @@ def near_ties(explanations: list[list[TextAttribution]]) -> list[float]:
     return [float(np.mean(values)) for values in (alone, same, among)]
 
 
+def group_agreement(
+    explainer: TextExplainer,
+    texts: list[str],
+    pairs: list[str] | None,
+    draws: list[tuple[list[str], list[str] | None]],
+) -> dict[str, list[float]]:
+    """Share of texts with the same leading words, mean Jaccard index of these, and share with the same first one."""
+    found = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # few positions
+        explainer.use_neutral_statistics(pairs is not None)
+        found.append([result.removal_order for result in explainer.explain(texts, pairs, check=True)])
+        for of_draw in draws:
+            explainer.estimate_statistics(*of_draw)
+            found.append([result.removal_order for result in explainer.explain(texts, pairs, check=True)])
+    compared = {"neutral texts, texts like them": (0, 1), "two draws of texts like them": (1, 2)}
+    figures = {}
+    for title, (one, other) in compared.items():
+        couples = [(a, b) for a, b in zip(found[one], found[other], strict=True) if a or b]
+        overlap = [len({*a} & {*b}) / len({*a} | {*b}) for a, b in couples]
+        first = [a[:1] == b[:1] for a, b in couples]
+        figures[title] = [float(np.mean(values)) for values in ([x == 1 for x in overlap], overlap, first)]
+        print(title, figures[title], flush=True)
+    return figures
+
+
 def measure(
     explainer: TextExplainer,
     texts: list[str],
@@ -126,6 +155,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--statistics", type=int, default=300, help="number of texts per draw")
     parser.add_argument("--max-length", type=int, help="where texts are truncated, in tokens")
     parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
+    parser.add_argument(
+        "--groups", action="store_true", help="compare the leading words with a check, and nothing else"
+    )
     parser.add_argument("--out", type=Path, default=RESULTS / "stability", help="without suffix: .json and .md")
     options = parser.parse_args(arguments)
     explainer = TextExplainer.from_pretrained(options.model or embedded_model_path(), max_length=options.max_length)
@@ -140,6 +172,21 @@ def main(arguments: list[str] | None = None) -> None:
     starts = range(options.examples, count, options.statistics)
     draws = [part(start, start + options.statistics) for start in starts]
     torch.set_num_threads(min(2, torch.get_num_threads()))
+    if options.groups:
+        figures = group_agreement(explainer, *part(0, options.examples), draws[:2])
+        lines = ["| statistics of | same leading words | Jaccard index | same first word |", "|---|---|---|---|"]
+        lines += [f"| {' | '.join([title, *(f'{x:.2f}' for x in values)])} |" for title, values in figures.items()]
+        body = f"{options.examples} texts, explained with a check.\n\n" + "\n".join(lines)
+        keep(
+            options.out,
+            "stability",
+            arguments,
+            "Leading words with other statistics",
+            machine(),
+            body,
+            agreement=figures,
+        )
+        return
     found, ties = measure(explainer, *part(0, options.examples), draws, options.methods)
     lines = ["| method | over seeds | over the texts of the statistics |", "|---|---|---|"]
     for title, values in found.items():

@@ -150,6 +150,7 @@ def compare_with_others(
         "lowest_random": min(at_random),
         "leading": tuple(leading),
         "least": tuple(np.flatnonzero(~compared[2]).tolist()),
+        "lowest_set": tuple(np.flatnonzero(~compared[3 + int(np.argmin(at_random))]).tolist()),
     }
     return fields, rows[1 + at]
 

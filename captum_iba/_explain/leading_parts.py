@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
@@ -23,7 +24,7 @@ N_PRUNED = 8
 """Leading parts up to which superfluous ones are left out, or give way to others: of more it takes too many passes."""
 _N_EXCHANGED = 3  # leading parts that are exchanged at most
 _N_TOGETHER = 4  # parts that lower a value together with others, and may take the place of a leading one
-_LARGEST_BUILT, _N_KEPT = 4, 4  # parts of a group that is built from one on, and groups that are kept each time
+_LARGEST_BUILT, _N_KEPT = 6, 4  # parts of a group that is built from one on, and groups that are kept each time
 _LOWERED, _LEAST_DROP = 0.9, 0.02  # of a probability without one part alone
 
 
@@ -36,6 +37,8 @@ class GroupSearch(NamedTuple):
             parts, whatever they do alone.
         n_candidates (int): Number of parts that are tried in place of a leading one. Default: 24.
         n_begun (int): Number of parts from which groups are built. Default: 4.
+        pairs (sequence of int): Numbers of the parts of which all pairs are tried, and triples that begin with the best
+            ones. The best of these leads the order if none of its beginnings lowers the value as far. Default: none.
         enough (float): Share of the decrease without the best group, at which a smaller group is taken.
             Default: 1.0, the whole.
     """
@@ -45,6 +48,7 @@ class GroupSearch(NamedTuple):
     n_candidates: int = 24
     n_begun: int = 4
     enough: float = 1.0
+    pairs: Sequence[int] = ()
 
 
 def leading_in_order(
@@ -56,6 +60,7 @@ def leading_in_order(
     n_tried: int = N_TRIED,
     n_pruned: int = N_PRUNED,
     n_parts: int | None = None,
+    probabilities: Callable[[Tensor], Tensor] | None = None,
 ) -> tuple[list[int], list[float]]:
     """
     As few of the first parts of an order as are enough, in the order of their removal.
@@ -64,7 +69,8 @@ def leading_in_order(
     any prefix; the first part where none lowers it. Of up to ``n_pruned`` parts those are then left out that add at
     most ``tolerance`` to the others, and they are put in the order of their removal
     (:func:`captum_iba.metrics.removal_sequence`). With ``search`` up to eight give way to as many others without which
-    the value is lower.
+    the value is lower. With ``probabilities`` they end where the probability has fallen by 95%; as many parts as are
+    left are searched for once more.
 
     Args:
         value (Callable): Function of the kept parts, (rows, P) booleans, that returns (rows,).
@@ -75,6 +81,8 @@ def leading_in_order(
         n_tried (int): Where more than so many may lead, all of them do. Default: 16.
         n_pruned (int): Where more than so many lead, none is left out. Default: 8.
         n_parts (int, optional): Number of all parts, P. Default: all can be removed.
+        probabilities (Callable, optional): Function of values, (N,), that returns their probabilities, (N,), where the
+            value is a logarithm of it: that falls on where the probability has nothing more to lose. Default: None.
 
     Returns:
         tuple: Numbers of the leading parts, and the value without the first k of them, for k up to ``n_tried``.
@@ -87,18 +95,34 @@ def leading_in_order(
     """
     n_tried, n_parts = min(n_leading, n_tried), len(order) if n_parts is None else n_parts
     values = value(kept_without_first(order.tolist(), n_tried, n_parts)).double()
+    if search is not None and len(search.pairs) > 1:
+        best, lowest = _best_few(value, search.pairs, float(values[0]), n_parts)
+        if float(values.min()) - lowest > tolerance:
+            order = np.array([*best, *(i for i in order.tolist() if i not in best)])
+            n_leading, n_tried = max(n_leading, len(best)), max(n_tried, len(best))
+            values = value(kept_without_first(order.tolist(), n_tried, n_parts)).double()
     decreases = values[0] - values[1:]
     if n_tried == n_leading and n_tried:
         n_leading = n_tried = first_to_cover(decreases)
     leading = order[:n_leading].tolist()
-    if not 0 < n_leading <= n_pruned:
-        return leading, values[1 : 1 + n_tried].tolist()
-    found = removal_sequence(value, leading, n_parts, tolerance, COVERED_DECREASE)
-    if search is not None and len(found.parts) <= N_PRUNED:
-        group = better_group(value, found.parts, search, n_parts, tolerance)
-        if group != found.parts:
-            found = removal_sequence(value, group, n_parts, tolerance, COVERED_DECREASE)
-    return list(found.parts), found.without.tolist()
+    without = values[1 : 1 + n_tried].tolist()
+    if 0 < n_leading <= n_pruned:
+        found = removal_sequence(value, leading, n_parts, tolerance, COVERED_DECREASE)
+        if search is not None and len(found.parts) <= N_PRUNED:
+            group = better_group(value, found.parts, search, n_parts, tolerance)
+            if group != found.parts:
+                found = removal_sequence(value, group, n_parts, tolerance, COVERED_DECREASE)
+        leading, without = list(found.parts), found.without.tolist()
+    if probabilities is None or len(without) != len(leading):
+        return leading, without
+    chances = probabilities(values.new_tensor([float(values[0]), *without]))
+    n_leading = first_to_cover(chances[0] - chances[1:], MOST_OF_DECREASE)
+    if search is not None and 1 < n_leading < len(leading) and n_leading <= N_PRUNED:
+        group = better_group(value, leading[:n_leading], search, n_parts, tolerance)
+        if {*group} != {*leading[:n_leading]}:
+            found = removal_sequence(value, group, n_parts, tolerance)
+            return list(found.parts), found.without.tolist()
+    return leading[:n_leading], without[:n_leading]
 
 
 def better_group(
@@ -165,6 +189,25 @@ def better_group(
     whole = float(without([()]))
     fewer = best[: len(found) - 1]
     return next((group for value, group in fewer if whole - value >= search.enough * (whole - lowest)), found)
+
+
+def _best_few(
+    value: Callable[[Tensor], Tensor], parts: Sequence[int], whole: float, n_parts: int
+) -> tuple[tuple[int, ...], float]:
+    """The pair of parts, or a triple that does more, without which a value is lowest, and this value.
+
+    Each of two parts can raise the value alone, and both lower it: "not" and "bad".
+    """
+    groups: list[tuple[int, ...]] = list(combinations(parts, 2))
+    found = []
+    for _ in range(2 if len(parts) > 2 else 1):
+        values = value(torch.stack([kept_without_first(group, len(group), n_parts)[-1] for group in groups])).double()
+        best = [groups[i] for i in values.argsort(stable=True)[:_N_KEPT].tolist()]
+        found.append((best[0], float(values.min())))
+        larger = {frozenset((*group, i)): (*group, i) for group in best for i in parts if i not in group}
+        groups = list(larger.values())
+    pair, *triples = found
+    return next((one for one in triples if COVERED_DECREASE * (whole - one[1]) > whole - pair[1]), pair)
 
 
 def _lowering_together(

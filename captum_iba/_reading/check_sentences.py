@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,8 @@ from captum_iba._reading.wording import capitalized, enumerated, format_probabil
 
 _HALF = 0.5  # of a probability, what is left at most without words or regions that are confirmed
 _NAMED = 5
+_MANY = 8  # leading words, of which the number is told
+_TIE = 0.1  # nats of log-odds, within which two words are equal
 _WHOLE = {"word": "text", "part": "prompt", "region": "image"}
 VERDICTS = ("confirmed", "weakly confirmed", "not confirmed")
 """What a check says of the leading words: without them the probability falls by at least half of its value (that of a
@@ -61,6 +64,7 @@ class CheckSentences:
         brief_doubt (str): The same without numbers, for :func:`summary`. Default: ``doubt``.
         caveat (str): A sentence at the end of :attr:`answer`, which does not change the verdict. Default: "".
         less (str): A sentence on fewer leading words, after the first sentence of :attr:`answer`. Default: "".
+        spelled (sequence of str): Every word by its number, as sets of words name it. Default: none, they do not.
         other (CheckRow, optional): Of the words that do not lead and were deleted alone the one without which the
             probability is lowest, by its name. Default: None, not known.
 
@@ -93,6 +97,7 @@ class CheckSentences:
     brief_doubt: str = ""
     caveat: str = ""
     less: str = ""
+    spelled: Sequence[str] = ()
     other: CheckRow | None = None
 
     @property
@@ -111,13 +116,14 @@ class CheckSentences:
         sentence = f"Without {self._deleted_by_name} {self.measured} {changes}"
         if self.verdict == NOT_CONFIRMED:
             sentence = f"Not confirmed: w{sentence[1:]}"
-        is_beaten = left <= SAME and not self._is_least
-        if is_beaten and self.verdict == NOT_CONFIRMED:
-            sentence += f", and {self._without_others}"
         if self.then:
             sentence += f", and the model {self.then}"
-        if is_beaten and self.doubt and not self._most_lead:
-            sentence += f". {capitalized(self._without_others)}"
+        if (
+            left <= SAME
+            and not self._is_least
+            and (self.verdict == NOT_CONFIRMED or (self.doubt and not self._most_lead))
+        ):
+            sentence += f". {self._without_others}"
         if self.doubt:
             sentence += f". No verdict, because {self.doubt}"
         elif self._most_lead:
@@ -141,20 +147,31 @@ class CheckSentences:
         """The probabilities with everything, without the leading words, and without others; empty without others."""
         if self.check.n_removed == self.n_words or self.is_improbable or self._most_lead:
             return []
-        check = self.check
+        check, other = self.check, self._strong_other
         shown = CheckRow(check.without_random, f"without {self._at_random}")
         if check.n_random > 1:
-            lowest = "" if check.lowest_random is None else f", the lowest {format_probability(check.lowest_random)}"
+            lowest, is_other = "", False
+            if check.lowest_random is not None:
+                is_other = other is not None and check.n_removed == 1 and other.probability == check.lowest_random
+                named = other.what if other is not None and is_other else self._listed(check.lowest_set)
+                is_strong = is_other or check.lowest_random < self._halfway
+                which = f": {named}" * (is_strong and bool(named))
+                lowest = f", the lowest {format_probability(check.lowest_random)}{which}"
             shown = shown._replace(what=f"{shown.what} (mean of {check.n_random}{lowest})")
+            other = None if is_other else other
         rows = [
             CheckRow(check.probability, f"with the whole {_WHOLE[self.noun]}"),
             CheckRow(check.without_leading, f"without {self._leading_by_number}"),
             shown,
         ]
-        least = CheckRow(check.without_least, f"without the {self._with_fewest_bits}")
+        named = self._listed(check.least) if check.without_least <= MOST * check.probability else ""
+        least = CheckRow(check.without_least, f"without the {self._with_fewest_bits}{f', {named}' * bool(named)}")
         is_same = format_probability(check.without_random) == format_probability(check.without_least)
         rows += [] if check.n_random == 1 and is_same else [least]
-        if (other := self._strong_other) is not None:
+        is_told = (
+            check.n_random == 1 == check.n_removed and other is not None and other.probability == check.without_random
+        )
+        if other is not None and not is_told:
             rows.append(CheckRow(other.probability, f"without another {self.noun} alone, {other.what}"))
         if self.without_all is not None:
             rows.append(CheckRow(self.without_all, "of an image of the mean color alone"))
@@ -209,13 +226,19 @@ class CheckSentences:
             return [f"most of {quantity(self.measured)} is left"]
         one = self._strong_other is not None
         do = f"another {self.noun} alone does" if one else f"other {self.noun}s do"
-        others = f"{do} more than half as much" if self._without_any_others < self._halfway else ""
-        return [others] if others else []
+        much = "as much" if self._without_any_others <= self.check.without_leading else "more than half as much"
+        return [f"{do} {much}"] if self._without_any_others < self._halfway else []
 
     @property
     def _is_least(self) -> bool:
-        """Whether the probability is lower without the leading words than without any others that are deleted."""
-        return self.check.without_leading < self._without_any_others
+        """Whether the probability is lower without the leading words than without any others that are deleted.
+
+        A single leading word is also chosen where another one lowers the log-odds as far within a tolerance.
+        """
+        alone, others = self.check.without_leading, self._without_any_others
+        if self.check.n_removed > 1 or self.other is None or self.other.probability > others:
+            return alone < others
+        return _log_odds(alone) < _log_odds(others) + _TIE
 
     @property
     def _halfway(self) -> float:
@@ -236,16 +259,30 @@ class CheckSentences:
 
     @property
     def _without_others(self) -> str:
-        """That other words lower the probability as far: one alone, those with the fewest bits, at random, or a set."""
+        """A sentence on the other words that lower the probability furthest: one alone, the least, or a draw."""
         check = self.check
-        if self.other is not None and self.other.probability <= check.without_leading:
-            after = format_probability(self.other.probability)
-            further = f"lowers it {'further, ' if self.other.probability < check.without_leading else ''}to {after}"
-            return f"another {self.noun} alone, {self.other.what}, {further}"
-        if check.without_leading >= min(check.without_random, check.without_least) or check.lowest_random is None:
-            return f"it falls no less without other {self.noun}s"
-        sets = f"sets of other {self.noun}s" if self.check.n_removed > 1 else f"other {self.noun}s"
-        return f"one of {check.n_random} {sets} lowers it further, to {format_probability(check.lowest_random)}"
+        least, drawn = self._listed(check.least), self._listed(check.lowest_set)
+        sets = f"one of {check.n_random} sets of other {self.noun}s"
+        if check.n_removed == 1:
+            sets = f"another {self.noun}"
+        elif check.n_random == 1:
+            sets = f"the {self._others('other ')}"
+        of_draw = check.without_random if check.lowest_random is None else check.lowest_random
+        found = [
+            (check.without_least, f"the {self._with_fewest_bits}{f', {least},' * bool(least)}"),
+            (of_draw, f"{sets}{f', {drawn},' * bool(drawn)}"),
+        ]
+        if self.other is not None:
+            found.insert(0, (self.other.probability, f"another {self.noun} alone, {self.other.what},"))
+        lowest, which = min(found, key=lambda one: one[0])
+        after, by_leading = format_probability(lowest), format_probability(check.without_leading)
+        return f"Without {which} it falls {'as far' if after == by_leading else 'further'}, to {after}"
+
+    def _listed(self, numbers: Sequence[int]) -> str:
+        """A few words by their numbers; empty of many, and where they are not spelled."""
+        if not numbers or len(numbers) > _NAMED or not self.spelled:
+            return ""
+        return enumerated([self.spelled[i] for i in numbers])
 
     @property
     def _most_lead(self) -> bool:
@@ -264,7 +301,8 @@ class CheckSentences:
                 others = f"{more} other" if more > 1 else "another"
                 following = f"the {more} next" if more > 1 else "the next"
                 quoted.append(f"{others} leading {words}" if self.n_leading else f"{following} {words} by bits")
-            return enumerated(quoted) + f", the only {self.noun}," * (self.n_words == 1)
+            of_all = f" ({self.n_leading} of {self.n_words} {self._kinds})" * (self.n_leading > _MANY)
+            return enumerated(quoted) + of_all + f", the only {self.noun}," * (self.n_words == 1)
         return self._leading_by_number
 
     @property
@@ -276,6 +314,10 @@ class CheckSentences:
         if self.check.n_removed < self.n_leading:
             return f"the {self.n_leading} leading {self.noun}s"
         return f"the {self._several('leading {}s')}"
+
+    @property
+    def _kinds(self) -> str:
+        return "words and punctuation marks" if self.noun == "word" else f"{self.noun}s"
 
     def _which_copies(self, name: str, place: str, count: int) -> str:
         copies = self.copies.get((name, place) if place else name, count)
@@ -311,6 +353,11 @@ class CheckSentences:
         if self.check.n_removed > 1:
             return f"{self.check.n_removed} {words.format(self.noun)}"
         return words.replace("{}s", self.noun)
+
+
+def _log_odds(probability: float) -> float:
+    least = 1e-12
+    return math.log(max(probability, least) / max(1 - probability, least))
 
 
 def summary(checks: Sequence[CheckSentences | None], inputs: str = "") -> str:

@@ -80,6 +80,7 @@ def check_sentences(image: ExplainedImage, check: ImageCheck) -> CheckSentences:
         without_all=check.without_all if check.changes_pixels else None,
         doubt=_doubt(image, check) if check.changes_pixels else _NO_CHANGE,
         brief_doubt=_brief_doubt(check),
+        spelled=[f"{image.name_of(i)} ({image.place_of(i)})" for i in range(image.n_regions)],
         other=_lowest_alone(image, check),
         caveat="" if image.statistics == OWN_STATISTICS else averages_sentence(image, "this image"),
     )

@@ -88,6 +88,7 @@ def part_check(response: ExplainedResponse) -> CheckSentences:
         copies=Counter(map(_name, response.parts)),
         is_improbable=response.contrast is None and response.probability < LEAST_PROBABILITY,
         then=_preferred_without(response, check),
+        spelled=[f'"{_name(part)}"' for part in response.parts],
         other=lowest_alone([row for row in response.rows if row.number not in leading_numbers(response)]),
     )
 

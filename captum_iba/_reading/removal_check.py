@@ -35,6 +35,7 @@ class RemovalCheck:
         without_first (tuple of float): Without the first k leading parts, for k from 1 to 16.
         without_others (tuple of float): Of each leading part, without all others of them; empty of a single one.
         least (tuple of int): Numbers of the parts with the fewest bits that are removed for comparison.
+        lowest_set (tuple of int): Numbers of the parts of the draw with the lowest probability.
         decision (str): The most probable class without the leading parts; empty where the model chooses no class, and
             for several labels at once.
         decision_probability (float or None): Its probability.
@@ -52,6 +53,7 @@ class RemovalCheck:
     without_first: tuple[float, ...] = ()
     without_others: tuple[float, ...] = ()
     least: tuple[int, ...] = ()
+    lowest_set: tuple[int, ...] = ()
     decision: str = ""
     decision_probability: float | None = None
 

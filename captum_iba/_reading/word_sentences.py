@@ -11,7 +11,7 @@ from captum_iba._reading.decision import is_predicted
 from captum_iba._reading.mask_sentences import averages_sentence
 from captum_iba._reading.mask_state import is_improbable, is_lowered, needs_hardly_anything
 from captum_iba._reading.order import ranking
-from captum_iba._reading.places import is_punctuation, names_of_texts, place_in_texts
+from captum_iba._reading.places import is_punctuation, names_of_texts, place_in_texts, word_places
 from captum_iba._reading.protocols import ExplainedText
 from captum_iba._reading.removal_check import DeletionCheck
 from captum_iba._reading.rows import MATTERS_ALONE, SPEAKS_AGAINST, ListedPart
@@ -19,7 +19,7 @@ from captum_iba._reading.thresholds import ALL_DELETED_ALONE, LARGE_DROP, MOST, 
 from captum_iba._reading.wording import enumerated, format_probability, quantity, visible
 from captum_iba._reading.words import ranked_words
 
-_MOST_OPPOSING, _NAMED = 3, 5
+_MOST_OPPOSING, _NAMED, _MANY = 3, 5, 8
 
 
 def answer(attribution: ExplainedText) -> str:
@@ -57,7 +57,10 @@ def _without_the_first(attribution: ExplainedText, check: DeletionCheck) -> str:
     halfway = (check.probability + check.without_leading) / 2
     count = next((n for n, row in enumerate(leading, 1) if row.without_so_far <= halfway), len(leading))
     if count > len(leading) // 2:
-        return ""
+        if len(leading) <= _MANY:
+            return ""
+        chance = format_probability(leading[count - 1].without_so_far)
+        return f"What decides is spread over many words: without the first {count} of them it is {chance}."
     which = f"the first {count} leading words" if count > 1 else "the first leading word alone"
     return f"Without {which} it is {format_probability(leading[count - 1].without_so_far)}."
 
@@ -98,6 +101,7 @@ def word_check(attribution: ExplainedText) -> CheckSentences:
     words = [visible(word.word) for word in attribution.words]
     marks = [is_punctuation(word.word) for word in attribution.words]
     n_words = sum(not marks[i] for i in deletable)
+    copies, places = Counter(words), word_places(attribution)
     texts = [names_of_texts(attribution)[word.sequence or 0] for word in attribution.words]
     predicts = "still predicts" if decision == attribution.predicted_label else "predicts"
     of_decision = check.decision_probability or 0.0
@@ -120,6 +124,10 @@ def word_check(attribution: ExplainedText) -> CheckSentences:
         then=f"{predicts} {_quoted_decision(attribution, decision)}{chance}" if decision else "",
         most_lead=2 * sum(not row.is_punctuation for row in ranked_words(attribution)[0]) > n_words > 1,
         n_marks=max(0, check.n_removed - sum(not marks[i] for i in others)),
+        spelled=[
+            f'"{word}" ({place})' if copies[word] > 1 else f'"{word}"'
+            for word, place in zip(words, places, strict=True)
+        ],
         other=lowest_alone([row for row in ranked_words(attribution)[1] if row.number in others]),
     )
 

@@ -480,8 +480,9 @@ def _other_name(expected: str | None, forward_func: Callable[..., Any], layer: M
 def _warn_if_few(gathered: Sequence[FeatureStatistics]) -> None:
     fewest = min(gathered, key=lambda statistics: statistics.count)
     if fewest.count < ENOUGH:
+        of_layer = f"layer {fewest.layer!r}" if fewest.layer else "a layer"
         warn_user(
-            f"batches: the statistics of layer {fewest.layer!r} come from {fewest.count:,} observations (examples, "
+            f"batches: the statistics of {of_layer} come from {fewest.count:,} observations (examples, "
             f"times positions), expected {ENOUGH:,} or more: bits change with the data they are gathered from. Give "
             "more data"
         )

@@ -434,6 +434,6 @@ def plain_errors(quiet: bool, interrupted: Callable[[], str] = lambda: "interrup
                 raise
             expected = isinstance(error, (ValueError, TypeError, OSError, RuntimeError, ImportError, AssertionError))
             text = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-            text = _naming_option(text)
+            text = _naming_option(re.sub(r"^\[Errno -?\d+\] ", "", text))
             print_error(text if expected else f"{type(error).__name__}: {text} (CAPTUM_IBA_TRACEBACK=1 shows more)")
             raise typer.Exit(1) from None

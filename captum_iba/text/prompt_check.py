@@ -12,20 +12,18 @@ from torch import Tensor
 
 from captum_iba._explain.check import Kept, Progress, compare_with_others, kept_in_check, with_check
 from captum_iba._explain.leading_parts import (
-    MOST_OF_DECREASE,
-    N_PRUNED,
     GroupSearch,
     kept_with_one,
     leading_in_order,
     most_without_one,
 )
 from captum_iba._reading.removal_check import PromptCheck
-from captum_iba.metrics.part_removal import first_to_cover, removal_effects
+from captum_iba.metrics.part_removal import removal_effects
 from captum_iba.text.generation_result import GenerationAttribution
 from captum_iba.text.prompt_part_removal import CachedPromptRemoval, ChoiceRemoval
 
 _N_ALONE = 40  # parts of a prompt up to which a check removes each alone
-_N_CANDIDATES = 8  # parts that are tried in place of a leading one: passes of a language model are expensive
+_N_PAIRED = 10  # parts of a prompt of which all pairs are tried: passes of a language model are expensive
 _ADDS = 0.1  # nats that a leading part adds to the others at least
 _MOST_MISSED, _N_MEASURED = 8, 24  # parts that a check measures: that matter alone; where most is left without others
 
@@ -137,12 +135,11 @@ def check_by_removal(
     n_leading = min(n_measured or len(result.leading), max(1, len(order) - 1))  # never are all parts removed
     helping = [i for i in order.tolist() if (result.parts[i].effect or 0.0) > 0]
     tried = order.tolist() if len(order) <= _N_ALONE else ()
-    groups = GroupSearch(helping, tried, _N_CANDIDATES) if search else None
-    leading, first = leading_in_order(removal, order, n_leading, _ADDS, groups)
+    groups = GroupSearch(helping, tried) if search else None
+    if groups is not None and len(order) <= _N_PAIRED:
+        groups = groups._replace(pairs=tried)
+    leading, first = leading_in_order(removal, order, n_leading, _ADDS, groups, probabilities=removal.probabilities)
     chances = removal.probabilities(torch.tensor(first, dtype=torch.float64))
-    if 1 < len(leading) <= N_PRUNED:
-        whole = removal.probabilities(removal(_whole(result)).double())
-        leading = leading[: first_to_cover(whole - chances, MOST_OF_DECREASE)]
 
     def probabilities(kept: Kept) -> list[float]:
         return list(removal.probabilities(removal(torch.from_numpy(kept)).double()).tolist())

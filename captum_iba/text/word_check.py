@@ -6,15 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from captum_iba._explain.check import Kept, Progress, compare_with_others, kept_in_check, with_check
 from captum_iba._explain.leading_parts import (
     COVERED_DECREASE,
-    MOST_OF_DECREASE,
     N_PRUNED,
     GroupSearch,
-    better_group,
     kept_with_one,
     leading_in_order,
     most_without_one,
@@ -25,7 +24,7 @@ from captum_iba._reading.places import is_punctuation
 from captum_iba._reading.removal_check import DeletionCheck
 from captum_iba._reading.thresholds import ALL_DELETED_ALONE, N_RANDOM, SAME
 from captum_iba._reading.words import ranked_words
-from captum_iba.metrics.part_removal import first_to_cover, removal_effects, removal_sequence
+from captum_iba.metrics.part_removal import removal_effects
 from captum_iba.text.classifier import Classifier
 from captum_iba.text.decisions import decision_about
 from captum_iba.text.encoding import EncodedText
@@ -39,6 +38,7 @@ from captum_iba.text.word_removal import TextRemoval, keep_words
 _ADDS, _ADDS_TO_CLOSENESS = 0.1, 0.02
 _SMALL = 0.5  # nats, of log-odds that fall, and of a probability that keeps 99%: then no word leads
 _N_ALONE = 8  # leading words that are deleted alone, of longer texts than those of which all are
+_N_PAIRED = 20  # words of a text of which all pairs are tried
 _N_MEASURED = 24  # words of a text that are measured where the first ones leave most of the probability
 
 
@@ -114,6 +114,9 @@ def rerank_by_removal(
     order = np.array([i for i in ranking(found) if not own[i]])
     adds = _ADDS_TO_CLOSENESS if is_value else _ADDS
     groups = GroupSearch(helping, order.tolist(), enough=COVERED_DECREASE) if search and is_short else None
+    if groups is not None and len(order) <= _N_PAIRED:
+        others = [*helping, *(i for i in order.tolist() if i not in helping)]
+        groups = groups._replace(others=others, n_begun=len(others), pairs=order.tolist())
     leading, values = leading_in_order(
         log_odds,
         order,
@@ -123,6 +126,7 @@ def rerank_by_removal(
         n_tried=len(helping),
         n_pruned=len(helping) if is_short else N_PRUNED,
         n_parts=len(own),
+        probabilities=None if is_value else torch.sigmoid,
     )
     if unmeasured := [i for i in leading if i not in effects]:
         return rerank_by_removal(removal, attribution, count, [*further, *unmeasured], search)
@@ -131,23 +135,11 @@ def rerank_by_removal(
     before = float(measured.whole if is_value else measured.whole.sigmoid())
     if float(measured.whole - in_turn.min()) < _SMALL and float(first.min()) > SAME * before:
         return found
-    # Log-odds fall on where the probability has nothing more to lose.
-    n_leading = first_to_cover(before - first, MOST_OF_DECREASE)
-    if groups is not None and 1 < n_leading < len(leading) and n_leading <= N_PRUNED:
-        # As few words as are left may be others.
-        group = better_group(log_odds, leading[:n_leading], groups, len(own), adds)
-        if unmeasured := [i for i in group if i not in effects]:
-            return rerank_by_removal(removal, attribution, count, [*further, *unmeasured], search)
-        if {*group} != {*leading[:n_leading]}:
-            in_order = removal_sequence(log_odds, group, len(own), adds)
-            leading, n_leading = list(in_order.parts), len(in_order.parts)
-            first = in_order.without if is_value else in_order.without.sigmoid()
-    leading = leading[:n_leading]
-    with_one = log_odds(kept_with_one(leading, len(own))) if n_leading > 1 else first[:0]
+    with_one = log_odds(kept_with_one(leading, len(own))) if len(leading) > 1 else first[:0]
     return replace(
         found,
         removal_order=tuple(leading),
-        without_first=tuple(first[:n_leading].tolist()),
+        without_first=tuple(first.tolist()),
         without_others=tuple((with_one if is_value else with_one.sigmoid()).tolist()),
     )
 

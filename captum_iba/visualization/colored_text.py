@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from captum_iba._reading.check_sentences import NOT_CONFIRMED
 from captum_iba._reading.mask_sentences import remark
 from captum_iba._reading.mask_state import needs_hardly_anything
-from captum_iba._reading.places import names_of_texts
+from captum_iba._reading.places import names_of_texts, printed_numbers
 from captum_iba._reading.protocols import Drawable, is_scores
 from captum_iba._reading.rows import SPEAKS_AGAINST, VISIBLE, ListedPart
 from captum_iba._reading.text_parts import Part, full_color, parts
@@ -74,10 +76,29 @@ class TokenMap:
 
     @property
     def largest(self) -> list[tuple[str, str]]:
-        """The words with the largest numbers by magnitude, and these."""
-        words = [part for part in self.parts if part.kind == "word" and math.isfinite(part.value) and part.value]
-        ranked = sorted(words, key=lambda part: -abs(part.value))[:_LEADING]
-        return [(part.text, self.label(part).replace("-", "\u2212")) for part in ranked]
+        """The words with the largest numbers by magnitude, and these; with the place of a word that is there twice."""
+        words = [part for part in self.parts if part.kind == "word"]
+        ranked = sorted((part for part in words if math.isfinite(part.value)), key=lambda part: -abs(part.value))
+        copies, places = Counter(part.text for part in words), self._places()
+        return [
+            (
+                f"{part.text} ({places[part.word]})" if copies[part.text] > 1 else part.text,
+                self.label(part).replace("-", "\u2212"),
+            )
+            for part in ranked[:_LEADING]
+            if part.value
+        ]
+
+    def _places(self) -> dict[int | None, str]:
+        """Where each word stands, by its number, as lists print it."""
+        breaks = list(accumulate(part.kind == "break" for part in self.parts))
+        places: dict[int | None, str] = {}
+        for text in range(1 + max(breaks, default=0)):
+            words = [part for part, of in zip(self.parts, breaks, strict=True) if of == text and part.kind == "word"]
+            of_text = f"{self.names[text]}, " * (max(breaks) > 0)
+            for part, number in zip(words, printed_numbers([part.text for part in words]), strict=True):
+                places[part.word] = f"{of_text}word {number}"
+        return places
 
     @property
     def note(self) -> str:

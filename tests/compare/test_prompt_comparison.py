@@ -16,8 +16,8 @@ TEMPLATE = "{% for m in messages %}{{ m['content'] }} . {% endfor %}"
 
 
 @pytest.fixture
-def explainer(llama, wordpiece):  # noqa: F811
-    wordpiece.chat_template = TEMPLATE
+def explainer(llama, wordpiece, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(wordpiece, "chat_template", TEMPLATE)
     return GenerationExplainer(llama, wordpiece)
 
 

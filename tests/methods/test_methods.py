@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import re
 import subprocess
 import sys
 import warnings
@@ -19,6 +20,7 @@ from captum_iba.methods import AttributionTask, Method, attribute, find_method, 
 from captum_iba.methods import registry as registry_module
 from captum_iba.text import Classifier, TextExplainer, find_blocks
 from captum_iba.text.classifier import load_classifier
+from captum_iba.visualization.colored_text import token_parts
 from tests.text.conftest import SIZE, build
 
 ROOT = Path(__file__).parents[2]
@@ -303,6 +305,17 @@ def test_statistics_are_found_by_their_layer(classifier, statistics):
         run("iba", classifier, TEXTS[0], statistics=given[2], layer=[2, 3])
     with pytest.raises(TypeError, match=r"layer is \[1, 2\], expected .*; only iba takes several"):
         run("grad_cam", classifier, TEXTS[0], layer=[1, 2])
+
+
+def test_a_word_that_is_there_twice_is_printed_with_its_place(classifier):
+    """Of a pair nobody could tell which of the two "film" had the score."""
+    (alone,) = attribute("leave_one_out", classifier, ["good film"])
+    assert re.fullmatch(r"Leave one out: (good|film) \S+, (good|film) \S+", str(alone)), str(alone)
+    (twice,) = attribute("leave_one_out", classifier, ["film , film"])
+    assert re.search(r"film \(word 1\) .*film \(word 2\)|film \(word 2\) .*film \(word 1\)", str(twice)), str(twice)
+    (pair,) = attribute("leave_one_out", classifier, ["film"], ["film"])
+    named = [word for word, _ in token_parts(pair).largest]
+    assert sorted(named) == ["film (first text, word 1)", "film (second text, word 1)"]
 
 
 def test_by_magnitude(classifier):

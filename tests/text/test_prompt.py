@@ -47,12 +47,13 @@ def test_a_token_that_goes_on_with_the_template_belongs_to_the_message(granulari
     assert read.names[-1].strip() in (":?", "live? :?")
 
 
-def test_a_role_that_the_template_does_not_name_is_told(wordpiece):
+def test_a_role_that_the_template_does_not_name_is_told(wordpiece, monkeypatch):
     """A misspelled role was written into the prompt without a word."""
-    wordpiece.chat_template = "{% for m in messages %}{{ m.role }} {{ m.content }} {% endfor %}"
+    monkeypatch.setattr(wordpiece, "chat_template", "{% for m in messages %}{{ m.role }} {{ m.content }} {% endfor %}")
     with pytest.warns(UserWarning, match="the role of message 1 is 'asistant', which the chat template does not name"):
         read_prompt([{"role": "user", "content": "a"}, {"role": "asistant", "content": "b"}], wordpiece)
-    wordpiece.chat_template = wordpiece.chat_template.replace("m.role }}", "m.role if m.role != 'critic' else 'a' }}")
+    known = wordpiece.chat_template.replace("m.role }}", "m.role if m.role != 'critic' else 'a' }}")
+    monkeypatch.setattr(wordpiece, "chat_template", known)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         read_prompt([{"role": "critic", "content": "a"}, {"role": "user", "content": "b"}], wordpiece)

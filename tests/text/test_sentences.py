@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from captum_iba._reading import codes
-from captum_iba._reading.check_sentences import VERDICTS, CheckSentences
+from captum_iba._reading.check_sentences import VERDICTS, CheckRow, CheckSentences
 from captum_iba._reading.codes import by_code, findings
 from captum_iba._reading.mask_sentences import remark
 from captum_iba._reading.mask_state import needs_hardly_anything
@@ -104,7 +104,10 @@ def test_an_order_in_which_the_last_words_matter_more_is_not_confirmed():
     for least, said in ((0.12, "not confirmed"), (0.93, "weakly confirmed")):
         one = replace(result, check=DeletionCheck(1, 0.94, 0.7, least, 0.9, 10))
         assert one.verdict == said
-        told = 'Not confirmed: without "a" the probability of positive falls from 94.0% to 70.0%, and it falls no less'
+        told = (
+            'Not confirmed: without "a" the probability of positive falls from 94.0% to 70.0%. Without the word with '
+        )
+        told += "the fewest bits it falls further, to 12.0%."
         assert (told in str(one)) is (least == 0.12) and f"{least:10.1%}  without the word with the fewest" in str(one)
 
 
@@ -287,7 +290,9 @@ def test_without_a_verdict_a_stronger_set_of_words_is_told():
     """One of ten random draws was 36 points lower, and the answer had only that averages give the class."""
     check = DeletionCheck(2, 0.909, 0.521, 0.88, 0.9, 10, lowest_random=0.156)
     said = CheckSentences(check, 2, 9, "the probability", doubt="averages give it").answer
-    assert "to 52.1%. One of 10 sets of other words lowers it further, to 15.6%. No verdict, because aver" in said
+    assert (
+        "to 52.1%. Without one of 10 sets of other words it falls further, to 15.6%. No verdict, because aver" in said
+    )
 
 
 def test_an_improbable_class_points_to_the_predicted_one(film_explainer):
@@ -442,3 +447,35 @@ def test_the_probability_of_what_is_predicted_then_is_told_where_it_is_not_the_r
     result = attribution("a dull slow film", bits=[1.0, 90.0, 8.0, 2.0], target_probability=0.9)
     check = DeletionCheck(1, 0.9, 0.2, 0.9, 0.9, 10, decision="negative", decision_probability=chance)
     assert replace(result, check=check).answer.endswith(f"and the model {said}")
+
+
+def test_what_other_words_do_is_a_sentence_of_its_own_that_names_them():
+    """ "Lowers it further, to 16.9%, and the model still predicts negative": it did not, at 16.9%."""
+    spelled = [f'"{word}"' for word in ("not", "bad", "at", "film", "this", "a")]
+    check = DeletionCheck(2, 0.9, 0.6, 0.75, 0.7, 10, lowest_random=0.169, lowest_set=(0, 1), least=(2, 5))
+    said = CheckSentences(
+        check, 2, 6, "the probability", names=("this", "film"), then="still predicts it", spelled=spelled
+    )
+    assert said.answer == (
+        'Not confirmed: without "this" and "film" the probability falls from 90.0% to 60.0%, and the model still '
+        'predicts it. Without one of 10 sets of other words, "not" and "bad", it falls further, to 16.9%.'
+    )
+    assert said.rows[2].what == 'without 2 other words at random (mean of 10, the lowest 16.9%: "not" and "bad")'
+    assert said.rows[3].what == 'without the 2 words with the fewest bits, "at" and "a"'
+    least = replace(said, check=replace(check, without_least=0.1))
+    assert least.answer.endswith('Without the 2 words with the fewest bits, "at" and "a", it falls further, to 10.0%.')
+    same = replace(said, check=replace(check, lowest_random=0.6))
+    assert same.answer.endswith('"not" and "bad", it falls as far, to 60.0%.')
+
+
+def test_a_single_word_that_does_as_much_makes_a_verdict_weak():
+    """The order takes words as equal within 0.1 nats, and the verdict was "not confirmed" by 0.08 nats."""
+    check = DeletionCheck(1, 0.746, 0.225, 0.7, 0.6, 8, lowest_random=0.211)
+    row = CheckRow(0.211, '"people" (word 4)')
+    said = CheckSentences(check, 1, 9, "the probability", names=("upset",), other=row)
+    assert said.title == "Check of the leading word: weakly confirmed, because another word alone does as much"
+    assert said.answer == 'Without "upset" the probability falls from 74.6% to 22.5%.'
+    assert said.rows[2].what == 'without another word (mean of 8, the lowest 21.1%: "people" (word 4))'
+    assert len(said.rows) == 4  # it is not named twice
+    further = replace(check, lowest_random=0.19)
+    assert replace(said, check=further, other=row._replace(probability=0.19)).verdict == "not confirmed"

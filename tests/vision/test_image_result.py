@@ -178,7 +178,7 @@ def test_nothing_is_confirmed_where_most_regions_lower_the_probability():
     fewer = replace(said, check=replace(check, without_each=(0.1, 0.85, 0.9, 0.0)))
     assert fewer.verdict == "weakly confirmed" and not fewer.is_pale
     assert "weakly confirmed, because another region alone does more than half as much\n" in str(fewer)
-    assert "\n     10.0%  without another region alone, top left (rows 0 to 3, columns 0 to 3)\n" in str(fewer)
+    assert "lowest 10.0%: top left (rows 0 to 3, columns 0 to 3))\n" in str(fewer)
     distinct = replace(check, without_least=0.8, without_random=0.8, lowest_random=0.7)
     alone = replace(said, check=replace(distinct, without_each=(0.7, 0.85, 0.9, 0.0)))
     assert alone.verdict == "confirmed"
@@ -186,7 +186,10 @@ def test_nothing_is_confirmed_where_most_regions_lower_the_probability():
     pair = replace(distinct, n_removed=2, leading=(3, 1), without_first=(0.5, 0.1), without_leading=0.1)
     beaten = replace(said, check=replace(pair, without_each=(0.05, 0.85, 0.9, 0.5)))
     assert beaten.verdict == "not confirmed" and beaten.other_rows[0].without == 0.05
-    assert "another region alone, top left (rows 0 to 3, columns 0 to 3), lowers it further, to 5.0%" in beaten.answer
+    assert (
+        "Without another region alone, top left (rows 0 to 3, columns 0 to 3), it falls further, to 5.0%"
+        in beaten.answer
+    )
     assert "1.0% of an image of the mean color alone." in fewer.checked.comparison
     assert "\n      1.0%  of an image of the mean color alone\n" in str(fewer)
     fig, ax = plot_image(fewer)
