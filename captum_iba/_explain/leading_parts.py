@@ -95,7 +95,7 @@ def leading_in_order(
     """
     n_tried, n_parts = min(n_leading, n_tried), len(order) if n_parts is None else n_parts
     values = value(kept_without_first(order.tolist(), n_tried, n_parts)).double()
-    if search is not None and len(search.pairs) > 1:
+    if search is not None and len(search.pairs) > 2:  # never are all parts removed
         best, lowest = _best_few(value, search.pairs, float(values[0]), n_parts)
         if float(values.min()) - lowest > tolerance:
             order = np.array([*best, *(i for i in order.tolist() if i not in best)])
@@ -113,7 +113,7 @@ def leading_in_order(
             if group != found.parts:
                 found = removal_sequence(value, group, n_parts, tolerance, COVERED_DECREASE)
         leading, without = list(found.parts), found.without.tolist()
-    if probabilities is None or len(without) != len(leading):
+    if probabilities is None or not leading or len(without) != len(leading):
         return leading, without
     chances = probabilities(values.new_tensor([float(values[0]), *without]))
     n_leading = first_to_cover(chances[0] - chances[1:], MOST_OF_DECREASE)
@@ -200,7 +200,7 @@ def _best_few(
     """
     groups: list[tuple[int, ...]] = list(combinations(parts, 2))
     found = []
-    for _ in range(2 if len(parts) > 2 else 1):
+    for _ in range(2 if len(parts) > 3 else 1):
         values = value(torch.stack([kept_without_first(group, len(group), n_parts)[-1] for group in groups])).double()
         best = [groups[i] for i in values.argsort(stable=True)[:_N_KEPT].tolist()]
         found.append((best[0], float(values.min())))

@@ -108,12 +108,12 @@ def rerank_by_removal(
         without_others=(),
     )
     helping = [i for i in ranking(found) if effects.get(i, 0.0) > 0]
-    if not helping:
-        return found
     is_short = len(own) <= ALL_DELETED_ALONE  # else pruning would take hundreds of passes of a long text
     order = np.array([i for i in ranking(found) if not own[i]])
     adds = _ADDS_TO_CLOSENESS if is_value else _ADDS
     groups = GroupSearch(helping, order.tolist(), enough=COVERED_DECREASE) if search and is_short else None
+    if not helping and (groups is None or len(order) > _N_PAIRED):
+        return found
     if groups is not None and len(order) <= _N_PAIRED:
         others = [*helping, *(i for i in order.tolist() if i not in helping)]
         groups = groups._replace(others=others, n_begun=len(others), pairs=order.tolist())
@@ -128,6 +128,8 @@ def rerank_by_removal(
         n_parts=len(own),
         probabilities=None if is_value else torch.sigmoid,
     )
+    if not leading:
+        return found
     if unmeasured := [i for i in leading if i not in effects]:
         return rerank_by_removal(removal, attribution, count, [*further, *unmeasured], search)
     in_turn = measured.whole.new_tensor(values)

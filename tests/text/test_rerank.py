@@ -536,3 +536,12 @@ def test_a_pair_of_which_each_word_alone_speaks_against_the_class_is_found():
     assert set(alone[0]) == {2, 3}
     leading, without = leading_in_order(value, order, 2, 0.1, GroupSearch([2, 3], range(6), pairs=range(6)))
     assert {0, 1} <= {*leading} and without[-1] <= -1.0
+    # Never do all parts lead, and where none lowers the value alone a pair can.
+    only_pair = GroupSearch([], range(3), n_begun=3, pairs=range(3))
+    assert leading_in_order(lambda kept: -2.0 * (~kept).all(1), np.arange(3), 0, 0.1, only_pair)[0] == []
+    both = leading_in_order(lambda kept: 1.0 - 2.0 * (~kept[:, :2]).all(1), np.arange(3), 0, 0.1, only_pair)
+    assert sorted(both[0]) == [0, 1] and both[1] == [1.0, -1.0]
+    sigmoid = leading_in_order(
+        lambda kept: 1.0 - 0 * kept[:, 0], np.arange(3), 0, 0.1, only_pair, probabilities=torch.sigmoid
+    )
+    assert sigmoid == ([], [])
