@@ -135,7 +135,7 @@ def better_group(
     built from each of ``search.n_begun`` parts on, where each time the four groups with the lowest values are kept. The
     smallest of them is returned that lowers the value by the share ``search.enough`` of what the best group does.
     Candidates are the parts in ``search.others``, and up to four each that lower the value most together with the
-    leading ones, and with the first of them.
+    leading ones, with the first of them, and alone.
 
     Args:
         value (Callable): Function of the kept parts, (rows, P) booleans, that returns (rows,).
@@ -216,10 +216,10 @@ def _lowering_together(
     tried: Sequence[int],
     tolerance: float,
 ) -> list[int]:
-    """Numbers of the parts that lower a value most together with the leading ones, and with the first of them."""
+    """Numbers of the parts that lower a value most together with the leading ones, with their first, and alone."""
     others = [i for i in tried if i not in leading]
     found = []
-    for group in dict.fromkeys((leading, leading[:1])):
+    for group in dict.fromkeys((leading, leading[:1], ())):
         before, *after = without([group, *((*group, i) for i in others)]).tolist()
         lowering = sorted((value, i) for value, i in zip(after, others, strict=True) if before - value > tolerance)
         found += [i for _, i in lowering[:_N_TOGETHER]]

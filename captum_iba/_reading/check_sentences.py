@@ -16,6 +16,7 @@ from captum_iba._reading.wording import capitalized, enumerated, format_probabil
 _HALF = 0.5  # of a probability, what is left at most without words or regions that are confirmed
 _NAMED = 5
 _MANY = 8  # leading words, of which the number is told
+_CHANGES = 0.02  # of a probability without the words with the fewest bits, which are named then
 _TIE = 0.1  # nats of log-odds, within which two words are equal
 _WHOLE = {"word": "text", "part": "prompt", "region": "image"}
 VERDICTS = ("confirmed", "weakly confirmed", "not confirmed")
@@ -51,6 +52,7 @@ class CheckSentences:
         names (sequence of str): The leading words, or the deleted ones where none leads; empty if they are not named.
             Default: none.
         places (sequence of str): Which text each is of, "first text"; empty if there is only one. Default: none.
+        where (sequence of str): Where each of them is, "word 4", for those that are there several times. Default: none.
         copies (mapping): How often each name, or each name and place, is in the text. Default: none is known.
         is_improbable (bool): Whether the model gives it little probability with all words, too. Default: False.
         is_opposed (bool): Whether the deletion of some word raises it by much, so that there is something to explain.
@@ -86,6 +88,7 @@ class CheckSentences:
     noun: str = "word"
     names: Sequence[str] = ()
     places: Sequence[str] = ()
+    where: Sequence[str] = ()
     copies: Mapping[str | tuple[str, str], int] = field(default_factory=dict)
     is_improbable: bool = False
     is_opposed: bool = False
@@ -127,8 +130,8 @@ class CheckSentences:
         if self.doubt:
             sentence += f". No verdict, because {self.doubt}"
         elif self._most_lead:
-            why = f"more than half of all {self.noun}s lead: what decides is spread, and too few others are left"
-            sentence += f". Not checked, because {why}"
+            why = f"more than half of all {self.noun}s lead, so that too few others are left"
+            sentence += f". Not compared with others, because {why}"
         return " ".join(filter(None, [f"{sentence}.", self.less, self.caveat]))
 
     @property
@@ -164,7 +167,8 @@ class CheckSentences:
             CheckRow(check.without_leading, f"without {self._leading_by_number}"),
             shown,
         ]
-        named = self._listed(check.least) if check.without_least <= MOST * check.probability else ""
+        changes = abs(check.without_least - check.probability) >= _CHANGES
+        named = self._listed(check.least) if changes else ""
         least = CheckRow(check.without_least, f"without the {self._with_fewest_bits}{f', {named}' * bool(named)}")
         is_same = format_probability(check.without_random) == format_probability(check.without_least)
         rows += [] if check.n_random == 1 and is_same else [least]
@@ -293,9 +297,13 @@ class CheckSentences:
     def _deleted_by_name(self) -> str:
         """The deleted words by name, or by their number."""
         if self.names:
-            counts = list(Counter(zip(self.names, self.places or [""] * len(self.names), strict=True)).items())
+            named = list(zip(self.names, self.places or [""] * len(self.names), strict=True))
+            counts, where = list(Counter(named).items()), dict(zip(named, self.where, strict=False))
             counts = counts[: len(counts) if len(counts) == _NAMED + 1 else _NAMED]  # "another" hides no single one
-            quoted = [f'"{name}"{self._which_copies(name, place, count)}' for (name, place), count in counts]
+            quoted = [
+                f'"{name}"{self._which_copies(name, place, count, where.get((name, place), ""))}'
+                for (name, place), count in counts
+            ]
             if more := len(self.names) - sum(count for _, count in counts):
                 words = f"{self.noun}{'s' * (more > 1)}"
                 others = f"{more} other" if more > 1 else "another"
@@ -319,8 +327,10 @@ class CheckSentences:
     def _kinds(self) -> str:
         return "words and punctuation marks" if self.noun == "word" else f"{self.noun}s"
 
-    def _which_copies(self, name: str, place: str, count: int) -> str:
+    def _which_copies(self, name: str, place: str, count: int, where: str) -> str:
         copies = self.copies.get((name, place) if place else name, count)
+        if count == 1 < copies and where:
+            return f" ({where})"
         which = "one" if count == 1 else count
         times = f"{which} of the {copies}" if count < copies else f"{count} times" if count > 1 else ""
         said = ", ".join(filter(None, [place, times]))

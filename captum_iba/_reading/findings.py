@@ -21,11 +21,12 @@ from captum_iba._reading.protocols import ExplainedText
 from captum_iba._reading.rows import ListedPart
 from captum_iba._reading.thresholds import is_unexplained
 from captum_iba._reading.word_sentences import (
+    least_effect,
     named_words,
     not_tried,
     word_check,
 )
-from captum_iba._reading.wording import NEUTRAL_TEXTS, capitalized, enumerated, visible
+from captum_iba._reading.wording import NEUTRAL_TEXTS, capitalized, enumerated, format_probability, visible
 from captum_iba._reading.words import ranked_words
 
 _NAMED, _LONGEST = 5, 40
@@ -42,15 +43,15 @@ def notes(attribution: ExplainedText) -> list[str]:
 
 def findings_in_words(attribution: ExplainedText) -> list[str]:
     """The sentences of :func:`notes` that pages show above the list: on unknown words and repeats."""
-    sentences = [unknown] if (unknown := unknown_words(attribution)) else []
+    sentences = list(filter(None, [unknown_words(attribution), _least(attribution)]))
     if len(attribution.repeated_shares) and attribution.words:
         some_tied = any(row.tied for row in ranked_words(attribution)[0])
         tied = "≈: the order with a neighbor in the list differs between them" if some_tied else ""
         if has_neutral_statistics(attribution):
             leads = capitalized(_leader(attribution)) + (f" ({tied})" if tied else "")
             sentences.append(
-                f"{leads}. No ± is shown, because the statistics are those of {NEUTRAL_TEXTS}. With statistics of "
-                "texts like yours the percentages and the leading words can change by more than between repeats."
+                f"{leads}. The statistics are those of {NEUTRAL_TEXTS}, so no ± is shown: with statistics of texts "
+                "like yours the leading words can change by more than between repeats."
             )
         else:
             legend = "; ".join(filter(None, [_spread(attribution), tied]))
@@ -78,6 +79,20 @@ def what_bits_keep(attribution: ExplainedText) -> str:
     through, wrong = through_the_mask(attribution), remark_on_bits(attribution)
     said = f"{capitalized(through)}." if through and THESE_ALONE not in wrong else ""
     return " ".join(filter(None, [said, "" if wrong and wrong == remark(attribution) else wrong]))
+
+
+def _least(attribution: ExplainedText) -> str:
+    """That the words with the fewest bits speak against the target, or matter, by their deletion; else empty."""
+    effect, check = least_effect(attribution), attribution.check
+    if check is None or not effect:
+        return ""
+    words, they = ("words", "they") if check.n_removed > 1 else ("word", "it")
+    which = f"the {f'{check.n_removed} ' * (check.n_removed > 1)}{words} with the fewest bits"
+    says = f"may speak against {attribution.target_label}"
+    if effect == "falls":
+        says = f"matter{'s' * (check.n_removed == 1)}, too"
+    chance = format_probability(check.without_least)
+    return f"Without {which} {attribution.measured} {effect} to {chance}: {they} {says}."
 
 
 def is_uncertain(attribution: ExplainedText) -> bool:
@@ -146,7 +161,7 @@ def not_judged(attribution: ExplainedText) -> str:
     """That a check says nothing of the leading words, and why; empty without a check."""
     why = "" if attribution.check is None else word_check(attribution).why_no_verdict
     nothing_left = (MOST_LEAD.format("word"), ONLY_ONE.format("word"))
-    return f"{'not checked' if why in nothing_left else 'no verdict'}: {why}" if why else ""
+    return f"{'not compared' if why in nothing_left else 'no verdict'}: {why}" if why else ""
 
 
 def is_missed(attribution: ExplainedText, gold: str | None, labels: Sequence[str] | None) -> bool:

@@ -164,7 +164,9 @@ def _together_legend(leading: Sequence[ListedPart], rows: Sequence[ListedPart], 
     alone = [row.without for row in leading if row.is_deleted]
     if len(leading) < 2 or not min(others, default=math.inf) < max(alone, default=-math.inf):
         return {}
-    does = f"a set found by trying: another set may do as much, and another {noun} alone more than one of these"
+    does = (
+        f"a set found by trying: another or smaller set may do as much, and another {noun} alone more than one of these"
+    )
     return {f"leading {noun}s": does}
 
 

@@ -10,7 +10,7 @@ from captum_iba._reading.check_sentences import CheckSentences, lowest_alone
 from captum_iba._reading.mask_sentences import through_mask, unexplained
 from captum_iba._reading.protocols import ExplainedResponse
 from captum_iba._reading.removal_check import PromptCheck
-from captum_iba._reading.thresholds import LARGE_DROP, MOST, is_lost, is_unexplained
+from captum_iba._reading.thresholds import LARGE_DROP, MOST, NEARLY_AS_MUCH, is_lost, is_unexplained
 from captum_iba._reading.wording import capitalized, format_probability, printable
 from captum_iba._reading.wording import visible as with_symbols
 
@@ -26,11 +26,10 @@ there is little to explain."""
 def answer(response: ExplainedResponse) -> str:
     """The answer of the check: the probability without the leading parts; without a check nothing of these.
 
-    Of a choice between responses of different numbers of tokens it has the probabilities of the wholes, too. A system
-    message that is not explained is told here, because it may be what the response needs most.
+    Of a choice between responses of several tokens it has the probabilities of the wholes, too. A system message
+    that is not explained is told here, because it may be what the response needs most.
     """
     said, wholes = "" if response.check is None else part_check(response).answer, _whole_responses(response)
-    wholes *= not _are_as_long(response)  # then it is a note: both measures prefer the same response
     sentences = [wholes, said] if wholes.startswith(_DISAGREE) else [_preferred(response), said, wholes]
     return " ".join(filter(None, [*sentences, SYSTEM * bool(response.system)]))
 
@@ -57,14 +56,25 @@ def part_verdict(response: ExplainedResponse) -> str:
 
 def prompt_notes(response: ExplainedResponse) -> list[str]:
     """Sentences beside the answer and the check: on parts that were not removed, the choice, and the prompt."""
-    wholes = _whole_responses(response) if _are_as_long(response) else ""
     lost = _lost(response) if response.check is None else ""
-    return list(filter(None, [_least(response), wholes, lost, _unexplained(response)]))
+    return list(filter(None, [_least(response), lost, _unexplained(response)]))
 
 
-def _are_as_long(response: ExplainedResponse) -> bool:
-    """Whether both responses of a choice have as many tokens."""
-    return bool(response.contrast_tokens == sum(token.explained for token in response.tokens))
+def gives_as_much(response: ExplainedResponse) -> bool:
+    """Whether the model gives the response as much with every part masked (:func:`is_unexplained`).
+
+    Of a choice the log-odds are those of the whole responses, too: most tokens of both are often the same, and their
+    mean hides what differs.
+    """
+    probability, closed = response.probability, response.closed_probability
+    if not is_unexplained(probability, closed):
+        return False
+    if response.contrast is None or closed is None:
+        return True
+    n_tokens = max(response.contrast_tokens, sum(token.explained for token in response.tokens))
+    odds = [max(p, 1e-12) / max(1 - p, 1e-12) for p in (probability, closed)]
+    is_same_choice = (probability < 0.5) == (closed < 0.5)
+    return is_same_choice and n_tokens * math.log(odds[0] / odds[1]) <= -math.log(NEARLY_AS_MUCH)
 
 
 def leading_numbers(response: ExplainedResponse) -> set[int]:
@@ -86,6 +96,7 @@ def part_check(response: ExplainedResponse) -> CheckSentences:
         "part",
         [_name(response.parts[i]) for i in (-response.scores).argsort()[:n_named]],
         copies=Counter(map(_name, response.parts)),
+        where=[response.place_of(response.parts[i]) for i in (-response.scores).argsort()[:n_named]],
         is_improbable=response.contrast is None and response.probability < LEAST_PROBABILITY,
         then=_preferred_without(response, check),
         spelled=[f'"{_name(part)}"' for part in response.parts],
@@ -155,7 +166,7 @@ def bits_of_prompt(response: ExplainedResponse) -> str:
     if lost := _lost(response):
         return "" if response.check is None else lost
     through = through_mask(response.measured, probability, masked, closed, "prompt")
-    return "" if is_unexplained(probability, closed) else f"{capitalized(through)}."
+    return "" if gives_as_much(response) else f"{capitalized(through)}."
 
 
 def _lost(response: ExplainedResponse) -> str:
@@ -170,7 +181,7 @@ def _lost(response: ExplainedResponse) -> str:
 def _unexplained(response: ExplainedResponse) -> str:
     """That the model gives the response without the parts nearly as much; else empty."""
     probability, masked, closed = response.probability, response.masked_probability, response.closed_probability
-    if is_lost(probability, masked, closed) or not is_unexplained(probability, closed):
+    if is_lost(probability, masked, closed) or not gives_as_much(response):
         return ""
     follows, check = "The parts together add little to it", response.check
     if check is not None and check.without_leading < MOST * min(probability, closed):

@@ -115,6 +115,7 @@ def word_check(attribution: ExplainedText) -> CheckSentences:
         attribution.measured,
         names=[visible(attribution.words[i].word) for i in deletable[:n_named]],
         places=[texts[i] for i in deletable[:n_named]] if attribution.pair is not None else (),
+        where=[places[i] for i in deletable[:n_named]],
         copies=Counter(zip(words, texts, strict=True)) if attribution.pair is not None else Counter(words),
         is_improbable=is_improbable(attribution),
         doubt="the model may expect another number of texts" if attribution.doubt else "",

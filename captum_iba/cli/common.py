@@ -364,11 +364,19 @@ class Failures:
     def __init__(self, what: str) -> None:
         self.numbers: set[int] = set()
         self._what = what
+        self._said: list[str] = []
 
     def tell(self, number: int, name: str, error: Exception) -> None:
         """Say which one it is, and why."""
+        said = " ".join(f"{name} is not explained: {_naming_option(str(error))}".split()).rstrip(".")
         self.numbers.add(number)
-        print_error(f"{name} is not explained: {_naming_option(str(error))}")
+        self._said.append(said)
+        print_error(said)
+
+    @property
+    def introduction(self) -> str:
+        """What pages say above the others; empty where all are explained."""
+        return "".join(f"{said}. " for said in self._said).strip()
 
     def exit(self, total: int) -> None:
         """Leave the command, after all is written, with the number of those that are not explained, if there are."""

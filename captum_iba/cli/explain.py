@@ -288,7 +288,18 @@ def explain(
                     for name, column in columns.items()
                 }
             scores = scores_by_methods(names, layers, explainer, columns, seed, keep, work)
-        _deliver(results, scores, read, gold, explainer.classifier.labels, html, json_file, details, quiet)
+        _deliver(
+            results,
+            scores,
+            read,
+            gold,
+            explainer.classifier.labels,
+            html,
+            json_file,
+            details,
+            quiet,
+            failures.introduction,
+        )
         failures.exit(work.total)
 
 
@@ -416,6 +427,7 @@ def _deliver(
     json_file: Path | None,
     details: bool,
     quiet: bool,
+    introduction: str,
 ) -> None:
     from captum_iba._reading.findings import missed_labels, verdicts
     from captum_iba.visualization import token_page
@@ -436,7 +448,9 @@ def _deliver(
         entries,
         json_file,
         html,
-        page=lambda: token_page(results, methods=scores or None, gold_labels=names, ids=read.ids, labels=known),
+        page=lambda: token_page(
+            results, methods=scores or None, gold_labels=names, ids=read.ids, labels=known, introduction=introduction
+        ),
         show=lambda: _show(results, scores, read.ids, names, known, details, quiet),
         quiet=quiet,
     )

@@ -168,7 +168,7 @@ def explain_image(
                 results += [replace(result, name=names[i]) for i, result in zip(batch, found, strict=True)]
                 if bar is not None:
                     bar.update(len(batch))
-        _deliver(results, html, json_file, figure, details, quiet)
+        _deliver(results, html, json_file, figure, details, quiet, failures.introduction)
         failures.exit(len(images))
 
 
@@ -259,6 +259,7 @@ def _deliver(
     figure: Path | None,
     details: bool,
     quiet: bool,
+    introduction: str,
 ) -> None:
     """Write and print results."""
     from captum_iba._reading.check_sentences import summary
@@ -268,7 +269,7 @@ def _deliver(
         lambda: [result.to_dict() for result in results],
         json_file,
         html,
-        page=lambda: image_page(results),
+        page=lambda: image_page(results, introduction=introduction),
         show=lambda: typer.echo(printed(results, details, quiet=quiet)),
         quiet=quiet,
         figure=None if figure is None else partial(results[0].save_figure, figure),

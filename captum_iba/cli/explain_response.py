@@ -221,7 +221,7 @@ def explain_response(
         if ids is not None:
             ids = [name for number, name in enumerate(ids) if number not in failures.numbers]
         if results:
-            _deliver(results, ids, html, json_file, details, quiet)
+            _deliver(results, ids, html, json_file, details, quiet, failures.introduction)
         failures.exit(len(prompts))
 
 
@@ -232,6 +232,7 @@ def _deliver(
     json_file: Path | None,
     details: bool,
     quiet: bool,
+    introduction: str,
 ) -> None:
     """Write and print results; of a table with the ids of its rows."""
     from captum_iba._reading.check_sentences import summary
@@ -251,7 +252,7 @@ def _deliver(
         entries,
         json_file,
         html,
-        page=lambda: generation_page(results, ids=ids),
+        page=lambda: generation_page(results, ids=ids, introduction=introduction),
         show=lambda: typer.echo(printed(results, details, headings, quiet)),
         quiet=quiet,
     )

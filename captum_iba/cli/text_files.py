@@ -237,13 +237,12 @@ def counted_from_one(error: Exception, texts: Sequence[str] | None) -> Exception
     """An error whose texts, words and entities are counted from 1; ``texts`` are those on the command line."""
     from captum_iba.text.arguments import NumberError
 
-    is_of_number = isinstance(error, NumberError)
     said = error.counted_from(1) if isinstance(error, NumberError) else str(error)
     named = "TEXT" if texts else "text"
     said = re.sub(r"texts\[(\d+)\]", lambda match: f"{named} {int(match[1]) + 1}", said)
     if texts:
         said = re.sub(r"^texts\b", named, said)
-    return (ValueError if is_of_number else type(error))(said)
+    return TypeError(said) if isinstance(error, TypeError) else ValueError(said)
 
 
 def read_lines(source: str) -> list[str]:

@@ -64,6 +64,7 @@ def generation_page(
     attribution: DrawableGeneration | Sequence[DrawableGeneration],
     title: str = "What the response needs from its prompt",
     ids: Sequence[str] | None = None,
+    introduction: str = "",
 ) -> str:
     """A self-contained page: a click on a token of the response, or its key, colors the prompt for that token.
 
@@ -74,6 +75,7 @@ def generation_page(
             which all but the first are folded.
         title (str): Title of the page. Default: "What the response needs from its prompt".
         ids (sequence of str, optional): The name of every attribution. Default: None, their numbers from 1.
+        introduction (str): A sentence above the prompts. Default: none.
 
     Returns:
         str: HTML.
@@ -104,6 +106,7 @@ def generation_page(
         "labels": PART_LABELS,
         "cut_off": CUT_OFF,
         "scale": Scale(1.0),
+        "introduction": introduction,
         "summary": summary([None if item.check is None else part_check(item) for item in attributions]),
         "legend": merged_legend([*(item.legend() for item in attributions), _color_legend(attributions)]),
     }

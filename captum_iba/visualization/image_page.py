@@ -27,12 +27,13 @@ from captum_iba.visualization.image_figures import (
 _SMALLEST = 224  # pixels of a side below which a small image is enlarged
 
 
-def image_page(attributions: Sequence[DrawableImage], title: str | None = None) -> str:
+def image_page(attributions: Sequence[DrawableImage], title: str | None = None, introduction: str = "") -> str:
     """A self-contained page of explained images, without a script.
 
     Args:
         attributions (sequence of ImageAttribution): Attributions.
         title (str, optional): Title of the page. Default: a question with the class.
+        introduction (str): A sentence above the images. Default: none.
 
     Returns:
         str: HTML.
@@ -56,6 +57,7 @@ def image_page(attributions: Sequence[DrawableImage], title: str | None = None) 
         sorting=None,
         drawn=[_drawn(item) for item in attributions],
         scale=Scale(1.0),
+        introduction=introduction,
         summary=summary([item.checked for item in attributions]),
         legend=merged_legend(item.legend() for item in attributions),
     )

@@ -285,7 +285,7 @@ def test_a_result_with_repeats_and_check_is_read_back(film_explainer, tmp_path):
 def test_repeats_on_neutral_texts_show_no_spread(film_explainer):
     result = film_explainer.explain("A dull plot.", repeats=2, rerank=0)
     neutral = dataclasses.replace(result, statistics="neutral texts of 2,000 positions")
-    says = "No ± is shown, because the statistics are those of neutral texts"
+    says = "The statistics are those of neutral texts, so no ± is shown"
     for one, expected in ((result, False), (neutral, True), (dataclasses.replace(neutral, repeats=()), False)):
         for shown in (str(one), token_map(one), token_page([one])):
             assert (says in shown) == expected and ("leads in" in shown) == bool(one.repeats)
@@ -418,7 +418,7 @@ def test_what_single_words_do_is_in_the_list_and_not_said_again(film_explainer):
     n = len(ranked_words(result)[0])
     for alone in ((0.8, 0.2), (0.2, 0.8), (0.9, 0.9)):
         said = str(
-            replace(result, check=DeletionCheck(n, 0.85, 0.1, 0.97, 0.8, 10, by_rank(result, *alone, *[0.9] * n)))
+            replace(result, check=DeletionCheck(n, 0.85, 0.1, 0.9, 0.8, 10, by_rank(result, *alone, *[0.9] * n)))
         )
         assert "deleted alone" not in said and "speak against" not in said
         for without, row in zip(alone, ranked_words(result)[0], strict=False):
@@ -429,7 +429,7 @@ def test_what_single_words_do_is_in_the_list_and_not_said_again(film_explainer):
     assert n_many > 2
     check = DeletionCheck(2, 0.9, 0.05, 0.9, 0.9, 10, by_rank(many, *[0.9] * n_many))
     fewer = str(replace(many, check=check))
-    assert "Not checked, because more than half of all words lead" in fewer
+    assert "Not compared with others, because more than half of all words lead" in fewer
     assert "falls from 90.0% to 5.0%" in fewer and "Check:" not in fewer
 
 

@@ -262,7 +262,7 @@ def test_a_check_of_half_of_the_leading_words_does_not_refute_all_of_them():
     said = CheckSentences(check, 3, 4, "the probability of Sports", names=("cup", "won", "team"))
     assert said.verdict == "" and said.answer == (
         'Without "cup", "won" and "team" the probability of Sports falls from 96.0% to 10.0%. '
-        "Not checked, because more than half of all words lead: what decides is spread, and too "
+        "Not compared with others, because more than half of all words lead, so that too "
         "few others are left."
     )
     assert not said.comparison and not said.rows and not said.title  # some of the others lead, too
@@ -309,7 +309,9 @@ def test_one_meaning_of_leading_beside_a_check(film_explainer):
     # A word in the list is not among those with the fewest bits.
     every = attribution("a b c", bits=[40.0, 39.0, 38.0], **FEW, target_probability=0.9)
     one = replace(every, check=DeletionCheck(1, 0.9, 0.2, 0.9, 0.3, 10, by_rank(every, 0.2, 0.9, 0.3)))
-    assert "fewest bits (" not in str(one).partition("of the bits")[0] and "Not checked, because more" in str(one)
+    assert "fewest bits (" not in str(one).partition("of the bits")[
+        0
+    ] and "Not compared with others, because more" in str(one)
     long = film_explainer.explain("A dull film about a man and a plot. " * 8, check=True)
     said = str(long)
     n_alone = sum(row.is_deleted for of in ranked_words(long) for row in of)

@@ -233,7 +233,10 @@ def test_as_text():
         in text
     )
     one = replace(image_attribution(), check=replace(image_attribution().check, n_removed=1))
-    assert one.verdict == "" and str(one).count("Not checked, because more than half of all regions lead") == 1
+    assert (
+        one.verdict == ""
+        and str(one).count("Not compared with others, because more than half of all regions lead") == 1
+    )
     setting = "layer3 · default, statistics of a dataset of 1,000 positions"
     assert setting not in text and setting in image_attribution().to_text(details=True)
     assert "dog 0.900" in repr(image_attribution())
