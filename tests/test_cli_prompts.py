@@ -9,6 +9,7 @@ import torch
 import transformers
 
 from captum_iba import cli
+from captum_iba.cli.common import Failures
 from captum_iba.compare.explain_many import explain_prompts
 from captum_iba.compare.parallel import LocalExecutor
 from captum_iba.text import GenerationAttribution, GenerationExplainer
@@ -120,7 +121,8 @@ def test_prompts_without_the_span_are_named_and_the_others_explained(language_mo
         assert done.stderr.splitlines()[-1] == "captum-iba: error: 2 of 3 prompts are not explained"
         assert done.stdout.startswith("bad. the bad film\n")
         assert [entry["id"] for entry in json.loads(Path("out.json").read_text("utf-8"))] == ["bad"]
-        assert "the good film" not in Path("out.html").read_text("utf-8")
+        page = Path("out.html").read_text("utf-8")
+        assert "the good film" not in page and "line 3 is not explained" in page
     assert len(list(Path("kept").iterdir())) == 1
     done = run(*command[:-4], "no", "--json", "none.json")
     assert done.exit_code == 1 and "3 of 3 prompts are not explained" in done.stderr and not Path("none.json").exists()
@@ -274,3 +276,13 @@ def test_compare_responses_errors_are_one_line(compared, arguments, says, capsys
         cli.main([*compared, *arguments])
     told = capsys.readouterr()
     assert left.value.code and says in told.err.strip().splitlines()[-1] and not told.out
+
+
+def test_pages_name_some_of_what_is_not_explained():
+    failures = Failures("prompts")
+    assert failures.introduction == ""
+    for number in range(7):
+        failures.tell(number, f"line {number}", ValueError("prompt is <b>,\n expected another."))
+    told = failures.introduction
+    assert told.startswith("line 0 is not explained: prompt is <b>, expected another. line 1")
+    assert told.endswith("2 more of the prompts are not explained.") and "line 5" not in told

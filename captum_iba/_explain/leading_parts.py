@@ -24,7 +24,7 @@ N_PRUNED = 8
 """Leading parts up to which superfluous ones are left out, or give way to others: of more it takes too many passes."""
 _N_EXCHANGED = 3  # leading parts that are exchanged at most
 _N_TOGETHER = 4  # parts that lower a value together with others, and may take the place of a leading one
-_LARGEST_BUILT, _N_KEPT = 6, 4  # parts of a group that is built from one on, and groups that are kept each time
+_N_KEPT = 4  # groups that are kept each time
 _LOWERED, _LEAST_DROP = 0.9, 0.02  # of a probability without one part alone
 
 
@@ -37,6 +37,7 @@ class GroupSearch(NamedTuple):
             parts, whatever they do alone.
         n_candidates (int): Number of parts that are tried in place of a leading one. Default: 24.
         n_begun (int): Number of parts from which groups are built. Default: 4.
+        largest (int): Number of parts of the largest groups that are built. Default: 6.
         pairs (sequence of int): Numbers of the parts of which all pairs are tried, and triples that begin with the best
             ones. The best of these leads the order if none of its beginnings lowers the value as far. Default: none.
         enough (float): Share of the decrease without the best group, at which a smaller group is taken.
@@ -47,6 +48,7 @@ class GroupSearch(NamedTuple):
     tried: Sequence[int] = ()
     n_candidates: int = 24
     n_begun: int = 4
+    largest: int = 6
     enough: float = 1.0
     pairs: Sequence[int] = ()
 
@@ -118,7 +120,8 @@ def leading_in_order(
     chances = probabilities(values.new_tensor([float(values[0]), *without]))
     n_leading = first_to_cover(chances[0] - chances[1:], MOST_OF_DECREASE)
     if search is not None and 1 < n_leading < len(leading) and n_leading <= N_PRUNED:
-        group = better_group(value, leading[:n_leading], search, n_parts, tolerance)
+        again = search._replace(tried=())  # they were tried together with more parts
+        group = better_group(value, leading[:n_leading], again, n_parts, tolerance)
         if {*group} != {*leading[:n_leading]}:
             found = removal_sequence(value, group, n_parts, tolerance)
             return list(found.parts), found.without.tolist()
@@ -131,9 +134,10 @@ def better_group(
     """
     As many parts as lead, or fewer, without which the value is lower by more than a tolerance; else the leading ones.
 
-    Up to three of the leading parts are exchanged for candidates, one at a time. Groups of two to four parts are also
-    built from each of ``search.n_begun`` parts on, where each time the four groups with the lowest values are kept. The
-    smallest of them is returned that lowers the value by the share ``search.enough`` of what the best group does.
+    Up to three of the leading parts are exchanged for candidates, one at a time. Groups of two to ``search.largest``
+    parts are also built from each of ``search.n_begun`` parts on, where each time the four groups with the lowest
+    values are kept. The smallest of them is returned that lowers the value by the share ``search.enough`` of what the
+    best group does.
     Candidates are the parts in ``search.others``, and up to four each that lower the value most together with the
     leading ones, with the first of them, and alone.
 
@@ -174,11 +178,11 @@ def better_group(
         if not lowest - float(values.min()) > tolerance:
             break
         lowest, found = float(values.min()), sets[int(values.argmin())]
-    if len(found) < 2 or (len(found) > _LARGEST_BUILT and search.enough == 1):
+    if len(found) < 2 or (len(found) > search.largest and search.enough == 1):
         return found
     groups: list[tuple[int, ...]] = [()]
     best: list[tuple[float, tuple[int, ...]]] = []  # of each size
-    for size in range(1, min(len(found), _LARGEST_BUILT) + 1):
+    for size in range(1, min(len(found), search.largest) + 1):
         larger = {frozenset((*group, i)): (*group, i) for group in groups for i in pool if i not in group}
         groups = list(larger.values())
         values = without(groups)

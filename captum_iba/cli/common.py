@@ -58,6 +58,7 @@ ModelOption = Annotated[
     str | None, typer.Option("--model", help="Folder or hub name of a classifier.", show_default="the embedded one")
 ]
 MINUTE = 60.0
+_TOLD = 5  # inputs that pages name, which are not explained
 
 DeviceOption = Annotated[
     str | None, typer.Option("--device", help="Device of the model, for example cuda.", show_default="the CPU")
@@ -376,7 +377,9 @@ class Failures:
     @property
     def introduction(self) -> str:
         """What pages say above the others; empty where all are explained."""
-        return "".join(f"{said}. " for said in self._said).strip()
+        more = len(self._said) - _TOLD
+        said = [*self._said[:_TOLD], *([f"{more} more of the {self._what} are not explained"] if more > 0 else [])]
+        return "".join(f"{one}. " for one in said).strip()
 
     def exit(self, total: int) -> None:
         """Leave the command, after all is written, with the number of those that are not explained, if there are."""

@@ -398,13 +398,14 @@ class GenerationAttribution(JsonResult):
         return f"the probability{' of the choice' * (self.contrast is not None)}{' per token' * (not is_single)}"
 
     def to_dict(self) -> dict[str, Any]:
-        """The result as plain Python for JSON, with the share and rank of each part, and the sentences."""
+        """The result as plain Python for JSON, with shares and ranks, numbers of the leading parts, and sentences."""
         content = dataclasses.asdict(self)
         content["settings"], content["provenance"] = dict(self.settings), dict(self.provenance)
         ranks = {part: rank for rank, part in enumerate(self.ranked, 1)}
         for part, own, share in zip(content["parts"], self.parts, self.shares.tolist(), strict=True):
             part |= {"share": share, "rank": ranks.get(own), "effect_after": own.effect_after}
             part |= {"label": own.label, "speaks_against": own.speaks_against}
+        content["leading"] = [self.parts.index(part) for part in self.leading]
         content |= {"answer": self.answer, "verdict": self.verdict}
         content |= {"findings": self.findings, "sentences": self.sentences}
         return {"format": _FORMAT, **json_safe(content)}

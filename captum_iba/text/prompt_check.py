@@ -23,7 +23,10 @@ from captum_iba.text.generation_result import GenerationAttribution
 from captum_iba.text.prompt_part_removal import CachedPromptRemoval, ChoiceRemoval
 
 _N_ALONE = 40  # parts of a prompt up to which a check removes each alone
-_N_PAIRED = 10  # parts of a prompt of which all pairs are tried: passes of a language model are expensive
+# Passes of a language model are expensive.
+_N_PAIRED = 10  # parts of a prompt of which all pairs are tried
+_LARGEST, _LARGEST_OF_MANY = 6, 4  # parts of the groups that are built, of such a prompt and of longer ones
+_N_CANDIDATES = 8  # parts that are tried in place of a leading one
 _ADDS = 0.1  # nats that a leading part adds to the others at least
 _MOST_MISSED, _N_MEASURED = 8, 24  # parts that a check measures: that matter alone; where most is left without others
 
@@ -135,9 +138,11 @@ def check_by_removal(
     n_leading = min(n_measured or len(result.leading), max(1, len(order) - 1))  # never are all parts removed
     helping = [i for i in order.tolist() if (result.parts[i].effect or 0.0) > 0]
     tried = order.tolist() if len(order) <= _N_ALONE else ()
-    groups = GroupSearch(helping, tried) if search else None
-    if groups is not None and len(order) <= _N_PAIRED:
-        groups = groups._replace(pairs=tried)
+    groups = None
+    if search:
+        is_tiny = len(order) <= _N_PAIRED
+        largest, pairs = (_LARGEST, tried) if is_tiny else (_LARGEST_OF_MANY, ())
+        groups = GroupSearch(helping, tried, _N_CANDIDATES, largest=largest, pairs=pairs)
     leading, first = leading_in_order(removal, order, n_leading, _ADDS, groups, probabilities=removal.probabilities)
     chances = removal.probabilities(torch.tensor(first, dtype=torch.float64))
 
