@@ -16,9 +16,10 @@ TEMPLATE = "{% for m in messages %}{{ m['content'] }} . {% endfor %}"
 
 
 @pytest.fixture
-def explainer(llama, wordpiece, monkeypatch):  # noqa: F811
-    monkeypatch.setattr(wordpiece, "chat_template", TEMPLATE)
-    return GenerationExplainer(llama, wordpiece)
+def explainer(llama, wordpiece):  # noqa: F811
+    before, wordpiece.chat_template = wordpiece.chat_template, TEMPLATE
+    yield GenerationExplainer(llama, wordpiece)
+    wordpiece.chat_template = before
 
 
 def quick(task):
