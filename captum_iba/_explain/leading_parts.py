@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import combinations
 from typing import NamedTuple
 
@@ -38,10 +39,10 @@ class GroupSearch(NamedTuple):
         n_candidates (int): Number of parts that are tried in place of a leading one. Default: 24.
         n_begun (int): Number of parts from which groups are built. Default: 4.
         largest (int): Number of parts of the largest groups that are built. Default: 6.
-        pairs (sequence of int): Numbers of the parts of which all pairs are tried, and triples that begin with the best
-            ones. The best of these leads the order if none of its beginnings lowers the value as far. Default: none.
         enough (float): Share of the decrease without the best group, at which a smaller group is taken.
             Default: 1.0, the whole.
+        pairs (sequence of int): Numbers of the parts of which all pairs are tried, and triples that begin with the best
+            ones. The best of these leads the order if none of its beginnings lowers the value as far. Default: none.
     """
 
     others: Sequence[int]
@@ -162,10 +163,7 @@ def better_group(
         (2, 0)
     """
 
-    def without(sets: Sequence[Sequence[int]]) -> Tensor:
-        values = value(torch.tensor([[i not in one for i in range(n_parts)] for one in sets]))
-        return values.double().nan_to_num(nan=math.inf)
-
+    without = partial(_values_without, value, n_parts)
     found = tuple(leading)
     lowest = float(without([found]))
     candidates = [i for i in _lowering_together(without, found, search.tried, tolerance) if i not in search.others]
@@ -195,6 +193,12 @@ def better_group(
     return next((group for value, group in fewer if whole - value >= search.enough * (whole - lowest)), found)
 
 
+def _values_without(value: Callable[[Tensor], Tensor], n_parts: int, sets: Sequence[Sequence[int]]) -> Tensor:
+    """Values without each of some sets of parts, (N,), float64; infinity where a model gives NaN."""
+    values = value(torch.tensor([[i not in one for i in range(n_parts)] for one in sets]))
+    return values.double().nan_to_num(nan=math.inf)
+
+
 def _best_few(
     value: Callable[[Tensor], Tensor], parts: Sequence[int], whole: float, n_parts: int
 ) -> tuple[tuple[int, ...], float]:
@@ -205,7 +209,7 @@ def _best_few(
     groups: list[tuple[int, ...]] = list(combinations(parts, 2))
     found = []
     for _ in range(2 if len(parts) > 3 else 1):
-        values = value(torch.stack([kept_without_first(group, len(group), n_parts)[-1] for group in groups])).double()
+        values = _values_without(value, n_parts, groups)
         best = [groups[i] for i in values.argsort(stable=True)[:_N_KEPT].tolist()]
         found.append((best[0], float(values.min())))
         larger = {frozenset((*group, i)): (*group, i) for group in best for i in parts if i not in group}

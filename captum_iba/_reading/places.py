@@ -28,14 +28,15 @@ def is_punctuation(word: str) -> bool:
 
 def word_places(attribution: ExplainedText) -> list[str]:
     """Where each word stands, as it is printed: "word 2"; punctuation has no number, "after word 2"."""
-    places = [place for of in (0, 1) for place in _places([w for w in attribution.words if (w.sequence or 0) == of])]
+    of_text = [[word.word for word in attribution.words if (word.sequence or 0) == sequence] for sequence in (0, 1)]
+    places = [place for words in of_text for place in places_in_text(words)]
     sources = (attribution.text, attribution.pair or "")
     for sequence in (0, 1):
         starts = [word.start for word in attribution.words if (word.sequence or 0) == sequence]
         # Of words that are truncated before the others, the number is not known.
         if attribution.tokens_truncated and starts and has_characters(sources[sequence][: min(starts)]):
-            of_text = [(word.sequence or 0) == sequence for word in attribution.words]
-            places = [f"{place} of those read" if of else place for place, of in zip(places, of_text, strict=True)]
+            is_of_text = [(word.sequence or 0) == sequence for word in attribution.words]
+            places = [f"{place} of those read" if of else place for place, of in zip(places, is_of_text, strict=True)]
     names = names_of_texts(attribution)
     of_pair = [f"{names[word.sequence or 0]}, {place}" for word, place in zip(attribution.words, places, strict=True)]
     return places if attribution.pair is None else of_pair
@@ -53,10 +54,17 @@ def printed_numbers(words: Sequence[str]) -> list[int]:
     return list(accumulate(int(not mark or all(marks)) for mark in marks))
 
 
-def _places(words: Sequence[Any]) -> list[str]:
-    marks = [is_punctuation(word.word) for word in words]
+def places_in_text(words: Sequence[str]) -> list[str]:
+    """Where each word of one text stands, as it is printed.
+
+    Examples::
+
+        >>> places_in_text(["dull", ",", "boring"])
+        ['word 1', 'after word 1', 'word 2']
+    """
+    marks = [is_punctuation(word) for word in words]
     places = []
-    for mark, number in zip(marks, printed_numbers([word.word for word in words]), strict=True):
+    for mark, number in zip(marks, printed_numbers(words), strict=True):
         of_mark = f"after word {number}" if number else "before word 1"
         places.append(of_mark if mark and not all(marks) else f"word {number}")
     several, before = Counter(places), Counter[str]()

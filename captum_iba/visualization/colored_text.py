@@ -11,7 +11,7 @@ from itertools import accumulate
 from captum_iba._reading.check_sentences import NOT_CONFIRMED
 from captum_iba._reading.mask_sentences import remark
 from captum_iba._reading.mask_state import needs_hardly_anything
-from captum_iba._reading.places import names_of_texts, printed_numbers
+from captum_iba._reading.places import names_of_texts, places_in_text
 from captum_iba._reading.protocols import Drawable, is_scores
 from captum_iba._reading.rows import SPEAKS_AGAINST, VISIBLE, ListedPart
 from captum_iba._reading.text_parts import Part, full_color, parts
@@ -96,8 +96,8 @@ class TokenMap:
         for text in range(1 + max(breaks, default=0)):
             words = [part for part, of in zip(self.parts, breaks, strict=True) if of == text and part.kind == "word"]
             of_text = f"{self.names[text]}, " * (max(breaks) > 0)
-            for part, number in zip(words, printed_numbers([part.text for part in words]), strict=True):
-                places[part.word] = f"{of_text}word {number}"
+            for part, place in zip(words, places_in_text([part.text for part in words]), strict=True):
+                places[part.word] = f"{of_text}{place}"
         return places
 
     @property
