@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from captum_iba.metrics.part_removal import first_to_cover, removal_sequence
+from captum_iba.metrics.part_removal import RemovalSequence, first_to_cover, removal_sequence
 
 COVERED_DECREASE = 0.9
 """Fraction of the largest decrease in a value. No further part leads once the leading ones reach it."""
@@ -21,8 +21,8 @@ MOST_OF_DECREASE = 0.95
 """The same fraction of the decrease in the probability, where the value is its logarithm, which has no lower end."""
 N_TRIED = 16
 """Leading parts up to which it is tried how few are enough."""
-N_PRUNED = 8
-"""Leading parts up to which superfluous ones are left out, or give way to others: of more it takes too many passes."""
+_N_FEW = 8  # leading parts that are all compared at each step of their order, and may give way to others
+_N_COMPARED = 6  # of more leading parts, at each step
 _N_EXCHANGED = 3  # leading parts that are exchanged at most
 _N_TOGETHER = 4  # parts that lower a value together with others, and may take the place of a leading one
 _N_KEPT = 4  # groups that are kept each time
@@ -61,7 +61,6 @@ def leading_in_order(
     tolerance: float,
     search: GroupSearch | None = None,
     n_tried: int = N_TRIED,
-    n_pruned: int = N_PRUNED,
     n_parts: int | None = None,
     probabilities: Callable[[Tensor], Tensor] | None = None,
 ) -> tuple[list[int], list[float]]:
@@ -69,7 +68,7 @@ def leading_in_order(
     As few of the first parts of an order as are enough, in the order of their removal.
 
     First, the shortest prefix of the order is taken whose removal lowers the value by 90% of the largest decrease of
-    any prefix; the first part where none lowers it. Of up to ``n_pruned`` parts those are then left out that add at
+    any prefix; the first part where none lowers it. Of up to ``n_tried`` parts those are then left out that add at
     most ``tolerance`` to the others, and they are put in the order of their removal
     (:func:`captum_iba.metrics.removal_sequence`). With ``search`` up to eight give way to as many others without which
     the value is lower. With ``probabilities`` they end where the probability has fallen by 95%; as many parts as are
@@ -82,7 +81,6 @@ def leading_in_order(
         tolerance (float): Difference of the value that counts as none.
         search (GroupSearch, optional): Parts that may take the place of others. Default: none may.
         n_tried (int): Where more than so many may lead, all of them do. Default: 16.
-        n_pruned (int): Where more than so many lead, none is left out. Default: 8.
         n_parts (int, optional): Number of all parts, P. Default: all can be removed.
         probabilities (Callable, optional): Function of values, (N,), that returns their probabilities, (N,), where the
             value is a logarithm of it: that falls on where the probability has nothing more to lose. Default: None.
@@ -109,9 +107,13 @@ def leading_in_order(
         n_leading = n_tried = first_to_cover(decreases)
     leading = order[:n_leading].tolist()
     without = values[1 : 1 + n_tried].tolist()
-    if 0 < n_leading <= n_pruned:
-        found = removal_sequence(value, leading, n_parts, tolerance, COVERED_DECREASE)
-        if search is not None and len(found.parts) <= N_PRUNED:
+    if 0 < n_leading == n_tried:
+        n_compared = None if n_leading <= _N_FEW else _N_COMPARED
+        found = removal_sequence(value, leading, n_parts, tolerance, MOST_OF_DECREASE, n_compared)
+        n_few = first_to_cover(values[0] - found.without, COVERED_DECREASE)
+        if n_few <= _N_FEW:  # each one of many adds little, so that they end later
+            found = RemovalSequence(found.parts[:n_few], found.without[:n_few])
+        if search is not None and len(found.parts) <= _N_FEW:
             group = better_group(value, found.parts, search, n_parts, tolerance)
             if group != found.parts:
                 found = removal_sequence(value, group, n_parts, tolerance, COVERED_DECREASE)
@@ -120,7 +122,7 @@ def leading_in_order(
         return leading, without
     chances = probabilities(values.new_tensor([float(values[0]), *without]))
     n_leading = first_to_cover(chances[0] - chances[1:], MOST_OF_DECREASE)
-    if search is not None and 1 < n_leading < len(leading) and n_leading <= N_PRUNED:
+    if search is not None and 1 < n_leading < len(leading) and n_leading <= _N_FEW:
         again = search._replace(tried=())  # they were tried together with more parts
         group = better_group(value, leading[:n_leading], again, n_parts, tolerance)
         if {*group} != {*leading[:n_leading]}:

@@ -5,7 +5,7 @@ The functions take a function of the kept parts, (N, P) booleans, which returns 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -117,7 +117,12 @@ class RemovalSequence(NamedTuple):
 
 
 def removal_sequence(
-    value: LogProbability, parts: Sequence[int], n_parts: int, tolerance: float = 0.05, covered: float = 1.0
+    value: LogProbability,
+    parts: Sequence[int],
+    n_parts: int,
+    tolerance: float = 0.05,
+    covered: float = 1.0,
+    n_compared: int | None = None,
 ) -> RemovalSequence:
     """
     Some parts of an input in the order of their removal, without those that add nothing to the others.
@@ -135,12 +140,15 @@ def removal_sequence(
         tolerance (float): Difference that counts as none. Default: 0.05.
         covered (float): Share of the largest decrease, above 0 and at most 1, that the first parts hold which are
             returned. Default: 1.0, all of it.
+        n_compared (int, optional): Number of parts that are compared at each step after the first one: those that added
+            least, or lowered the value most, when they were compared last. Of many parts this takes fewer passes, and
+            gives nearly the same order. Default: None, all parts.
 
     Returns:
-        RemovalSequence: In at most N (N + 1) forward passes.
+        RemovalSequence: In at most N (N + 1) forward passes, or 2 N (1 + ``n_compared``).
 
     Raises:
-        ValueError: A number that is no part, or one that is twice among them, or another ``covered``.
+        ValueError: A number that is no part, or one that is twice among them, or another ``covered`` or ``n_compared``.
 
     Examples::
 
@@ -151,6 +159,8 @@ def removal_sequence(
     """
     _check_parts(parts, n_parts)
     check_number("covered", covered, lambda number: 0 < number <= 1, "a number above 0 and at most 1")
+    if n_compared is not None:
+        check_integer("n_compared", n_compared, at_least=1)
     cached = CachedRemoval(value)
 
     def without(removed: Iterable[Sequence[int]]) -> Tensor:
@@ -159,20 +169,37 @@ def removal_sequence(
     needed = list(parts)
     whole, least = without([(), needed]).tolist()
     allowed = max(2 * tolerance, _LEFT_OUT * (whole - least))  # many that add little add much together
+    before, adds = least, dict[int, float]()
     while len(needed) > 1:
-        values = without([part for part in needed if part != one] for one in needed)
-        if float(values.min() - without([needed])) > tolerance or float(values.min()) - least > allowed:
+        few = _smallest(needed, adds, n_compared)
+        values = without([part for part in needed if part != one] for one in few)
+        adds.update(zip(few, (values - before).tolist(), strict=True))
+        if float(values.min() - before) > tolerance or float(values.min()) - least > allowed:
             break
-        needed.pop(int((values == values.min()).nonzero()[-1]))  # of equal ones the last
+        needed.remove(few[int((values == values.min()).nonzero()[-1])])  # of equal ones the last
+        before = float(values.min())
     order = list[int]()
+    before, changes = whole, dict[int, float]()
     while rest := [part for part in needed if part not in order]:
-        values = without([*order, part] for part in rest)
-        order.append(rest[int((values <= values.min() + tolerance).nonzero()[0])])
+        few = _smallest(rest, changes, n_compared)
+        values = without([*order, part] for part in few)
+        changes.update(zip(few, (values - before).tolist(), strict=True))
+        at = int((values <= values.min() + tolerance).nonzero()[0])
+        order.append(few[at])
+        before = float(values[at])
     if not order:
         return RemovalSequence((), torch.zeros(0, dtype=torch.float64))
     whole, *left = without(order[:count] for count in range(len(order) + 1))
     count = first_to_cover(whole - torch.stack(left), covered)
     return RemovalSequence(tuple(order[:count]), torch.stack(left[:count]))
+
+
+def _smallest(parts: Sequence[int], known: Mapping[int, float], count: int | None) -> list[int]:
+    """The parts with the smallest known numbers, in their order; all where a number is missing, or without a count."""
+    if count is None or not known.keys() >= {*parts}:
+        return list(parts)
+    few = sorted(parts, key=known.__getitem__)[:count]
+    return [part for part in parts if part in few]
 
 
 def first_to_cover(decreases: Tensor, covered: float = 0.9) -> int:

@@ -12,7 +12,6 @@ from torch import Tensor
 from captum_iba._explain.check import Kept, Progress, compare_with_others, kept_in_check, with_check
 from captum_iba._explain.leading_parts import (
     COVERED_DECREASE,
-    N_PRUNED,
     GroupSearch,
     kept_with_one,
     leading_in_order,
@@ -108,9 +107,9 @@ def rerank_by_removal(
         without_others=(),
     )
     helping = [i for i in ranking(found) if effects.get(i, 0.0) > 0]
-    is_short = len(own) <= ALL_DELETED_ALONE  # else pruning would take hundreds of passes of a long text
     order = np.array([i for i in ranking(found) if not own[i]])
     adds = _ADDS_TO_CLOSENESS if is_value else _ADDS
+    is_short = len(own) <= ALL_DELETED_ALONE
     groups = GroupSearch(helping, order.tolist(), enough=COVERED_DECREASE) if search and is_short else None
     if not helping and (groups is None or len(order) > _N_PAIRED):
         return found
@@ -124,7 +123,6 @@ def rerank_by_removal(
         adds,
         groups,
         n_tried=len(helping),
-        n_pruned=len(helping) if is_short else N_PRUNED,
         n_parts=len(own),
         probabilities=None if is_value else torch.sigmoid,
     )

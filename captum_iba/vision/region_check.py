@@ -147,7 +147,7 @@ def leading_by_removal(
     are left out, one at a time, as long as the probability without the others is higher by at most 0.02. The regions
     give way to as many other measured ones if the probability without these is lower by at least 0.02. Of those that
     are left the first one lowers the probability most when it is removed alone, and each next one lowers it most after
-    those before it. A beginning of more than eight regions stays as it is.
+    those before it.
 
     Args:
         probability (Callable): Function of the kept regions, (rows, R) booleans, that returns (rows,).

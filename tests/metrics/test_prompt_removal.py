@@ -89,6 +89,23 @@ def test_of_parts_that_lower_the_value_as_much_the_first_one_given_comes_first()
     assert found.without.tolist() == pytest.approx([1.55, 0.51, 0.01], abs=1e-6)
 
 
+def test_a_sequence_of_many_parts_compares_a_few_at_each_step():
+    effects, rows = torch.linspace(2.0, 0.1, 20, dtype=torch.float64), []
+
+    def value(kept):
+        rows.extend(kept)
+        return kept.double() @ effects - (kept[:, 3] | kept[:, 11]).double()  # these two are needed together
+
+    every = removal_sequence(value, range(20), 20, tolerance=0.15)
+    n_every = len(rows)
+    rows.clear()
+    found = removal_sequence(value, range(20), 20, tolerance=0.15, n_compared=3)
+    assert found.parts == every.parts and torch.equal(found.without, every.without)
+    assert 19 not in found.parts and len(rows) <= 2 * 20 * (1 + 3) < n_every
+    with pytest.raises(ValueError, match="n_compared is 0"):
+        removal_sequence(value, [0, 1], 20, n_compared=0)
+
+
 @pytest.mark.parametrize(("each", "tolerance"), [(0.095, 0.1), (0.019, 0.02)])
 def test_parts_that_add_little_each_are_not_all_left_out(each, tolerance):
     """One of eight was left, or none: each was compared with the others that were left at the time."""

@@ -589,10 +589,11 @@ def test_removals_that_bring_the_decision_back_do_not_lead():
     order = np.array([3, 0, 1, 2, 6, 5, 4, 7, 8])
 
     def first(value, order, n_leading):
-        return leading_in_order(value, order, n_leading, tolerance=0.0, n_pruned=0)
+        return leading_in_order(value, order, n_leading, tolerance=0.0)
 
     assert first(value, order, 7) == ([3], pytest.approx([0.05]))
-    assert first(lambda kept: value(kept) - 0.2 * (~kept[:, 0]), order, 7) == ([3, 0], pytest.approx([0.05, -0.199]))
+    # The second one alone has 95% of the decrease without both.
+    assert first(lambda kept: value(kept) - 0.2 * (~kept[:, 0]), order, 7) == ([0], pytest.approx([-0.15]))
     # Of more than 16 not all are tried, and where nothing falls the first one stays.
     falling = first(lambda kept: kept.sum(1) / 10.0, np.arange(20), 17)
     assert falling == (list(range(17)), pytest.approx((20 - np.arange(1, 17)) / 10))
