@@ -9,7 +9,10 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
 
+from captum_iba._explain.leading_parts import fewest_to_change
 from captum_iba._reading.thresholds import N_RANDOM
 
 _HALF, _LESS, _NOTHING = 0.5, 0.1, 0.01  # of the probability
@@ -113,11 +116,11 @@ def compare_with_others(
 ) -> tuple[dict[str, Any], Kept]:
     """Probabilities without the leading parts, without the least, and without as many others at random.
 
-    All leading parts are removed together, too, where there are so many that only some are compared with others.
+    Without sets of others the probabilities without them are NaN.
 
     Args:
         probabilities (Callable): Probabilities, one per row, of the kept parts, (rows, P) booleans.
-        compared (array): The parts that the check keeps, (3 + R, P) booleans, from :func:`kept_in_check`.
+        compared (array): The parts that the check keeps, (3 + R, P) or (2, P) booleans, from :func:`kept_in_check`.
         leading (sequence of int): Numbers of all leading parts.
 
     Returns:
@@ -131,28 +134,68 @@ def compare_with_others(
         >>> fields["n_removed"], round(fields["without_leading"], 2), round(fields["lowest_random"], 2), fields["least"]
         (1, 0.1, 0.9, (3,))
     """
-    n_removed = int((~compared[1]).sum())
-    rows = compared
-    if n_removed < len(leading):
-        without_leading = np.ones((1, compared.shape[1]), dtype=bool)
-        without_leading[:, list(leading)] = False
-        rows = np.concatenate([compared, without_leading])
-    whole, *found = probabilities(rows)
-    at = len(found) - 1 if len(rows) > len(compared) else 0
-    at_random = found[2 : len(compared) - 1]
+    whole, without_leading, *without_others = probabilities(compared)
     fields = {
-        "n_removed": n_removed,
+        "n_removed": int((~compared[1]).sum()),
         "probability": whole,
-        "without_leading": found[at],
-        "without_least": found[1],
-        "without_random": float(np.mean(at_random)),
-        "n_random": len(at_random),
-        "lowest_random": min(at_random),
+        "without_leading": without_leading,
+        "without_least": math.nan,
+        "without_random": math.nan,
+        "n_random": 0,
         "leading": tuple(leading),
-        "least": tuple(np.flatnonzero(~compared[2]).tolist()),
-        "lowest_set": tuple(np.flatnonzero(~compared[3 + int(np.argmin(at_random))]).tolist()),
     }
-    return fields, rows[1 + at]
+    if without_others:
+        least, *at_random = without_others
+        fields |= {
+            "without_least": least,
+            "without_random": float(np.mean(at_random)),
+            "n_random": len(at_random),
+            "lowest_random": min(at_random),
+            "least": tuple(np.flatnonzero(~compared[2]).tolist()),
+            "lowest_set": tuple(np.flatnonzero(~compared[3 + int(np.argmin(at_random))]).tolist()),
+        }
+    return fields, compared[1]
+
+
+def change_of_prediction(
+    probabilities: Callable[[Tensor], Tensor],
+    tried: Iterable[frozenset[int]],
+    predicted: int,
+    labels: Callable[[int], str],
+    n_parts: int,
+) -> dict[str, Any]:
+    """The fewest parts without which a model predicts another class, and this class: fields of a :class:`RemovalCheck`.
+
+    Args:
+        probabilities (Callable): Function of the kept parts, (rows, P) booleans, that returns the probabilities of the
+            classes, (rows, C).
+        tried (iterable of frozenset of int): Sets of removed parts (:func:`fewest_to_change`).
+        predicted (int): The predicted class.
+        labels (Callable): Name of a class by its number.
+        n_parts (int): Number of all parts, P.
+
+    Examples::
+
+        >>> def probabilities(kept): return torch.where(kept[:, :1], torch.tensor([0.75, 0.25]), torch.tensor([0, 1.0]))
+        >>> change_of_prediction(probabilities, [frozenset({0, 1})], 0, "ab".__getitem__, n_parts=4)
+        {'changing': (0,), 'changed_decision': 'b', 'changed_probability': 1.0}
+    """
+
+    def margin(kept: Tensor) -> Tensor:
+        chances = probabilities(kept)
+        others = chances.clone()
+        others[:, predicted] = -math.inf
+        return chances[:, predicted] - others.amax(1)
+
+    found = fewest_to_change(margin, tried, n_parts)
+    if not found:
+        return {}
+    chances = probabilities(torch.tensor([[i not in found for i in range(n_parts)]]))[0]
+    return {
+        "changing": tuple(found),
+        "changed_decision": labels(int(chances.argmax())),
+        "changed_probability": float(chances.max()),
+    }
 
 
 def kept_in_check(
@@ -166,8 +209,8 @@ def kept_in_check(
 ) -> Kept:
     """The parts that a check keeps: all, all but the leading ones, all but the least, and all but others at random.
 
-    As many parts are removed as lead, but at most half of all; one in nine if none leads. The least and the random ones
-    are taken from the parts that do not lead, so that no leading part is removed on both sides of the comparison.
+    As many parts are removed as lead; one in nine if none leads. The least and the random ones are taken from the parts
+    that do not lead. If these are fewer, there are only the first two rows.
 
     Args:
         order (array): Numbers of the parts that can be removed, the most important one first.
@@ -180,18 +223,20 @@ def kept_in_check(
         n_parts (int, optional): Number of all parts, P. Default: all can be removed.
 
     Returns:
-        array: Booleans, (3 + R, P). R is 10, or the number of sets of other parts if that is less; of a single leading
-        part R is the number of other parts if that is at most ``n_single``.
+        array: Booleans, (3 + R, P), or (2, P). R is 10, or the number of sets of other parts if that is less; of a
+        single leading part R is the number of other parts if that is at most ``n_single``.
     """
     n_words = len(order)
-    n_deleted = max(1, min(n_leading, n_words // 2) if n_leading else round(n_words / 9))
+    n_deleted = n_leading or max(1, round(n_words / 9))
     generator = np.random.default_rng(seed)
-    others = order[n_deleted:] if n_words > 1 else order
+    others = order[n_deleted:]
     n_parts = n_words if n_parts is None else n_parts
     marks = np.zeros(n_parts, dtype=bool) if marks is None else marks
     least = by_bits[np.isin(by_bits, others)]
     least = least[np.argsort(~marks[least], kind="stable")]  # punctuation before the words
-    deleted = [order[:0], order[:n_deleted], least[-n_deleted:]]
+    deleted = [order[:0], order[:n_deleted]]
+    if len(others) < n_deleted:
+        return _kept_without(deleted, n_parts)
     words, rest = others[~marks[others]], others[marks[others]]
     always, drawn = (words[:0], words) if len(words) >= n_deleted else (words, rest)
     n_drawn = n_deleted - len(always)
@@ -199,8 +244,13 @@ def kept_in_check(
         sets: Iterable[Any] = combinations(drawn.tolist(), n_drawn)
     else:
         sets = (generator.permutation(drawn)[:n_drawn] for _ in range(N_RANDOM))
-    deleted += [np.concatenate([always, np.array(one, dtype=order.dtype)]) for one in sets]
-    kept = np.ones((len(deleted), n_parts), dtype=bool)
-    for row, words in zip(kept, deleted, strict=True):
-        row[words] = False
+    deleted += [least[-n_deleted:], *(np.concatenate([always, np.array(one, dtype=order.dtype)]) for one in sets)]
+    return _kept_without(deleted, n_parts)
+
+
+def _kept_without(removed: Sequence[npt.NDArray[np.intp]], n_parts: int) -> Kept:
+    """All parts but some, (N, n_parts) booleans."""
+    kept = np.ones((len(removed), n_parts), dtype=bool)
+    for row, numbers in zip(kept, removed, strict=True):
+        row[numbers] = False
     return kept

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import combinations
 from typing import NamedTuple
@@ -197,7 +197,7 @@ def better_group(
 
 def _values_without(value: Callable[[Tensor], Tensor], n_parts: int, sets: Sequence[Sequence[int]]) -> Tensor:
     """Values without each of some sets of parts, (N,), float64; infinity where a model gives NaN."""
-    values = value(torch.tensor([[i not in one for i in range(n_parts)] for one in sets]))
+    values = value(torch.tensor([[i not in one for i in range(n_parts)] for one in sets]).view(-1, n_parts))
     return values.double().nan_to_num(nan=math.inf)
 
 
@@ -234,6 +234,46 @@ def _lowering_together(
         lowering = sorted((value, i) for value, i in zip(after, others, strict=True) if before - value > tolerance)
         found += [i for _, i in lowering[:_N_TOGETHER]]
     return list(dict.fromkeys(found))
+
+
+def fewest_to_change(margin: Callable[[Tensor], Tensor], tried: Iterable[frozenset[int]], n_parts: int) -> list[int]:
+    """
+    The fewest parts, among sets that were removed, without which a model predicts another class.
+
+    Of the sets of at most half of all parts it is the smallest one, less the parts that are not needed for it; of
+    equally small ones the one with the lowest margin.
+
+    Args:
+        margin (Callable): Function of the kept parts, (rows, P) booleans, that returns the probability of the predicted
+            class less the largest other one, (rows,).
+        tried (iterable of frozenset of int): Sets of removed parts, by number.
+        n_parts (int): Number of all parts, P.
+
+    Returns:
+        list of int: Their numbers; empty if no set changes the prediction.
+
+    Examples::
+
+        >>> def margin(kept): return kept[:, :2].sum(1) - 0.5  # one of the first two parts is enough
+        >>> fewest_to_change(margin, map(frozenset, [{0}, {0, 1, 2}, {0, 1, 2, 3}]), n_parts=6)
+        [0, 1]
+    """
+
+    def margins(sets: Sequence[frozenset[int]]) -> list[float]:
+        return _values_without(margin, n_parts, list(map(tuple, sets))).tolist()
+
+    small = sorted({one for one in tried if 0 < len(one) <= n_parts // 2}, key=sorted)
+    changing = [(len(one), left, one) for one, left in zip(small, margins(small), strict=True) if left < 0]
+    if not changing:
+        return []
+    _, _, found = min(changing, key=lambda one: one[:2])
+    while len(found) > 1:
+        fewer = [found - {part} for part in sorted(found)]
+        left = margins(fewer)
+        if min(left) >= 0:
+            break
+        found = fewer[left.index(min(left))]
+    return sorted(found)
 
 
 def most_without_one(probability: float) -> float:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from captum_iba._reading.removal_check import RemovalCheck
 from captum_iba._reading.rows import ListedPart
 from captum_iba._reading.thresholds import MOST, N_RANDOM, RULED_OUT, SAME, fraction_left
-from captum_iba._reading.wording import capitalized, enumerated, format_probability, quantity
+from captum_iba._reading.wording import capitalized, enumerated, format_probability, printable, quantity
 
 _HALF = 0.5  # of a probability, what is left at most without words or regions that are confirmed
 _NAMED = 5
@@ -133,6 +133,21 @@ class CheckSentences:
             why = f"more than half of all {self.noun}s lead, so that too few others are left"
             sentence += f". Not compared with others, because {why}"
         return " ".join(filter(None, [f"{sentence}.", self.less, self.caveat]))
+
+    @property
+    def change(self) -> str:
+        """The fewest words that change the prediction, where they are not the leading ones; else empty."""
+        check = self.check
+        if not check.changing or {*check.changing} == {*check.leading} or not self.spelled:
+            return ""
+        named = [self.spelled[i] for i in check.changing]
+        decision, chance = printable(check.changed_decision), format_probability(check.changed_probability or 0.0)
+        if len(named) == 1:
+            return f"Without {named[0]} alone the model predicts {decision} ({chance})."
+        if len(named) > _MANY:
+            few = f"{len(named)} {self.noun}s, the fewest found"
+            return f"The prediction changes without {few} ({decision} {chance})."
+        return f"The fewest {self.noun}s found that change the prediction: {enumerated(named)} ({decision} {chance})."
 
     @property
     def title(self) -> str:
@@ -291,7 +306,8 @@ class CheckSentences:
     @property
     def _most_lead(self) -> bool:
         """Whether more than half of all words lead, so that others which are deleted for comparison lead, too."""
-        return (self.most_lead or self.check.n_removed < self.n_leading) and not self.is_improbable
+        too_few = self.n_words > 1 and (not self.check.n_random or self.check.n_removed < self.n_leading)
+        return (self.most_lead or too_few) and not self.is_improbable
 
     @property
     def _deleted_by_name(self) -> str:

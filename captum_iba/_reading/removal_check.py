@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+_COMPARED = ("without_least", "without_random")  # NaN where nothing is compared
 _EARLIER_NAMES = {"n_words": "n_removed", "n_parts": "n_removed", "n_regions": "n_removed"}
 
 
@@ -23,15 +25,16 @@ class RemovalCheck:
     The parts are the words of a text, the parts of a prompt, or the regions of an image.
 
     Attributes:
-        n_removed (int): Number of parts that are removed for comparison: as many as lead, at most half of all parts; of
-            a text one word in nine where none leads.
+        n_removed (int): Number of parts that are removed: as many as lead; of a text one word in nine where none leads.
         probability (float): With all parts.
         without_leading (float): Without the leading parts, all of them.
-        without_least (float): Without the parts with the fewest bits among the others.
-        without_random (float): Without as many other parts at random, the mean of ``n_random`` draws.
-        n_random (int): Number of these draws.
+        without_least (float): Without the parts with the fewest bits among the others. NaN if too few others are left.
+        without_random (float): Without as many other parts at random, the mean of ``n_random`` draws. NaN if too few
+            others are left.
+        n_random (int): Number of these draws; 0 if too few others are left.
         lowest_random (float or None): The lowest of these probabilities.
-        leading (tuple of int): Numbers of the leading parts, in the order of their removal.
+        leading (tuple of int): Numbers of the leading parts, in the order of their removal; where none leads, those of
+            the parts that are removed in their place.
         without_first (tuple of float): Without the first k leading parts, for k from 1 to 16.
         without_others (tuple of float): Of each leading part, without all others of them; empty of a single one.
         least (tuple of int): Numbers of the parts with the fewest bits that are removed for comparison.
@@ -39,6 +42,11 @@ class RemovalCheck:
         decision (str): The most probable class without the leading parts; empty where the model chooses no class, and
             for several labels at once.
         decision_probability (float or None): Its probability.
+        changing (tuple of int): Numbers of the fewest parts without which the model predicts another class, among the
+            sets that were removed. Empty if none of them changes the prediction, if another class than the predicted
+            one is explained, and of a prompt.
+        changed_decision (str): The class that is predicted without them; empty without any.
+        changed_probability (float or None): Its probability.
     """
 
     n_removed: int
@@ -56,6 +64,9 @@ class RemovalCheck:
     lowest_set: tuple[int, ...] = ()
     decision: str = ""
     decision_probability: float | None = None
+    changing: tuple[int, ...] = ()
+    changed_decision: str = ""
+    changed_probability: float | None = None
 
     @property
     def added(self) -> npt.NDArray[np.float64]:
@@ -64,9 +75,10 @@ class RemovalCheck:
 
     def to_dict(self) -> dict[str, Any]:
         """The check as plain Python for JSON."""
-        return {
+        found = {
             name: list(value) if isinstance(value, tuple) else value for name, value in dataclasses.asdict(self).items()
         }
+        return found | {name: None for name in _COMPARED if math.isnan(getattr(self, name))}
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Self:
@@ -80,6 +92,8 @@ class RemovalCheck:
             >>> check = RemovalCheck(2, 0.9, 0.2, 0.9, 0.8, 10, leading=(3, 1))
             >>> RemovalCheck.from_dict(check.to_dict()) == check
             True
+            >>> RemovalCheck(2, 0.9, 0.2, float("nan"), float("nan"), 0).to_dict()["without_least"] is None
+            True
         """
         values = {_EARLIER_NAMES.get(name, name): value for name, value in content.items()}
         if (without_all := values.pop("without_all_leading", None)) is not None:  # an earlier name, too
@@ -88,7 +102,7 @@ class RemovalCheck:
         known: dict[str, Any] = {
             name: tuple(values[name]) if isinstance(values[name], list) else values[name] for name in names
         }
-        return cls(**known)
+        return cls(**known | {name: math.nan for name in _COMPARED if known.get(name, math.nan) is None})
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,7 @@ def _answer(attribution: ExplainedText) -> list[str]:
         sentences.append(said.answer)
     if only_together(attribution):
         sentences.append(f"None of them alone lowers {quantity(attribution.measured)} by a hundredth of its value.")
+    sentences.append(said.change)
     if not is_predicted(attribution):
         sentences.append(_against(attribution))
         if is_improbable(attribution) and attribution.target != attribution.predicted:

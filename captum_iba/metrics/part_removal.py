@@ -22,7 +22,7 @@ class CachedRemoval:
     """A function of the kept parts that is computed once for each set of them.
 
     Args:
-        value (Callable): Function of the kept parts, (N, P) booleans, that returns (N,).
+        value (Callable): Function of the kept parts, (N, P) booleans, that returns (N,) or (N, C).
 
     Raises:
         ValueError: In a call where the value is NaN.
@@ -40,15 +40,20 @@ class CachedRemoval:
         self._known: dict[tuple[bool, ...], Tensor] = {}
 
     def __call__(self, kept: Tensor) -> Tensor:
-        """Values, (N,), on the CPU, of the parts that are kept, (N, P) booleans."""
+        """Values, (N,) or (N, C), on the CPU, of the parts that are kept, (N, P) booleans."""
         rows = [tuple(row) for row in kept.tolist()]
         if new := [row for row in dict.fromkeys(rows) if row not in self._known]:
             values = self._value(torch.tensor(new)).cpu()
             if bool(values.isnan().any()):
-                removed = [part for part, kept in enumerate(new[int(values.isnan().nonzero()[0])]) if not kept]
+                removed = [part for part, kept in enumerate(new[int(values.isnan().nonzero()[0, 0])]) if not kept]
                 raise ValueError(f"value is NaN without the parts {removed}, expected a number")
             self._known.update(zip(new, values, strict=True))
         return torch.stack([self._known[row] for row in rows])
+
+    @property
+    def tried(self) -> list[frozenset[int]]:
+        """The sets of parts that were removed, by number."""
+        return [frozenset(part for part, kept in enumerate(row) if not kept) for row in self._known]
 
 
 class RemovalEffects(NamedTuple):

@@ -9,7 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from captum_iba._explain.check import Kept, Progress, compare_with_others, kept_in_check, with_check
+from captum_iba._explain.check import (
+    Kept,
+    Progress,
+    change_of_prediction,
+    compare_with_others,
+    kept_in_check,
+    with_check,
+)
 from captum_iba._explain.leading_parts import (
     COVERED_DECREASE,
     GroupSearch,
@@ -172,7 +179,23 @@ def with_check_by_removal(
         found = rerank_by_removal(removal, alone, n_words, further, search) if n_words else alone
         return replace(found, check=check_by_removal(removal, found))
 
-    return with_check(measured, count, _N_MEASURED, _missed, _progress)
+    return _with_change(removal, with_check(measured, count, _N_MEASURED, _missed, _progress))
+
+
+def _with_change(removal: TextRemoval, attribution: TextAttribution) -> TextAttribution:
+    """The attribution with the fewest words that change the prediction, if that is what is explained."""
+    classifier, check = removal.classifier, attribution.check
+    is_class = attribution.explained is None and classifier.head.has_classes and not classifier.multi_label
+    if check is None or not is_class or attribution.target != attribution.predicted:
+        return attribution
+    found = change_of_prediction(
+        lambda kept: removal.probabilities(_numbers(kept.numpy())),
+        removal.tried,
+        attribution.predicted,
+        classifier.labels.__getitem__,
+        len(attribution.words),
+    )
+    return replace(attribution, check=replace(check, **found))
 
 
 def _missed(attribution: TextAttribution) -> list[int]:

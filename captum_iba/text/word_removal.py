@@ -63,6 +63,12 @@ class TextRemoval:
             return torch.zeros(0, self.classifier.head.n_columns, dtype=torch.float64)
         return torch.stack([self._known[words] for words in sets])
 
+    @property
+    def tried(self) -> list[frozenset[int]]:
+        """The sets of words that were deleted, by number."""
+        every = frozenset(range(len(self.encoded.word_spans)))
+        return [every - kept for kept in self._known]
+
     def _probabilities(self, kept: Sequence[Collection[int]]) -> Tensor:
         classifier, encoded = self.classifier, self.encoded
         versions = [keep_words(encoded, words) for words in kept]

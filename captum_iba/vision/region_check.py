@@ -10,7 +10,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from captum_iba._explain.check import Kept, Progress, compare_with_others, kept_in_check, with_check
+from captum_iba._explain.check import (
+    Kept,
+    Progress,
+    change_of_prediction,
+    compare_with_others,
+    kept_in_check,
+    with_check,
+)
 from captum_iba._explain.leading_parts import (
     MOST_OF_DECREASE,
     GroupSearch,
@@ -57,16 +64,22 @@ def with_check_by_removal(removal: RegionRemoval, result: ImageAttribution, coun
         seed (int): Seed of the regions at random.
     """
 
-    cached = CachedRemoval(removal)
+    of_classes = CachedRemoval(removal.probabilities)
+    cached = _of_target(of_classes, removal.target)
 
     def measured(n_regions: int, further: Sequence[int], search: bool) -> ImageAttribution:
         found = rerank_by_removal(cached, result, n_regions, further)
-        found = replace(found, check=check_by_removal(removal, cached, found, seed, search))
+        found = replace(found, check=check_by_removal(removal, of_classes, found, seed, search))
         if found.measured and (unmeasured := [i for i in found.leading if i not in found.measured]):
             return measured(n_regions, [*further, *unmeasured], search)
         return found
 
-    return with_check(measured, count, _N_MEASURED, _missed, _progress)
+    found = with_check(measured, count, _N_MEASURED, _missed, _progress)
+    if found.check is None or removal.classifier.multi_label or removal.target != found.predicted:
+        return found
+    label, tried = removal.classifier.label, of_classes.tried
+    change = change_of_prediction(of_classes, tried, removal.target, label, result.n_regions)
+    return replace(found, check=replace(found.check, **change))
 
 
 def _missed(result: ImageAttribution) -> list[int]:
@@ -93,14 +106,15 @@ def _progress(result: ImageAttribution) -> Progress | None:
 
 
 def check_by_removal(
-    removal: RegionRemoval, cached: CachedRemoval, result: ImageAttribution, seed: int, search: bool = False
+    removal: RegionRemoval, of_classes: CachedRemoval, result: ImageAttribution, seed: int, search: bool = False
 ) -> ImageCheck:
     """Probabilities without the leading regions, the least, and others at random; of up to 64 without each alone.
 
-    ``cached`` is the removal that runs each set of regions once. With ``search`` up to eight leading regions give way
-    to as many others if the probability is lower without these.
+    ``of_classes`` gives the probabilities of all classes, and runs each set of regions once. With ``search`` up to
+    eight leading regions give way to as many others if the probability is lower without these.
     """
     order, n_regions = (-result.scores).argsort(), result.n_regions
+    cached = _of_target(of_classes, removal.target)
     helping = [i for i, effect in zip(result.measured, result.effects, strict=True) if effect > 0]
     is_small = n_regions <= _N_ALONE
     tried = order.tolist() if is_small else ()
@@ -119,7 +133,7 @@ def check_by_removal(
     )
     fields, stays = compare_with_others(probabilities, kept, leading)
     none = np.zeros(n_regions, dtype=bool)
-    chances = removal.probabilities(torch.from_numpy(np.stack([stays, none])))
+    chances = of_classes(torch.from_numpy(np.stack([stays, none])))
     decision = int(chances[0].argmax())
     classes_compete = not removal.classifier.multi_label
     return ImageCheck(
@@ -132,6 +146,10 @@ def check_by_removal(
         decision_probability=float(chances[0, decision]) if classes_compete else None,
         without_all=float(chances[1, removal.target]),
     )
+
+
+def _of_target(of_classes: CachedRemoval, target: int) -> Callable[[Tensor], Tensor]:
+    return lambda kept: of_classes(kept)[:, target]
 
 
 def leading_by_removal(

@@ -2,6 +2,7 @@
 
 import dataclasses
 import html
+import itertools
 import json
 import math
 import warnings
@@ -12,7 +13,7 @@ import pytest
 import torch
 
 from captum_iba._explain.check import kept_in_check
-from captum_iba._explain.leading_parts import leading_in_order
+from captum_iba._explain.leading_parts import fewest_to_change, leading_in_order
 from captum_iba._reading.order import nearly_tied
 from captum_iba._reading.removal_check import DeletionCheck
 from captum_iba._reading.text_parts import parts
@@ -21,7 +22,7 @@ from captum_iba._reading.words import ranked_words
 from captum_iba.demo import embedded_statistics
 from captum_iba.text import TextAttribution, TextExplainer
 from captum_iba.text.statistics import GroupedStatistics
-from captum_iba.text.word_removal import keep_words
+from captum_iba.text.word_removal import TextRemoval, keep_words
 from captum_iba.visualization import save_token_page, token_map, token_page
 from tests.visualization.examples import attribution, by_rank
 
@@ -245,12 +246,19 @@ def test_a_text_that_is_not_needed_is_checked_by_a_ninth_of_its_words(film_expla
     assert ranked_words(result)[0] == [] and result.check.n_removed == round(len(result.words) / 9) == 2
 
 
-def test_at_most_half_of_the_words_are_deleted(film_explainer):
+def test_where_most_words_lead_nothing_is_compared(film_explainer):
+    """The words "at random" and those "with the fewest bits" were leading ones."""
     result = film_explainer.explain("a bad disaster", check=True, beta=0.1)
-    assert len(ranked_words(result)[0]) > result.check.n_removed == 1
+    check, saved = result.check, result.to_dict()["check"]
+    assert len(ranked_words(result)[0]) == check.n_removed == len(check.leading) > 1
+    assert math.isnan(check.without_random) and math.isnan(check.without_least) and check.lowest_random is None
+    assert check.n_random == 0 and check.least == check.lowest_set == ()
+    assert saved["without_random"] is saved["without_least"] is None
+    assert repr(DeletionCheck.from_dict(json.loads(json.dumps(saved)))) == repr(check)
+    assert "Not compared with others, because more than half of all words lead" in str(result)
 
 
-@pytest.mark.parametrize(("n_words", "n_leading"), [(9, 3), (8, 4), (20, 0), (3, 3), (2, 1)])
+@pytest.mark.parametrize(("n_words", "n_leading"), [(9, 3), (8, 4), (20, 0), (2, 1)])
 def test_the_words_at_random_are_others_than_the_leading(n_words, n_leading):
     """They were drawn from all, so that a leading word was deleted on both sides of the comparison."""
     order = np.random.default_rng(n_words).permutation(n_words)
@@ -264,12 +272,42 @@ def test_the_words_at_random_are_others_than_the_leading(n_words, n_leading):
         assert (~kept).sum() == n_deleted and leading[~kept].all()
 
 
+def test_the_fewest_words_that_change_the_prediction(film_explainer):
+    """By brute force: no set of fewer words changes it, and this one does."""
+    text = "The photography is stunning, but the story is a boring mess."
+    result = film_explainer.explain(text, check=True)
+    check, words = result.check, [word.word for word in result.words]
+    assert [words[i] for i in check.changing] == ["boring"] and len(check.leading) == 2
+    assert f'Without "boring" alone the model predicts positive ({check.changed_probability:.1%}).' in result.answer
+    removal = TextRemoval(film_explainer.classifier, film_explainer.classifier.encode([text], [None])[0], 8)
+    (without,) = removal.probabilities([set(range(len(words))) - {*check.changing}])
+    assert check.changed_decision == film_explainer.classifier.labels[int(without.argmax())] == "positive"
+    assert check.changed_probability == pytest.approx(float(without.max()), abs=1e-6)
+    other = film_explainer.explain(text, target="positive", check=True)
+    assert other.check.changing == () and other.check.changed_probability is None  # it is not predicted
+
+
+def test_the_fewest_parts_that_change_a_prediction_among_those_that_were_removed():
+    weights = torch.tensor([0.5, 0.1, 0.9, 0.3, 0.2, 0.0, 0.0, 0.0, 0.0, 0.0])
+
+    def margin(kept):
+        return kept.float() @ weights - 0.75  # without more than 1.25 it is negative
+
+    def fewest(*tried):
+        return fewest_to_change(margin, map(frozenset, tried), 10)
+
+    assert fewest({0, 1, 2, 3, 5}) == [0, 2]  # parts that are not needed are left out
+    assert fewest({0, 1, 2, 3, 5}, {1, 2, 3}) == [1, 2, 3]  # the smallest of those that were tried
+    assert fewest({2, 3, 4}, {0, 2}) == [0, 2]
+    assert fewest() == fewest({0, 1}, set(range(6))) == []  # more than half of all do not count
+    two = [set(pair) for pair in itertools.combinations(range(10), 2)]
+    assert fewest(*two) == [0, 2]  # of equally small ones the lowest margin
+
+
 def test_a_text_of_one_word_can_be_checked(film_explainer):
     check = film_explainer.explain("Wonderful", check=True).check
-    assert check.n_removed == 1
-    # One text, in several rows of a pass.
-    assert check.without_leading == pytest.approx(check.without_least, rel=1e-6)
-    assert check.without_leading == pytest.approx(check.without_random, rel=1e-6)
+    assert check.n_removed == 1 and check.without_leading < check.probability
+    assert check.n_random == 0 and math.isnan(check.without_random)
 
 
 def test_a_result_with_repeats_and_check_is_read_back(film_explainer, tmp_path):

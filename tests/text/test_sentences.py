@@ -470,6 +470,22 @@ def test_what_other_words_do_is_a_sentence_of_its_own_that_names_them():
     assert same.answer.endswith('"not" and "bad", it falls as far, to 60.0%.')
 
 
+def test_the_fewest_words_that_change_the_prediction_are_named_where_they_are_not_the_leading_ones():
+    spelled = [f'"word {number}"' for number in range(20)]
+    check = DeletionCheck(
+        2, 0.9, 0.1, 0.9, 0.9, 10, leading=(3, 1), changed_decision="negative", changed_probability=0.6
+    )
+
+    def said(*changing):
+        return CheckSentences(replace(check, changing=changing), 2, 20, "the probability", spelled=spelled).change
+
+    assert said() == said(1, 3) == ""
+    assert said(3) == 'Without "word 3" alone the model predicts negative (60.0%).'
+    few = 'The fewest words found that change the prediction: "word 2" and "word 3" (negative 60.0%).'
+    assert said(2, 3) == few
+    assert said(*range(9)) == "The prediction changes without 9 words, the fewest found (negative 60.0%)."
+
+
 def test_a_single_word_that_does_as_much_makes_a_verdict_weak():
     """The order takes words as equal within 0.1 nats, and the verdict was "not confirmed" by 0.08 nats."""
     check = DeletionCheck(1, 0.746, 0.225, 0.7, 0.6, 8, lowest_random=0.211)
