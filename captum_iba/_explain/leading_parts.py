@@ -109,10 +109,11 @@ def leading_in_order(
     without = values[1 : 1 + n_tried].tolist()
     if 0 < n_leading == n_tried:
         n_compared = None if n_leading <= _N_FEW else _N_COMPARED
-        found = removal_sequence(value, leading, n_parts, tolerance, MOST_OF_DECREASE, n_compared)
-        n_few = first_to_cover(values[0] - found.without, COVERED_DECREASE)
-        if n_few <= _N_FEW:  # each one of many adds little, so that they end later
-            found = RemovalSequence(found.parts[:n_few], found.without[:n_few])
+        found = removal_sequence(value, leading, n_parts, tolerance, n_compared=n_compared)
+        n_enough = first_to_cover(values[0] - found.without, COVERED_DECREASE)
+        if n_enough > _N_FEW:  # each one of many adds little, so that they end later
+            n_enough = first_to_cover(values[0] - found.without, MOST_OF_DECREASE)
+        found = RemovalSequence(found.parts[:n_enough], found.without[:n_enough])
         if search is not None and len(found.parts) <= _N_FEW:
             group = better_group(value, found.parts, search, n_parts, tolerance)
             if group != found.parts:

@@ -14,7 +14,7 @@ from captum_iba._reading.thresholds import MOST, N_RANDOM, RULED_OUT, SAME, frac
 from captum_iba._reading.wording import capitalized, enumerated, format_probability, printable, quantity
 
 _HALF = 0.5  # of a probability, what is left at most without words or regions that are confirmed
-_NAMED = 5
+_NAMED, _MOST_NAMED = 5, 12
 _MANY = 8  # leading words, of which the number is told
 _CHANGES = 0.02  # of a probability without the words with the fewest bits, which are named then
 _TIE = 0.1  # nats of log-odds, within which two words are equal
@@ -138,16 +138,28 @@ class CheckSentences:
     def change(self) -> str:
         """The fewest words that change the prediction, where they are not the leading ones; else empty."""
         check = self.check
-        if not check.changing or {*check.changing} == {*check.leading} or not self.spelled:
+        if not check.changing or not self.spelled:
             return ""
+        others = [self.spelled[i] for i in check.changing_alone if (i,) != check.changing]
+        alone = ""
+        if others:
+            these = enumerated(others[:_NAMED], max(len(others) - _NAMED, 0))
+            alone = f"Without {'each of ' * (len(others) > 1)}{these} alone the prediction changes, too."
+        fewest = "" if {*check.changing} == {*check.leading} else self._fewest
+        return f"{fewest} {alone}".strip()
+
+    @property
+    def _fewest(self) -> str:
+        """The fewest words that change the prediction."""
+        check = self.check
         named = [self.spelled[i] for i in check.changing]
         decision, chance = printable(check.changed_decision), format_probability(check.changed_probability or 0.0)
         if len(named) == 1:
             return f"Without {named[0]} alone the model predicts {decision} ({chance})."
-        if len(named) > _MANY:
-            few = f"{len(named)} {self.noun}s, the fewest found"
-            return f"The prediction changes without {few} ({decision} {chance})."
-        return f"The fewest {self.noun}s found that change the prediction: {enumerated(named)} ({decision} {chance})."
+        these = enumerated(named[:_MOST_NAMED], max(len(named) - _MOST_NAMED, 0))
+        if len(named) > _NAMED and {*check.changing} == {*check.leading[: len(named)]}:
+            these = f"the first {len(named)} leading {self.noun}s"
+        return f"The fewest {self.noun}s found that change the prediction: {these} ({decision} {chance})."
 
     @property
     def title(self) -> str:
@@ -171,7 +183,7 @@ class CheckSentences:
             lowest, is_other = "", False
             if check.lowest_random is not None:
                 is_other = other is not None and check.n_removed == 1 and other.probability == check.lowest_random
-                named = other.what if other is not None and is_other else self._listed(check.lowest_set)
+                named = other.what if other is not None and is_other else self.listed(check.lowest_set)
                 is_strong = is_other or check.lowest_random < self._halfway
                 which = f": {named}" * (is_strong and bool(named))
                 lowest = f", the lowest {format_probability(check.lowest_random)}{which}"
@@ -183,7 +195,7 @@ class CheckSentences:
             shown,
         ]
         changes = abs(check.without_least - check.probability) >= _CHANGES
-        named = self._listed(check.least) if changes else ""
+        named = self.listed(check.least) if changes else ""
         least = CheckRow(check.without_least, f"without the {self._with_fewest_bits}{f', {named}' * bool(named)}")
         is_same = format_probability(check.without_random) == format_probability(check.without_least)
         rows += [] if check.n_random == 1 and is_same else [least]
@@ -280,7 +292,7 @@ class CheckSentences:
     def _without_others(self) -> str:
         """A sentence on the other words that lower the probability furthest: one alone, the least, or a draw."""
         check = self.check
-        least, drawn = self._listed(check.least), self._listed(check.lowest_set)
+        least, drawn = self.listed(check.least), self.listed(check.lowest_set)
         sets = f"one of {check.n_random} sets of other {self.noun}s"
         if check.n_removed == 1:
             sets = f"another {self.noun}"
@@ -297,7 +309,7 @@ class CheckSentences:
         after, by_leading = format_probability(lowest), format_probability(check.without_leading)
         return f"Without {which} it falls {'as far' if after == by_leading else 'further'}, to {after}"
 
-    def _listed(self, numbers: Sequence[int]) -> str:
+    def listed(self, numbers: Sequence[int]) -> str:
         """A few words by their numbers; empty of many, and where they are not spelled."""
         if not numbers or len(numbers) > _NAMED or not self.spelled:
             return ""

@@ -11,7 +11,13 @@ from captum_iba._reading.check_sentences import MOST_LEAD, NOT_CONFIRMED, VERDIC
 from captum_iba._reading.findings import close_words, is_uncertain, unknown_words
 from captum_iba._reading.image_sentences import OWN_STATISTICS, check_sentences
 from captum_iba._reading.mask_state import is_improbable, is_lowered, lost_prediction, needs_hardly_anything
-from captum_iba._reading.prompt_sentences import LEAST_PROBABILITY, gives_as_much, measures_disagree, part_check
+from captum_iba._reading.prompt_sentences import (
+    LEAST_PROBABILITY,
+    gives_as_much,
+    is_unlikely,
+    measures_disagree,
+    part_check,
+)
 from captum_iba._reading.protocols import ExplainedImage, ExplainedResponse, ExplainedText
 from captum_iba._reading.region_effects import lowering
 from captum_iba._reading.region_effects import opposing as opposing_regions
@@ -104,6 +110,7 @@ def prompt_findings(response: ExplainedResponse) -> list[str]:
             "cut_off": response.cut_off,
             "prediction_lost": lost,
             "improbable_target": response.contrast is None and probability < LEAST_PROBABILITY,
+            "unlikely_response": is_unlikely(response),
             "unexplained": not lost and gives_as_much(response),
             **_of_check(check),
             "lowered": not lost and gives_as_much(response) and lowers_it(probability, closed),

@@ -27,7 +27,7 @@ from captum_iba._reading.word_sentences import (
     word_check,
 )
 from captum_iba._reading.wording import NEUTRAL_TEXTS, capitalized, enumerated, format_probability, visible
-from captum_iba._reading.words import ranked_words
+from captum_iba._reading.words import not_listed, ranked_words
 
 _NAMED, _LONGEST = 5, 40
 
@@ -65,7 +65,7 @@ def findings_in_words(attribution: ExplainedText) -> list[str]:
 
 def qualifications(attribution: ExplainedText) -> list[str]:
     """The sentences of :func:`notes` that pages show below the list: what was not tried, and the statistics."""
-    sentences = [tried] if (tried := not_tried(attribution)) else []
+    sentences = list(filter(None, [not_listed(attribution), not_tried(attribution)]))
     if is_uncertain(attribution) and not close_words(attribution):
         sentences.append(
             f"The statistics are those of {NEUTRAL_TEXTS}. With statistics of texts like yours (estimate_statistics, "
@@ -87,7 +87,10 @@ def _least(attribution: ExplainedText) -> str:
     if check is None or not effect:
         return ""
     words, they = ("words", "they") if check.n_removed > 1 else ("word", "it")
-    which = f"the {f'{check.n_removed} ' * (check.n_removed > 1)}{words} with the fewest bits"
+    named = word_check(attribution).listed(check.least)
+    which = (
+        f"the {f'{check.n_removed} ' * (check.n_removed > 1)}{words} with the fewest bits{f', {named},' * bool(named)}"
+    )
     says = f"may speak against {attribution.target_label}"
     if effect == "falls":
         says = f"matter{'s' * (check.n_removed == 1)}, too"

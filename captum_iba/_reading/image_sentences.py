@@ -130,7 +130,7 @@ def check_answer(image: ExplainedImage, check: ImageCheck) -> str:
         others += f"{', and ' if others else ''}{n_against} may speak against {printable(image.target_label)}"
     sentences = [check_sentences(image, check).answer]
     if only_together(image, check):
-        sentences.append(f"None of them alone lowers {quantity(_measured(image))} by a hundredth of its value.")
+        sentences.append(f"None of them alone lowers {quantity(_measured(image))} by 1% of its value.")
     sentences.append(check_sentences(image, check).change)
     sentences.append(f"{capitalized(others)}." if others else "")
     is_kept = check.decision == image.target_label and not image.is_improbable and check.changes_pixels

@@ -23,8 +23,9 @@ _DRAWN, _SEEN = 0.01, 0.021  # of a full bar, that is drawn on a page, and seen 
 _RISE = 0.01  # of a probability, that is a rise
 _COLUMNS = ("without it", "and those above", "of the bits", "bar")
 _OF_BITS = "its share of the bits above the floor; the floor is about what an unneeded {unit} keeps"
+_PART_DELETED = "this part is deleted, with the space before it (after the first part it stays)"
 PART_LABELS: Legend = {
-    SPEAKS_AGAINST: "without this part the response is more probable",
+    SPEAKS_AGAINST: "without this part the response is more probable, by more than 10% of its probability",
 }
 """What the removal of a part of a prompt says of it."""
 WORD_LABELS: Legend = {
@@ -62,6 +63,8 @@ def word_legend(attribution: ExplainedText, bits: bool = False, page: bool = Fal
         terms["bar"] = _two_decreases(decreases, "word", rows if page else shown, "the other leading ones")
     terms |= _no_bar_legend(leading, "word")
     terms |= {label: meaning for label, meaning in WORD_LABELS.items() if label in relations}
+    if not page and any(row.tied for row in shown):
+        terms["≈"] = "repeats differ in the order of the bits of this word and one next to it"
     return terms | _together_legend(leading, rows, "word") | verdict_legend(verdict(attribution))
 
 
@@ -89,13 +92,13 @@ def part_legend(response: ExplainedResponse, bits: bool = False) -> Legend:
     after = "all other measured parts" if response.check is None else "the other leading ones"
     of = "log-probability per token" if response.contrast is None else "log-odds of the choice"
     terms = {
-        "without it": "the probability per token when this part is deleted, with the space before it",
+        "without it": f"the probability per token when {_PART_DELETED}",
         **_steps_legend(response.rows, "the same when the parts above it are deleted, too"),
         **of_bits,
         "bar": _two_decreases(f"decrease in the {of}", "part", response.rows, after),
     }
     if response.contrast is not None:
-        terms["without it"] = "the probability of the choice when this part is deleted, with the space before it"
+        terms["without it"] = f"the probability of the choice when {_PART_DELETED}"
         terms["choice"] = "p(response) / (p(response) + p(other response)), geometric means per token"
     relations = {row.relation for row in response.rows}
     what = "response" if response.contrast is None else "choice"
@@ -104,7 +107,10 @@ def part_legend(response: ExplainedResponse, bits: bool = False) -> Legend:
     leading = [row for row in response.rows if row.number in numbers]
     terms |= _no_bar_legend(leading, "part")
     return (
-        terms | labels | _together_legend(leading, response.rows, "part") | verdict_legend(part_verdict(response), what)
+        terms
+        | labels
+        | _together_legend(leading, response.rows, "part")
+        | verdict_legend(part_verdict(response), what, of_part=True)
     )
 
 
@@ -170,13 +176,15 @@ def _together_legend(leading: Sequence[ListedPart], rows: Sequence[ListedPart], 
     return {f"leading {noun}s": does}
 
 
-def verdict_legend(said: str, what: str = "prediction") -> Legend:
+def verdict_legend(said: str, what: str = "prediction", of_part: bool = False) -> Legend:
     """What a verdict says of a prediction, a response or a choice; nothing where there is none."""
     if said == NOT_CONFIRMED:
         return {"pale bar": "the check does not confirm what leads"}
     if said == VERDICTS[1]:
         return {said: "the probability falls without what leads; the title of the check says why that is weak evidence"}
-    return {said: f"the model depends on what leads; the {what} may still be wrong"} if said else {}
+    least = "15%" if of_part else "half"
+    falls = f"the probability falls by at least {least} of its value, and twice as far as without others"
+    return {said: f"{falls}: the model depends on what leads; the {what} may still be wrong"} if said else {}
 
 
 def _steps_legend(rows: Sequence[ListedPart], meaning: str) -> Legend:

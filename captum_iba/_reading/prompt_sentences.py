@@ -10,11 +10,13 @@ from captum_iba._reading.check_sentences import CheckSentences, lowest_alone
 from captum_iba._reading.mask_sentences import through_mask, unexplained
 from captum_iba._reading.protocols import ExplainedResponse
 from captum_iba._reading.removal_check import PromptCheck
+from captum_iba._reading.rows import SPEAKS_AGAINST
 from captum_iba._reading.thresholds import LARGE_DROP, MOST, NEARLY_AS_MUCH, is_lost, is_unexplained
 from captum_iba._reading.wording import capitalized, format_probability, printable
 from captum_iba._reading.wording import visible as with_symbols
 
 _LONGEST_NAME, _NAMED = 60, 3
+_CANCEL = "The parts for and against the response cancel out"
 _DISAGREE = "Two measures disagree"
 CUT_OFF = "Generation stopped at the largest number of new tokens (max_new_tokens): the response may be incomplete."
 SYSTEM = "The system message is not explained: it has no parts (include_system, --include-system)."
@@ -57,7 +59,19 @@ def part_verdict(response: ExplainedResponse) -> str:
 def prompt_notes(response: ExplainedResponse) -> list[str]:
     """Sentences beside the answer and the check: on parts that were not removed, the choice, and the prompt."""
     lost = _lost(response) if response.check is None else ""
-    return list(filter(None, [_least(response), lost, _unexplained(response)]))
+    return list(filter(None, [_unlikely(response), _least(response), lost, _unexplained(response)]))
+
+
+def is_unlikely(response: ExplainedResponse) -> bool:
+    """Whether the model gives a response so little that it would hardly say it, and not too little to explain it."""
+    return response.contrast is None and LEAST_PROBABILITY <= response.probability < UNLIKELY
+
+
+def _unlikely(response: ExplainedResponse) -> str:
+    """That the model would hardly give the response; else empty."""
+    if not is_unlikely(response):
+        return ""
+    return f"The model would hardly give this response: {format_probability(response.probability)} per token."
 
 
 def gives_as_much(response: ExplainedResponse) -> bool:
@@ -99,7 +113,7 @@ def part_check(response: ExplainedResponse) -> CheckSentences:
         where=[response.place_of(response.parts[i]) for i in (-response.scores).argsort()[:n_named]],
         is_improbable=response.contrast is None and response.probability < LEAST_PROBABILITY,
         then=_preferred_without(response, check),
-        spelled=[f'"{_name(part)}"' for part in response.parts],
+        spelled=[_quoted(response, part) for part in response.parts],
         other=lowest_alone([row for row in response.rows if row.number not in leading_numbers(response)]),
     )
 
@@ -185,8 +199,9 @@ def _unexplained(response: ExplainedResponse) -> str:
         return ""
     follows, check = "The parts together add little to it", response.check
     if check is not None and check.without_leading < MOST * min(probability, closed):
-        follows = "The parts for and against the response cancel out"
-    alone = "With next to nothing of the parts"
+        against = any(row.relation == SPEAKS_AGAINST for row in response.rows)
+        follows = "The leading parts matter only beside the others" if not against else _CANCEL
+    alone = "With all parts masked"
     return unexplained(response.measured, "this prompt", probability, closed, follows, alone)
 
 

@@ -8,6 +8,7 @@ from captum_iba._reading.thresholds import LARGE_DROP, MOST, rises_much
 
 N_LOWERING, N_OPPOSING = 5, 3
 """Regions that do not lead and are listed at most: those that matter alone, and those that may speak against."""
+_ROUNDING = 1e-4  # of a probability
 
 
 def is_of_mean_color(probability: float, without_all: float | None) -> bool:
@@ -41,7 +42,8 @@ def listed_others(image: ExplainedImage, check: ImageCheck) -> list[int]:
     """
     lowers = lowering(image, check)
     others = other_regions(image, check)
-    return [i for i in others if i in lowers or check.without_each[i] < check.without_leading][:N_LOWERING]
+    least = check.without_leading - _ROUNDING
+    return [i for i in others if i in lowers or check.without_each[i] < least][:N_LOWERING]
 
 
 def other_regions(image: ExplainedImage, check: ImageCheck) -> list[int]:

@@ -45,7 +45,9 @@ class RemovalCheck:
         changing (tuple of int): Numbers of the fewest parts without which the model predicts another class, among the
             sets that were removed. Empty if none of them changes the prediction, if another class than the predicted
             one is explained, and of a prompt.
-        changed_decision (str): The class that is predicted without them; empty without any.
+        changing_alone (tuple of int): Numbers of the parts without each of which alone the prediction changes, as far
+            as they were removed alone.
+        changed_decision (str): The class that is predicted without ``changing``; empty without any.
         changed_probability (float or None): Its probability.
     """
 
@@ -65,6 +67,7 @@ class RemovalCheck:
     decision: str = ""
     decision_probability: float | None = None
     changing: tuple[int, ...] = ()
+    changing_alone: tuple[int, ...] = ()
     changed_decision: str = ""
     changed_probability: float | None = None
 

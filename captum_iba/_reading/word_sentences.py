@@ -40,7 +40,10 @@ def _answer(attribution: ExplainedText) -> list[str]:
     if none_leads and check.without_leading < MOST * check.probability:
         sentences.append(said.answer)
     if only_together(attribution):
-        sentences.append(f"None of them alone lowers {quantity(attribution.measured)} by a hundredth of its value.")
+        sentences.append(
+            f"None of them alone lowers {quantity(attribution.measured)} by 1% of its value: what is left without all "
+            "of them may be unlike the texts that the model was trained on."
+        )
     sentences.append(said.change)
     if not is_predicted(attribution):
         sentences.append(_against(attribution))
@@ -60,8 +63,11 @@ def _without_the_first(attribution: ExplainedText, check: DeletionCheck) -> str:
     if count > len(leading) // 2:
         if len(leading) <= _MANY:
             return ""
+        spread = "What decides is spread over many words"
+        if check.changing:  # the sentence about these has a number, too
+            return f"{spread}."
         chance = format_probability(leading[count - 1].without_so_far)
-        return f"What decides is spread over many words: without the first {count} of them it is {chance}."
+        return f"{spread}: without the first {count} of them it is {chance}."
     which = f"the first {count} leading words" if count > 1 else "the first leading word alone"
     return f"Without {which} it is {format_probability(leading[count - 1].without_so_far)}."
 
@@ -76,7 +82,7 @@ def _none_leads(attribution: ExplainedText) -> str:
     if n_measured < 2:
         return ""
     group = f"no small group of the {n_measured} words that were deleted together"
-    return f"No word leads: {group} lowers {quantity(attribution.measured)} by a hundredth of its value."
+    return f"No word leads: {group} lowers {quantity(attribution.measured)} by 1% of its value."
 
 
 def _without_check(attribution: ExplainedText) -> list[str]:

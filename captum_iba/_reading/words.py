@@ -16,7 +16,7 @@ from captum_iba._reading.rows import MATTERS_ALONE, SPEAKS_AGAINST, ListedPart, 
 from captum_iba._reading.thresholds import is_much_lower, rises_much
 from captum_iba._reading.wording import visible
 
-_AGAINST = 3
+_AGAINST, _BESIDE = 3, 10  # words against the target, and others, that are listed
 _KNOWN = "_ranked_words"
 _LEAST_SCALE = 0.5  # nats that have the full color at least
 
@@ -31,7 +31,7 @@ def counted(rows: Sequence[ListedPart], which: str = "") -> str:
 
 
 def ranked_words(attribution: ExplainedText) -> tuple[list[ListedPart], list[ListedPart]]:
-    """The leading words, the first of :func:`ranking`, and the others.
+    """The leading words, the first of :func:`ranking`, and the others; where words were measured by their bars.
 
     Where the model needs hardly anything, no word is among the first; where there are hardly any bits, and a check
     finds that they matter, only those that it deletes. They are computed once for each result, which never changes.
@@ -85,7 +85,16 @@ def _ranked_words(attribution: ExplainedText) -> tuple[list[ListedPart], list[Li
         rows = [row._replace(in_percent=False) for row in rows]
     # What is explained, and stays open, is no word of the list.
     rows = [row for row, i in zip(rows, order, strict=True) if not is_open[i]]
-    return rows[:count], rows[count:]
+    leading, others = rows[:count], rows[count:]
+    if any(row.is_measured for row in rows):
+        others.sort(key=lambda row: -row.importance)
+    return leading, others
+
+
+def listed_order(attribution: ExplainedText) -> list[int]:
+    """Numbers of all words, in the order of pages and terminals; what is explained itself is last."""
+    numbers = [row.number for rows in ranked_words(attribution) for row in rows]
+    return [*numbers, *(i for i in ranking(attribution) if i not in numbers)]
 
 
 def _measure(attribution: ExplainedText) -> str:
@@ -187,15 +196,37 @@ def _log_odds(probability: float) -> float:
 def standing_out(leading: Sequence[ListedPart], rest: Sequence[ListedPart]) -> list[ListedPart]:
     """The words that lists show beside the leading ones.
 
-    They are measured ones whose bars stand out and those that matter alone, in the order of their bars, and the
-    strongest against it, which are the last.
+    They are those that matter alone, at most ten others whose bars stand out, in the order of their bars, and the
+    strongest three against it, which are the last.
     """
-    opposing = [row for row in rest if row.relation == SPEAKS_AGAINST]
-    most = _AGAINST + (len(opposing) == _AGAINST + 1)
-    against = sorted(opposing, key=lambda row: -row.without)[:most]
-    found = [row for row in rest if row.relation == MATTERS_ALONE or (leading and row.stands_out)]
-    others = sorted((row for row in found if row.relation != SPEAKS_AGAINST), key=lambda row: -row.importance)
-    return [*others, *against]
+    others, against = _beside(leading, rest)
+    others = _first(others, _BESIDE + sum(row.relation == MATTERS_ALONE for row in others))
+    return [*others, *_first(against, _AGAINST)]
+
+
+def not_listed(attribution: ExplainedText) -> str:
+    """How many words would be in the list if it were longer (:func:`standing_out`); else empty."""
+    leading, rest = ranked_words(attribution)
+    others, against = _beside(leading, rest)
+    listed = standing_out(leading, rest)
+    n_others, n_against = (sum(row not in listed for row in rows) for rows in (others, against))
+    said = [f"{n_others} words with a bar of at least 15% of the longest"] if n_others else []
+    said += [f"{n_against} words that may speak against {attribution.target_label}"] if n_against else []
+    return f"Not in the list: {' and '.join(said)}." if said else ""
+
+
+def _beside(leading: Sequence[ListedPart], rest: Sequence[ListedPart]) -> tuple[list[ListedPart], list[ListedPart]]:
+    """The words that do not lead and stand out or matter alone, and those against the target, the most first."""
+    against = sorted((row for row in rest if row.relation == SPEAKS_AGAINST), key=lambda row: -row.without)
+    others = [row for row in rest if row.relation == MATTERS_ALONE or (leading and row.stands_out)]
+    others = [row for row in others if row.relation != SPEAKS_AGAINST]
+    return sorted(others, key=lambda row: (row.relation != MATTERS_ALONE, -row.importance)), against
+
+
+def _first(rows: list[ListedPart], count: int) -> list[ListedPart]:
+    """The first rows in the order of their bars; one more, if that is the last one: "1 more" hides no single one."""
+    few = rows if len(rows) == count + 1 else rows[:count]
+    return sorted(few, key=lambda row: -row.importance)
 
 
 def word_records(attribution: ExplainedText) -> list[dict[str, Any]]:
@@ -204,7 +235,7 @@ def word_records(attribution: ExplainedText) -> list[dict[str, Any]]:
     ``without`` is the probability without this word alone, None if that was not checked; a share is None where pages
     show none, because no word has more than hardly any bits, or the mask removed too much.
     """
-    order, shares, places = ranking(attribution), attribution.shares, word_places(attribution)
+    order, shares, places = listed_order(attribution), attribution.shares, word_places(attribution)
     effects = attribution.effects or (None,) * len(order)
     rank, without = {number: at for at, number in enumerate(order, 1)}, _without_each(attribution)
     in_percent = has_percentages(attribution)

@@ -68,9 +68,12 @@ _OF_PAIRS = re.compile(
 )
 
 
-def doubt_of_pairs(paired: bool, labels: Sequence[str]) -> str:
-    """Why the number of texts in an input may not be what the model was trained on, by its classes; or empty."""
-    classes = ", ".join(labels)
+def doubt_of_pairs(text: str, pair: str | None, labels: Sequence[str]) -> str:
+    """Why the number of texts in an input may not be what the model was trained on, by its classes; or empty.
+
+    An empty text of a pair is as if it were not given.
+    """
+    classes, paired = ", ".join(labels), pair is not None and bool(text.strip() and pair.strip())
     if not paired and any("entail" in label.casefold() for label in labels):
         return (
             f"No second text is given (pairs, --pair), but the classes {classes} are of pairs of texts, such as a "

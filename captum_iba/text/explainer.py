@@ -328,7 +328,8 @@ class TextExplainer:
             encoded, targets = [item.encoded for item in found], [item.column for item in found]
             about = [item.about for item in found]
         paired = encoded[0].pair is not None
-        if (doubt := doubt_of_pairs(paired, self.classifier.labels)) and not self._warned_of_pairs:
+        doubts = [doubt_of_pairs(item.text, item.pair, self.classifier.labels) for item in encoded]
+        if (doubt := max(doubts, key=bool)) and not self._warned_of_pairs:
             self._warned_of_pairs = True
             warn_user(f"pairs: {doubt[0].lower()}{doubt[1:]}")
         if not settings.noise_around_input:
@@ -376,7 +377,10 @@ class TextExplainer:
             for i, text in enumerate(encoded):
                 removal = TextRemoval(self.classifier, text, rows, on_rows)
                 results[i] = settle_by_removal(removal, results[i], rerank, self.layers if check else None)
-        results = [replace(one, doubt=doubt, settings={**one.settings, "rerank": rerank}) for one in results]
+        results = [
+            replace(one, doubt=doubt, settings={**one.settings, "rerank": rerank})
+            for one, doubt in zip(results, doubts, strict=True)
+        ]
         warn_of_lost_predictions(results)
         return results if several else results[0]
 

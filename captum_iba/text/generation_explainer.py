@@ -19,6 +19,7 @@ from captum_iba._explain.json_result import provenance
 from captum_iba._explain.model import model_name
 from captum_iba._explain.progress import removal_progress
 from captum_iba._reading.prompt_sentences import UNLIKELY
+from captum_iba._reading.wording import format_probability
 from captum_iba._warnings import warn_user
 from captum_iba.attr.optimizer import unneeded_bits
 from captum_iba.attr.settings import BottleneckSettings
@@ -317,7 +318,7 @@ class GenerationExplainer:
             is_raw = bool(getattr(self.tokenizer, "chat_template", None))
             is_raw = is_raw and not any(token in read.text for token in self.tokenizer.all_special_tokens)
             warn_user(
-                f"response: the model gives {text[start:end]!r} the probability {per_token_probability:.1e} per token, "
+                f"response: the model gives {text[start:end]!r} {format_probability(per_token_probability)} per token, "
                 "and would hardly say it; many responses begin with a space, which belongs to them"
                 + "; the tokenizer has a chat template, which a prompt of messages goes through"
                 * is_raw

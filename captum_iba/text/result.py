@@ -24,12 +24,12 @@ from captum_iba._reading.decision import predicted_beside
 from captum_iba._reading.findings import notes, what_bits_keep
 from captum_iba._reading.legend import Legend, word_legend
 from captum_iba._reading.mask_sentences import remark
-from captum_iba._reading.order import ranking, shares_above_floor
+from captum_iba._reading.order import shares_above_floor
 from captum_iba._reading.removal_check import DeletionCheck
 from captum_iba._reading.rows import ListedPart
 from captum_iba._reading.word_sentences import answer, verdict, word_check
 from captum_iba._reading.wording import format_probability, printable
-from captum_iba._reading.words import ranked_words, word_records
+from captum_iba._reading.words import listed_order, ranked_words, word_records
 from captum_iba.attr.optimizer import AT_FLOOR
 from captum_iba.text.encoding import join_words, scores_per_word
 from captum_iba.text.target import TextTarget
@@ -202,7 +202,8 @@ class TextAttribution(JsonResult):
         """What the probabilities are of: ``"the probability of positive"``, ``"the closeness to 3.2"``."""
         if self.explained is not None and self.explained.kind == "value":
             return f"the closeness to {self.target_label}"
-        return f"the probability of {self.target_label}"
+        is_answer = self.explained is not None and self.explained.kind == "answer" and self.target_label != "no answer"
+        return f'the probability of "{self.target_label}"' if is_answer else f"the probability of {self.target_label}"
 
     @property
     def open_words(self) -> str:
@@ -262,8 +263,8 @@ class TextAttribution(JsonResult):
 
     @property
     def ranked(self) -> tuple[Word, ...]:
-        """The words in the order of pages and terminals: the measured ones by :attr:`effects`, then by their bits."""
-        return tuple(self.words[number] for number in ranking(self))
+        """The words in the order of pages and terminals: the leading ones, then by bars and by bits."""
+        return tuple(self.words[number] for number in listed_order(self))
 
     @cached_property
     def _joined(self) -> Any:
@@ -378,12 +379,17 @@ class TextAttribution(JsonResult):
         """The result as plain Python for JSON: NaN becomes None, infinity "inf" or "-inf".
 
         It has what pages and terminals show, too: of each word its ``place`` ("word 2"), ``share`` and ``rank`` from 1,
-        the ``verdict`` of the check, ``sentences``, and their codes as ``findings``.
+        the numbers of the ``leading`` words, the ``verdict`` of the check, ``sentences``, and their codes as
+        ``findings``.
         """
         content = dataclasses.asdict(self)
         content["settings"], content["provenance"] = dict(self.settings), dict(self.provenance)
         content["words"], content["total_bits"] = word_records(self), self.total_bits
-        content |= {"answer": self.answer, "verdict": self.verdict}
+        content |= {
+            "answer": self.answer,
+            "verdict": self.verdict,
+            "leading": [row.number for row in ranked_words(self)[0]],
+        }
         content |= {"findings": self.findings, "sentences": self.sentences}
         return {"format": _FORMAT, **json_safe(content)}
 

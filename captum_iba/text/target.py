@@ -39,7 +39,7 @@ class TextTarget:
     def question(self) -> str:
         """The question that the attribution answers, for example ``"Why B-PER for Anna?"``."""
         if self.kind == "answer":
-            return f"Why this answer: {self.label}?"
+            return f'Why this answer: "{self.label}"?'
         return f"Why {self.text} = {self.label}?" if self.kind == "mask" else f"Why {self.name}?"
 
     @property

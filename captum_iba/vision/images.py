@@ -105,6 +105,10 @@ def as_batch(images: Any, transform: Transform | None) -> tuple[list[Tensor], bo
         raise ValueError("images is empty, expected at least one")
     known = normalization(transform) if any(map(_is_input, several)) else None
     names = ["images" if one else f"images[{i}]" for i in range(len(several))]
+    names = [
+        f"{name} ({os.path.basename(image)})" if isinstance(image, (str, os.PathLike)) else name
+        for name, image in zip(names, several, strict=True)
+    ]
     return [_as_input(image, name, transform, known) for image, name in zip(several, names, strict=True)], one
 
 

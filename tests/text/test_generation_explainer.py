@@ -109,7 +109,7 @@ def test_an_improbable_response_is_named(llama, wordpiece):
     explainer.model.lm_head.weight.data *= 50
     whole = torch.ones(1, 10, dtype=torch.bool)
     worst = min("abcdefg", key=lambda letter: float(explainer.removal(PROMPT, letter)(whole)))
-    with pytest.warns(UserWarning, match=f"response: the model gives '{worst}' the probability .* per token"):
+    with pytest.warns(UserWarning, match=f"response: the model gives '{worst}' .* per token"):
         explainer.explain(PROMPT, worst, **QUICK)
 
 

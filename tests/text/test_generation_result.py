@@ -345,7 +345,7 @@ def test_a_choice_between_responses_of_different_lengths_is_told_as_wholes(expla
             0.023,
             0.025,
             0.029,
-            "With next to nothing of the parts the probability per token is 2.9%, no less than with",
+            "With all parts masked the probability per token is 2.9%, no less than with",
         ),
         (0.5, 0.2, 0.1, "The mask removed too much: with the information in the bits alone the probability per token"),
         (0.5, 0.45, 0.1, "alone the probability per token is 45.0%, and with none of it 10.0%."),
@@ -581,7 +581,7 @@ def test_leading_parts_stay_in_the_order_of_their_removal(result):
 def test_a_choice_is_not_given_as_much_without_the_prompt_where_the_whole_responses_differ(explainer):
     """Of long responses with one other word every mean is near 50%: "nearly as much", "cancel out"."""
     result = explainer.explain(PROMPT, "a bad film", contrast="a good film", **QUICK)
-    told = "With next to nothing of the parts the probability of the choice"
+    told = "With all parts masked the probability of the choice"
     for probability, closed, n_tokens, is_told in (
         (0.517, 0.482, 6, False),  # the other response is preferred without the prompt
         (0.56, 0.54, 6, False),  # 81% and 72% of the wholes

@@ -148,7 +148,7 @@ def test_an_answer_is_its_start_and_its_end(answers):
     first, last = ids.char_to_token(17, sequence_index=1), ids.char_to_token(22, sequence_index=1)
     p = output.start_logits[0].double().softmax(-1)[first] * output.end_logits[0].double().softmax(-1)[last]
     assert result.target_probability == pytest.approx(float(p), rel=1e-4)
-    assert result.question == "Why this answer: film was?" and result.explained.spans == ((1, 17, 25),)
+    assert result.question == 'Why this answer: "film was"?' and result.explained.spans == ((1, 17, 25),)
     by_place = answers.explain("was it good?", TEXT, target=(17, 25), **QUICK)
     assert np.array_equal(by_place.bits, answers.explain("was it good?", TEXT, target="film was", **QUICK).bits)
     predicted = answers.explain("was it good?", TEXT, **QUICK)

@@ -113,7 +113,7 @@ def test_as_few_regions_lead_as_are_enough():
     assert result.legend()["bar"].endswith(
         "(at least 10 points): solid, alone; hatched, after the other leading ones, if that is more"
     )
-    none_alone = "None of them alone lowers the probability by a hundredth of its value."
+    none_alone = "None of them alone lowers the probability by 1% of its value."
     compared = replace(result, check=replace(check, n_removed=2))
     assert none_alone in compared.answer and none_alone not in result.answer  # which has no verdict
     some_alone = replace(compared, check=replace(compared.check, without_each=(0.9, 0.6, 0.9, 0.7)))
