@@ -362,7 +362,7 @@ def test_bits_that_do_not_explain_the_response_are_told(explainer, probability, 
     one = replace(result, probability=probability, masked_probability=masked, closed_probability=closed)
     assert said in one.sentences[-1] and said in one.to_text(details=True) and said in generation_page(one)
     # Beside bits, unless it says that the prompt is not needed, or that no check has tried what the mask lost.
-    assert (said in str(one)) == said.startswith(("With next", "The mask"))
+    assert (said in str(one)) == said.startswith(("With all parts", "The mask"))
 
 
 def test_the_list_of_a_single_token_says_what_it_is(explainer):

@@ -5,6 +5,7 @@ import io
 import json
 import math
 import re
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -17,7 +18,7 @@ from captum_iba._reading.codes import findings
 from captum_iba._reading.mask_state import needs_hardly_anything
 from captum_iba._reading.removal_check import DeletionCheck
 from captum_iba._reading.wording import format_probability
-from captum_iba._reading.words import ranked_words
+from captum_iba._reading.words import ranked_words, standing_out
 from captum_iba.methods import attribute
 from captum_iba.text import TextAttribution, TextExplainer
 from captum_iba.text.word_check import check_by_removal
@@ -73,6 +74,26 @@ def test_effects_are_the_mean_of_two_removals(explainer, text, rerank):
     others = sorted((i for i in measured if i not in leading), key=lambda i: -result.effects[i])
     assert order[: len(measured)] == leading + others
     assert order[len(measured) :] == [i for i in by_bits if i not in measured]
+
+
+def test_long_lists_are_cut_and_say_so():
+    """27 words of a text of 60 had a bar, and three of 17 that raise the probability were listed without a word."""
+    n_words = 40
+    text = " ".join(f"w{number}" for number in range(n_words))
+    effects = [3.0, *[1.0 - 0.01 * number for number in range(20)], *[-2.0] * 6, *[None] * 13]
+    without = [0.1, *[0.4 + 0.001 * number for number in range(20)], *[0.99] * 6, *[None] * 13]
+    result = attribution(text, bits=[0.0, *np.linspace(90, 1, n_words), 0.0], target_probability=0.8)
+    result = replace(result, effects=tuple(effects), without=tuple(without), removal_order=(0,), without_first=(0.1,))
+    leading, rest = ranked_words(result)
+    listed = standing_out(leading, rest)
+    assert [row.number for row in listed] == [*range(1, 11), *range(21, 24)]
+    cut = "10 words with a bar of at least 15% of the longest and 3 words that may speak against positive."
+    for shown in (str(result), token_page([result])):
+        assert f"Not in the list: {cut}" in shown
+    ranks = {word["rank"]: number for number, word in enumerate(result.to_dict()["words"])}
+    assert [ranks[rank] for rank in range(1, 12)] == [0, *(row.number for row in listed[:10])]
+    assert [result.words.index(word) for word in result.ranked][:11] == [row.number for row in result.rows][:11]
+    assert result.to_dict()["leading"] == [0]
 
 
 TEXTS = [

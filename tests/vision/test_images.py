@@ -160,6 +160,13 @@ class Composed:
         )
 
 
+def test_notes_name_the_file(tmp_path):
+    see_through = np.dstack([COLOR, np.full(COLOR.shape[:2], 100, dtype=np.uint8)])
+    Image.fromarray(see_through).save(tmp_path / "alpha.png")
+    with pytest.warns(UserWarning, match=r"images\[1\] \(alpha.png\) has transparent pixels"):
+        as_batch([COLOR, tmp_path / "alpha.png"], transform)
+
+
 def test_images_are_drawn_as_they_were():
     composed = Composed()
     assert normalization(composed) == ([0.5, 0.4, 0.3], [0.2, 0.3, 0.4])
