@@ -54,8 +54,10 @@ def test_examples_run(page, monkeypatch):
     assert result.failed == 0, "".join(report)
 
 
-def test_the_answer_in_the_readme_is_what_the_command_prints():
-    command, printed = re.search(r"\n\$ captum-iba (explain .*?)\n(.*?)```", README, re.DOTALL).groups()
+@pytest.mark.parametrize("page", ["README.md", "docs/reading.md"])
+def test_the_answer_on_a_page_is_what_the_command_prints(page):
+    text = (ROOT / page).read_text(encoding="utf-8").replace("\\\n", "")
+    command, printed = re.search(r"\n\$ captum-iba (explain .*?)\n(.*?)```", text, re.DOTALL).groups()
     done = run(*shlex.split(command))
     assert done.exit_code == 0 and ApproximateChecker().check_output(printed, done.stdout, 0), done.stdout
 

@@ -178,7 +178,7 @@ def change_of_prediction(
 
         >>> def probabilities(kept): return torch.where(kept[:, :1], torch.tensor([0.75, 0.25]), torch.tensor([0, 1.0]))
         >>> change_of_prediction(probabilities, [frozenset({0, 1})], 0, "ab".__getitem__, n_parts=4)
-        {'changing': (0,), 'changing_alone': (), 'changed_decision': 'b', 'changed_probability': 1.0}
+        {'changing': (0,), 'changing_alone': (0,), 'changed_decision': 'b', 'changed_probability': 1.0}
     """
 
     def margin(kept: Tensor) -> Tensor:
@@ -191,7 +191,7 @@ def change_of_prediction(
     found = fewest_to_change(margin, every, n_parts)
     if not found:
         return {}
-    alone = sorted(part for one in every if len(one) == 1 for part in one)
+    alone = sorted({part for one in (*every, frozenset(found)) if len(one) == 1 for part in one})
     changes = margin(~torch.eye(n_parts, dtype=torch.bool)[alone]) < 0
     chances = probabilities(torch.tensor([[i not in found for i in range(n_parts)]]))[0]
     return {

@@ -65,7 +65,11 @@ def word_legend(attribution: ExplainedText, bits: bool = False, page: bool = Fal
     terms |= {label: meaning for label, meaning in WORD_LABELS.items() if label in relations}
     if not page and any(row.tied for row in shown):
         terms["≈"] = "repeats differ in the order of the bits of this word and one next to it"
-    return terms | _together_legend(leading, rows, "word") | verdict_legend(verdict(attribution))
+    return (
+        terms
+        | _together_legend(leading, rows, "word")
+        | verdict_legend(verdict(attribution), measured=quantity(attribution.measured))
+    )
 
 
 def about_bits(attribution: ExplainedText) -> str:
@@ -176,14 +180,16 @@ def _together_legend(leading: Sequence[ListedPart], rows: Sequence[ListedPart], 
     return {f"leading {noun}s": does}
 
 
-def verdict_legend(said: str, what: str = "prediction", of_part: bool = False) -> Legend:
+def verdict_legend(
+    said: str, what: str = "prediction", of_part: bool = False, measured: str = "the probability"
+) -> Legend:
     """What a verdict says of a prediction, a response or a choice; nothing where there is none."""
     if said == NOT_CONFIRMED:
         return {"pale bar": "the check does not confirm what leads"}
     if said == VERDICTS[1]:
         return {said: "the probability falls without what leads; the title of the check says why that is weak evidence"}
     least = "15%" if of_part else "half"
-    falls = f"the probability falls by at least {least} of its value, and twice as far as without others"
+    falls = f"{measured} falls by at least {least} of its value, and twice as far as without others"
     return {said: f"{falls}: the model depends on what leads; the {what} may still be wrong"} if said else {}
 
 
