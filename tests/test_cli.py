@@ -102,7 +102,7 @@ def test_rows_without_a_text_are_left_out_and_counted():
 
 
 def test_texts_from_a_file_and_from_standard_input(tmp_path):
-    Path("texts.txt").write_bytes(f"\ufeff{GOOD}\r\n\n{DULL}\n".encode())
+    Path("texts.txt").write_bytes(f"\ufeff{GOOD}\r\n{DULL}\n\n".encode())
     from_file = run("explain", *QUICK, "--quiet", "--file", "texts.txt")
     from_input = run("explain", *QUICK, "-q", "--file", "-", texts=f"{GOOD}\n{DULL}\n")
     piped = run("explain", *QUICK, "-q", texts=f"{GOOD}\n{DULL}\n")
@@ -110,6 +110,14 @@ def test_texts_from_a_file_and_from_standard_input(tmp_path):
     assert from_file.stdout == from_input.stdout == piped.stdout
     assert GOOD in piped.stdout and DULL in piped.stdout
     assert piped.stderr == ""
+
+
+def test_blank_lines_of_a_file_are_named_and_the_others_keep_their_numbers(tmp_path):
+    """An entry of JSON was found in the file by its place, which blank lines had shifted."""
+    Path("gaps.txt").write_text(f"{GOOD}\n\n \n{DULL}\n", encoding="utf-8")
+    done = run("explain", *QUICK, "--file", "gaps.txt", "--json", "gaps.json")
+    assert done.exit_code == 0 and "left out, because the text is blank: line 2 and line 3" in done.stderr
+    assert [item["id"] for item in json.loads(Path("gaps.json").read_text(encoding="utf-8"))] == ["line 1", "line 4"]
 
 
 def test_json_on_standard_output_is_nothing_but_json():

@@ -69,6 +69,7 @@ class CheckSentences:
         spelled (sequence of str): Every word by its number, as sets of words name it. Default: none, they do not.
         other (CheckRow, optional): Of the words that do not lead and were deleted alone the one without which the
             probability is lowest, by its name. Default: None, not known.
+        shares (sequence of float): Share of the bits of every word by its number. Default: none is known.
 
     Examples::
 
@@ -102,6 +103,7 @@ class CheckSentences:
     less: str = ""
     spelled: Sequence[str] = ()
     other: CheckRow | None = None
+    shares: Sequence[float] = ()
 
     @property
     def answer(self) -> str:
@@ -143,8 +145,10 @@ class CheckSentences:
         others = [self.spelled[i] for i in check.changing_alone if (i,) != check.changing]
         alone = ""
         if others:
-            these = enumerated(others[:_NAMED], max(len(others) - _NAMED, 0))
-            alone = f"Without {'each of ' * (len(others) > 1)}{these} alone the prediction changes, too."
+            few = [f"{name} alone" for name in others[:_NAMED]]
+            few += [f"one of {len(others) - _NAMED} more"] * (len(others) > _NAMED)
+            these = f"{', '.join(few[:-1])} or {few[-1]}" if len(few) > 1 else few[0]
+            alone = f"Without {these} the prediction changes, too."
         fewest = "" if {*check.changing} == {*check.leading} else self._fewest
         return f"{fewest} {alone}".strip()
 
@@ -378,7 +382,18 @@ class CheckSentences:
     def _with_fewest_bits(self) -> str:
         if self.n_marks:
             return f"{self._others() if self.check.n_removed > 1 else 'punctuation mark'} with the fewest bits"
-        return self._several("{}s with the fewest bits")
+        return self._several(f"{self.other_of_fewest}{{}}s with the fewest bits")
+
+    @property
+    def other_of_fewest(self) -> str:
+        """ "other " where a leading word has fewer bits than one of the others with the fewest; else empty."""
+        of_least, of_leading = (
+            [self.shares[i] for i in of] for of in (self._of_check("least"), self._of_check("leading"))
+        )
+        return "other " if of_least and of_leading and max(of_least) > min(of_leading) else ""
+
+    def _of_check(self, which: str) -> Sequence[int]:
+        return getattr(self.check, which) if len(self.shares) else ()
 
     def _others(self, other: str = "") -> str:
         """What is deleted for comparison: "3 other words and 1 punctuation mark"."""

@@ -87,10 +87,10 @@ def _least(attribution: ExplainedText) -> str:
     if check is None or not effect:
         return ""
     words, they = ("words", "they") if check.n_removed > 1 else ("word", "it")
-    named = word_check(attribution).listed(check.least)
-    which = (
-        f"the {f'{check.n_removed} ' * (check.n_removed > 1)}{words} with the fewest bits{f', {named},' * bool(named)}"
-    )
+    said = word_check(attribution)
+    named, other = said.listed(check.least), said.other_of_fewest
+    count = f"{check.n_removed} " * (check.n_removed > 1)
+    which = f"the {count}{other}{words} with the fewest bits{f', {named},' * bool(named)}"
     says = f"may speak against {attribution.target_label}"
     if effect == "falls":
         says = f"matter{'s' * (check.n_removed == 1)}, too"

@@ -39,7 +39,7 @@ def remark(image: ExplainedImage, is_confirmed: bool = False) -> str:
         return ""  # the check says that there is little to explain
     if image.needs_no_cell and not image.is_improbable and not is_confirmed:
         return (
-            f"No cell stands out: with hardly any of the information {target} has {masked}. The map says nothing. "
+            f"No cell stands out: with hardly any of the information {target} has {masked}. The bits say nothing. "
             "Look at the check, or choose an earlier layer if there is one."
         )
     if image.lost_prediction and not is_confirmed:
@@ -82,6 +82,7 @@ def check_sentences(image: ExplainedImage, check: ImageCheck) -> CheckSentences:
         brief_doubt=_brief_doubt(check),
         spelled=[f"{image.name_of(i)} ({image.place_of(i)})" for i in range(image.n_regions)],
         other=_lowest_alone(image, check),
+        shares=image.shares.tolist(),
         caveat="" if image.statistics == OWN_STATISTICS else averages_sentence(image, "this image"),
     )
 

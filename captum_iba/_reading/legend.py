@@ -27,7 +27,8 @@ _PART_DELETED = "this part is deleted, with the space before it (after the first
 PART_LABELS: Legend = {
     SPEAKS_AGAINST: "without this part the response is more probable, by more than 10% of its probability",
 }
-"""What the removal of a part of a prompt says of it."""
+CHOICE_LABELS: Legend = {SPEAKS_AGAINST: "without this part the odds of the choice are more than 10% higher"}
+"""What the removal of a part of a prompt says of it, for a response and for a choice between two."""
 WORD_LABELS: Legend = {
     SPEAKS_AGAINST: "the probability is much higher without this word",
     MATTERS_ALONE: "does not lead; its deletion alone lowers the probability by much",
@@ -106,7 +107,8 @@ def part_legend(response: ExplainedResponse, bits: bool = False) -> Legend:
         terms["choice"] = "p(response) / (p(response) + p(other response)), geometric means per token"
     relations = {row.relation for row in response.rows}
     what = "response" if response.contrast is None else "choice"
-    labels = {label: PART_LABELS[label].replace("response", what) for label in PART_LABELS if label in relations}
+    of_labels = PART_LABELS if response.contrast is None else CHOICE_LABELS
+    labels = {label: meaning for label, meaning in of_labels.items() if label in relations}
     numbers = leading_numbers(response)
     leading = [row for row in response.rows if row.number in numbers]
     terms |= _no_bar_legend(leading, "part")

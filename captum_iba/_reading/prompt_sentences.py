@@ -59,19 +59,37 @@ def part_verdict(response: ExplainedResponse) -> str:
 def prompt_notes(response: ExplainedResponse) -> list[str]:
     """Sentences beside the answer and the check: on parts that were not removed, the choice, and the prompt."""
     lost = _lost(response) if response.check is None else ""
-    return list(filter(None, [_unlikely(response), _least(response), lost, _unexplained(response)]))
+    return list(filter(None, [_unlikely(response), _least(response), lost, _unexplained(response), _cut(response)]))
 
 
 def is_unlikely(response: ExplainedResponse) -> bool:
-    """Whether the model gives a response so little that it would hardly say it, and not too little to explain it."""
-    return response.contrast is None and LEAST_PROBABILITY <= response.probability < UNLIKELY
+    """Whether the model gives a response so little per token that it would hardly say it."""
+    return _of_response(response) < UNLIKELY
+
+
+def _of_response(response: ExplainedResponse) -> float:
+    """The probability per token of what is explained, also of a choice: a geometric mean."""
+    if response.contrast is None:
+        return response.probability
+    chances = [max(token.probability, 1e-300) for token in response.tokens if token.explained]
+    return math.exp(math.fsum(map(math.log, chances)) / len(chances)) if chances else 1.0
 
 
 def _unlikely(response: ExplainedResponse) -> str:
-    """That the model would hardly give the response; else empty."""
-    if not is_unlikely(response):
+    """That the model would hardly give the response; else empty, as where the answer says that it is improbable."""
+    is_said = response.check is not None and response.contrast is None and response.probability < LEAST_PROBABILITY
+    if is_said or not is_unlikely(response):
         return ""
-    return f"The model would hardly give this response: {format_probability(response.probability)} per token."
+    return f"The model would hardly give this response: {format_probability(_of_response(response))} per token."
+
+
+def _cut(response: ExplainedResponse) -> str:
+    """How many parts are not in the list; else empty."""
+    n_parts, n_listed = len(response.parts), len(response.rows)
+    if n_listed == n_parts or not any(row.is_measured for row in response.rows):
+        return ""
+    which = "which lower it by less, or were not removed"
+    return f"Not in the list: {n_parts - n_listed} of the {n_parts} parts, {which}."
 
 
 def gives_as_much(response: ExplainedResponse) -> bool:
@@ -115,6 +133,7 @@ def part_check(response: ExplainedResponse) -> CheckSentences:
         then=_preferred_without(response, check),
         spelled=[_quoted(response, part) for part in response.parts],
         other=lowest_alone([row for row in response.rows if row.number not in leading_numbers(response)]),
+        shares=response.shares.tolist(),
     )
 
 

@@ -137,6 +137,7 @@ def word_check(attribution: ExplainedText) -> CheckSentences:
             for word, place in zip(words, places, strict=True)
         ],
         other=lowest_alone([row for row in ranked_words(attribution)[1] if row.number in others]),
+        shares=attribution.shares,
     )
 
 
@@ -199,10 +200,19 @@ def least_effect(attribution: ExplainedText) -> str:
         return ""
     # Deletion of any words can raise it.
     rises = check.without_least >= max(check.probability, check.without_random) + LARGE_DROP
-    falls = check.without_least <= MOST * check.probability and not is_improbable(attribution)
+    falls = check.without_least <= MOST * min(check.probability, check.without_random) and not is_improbable(
+        attribution
+    )
     leading = {row.number for row in ranked_words(attribution)[0]}
     # With few words some of the least lead, too.
-    if not (rises or falls) or not leading.isdisjoint(check.least) or check.n_removed == len(_deletable(attribution)):
+    # One of them alone that speaks against the target is in the list.
+    is_told = rises and any(row.number in check.least for row in opposing(attribution))
+    if (
+        is_told
+        or not (rises or falls)
+        or not leading.isdisjoint(check.least)
+        or check.n_removed == len(_deletable(attribution))
+    ):
         return ""
     return "rises" if rises else "falls"
 

@@ -99,7 +99,7 @@ def read_columns(
     if not has_columns(source):
         if any(column is not None for column in (text_column, pair_column, label_column)):
             raise ValueError(f"{source} is read line by line and has no columns; expected CSV, JSON lines or parquet.")
-        return FileOfTexts(read_lines(source))
+        return _lines_of(source)
     from captum_iba.compare.data import find_columns, missing_text, names_of_labels, open_table, row_name
     from captum_iba.text.arguments import blank_text, broken_text
 
@@ -245,11 +245,16 @@ def counted_from_one(error: Exception, texts: Sequence[str] | None) -> Exception
     return TypeError(said) if isinstance(error, TypeError) else ValueError(said)
 
 
-def read_lines(source: str) -> list[str]:
-    """The lines of a file that are not blank."""
+def _lines_of(source: str) -> FileOfTexts:
+    """The lines of a file that are not blank; with their numbers as ids if blank ones are between them."""
     from captum_iba.compare.table_files import split_lines
 
-    return [line for line in split_lines(read_text(source)) if line.strip()]
+    lines = dict(enumerate(split_lines(read_text(source)), 1))
+    kept = [number for number, line in lines.items() if line.strip()]
+    names = {number: f"line {number}" for number in range(1, max(kept, default=0) + 1)}
+    blank = [name for number, name in names.items() if number not in kept]
+    ids = [names[number] for number in kept] if blank else None
+    return FileOfTexts([lines[number] for number in kept], ids=ids, blank=blank)
 
 
 def read_text(source: str) -> str:

@@ -216,7 +216,7 @@ class GenerationAttribution(JsonResult):
         These are the leading ones, those that were removed both alone and after the others, and of those that a check
         removed alone the ones that change the log-probability by at least as much as the least of these lowers it, or
         0.1 nats. Of more than eight that were removed both ways only those are listed that have a bar of at least 15%
-        of the longest, or that speak against the response. Of the negative effects the strongest one is the first.
+        of the longest. All that speak against the response are listed. Of the negative effects the strongest is first.
         """
         effects, leading = self._effects, set(self._leading)
         both = [part.effect for part in self.parts if part.effect is not None]
@@ -225,7 +225,7 @@ class GenerationAttribution(JsonResult):
 
         def is_shown(i: int) -> bool:
             if self.parts[i].effect is None:
-                return abs(effects[i] or 0.0) >= least
+                return abs(effects[i] or 0.0) >= least or self.parts[i].speaks_against
             stands_out = self.parts[i].speaks_against or 0 < lowers[i] >= VISIBLE * max(lowers)
             return stands_out or len(both) <= _N_LISTED
 
@@ -405,6 +405,7 @@ class GenerationAttribution(JsonResult):
         for part, own, share in zip(content["parts"], self.parts, self.shares.tolist(), strict=True):
             part |= {"share": share, "rank": ranks.get(own), "effect_after": own.effect_after}
             part |= {"label": own.label, "speaks_against": own.speaks_against}
+            part["without"] = probability_without(self, own)
         content["leading"] = [self.parts.index(part) for part in self.leading]
         content |= {"answer": self.answer, "verdict": self.verdict}
         content |= {"findings": self.findings, "sentences": self.sentences}

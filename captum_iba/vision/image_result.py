@@ -180,8 +180,11 @@ class ImageAttribution(JsonResult):
         """The most important regions, by number, until they hold 80% of the sum of :attr:`importance`.
 
         Where the removal of some lowers the probability, only these lead. With a check they are as few of these as are
-        enough, in the order of their removal (:func:`captum_iba.vision.leading_by_removal`).
+        enough, in the order of their removal (:func:`captum_iba.vision.leading_by_removal`); none leads where their
+        removal does not change the image.
         """
+        if self.check is not None and not self.check.changes_pixels:
+            return []
         if self.check is not None and self.check.leading:
             return list(self.check.leading)
         leading, levels = leading_of(self._order, self.importance, COVERED), self._levels

@@ -41,7 +41,7 @@ def leading_rows(image: RemovedRegions) -> list[ListedPart]:
     With a check, bars are relative to the largest decrease in the probability without a region, at least 0.1. None of
     an improbable class: what lowers next to nothing is no answer.
     """
-    if image.is_improbable:
+    if image.is_improbable or not image.leading:
         return []
     bars, longest = _bars(image)
     so_far = dict(zip(image.leading, _without_first(image), strict=False))

@@ -150,7 +150,9 @@ def map_title(attribution: DrawableImage) -> str:
     largest, rises = check.decreases.max(), max(check.without_each) - check.probability
     several = ", alone or after the other leading regions" * bool(check.without_others)
     said = f"pale yellow: without it the probability falls by {in_points(largest)}{several}"
-    if _is_muted(attribution):
+    if not check.changes_pixels:
+        said = "drawn dark, because the removal of the region with the most bits changes no pixel"
+    elif _is_muted(attribution):
         dark = "drawn dark, because the mean color, which removed regions get, is evidence for the class"
         said = f"{dark}: without the palest region the probability falls by at most {in_points(largest)}{several}"
     elif largest < LARGE_DROP:

@@ -114,9 +114,8 @@ def test_an_improbable_response_is_named(llama, wordpiece):
     said = "The model would hardly give this response: 0.5% per token."
     unlikely = replace(result, probability=0.005)
     assert said in str(unlikely) and said in generation_page(unlikely) and "unlikely_response" in unlikely.findings
-    for probability in (0.0005, 0.02):  # of the first there is little to explain, which is said
-        other = replace(result, probability=probability)
-        assert "hardly give" not in str(other) and "unlikely_response" not in other.findings
+    likely = replace(result, probability=0.02)
+    assert "hardly give" not in str(likely) and "unlikely_response" not in likely.findings
 
 
 def test_a_chat_has_its_contents_and_a_generated_response(llama, wordpiece):
