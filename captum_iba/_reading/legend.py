@@ -24,11 +24,8 @@ _RISE = 0.01  # of a probability, that is a rise
 _COLUMNS = ("without it", "and those above", "of the bits", "bar")
 _OF_BITS = "its share of the bits above the floor; the floor is about what an unneeded {unit} keeps"
 _PART_DELETED = "this part is deleted, with the space before it (after the first part it stays)"
-PART_LABELS: Legend = {
-    SPEAKS_AGAINST: "without this part the response is more probable, by more than 10% of its probability",
-}
-CHOICE_LABELS: Legend = {SPEAKS_AGAINST: "without this part the odds of the choice are more than 10% higher"}
-"""What the removal of a part of a prompt says of it, for a response and for a choice between two."""
+_MORE_PROBABLE = "without this part the response is more probable, by more than 10% of its probability"
+_HIGHER_ODDS = "without this part the odds of the choice are more than 10% higher"
 WORD_LABELS: Legend = {
     SPEAKS_AGAINST: "the probability is much higher without this word",
     MATTERS_ALONE: "does not lead; its deletion alone lowers the probability by much",
@@ -83,6 +80,11 @@ def about_bits(attribution: ExplainedText) -> str:
     return f"{of_bits}{what_bits_keep(attribution)} {capitalized(_NO_BAR)}.".strip()
 
 
+def part_labels(response: ExplainedResponse) -> Legend:
+    """What the removal of a part of a prompt says of it."""
+    return {SPEAKS_AGAINST: _MORE_PROBABLE if response.contrast is None else _HIGHER_ODDS}
+
+
 def part_legend(response: ExplainedResponse, bits: bool = False) -> Legend:
     """The terms in the list of a prompt; where no part was measured only that of its percentages.
 
@@ -107,8 +109,7 @@ def part_legend(response: ExplainedResponse, bits: bool = False) -> Legend:
         terms["choice"] = "p(response) / (p(response) + p(other response)), geometric means per token"
     relations = {row.relation for row in response.rows}
     what = "response" if response.contrast is None else "choice"
-    of_labels = PART_LABELS if response.contrast is None else CHOICE_LABELS
-    labels = {label: meaning for label, meaning in of_labels.items() if label in relations}
+    labels = {label: meaning for label, meaning in part_labels(response).items() if label in relations}
     numbers = leading_numbers(response)
     leading = [row for row in response.rows if row.number in numbers]
     terms |= _no_bar_legend(leading, "part")

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from captum_iba._reading.check_sentences import NOT_CONFIRMED, summary
-from captum_iba._reading.legend import PART_LABELS, Legend, color_legend, merged_legend
+from captum_iba._reading.legend import Legend, color_legend, merged_legend, part_labels
 from captum_iba._reading.prompt_sentences import (
     CUT_OFF,
     bits_of_prompt,
@@ -103,7 +103,7 @@ def generation_page(
     values: dict[str, Any] = {
         "drawn": drawn,
         "relations": relations,
-        "labels": PART_LABELS,
+        "labels": part_labels(attributions[0]),
         "cut_off": CUT_OFF,
         "scale": Scale(1.0),
         "introduction": introduction,

@@ -264,6 +264,13 @@ def test_the_effects_of_a_contrast_are_of_the_log_odds(llama, wordpiece):
         assert rows[explained.parts[i].text.strip()] == pytest.approx(expected, abs=1e-4)
     page = generation_page(explained)
     assert "decrease in the log-odds of the choice" in " ".join(page.split()) and "log-probability" not in page
+    # 10% of a probability of 95% is impossible: of a choice it is the odds.
+    against = with_effects(explained, [0.5, -0.4], [0.5, -0.4])
+    assert "without this part the odds of the choice are more than 10% higher" in str(against)
+    for of in (against, replace(against, contrast=None)):
+        said = generation_page(of)
+        is_choice = "ithout this part the odds of the choice are more than 10% higher" in said
+        assert is_choice == (of is against) != ("by more than 10% of its probability" in said)
     assert f"of the choice, rather than “<bdi>{names[1]}</bdi>”, 100.0%" in page
 
 
