@@ -9,11 +9,11 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
 
 from captum_iba._explain.leading_parts import fewest_to_change
 from captum_iba._reading.thresholds import N_RANDOM
+from captum_iba.metrics.part_removal import kept_without
 
 _HALF, _LESS, _NOTHING = 0.5, 0.1, 0.01  # of the probability
 
@@ -192,8 +192,8 @@ def change_of_prediction(
     if not found:
         return {}
     alone = sorted({part for one in (*every, frozenset(found)) if len(one) == 1 for part in one})
-    changes = margin(~torch.eye(n_parts, dtype=torch.bool)[alone]) < 0
-    chances = probabilities(torch.tensor([[i not in found for i in range(n_parts)]]))[0]
+    changes = margin(kept_without([[part] for part in alone], n_parts)) < 0
+    chances = probabilities(kept_without([found], n_parts))[0]
     return {
         "changing": tuple(found),
         "changing_alone": tuple(part for part, is_changed in zip(alone, changes.tolist(), strict=True) if is_changed),
@@ -240,7 +240,7 @@ def kept_in_check(
     least = least[np.argsort(~marks[least], kind="stable")]  # punctuation before the words
     deleted = [order[:0], order[:n_deleted]]
     if len(others) < n_deleted:
-        return _kept_without(deleted, n_parts)
+        return kept_without(deleted, n_parts).numpy()
     words, rest = others[~marks[others]], others[marks[others]]
     always, drawn = (words[:0], words) if len(words) >= n_deleted else (words, rest)
     n_drawn = n_deleted - len(always)
@@ -249,12 +249,4 @@ def kept_in_check(
     else:
         sets = (generator.permutation(drawn)[:n_drawn] for _ in range(N_RANDOM))
     deleted += [least[-n_deleted:], *(np.concatenate([always, np.array(one, dtype=order.dtype)]) for one in sets)]
-    return _kept_without(deleted, n_parts)
-
-
-def _kept_without(removed: Sequence[npt.NDArray[np.intp]], n_parts: int) -> Kept:
-    """All parts but some, (N, n_parts) booleans."""
-    kept = np.ones((len(removed), n_parts), dtype=bool)
-    for row, numbers in zip(kept, removed, strict=True):
-        row[numbers] = False
-    return kept
+    return kept_without(deleted, n_parts).numpy()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from itertools import combinations
 from typing import NamedTuple
@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from captum_iba.metrics.part_removal import RemovalSequence, first_to_cover, removal_sequence
+from captum_iba.metrics.part_removal import RemovalSequence, first_to_cover, kept_without, removal_sequence
 
 COVERED_DECREASE = 0.9
 """Fraction of the largest decrease in a value. No further part leads once the leading ones reach it."""
@@ -95,13 +95,13 @@ def leading_in_order(
         ([0, 2], [1.0, 0.0])
     """
     n_tried, n_parts = min(n_leading, n_tried), len(order) if n_parts is None else n_parts
-    values = value(kept_without_first(order.tolist(), n_tried, n_parts)).double()
+    values = value(_kept_without_first(order, n_tried, n_parts)).double()
     if search is not None and len(search.pairs) > 2:  # never are all parts removed
         best, lowest = _best_few(value, search.pairs, float(values[0]), n_parts)
         if float(values.min()) - lowest > tolerance:
             order = np.array([*best, *(i for i in order.tolist() if i not in best)])
             n_leading, n_tried = max(n_leading, len(best)), max(n_tried, len(best))
-            values = value(kept_without_first(order.tolist(), n_tried, n_parts)).double()
+            values = value(_kept_without_first(order, n_tried, n_parts)).double()
     decreases = values[0] - values[1:]
     if n_tried == n_leading and n_tried:
         n_leading = n_tried = first_to_cover(decreases)
@@ -196,10 +196,9 @@ def better_group(
     return next((group for value, group in fewer if whole - value >= search.enough * (whole - lowest)), found)
 
 
-def _values_without(value: Callable[[Tensor], Tensor], n_parts: int, sets: Sequence[Sequence[int]]) -> Tensor:
+def _values_without(value: Callable[[Tensor], Tensor], n_parts: int, sets: Sequence[Collection[int]]) -> Tensor:
     """Values without each of some sets of parts, (N,), float64; infinity where a model gives NaN."""
-    values = value(torch.tensor([[i not in one for i in range(n_parts)] for one in sets]).view(-1, n_parts))
-    return values.double().nan_to_num(nan=math.inf)
+    return value(kept_without(sets, n_parts)).double().nan_to_num(nan=math.inf)
 
 
 def _best_few(
@@ -261,7 +260,7 @@ def fewest_to_change(margin: Callable[[Tensor], Tensor], tried: Iterable[frozens
     """
 
     def margins(sets: Sequence[frozenset[int]]) -> list[float]:
-        return _values_without(margin, n_parts, list(map(tuple, sets))).tolist()
+        return _values_without(margin, n_parts, sets).tolist()
 
     small = sorted({one for one in tried if 0 < len(one) <= n_parts // 2}, key=sorted)
     changing = [(len(one), left, one) for one, left in zip(small, margins(small), strict=True) if left < 0]
@@ -295,9 +294,6 @@ def kept_with_one(leading: Sequence[int], n_parts: int) -> Tensor:
     return kept
 
 
-def kept_without_first(order: Sequence[int], count: int, n_parts: int) -> Tensor:
+def _kept_without_first(order: npt.NDArray[np.intp], count: int, n_parts: int) -> Tensor:
     """The parts that stay without the first k of an order, for k from 0 to ``count``, (1 + count, n_parts)."""
-    kept = torch.ones(1 + count, n_parts, dtype=torch.bool)
-    for number, row in enumerate(kept):
-        row[list(order[:number])] = False
-    return kept
+    return kept_without([order[:number].tolist() for number in range(1 + count)], n_parts)

@@ -387,13 +387,10 @@ class CheckSentences:
     @property
     def other_of_fewest(self) -> str:
         """ "other " where a leading word has fewer bits than one of the others with the fewest; else empty."""
-        of_least, of_leading = (
-            [self.shares[i] for i in of] for of in (self._of_check("least"), self._of_check("leading"))
-        )
-        return "other " if of_least and of_leading and max(of_least) > min(of_leading) else ""
-
-    def _of_check(self, which: str) -> Sequence[int]:
-        return getattr(self.check, which) if len(self.shares) else ()
+        least, leading = self.check.least, self.check.leading
+        if not (least and leading and len(self.shares)):
+            return ""
+        return "other " if max(self.shares[i] for i in least) > min(self.shares[i] for i in leading) else ""
 
     def _others(self, other: str = "") -> str:
         """What is deleted for comparison: "3 other words and 1 punctuation mark"."""

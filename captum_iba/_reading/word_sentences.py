@@ -200,19 +200,14 @@ def least_effect(attribution: ExplainedText) -> str:
         return ""
     # Deletion of any words can raise it.
     rises = check.without_least >= max(check.probability, check.without_random) + LARGE_DROP
-    falls = check.without_least <= MOST * min(check.probability, check.without_random) and not is_improbable(
-        attribution
-    )
+    falls = check.without_least <= MOST * min(check.probability, check.without_random)
+    falls = falls and not is_improbable(attribution)
     leading = {row.number for row in ranked_words(attribution)[0]}
     # With few words some of the least lead, too.
     # One of them alone that speaks against the target is in the list.
     is_told = rises and any(row.number in check.least for row in opposing(attribution))
-    if (
-        is_told
-        or not (rises or falls)
-        or not leading.isdisjoint(check.least)
-        or check.n_removed == len(_deletable(attribution))
-    ):
+    are_others = leading.isdisjoint(check.least) and check.n_removed < len(_deletable(attribution))
+    if is_told or not (rises or falls) or not are_others:
         return ""
     return "rises" if rises else "falls"
 

@@ -249,12 +249,12 @@ def _lines_of(source: str) -> FileOfTexts:
     """The lines of a file that are not blank; with their numbers as ids if blank ones are between them."""
     from captum_iba.compare.table_files import split_lines
 
-    lines = dict(enumerate(split_lines(read_text(source)), 1))
-    kept = [number for number, line in lines.items() if line.strip()]
-    names = {number: f"line {number}" for number in range(1, max(kept, default=0) + 1)}
-    blank = [name for number, name in names.items() if number not in kept]
-    ids = [names[number] for number in kept] if blank else None
-    return FileOfTexts([lines[number] for number in kept], ids=ids, blank=blank)
+    named = [(line, f"line {number}") for number, line in enumerate(split_lines(read_text(source)), 1)]
+    while named and not named[-1][0].strip():  # those at the end are nobody's text
+        named.pop()
+    blank = [name for line, name in named if not line.strip()]
+    texts, names = [line for line, _ in named if line.strip()], [name for line, name in named if line.strip()]
+    return FileOfTexts(texts, ids=names if blank else None, blank=blank)
 
 
 def read_text(source: str) -> str:

@@ -5,7 +5,7 @@ The functions take a function of the kept parts, (N, P) booleans, which returns 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -68,6 +68,21 @@ class RemovalEffects(NamedTuple):
     whole: Tensor
     effects: Tensor
     alone: Tensor
+
+
+def kept_without(sets: Iterable[Collection[int]], n_parts: int) -> Tensor:
+    """The parts that stay without each of some sets, (N, P) booleans.
+
+    Examples::
+
+        >>> kept_without([(), (0, 2)], n_parts=3).tolist()
+        [[True, True, True], [False, True, False]]
+    """
+    removed = list(sets)
+    kept = torch.ones(len(removed), n_parts, dtype=torch.bool)
+    for row, parts in zip(kept, removed, strict=True):
+        row[list(parts)] = False
+    return kept
 
 
 def removal_effects(log_probability: LogProbability, parts: Sequence[int], n_parts: int) -> RemovalEffects:
@@ -169,7 +184,7 @@ def removal_sequence(
     cached = CachedRemoval(value)
 
     def without(removed: Iterable[Sequence[int]]) -> Tensor:
-        return cached(torch.tensor([[part not in one for part in range(n_parts)] for one in removed])).double()
+        return cached(kept_without(removed, n_parts)).double()
 
     needed = list(parts)
     whole, least = without([(), needed]).tolist()
