@@ -25,13 +25,19 @@ from captum.attr import FeatureAblation
 from torch import Tensor
 
 from benchmarks.page import RESULTS, keep, machine
-from captum_iba.metrics import paired_bootstrap
-from captum_iba.metrics.part_removal import removal_effects
-from captum_iba.vision import ImageAttribution, ImageExplainer, RegionRemoval, find_image_layers, tile_regions
+from captum_iba.metrics import banzhaf_values, paired_bootstrap
+from captum_iba.vision import (
+    ImageAttribution,
+    ImageExplainer,
+    RegionRemoval,
+    find_image_layers,
+    order_by_removal,
+    tile_regions,
+)
 
 Scores = np.ndarray[Any, np.dtype[np.float64]]
 REFERENCE = "occlusion"
-BATCH, N_TIMED = 8, 5
+BATCH, N_TIMED, N_ALONE = 8, 5, 8
 
 
 def load_file(path: Path) -> Any:
@@ -62,20 +68,16 @@ def occlusion(explainer: ImageExplainer, image: Tensor, target: int, regions: Te
     return np.array([float(found[0, 0][regions == region][0]) for region in range(int(regions.max()) + 1)])
 
 
-def in_another_order(result: ImageAttribution, removal: RegionRemoval, last: bool) -> Scores:
-    """The eight regions with the most bits by their removal alone, or by the mean of it alone and last."""
-    scores = result.scores
-    leaders = (-scores).argsort()[:8].tolist()
-    if last:
-        effects = removal_effects(removal, leaders, len(scores))[1].numpy()
-    else:
-        kept = torch.ones(9, len(scores), dtype=torch.bool)
-        kept[range(1, 9), leaders] = False
-        whole, *without = removal(kept).tolist()
-        effects = whole - np.array(without)
-    found = scores.copy()
-    found[leaders] = len(scores) + np.argsort(np.argsort(effects))
-    return found
+def by_values(bits: ImageAttribution, removal: RegionRemoval, n_rows: int, with_bits: bool) -> Scores:
+    """Scores by the removal of halves: with the bits as prior or without, and eight regions removed alone."""
+    prior = bits.target_probability * bits.shares * with_bits
+    values = banzhaf_values(removal, bits.n_regions, torch.from_numpy(prior), n_rows=n_rows).tolist()
+    leaders = np.argsort(-np.array(values), kind="stable")[:N_ALONE].tolist()
+    found = order_by_removal(removal, leaders, values)
+    in_turn = found.order[: found.n_in_turn]
+    scores = np.array(values)
+    scores[list(in_turn)] = max(values) + np.arange(len(in_turn), 0, -1)
+    return scores
 
 
 def candidates(blocks: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -160,12 +162,12 @@ def measure(
         save(figures)
         if name == "default, bits alone":
             bits = dict(results)
-    for last in (False, True):
+    for n_rows, with_bits in ((64, True), (64, False), (32, True), (128, True), (128, False)):
 
-        def reordered(batch: range, last: bool = last) -> list[Scores]:
-            return [in_another_order(bits[i], removals[i], last) for i in batch]
+        def reordered(batch: range, n_rows: int = n_rows, with_bits: bool = with_bits) -> list[Scores]:
+            return [by_values(bits[i], removals[i], n_rows, with_bits) for i in batch]
 
-        row(f"bits, then 8 by removal alone{' and last' * last} (cost of the removal)", reordered)
+        row(f"values of {n_rows} halves with{'' if with_bits else 'out'} bits (cost of the removal)", reordered)
     return figures
 
 

@@ -33,7 +33,7 @@ METHODS: dict[str, Any] = {
     "iba": iba_of_images,
     **{name: IMAGE_METHODS[name].function for name in ("grad_cam", "guided_grad_cam", "ig", "gradient_shap")},
     "occlusion": IMAGE_METHODS["occlusion"].function,
-    "lime@n_samples=88": partial(lime_of_images, n_samples=88),  # the passes of the default
+    "lime@n_samples=145": partial(lime_of_images, n_samples=145),  # the passes of the default
     "lime@n_samples=200": partial(lime_of_images, n_samples=200),
     "random": IMAGE_METHODS["random"].function,
 }

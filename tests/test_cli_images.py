@@ -40,8 +40,8 @@ def test_explain_image(model):
     result = ImageAttribution.load("result.json")
     assert (result.name, result.target_label, result.settings["n_steps"]) == ("photo.jpg", "dog", 2)
     assert result.statistics == "a dataset (34 positions of the layer)"
-    # The image and its map: no region leads, so that there is no picture of these.
-    assert Path("page.html").read_text("utf-8").count("<img") == 2 and result.leading == []
+    # The image and its map, and what leads.
+    assert Path("page.html").read_text("utf-8").count("<img") == 3 and len(result.leading) == 1
     assert Path("figure.png").read_bytes().startswith(b"\x89PNG")
     several = run(*model, "photo.jpg", "other.png", "--json", "-", "--preset", "coiba", "--no-check", "-q")
     assert several.exit_code == 0, several.stderr

@@ -72,7 +72,8 @@ def leading_in_order(
     most ``tolerance`` to the others, and they are put in the order of their removal
     (:func:`captum_iba.metrics.removal_sequence`). With ``search`` up to eight give way to as many others without which
     the value is lower. With ``probabilities`` they end where the probability has fallen by 95%; as many parts as are
-    left are searched for once more.
+    left are searched for once more. Where more than eight lead and the first half of them does less than half, none of
+    them is the first to matter: they are sorted by what each adds to the others, or lowers alone if that is more.
 
     Args:
         value (Callable): Function of the kept parts, (rows, P) booleans, that returns (rows,).
@@ -119,8 +120,10 @@ def leading_in_order(
             if group != found.parts:
                 found = removal_sequence(value, group, n_parts, tolerance, COVERED_DECREASE)
         leading, without = list(found.parts), found.without.tolist()
-    if probabilities is None or not leading or len(without) != len(leading):
+    if not leading or len(without) != len(leading):
         return leading, without
+    if probabilities is None:
+        return _sorted_if_spread(value, leading, without, torch.tensor([float(values[0]), *without]), n_parts)
     chances = probabilities(values.new_tensor([float(values[0]), *without]))
     n_leading = first_to_cover(chances[0] - chances[1:], MOST_OF_DECREASE)
     if search is not None and 1 < n_leading < len(leading) and n_leading <= _N_FEW:
@@ -129,7 +132,22 @@ def leading_in_order(
         if {*group} != {*leading[:n_leading]}:
             found = removal_sequence(value, group, n_parts, tolerance)
             return list(found.parts), found.without.tolist()
-    return leading[:n_leading], without[:n_leading]
+    leading, without = leading[:n_leading], without[:n_leading]
+    return _sorted_if_spread(value, leading, without, chances[: 1 + n_leading], n_parts)
+
+
+def _sorted_if_spread(
+    value: Callable[[Tensor], Tensor], leading: list[int], without: list[float], levels: Tensor, n_parts: int
+) -> tuple[list[int], list[float]]:
+    """The leading parts by what each adds to the others or lowers alone, if the first half does less than half."""
+    if len(leading) <= _N_FEW or 2 * float(levels[len(leading) // 2]) <= float(levels[0] + levels[-1]):
+        return leading, without
+    whole, *alone = _values_without(value, n_parts, [(), *([i] for i in leading)]).tolist()
+    with_one = value(kept_with_one(leading, n_parts)).double().tolist()
+    added = [of_one - without[-1] for of_one in with_one]
+    largest = [max(whole - one, of_others) for one, of_others in zip(alone, added, strict=True)]
+    order = [leading[at] for at in sorted(range(len(leading)), key=lambda at: -largest[at])]
+    return order, _values_without(value, n_parts, [order[: k + 1] for k in range(len(order))]).tolist()
 
 
 def better_group(

@@ -132,7 +132,8 @@ class CheckSentences:
         if self.doubt:
             sentence += f". No verdict, because {self.doubt}"
         elif self._most_lead:
-            why = f"more than half of all {self.noun}s lead, so that too few others are left"
+            most = "all" if self.n_leading >= self.n_words else "more than half of all"
+            why = f"{most} {self.noun}s lead{', so that too few others are left' * (most != 'all')}"
             sentence += f". Not compared with others, because {why}"
         return " ".join(filter(None, [f"{sentence}.", self.less, self.caveat]))
 

@@ -146,7 +146,7 @@ def verdicts(attributions: Sequence[ExplainedText]) -> str:
         named = _numbered(unexplained)
         adds, its = ("add", "their") if len(unexplained) > 1 else ("adds", "its")
         sentences.append(
-            f"{capitalized(named)} {adds} little to what the model gives {its} class when no word is readable."
+            f"{capitalized(named)} {adds} little to what the model gives {its} class with average activations."
         )
     if lost:
         bits = f"{'its' if len(lost) == 1 else 'their'} bits are not shown as percentages"

@@ -136,7 +136,7 @@ def check_answer(image: ExplainedImage, check: ImageCheck) -> str:
     sentences.append(f"{capitalized(others)}." if others else "")
     is_kept = check.decision == image.target_label and not image.is_improbable and check.changes_pixels
     if is_kept and 0 < len(image.measured) < image.n_regions:
-        together = f"{len(image.measured)} of the {image.n_regions} regions were removed together, chosen by bits"
+        together = f"{len(image.measured)} of the {image.n_regions} regions were removed alone and together"
         sentences.append(f"{together}: others may matter, too (rerank, --rerank, measures more).")
     return " ".join(filter(None, sentences))
 

@@ -124,7 +124,9 @@ def part_legend(response: ExplainedResponse, bits: bool = False) -> Legend:
 _OF_LARGEST = "as a share of the largest in this image (at least 10 points)"
 BAR_ALONE = f"decrease in the probability without this region, {_OF_LARGEST}"
 BAR_OF_SEVERAL = f"{BAR_ALONE}: solid, alone; hatched, after the other leading ones, if that is more"
-BAR_IN_ORDER = f"decrease in the probability that orders the regions, a mean over several removals, {_OF_LARGEST}"
+BAR_IN_ORDER = (
+    f"decrease in the probability that orders the regions, a mean where half of them are removed, {_OF_LARGEST}"
+)
 """What the bars of the regions of an image are."""
 
 
@@ -167,7 +169,7 @@ def _no_bar_legend(leading: Sequence[ListedPart], noun: str) -> Legend:
     """Why a leading word has no bar that is seen, where that is so."""
     if not is_in_turn(leading) or all(row.importance > _SEEN for row in leading):
         return {}
-    return {"no bar": f"a leading {noun} that lowers the probability only together with those below it"}
+    return {"no bar": f"a leading {noun} that lowers the probability only together with other leading ones"}
 
 
 def _together_legend(leading: Sequence[ListedPart], rows: Sequence[ListedPart], noun: str) -> Legend:
@@ -207,7 +209,7 @@ def _where_it_rises(rows: Sequence[ListedPart]) -> str:
     values = [row.without_so_far for row in rows if not math.isnan(row.without_so_far)]
     if all(after <= before + _RISE for before, after in pairwise(values)):
         return ""
-    return "; where it rises, this one counts only together with those below it"
+    return "; where it rises, this one counts only together with other leading ones"
 
 
 def color_legend(noun: str, has_opposing: bool) -> Legend:

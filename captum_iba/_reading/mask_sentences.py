@@ -33,10 +33,7 @@ THESE_ALONE = "with the information in the bits alone"
 HARDLY_ANYTHING = "The model needs hardly anything of this text."
 _NEAR_FLOOR = 2  # floors above the floor
 _PARTS_OF = {"text": "words", "prompt": "parts"}
-_UNREADABLE = {
-    "this text": ("when no word is readable", "average activations in place of the words"),
-    "this image": ("when nothing is visible", "average activations in place of the image"),
-}
+_IN_PLACE = {what: f"with average activations in place of {what}" for what in ("this text", "this image")}
 
 
 def through_the_mask(attribution: ExplainedText) -> str:
@@ -163,8 +160,8 @@ def averages_sentence(attribution: Any, what: str) -> str:
     closed = attribution.closed_probability
     more = f", more than with {what}" * (closed > attribution.target_probability)
     too = ", too" * (attribution.target == attribution.predicted)
-    nothing, instead = _UNREADABLE[what]
-    return f"The model gives {attribution.target_label} {nothing}{too}: {format_probability(closed)} ({instead}{more})."
+    gives = f"the model gives {attribution.target_label}{too} ({format_probability(closed)}{more})"
+    return f"{capitalized(_IN_PLACE[what])} {gives}."
 
 
 def unexplained(
@@ -182,11 +179,10 @@ def unexplained(
         what (str): "this text" or "this image"; with ``alone`` any other.
         probability, closed (float): With the input, and through a closed mask.
         follows (str): What follows from it, where the input does not lower the probability.
-        alone (str): What the model has then. Default: that no word is readable, or nothing visible.
+        alone (str): What the model has then. Default: average activations in place of the input.
     """
     if not alone:
-        nothing, instead = _UNREADABLE[what]
-        alone = f"{capitalized(nothing)} ({instead})"
+        alone = capitalized(_IN_PLACE[what])
     alone = f"{alone} {measured} is {format_probability(closed)}"
     given = format_probability(probability)
     if lowers_it(probability, closed):

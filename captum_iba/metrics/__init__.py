@@ -4,6 +4,7 @@ Needs torch and captum only; intervals and rank correlations need scipy, ``captu
 """
 
 from captum_iba._bootstrap import Interval, mean_over_seeds, paired_bootstrap
+from captum_iba.metrics.banzhaf import banzhaf_values
 from captum_iba.metrics.degradation import Degradation, degradation, degradation_both
 from captum_iba.metrics.image_baselines import blurred, mean_color, tiles
 from captum_iba.metrics.image_metrics import (
@@ -68,6 +69,7 @@ __all__ = [
     "ReplaceToken",
     "aopc",
     "area_between",
+    "banzhaf_values",
     "blurred",
     "bounding_box_ratio",
     "cascading_randomization",

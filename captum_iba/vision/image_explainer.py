@@ -210,9 +210,9 @@ class ImageExplainer:
             feature_mask (tensor, array, "superpixels" or None): Regions: integers (H, W) or (B, H, W) for the model's
                 input, as in Captum's ``FeatureAblation``, or SLIC superpixels. Bits are summed over them. Default:
                 tiles (:func:`captum_iba.vision.tile_regions`).
-            rerank (int, optional): Number of regions with the most bits whose order is settled by removal
-                (:func:`captum_iba.vision.order_by_removal`), in four forward passes per region and two more. 0
-                leaves the order of the bits. Default: 8 for ``"default"``, else 0.
+            rerank (int, optional): Number of regions that are removed alone, and after the first of them, two passes
+                each: those with the largest Banzhaf values, of 64 passes (:func:`captum_iba.metrics.banzhaf_values`).
+                0 leaves the order of the bits. Default: 8 for ``"default"``, else 0.
             check (bool): Whether to remove the leading regions, the least, and others at random, and keep the
                 probabilities in ``result.check``. Default: False.
             seed (int): Seed of the noise. Default: 0.
@@ -305,8 +305,8 @@ class ImageExplainer:
                 lambda numbers, beta: explained(numbers, replace(settings, beta=beta), f"{name}, beta {beta:g}"),
             )
         rows = internal_batch_size or 2 * batch_size
-        settled = partial(with_check_by_removal, seed=seed) if check else rerank_by_removal
-        with removal_progress(show_progress and (count > 1 or check), "images") as on_rows:
+        settled = partial(with_check_by_removal if check else rerank_by_removal, seed=seed)
+        with removal_progress(show_progress and bool(count or check), "images") as on_rows:
             for i, result in enumerate(results):
                 removal = RegionRemoval(self.classifier, batch[i], regions[i], targets[i], rows, on_rows)
                 results[i] = settled(removal, result, count)

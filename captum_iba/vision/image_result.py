@@ -53,12 +53,13 @@ class ImageAttribution(JsonResult):
         image (array): The image as the model saw it, (H, W, 3), 8-bit.
         layers (tuple of LayerMap): The bits of each layer.
         regions (array): Number of the region of each pixel, (H, W).
-        measured (tuple of int): Numbers of the regions that were removed, in the order that this gives
-            (:func:`captum_iba.vision.order_by_removal`).
+        values (tuple of float): Banzhaf value of each region, the mean decrease in the probability without it where
+            half of the regions are removed (:func:`captum_iba.metrics.banzhaf_values`). Empty where none was removed.
+        measured (tuple of int): Numbers of the regions that were removed alone, those with the largest values, in the
+            order that this gives (:func:`captum_iba.vision.order_by_removal`).
         effects (tuple of float): Decreases in the probability by which they were ordered: of the first ``n_in_turn``
-            when they are removed one after the other, of the others the mean of three
-            (:func:`captum_iba.vision.order_by_removal`).
-        n_in_turn (int): How many of the first were removed one after the other, at most two.
+            when they are removed one after the other, of the others their values.
+        n_in_turn (int): How many of the first were removed one after the other, at least two if they lower it.
         effects_alone (tuple of float): Decreases in the probability when each of them alone is removed.
         target (int), target_label (str), target_probability (float): The class that was explained.
         predicted (int), predicted_label (str), predicted_probability (float): The most probable class.
@@ -101,6 +102,7 @@ class ImageAttribution(JsonResult):
     provenance: Mapping[str, str] = field(default_factory=dict)
     effects_alone: tuple[float, ...] = ()
     n_in_turn: int = 0
+    values: tuple[float, ...] = ()
     other_labels: tuple[tuple[str, float], ...] = ()
     multi_label: bool = False
 
@@ -125,9 +127,9 @@ class ImageAttribution(JsonResult):
     def importance(self) -> npt.NDArray[np.float64]:
         """What is drawn of each region, (R,), from 0 to 1.
 
-        Of regions whose removal was measured it is the decrease in the probability, relative to the largest, at least
-        that of the next one in their order, and 0 where the removal raises it. The others come after them, by their
-        shares. Where no removal lowers the probability, all go by their shares.
+        It is the decrease in the probability that a region is ranked by, relative to the largest, at least that of the
+        next one in their order, and 0 where the removal raises it. Where no removal lowers the probability, or none was
+        tried, all go by their shares.
         """
         return importance_of(self.shares, self._levels)
 
@@ -171,9 +173,8 @@ class ImageAttribution(JsonResult):
         return None if alone is None else self.target_probability - alone
 
     def decrease_of(self, region: int) -> float | None:
-        """The measured decrease in the probability that a region is ranked by (:attr:`effects`); None without one."""
-        ranked = self._levels[region] is not None
-        return self.effects[self.measured.index(region)] if ranked else None
+        """The decrease in the probability that a region is ranked by: its effect, or its value; None without one."""
+        return self._decreases.get(region) if self._levels[region] is not None else None
 
     @property
     def leading(self) -> list[int]:
@@ -410,8 +411,8 @@ class ImageAttribution(JsonResult):
                 LayerMap(**{**layer, "bits": np.array(layer["bits"], dtype=np.float64)}) for layer in values["layers"]
             )
             values["regions"] = np.array(values["regions"], dtype=np.int64)
-            for name in ("measured", "effects", "effects_alone"):
-                values[name] = tuple(values[name])
+            for name in ("measured", "effects", "effects_alone", "values"):
+                values[name] = tuple(values.get(name, ()))
             values["other_labels"] = tuple(map(tuple, content.get("other_labels", ())))
             values["check"] = None if values["check"] is None else ImageCheck.from_dict(values["check"])
             return cls(**values)
@@ -453,19 +454,34 @@ class ImageAttribution(JsonResult):
     def _order(self) -> npt.NDArray[np.intp]:
         shares, levels = self.shares, self._levels
         by_bits = order_of(sum_per_region(self.bits, self.regions), shares, importance_of(shares, levels), levels)
+        if self.values and any(level is not None for level in levels):
+            return np.array([*self._decreases], dtype=np.intp)
         rank = {region: number for number, region in enumerate(self.measured) if (levels[region] or 0.0) > 0}
         return np.array(sorted(by_bits.tolist(), key=lambda region: rank.get(region, len(rank))), dtype=np.intp)
 
     @cached_property
+    def _decreases(self) -> dict[int, float]:
+        """The decrease that each region is ranked by, in their order: those removed in turn, then all by their values.
+
+        Of a file without values those of the measured ones.
+        """
+        decreases = dict(zip(self.measured, self.effects, strict=True))
+        if not self.values:
+            return decreases
+        first = self.measured[: self.n_in_turn]
+        others = sorted((i for i in range(self.n_regions) if i not in first), key=lambda i: -self.values[i])
+        return {**{i: decreases[i] for i in first}, **{i: self.values[i] for i in others}}
+
+    @cached_property
     def _levels(self) -> list[float | None]:
-        """The effect of each region, at least that of the next one in their order; None where there is none.
+        """The decrease of each region, at least that of the next one in their order; None where there is none.
 
         Where the removal of no region lowers the probability, the effects say nothing.
         """
         levels: list[float | None] = [None] * self.n_regions
-        if max(self.effects, default=0.0) >= _LEAST:
-            at_least = np.maximum.accumulate(np.array(self.effects)[::-1])[::-1].tolist()
-            for region, level in zip(self.measured, at_least, strict=True):
+        if max(self._decreases.values(), default=0.0) >= _LEAST:
+            at_least = np.maximum.accumulate(np.array([*self._decreases.values()])[::-1])[::-1].tolist()
+            for region, level in zip(self._decreases, at_least, strict=True):
                 levels[region] = level
         return levels
 

@@ -27,29 +27,41 @@ from captum_iba._explain.leading_parts import (
 )
 from captum_iba._reading.removal_check import ImageCheck
 from captum_iba._reading.thresholds import N_RANDOM
+from captum_iba.metrics.banzhaf import banzhaf_values
 from captum_iba.metrics.part_removal import CachedRemoval
 from captum_iba.vision.image_result import ImageAttribution
 from captum_iba.vision.regions import RegionRemoval, order_by_removal
 
 _N_BEGUN = 8  # regions from which groups are built: often none lowers the probability alone
 _N_ALONE = 64  # regions, of which a check removes each alone
+_N_ROWS = 64  # images without half of their regions each, from which the values are estimated
 _ADDS = 0.02  # of a probability, that a leading region adds to the others at least
 _MOST_MISSED, _N_MEASURED = 8, 16  # regions that a check measures: that matter alone; where most is left without others
 _SAME_COLOR = 2  # of 255: a region as near to the mean color is not changed by its removal
 
 
 def rerank_by_removal(
-    removal: Callable[[Tensor], Tensor], result: ImageAttribution, count: int, further: Sequence[int] = ()
+    removal: Callable[[Tensor], Tensor], result: ImageAttribution, count: int, seed: int, further: Sequence[int] = ()
 ) -> ImageAttribution:
-    """The result with the order of the regions with the most bits, and of ``further`` ones, settled by removal."""
-    above = int((result.shares > 0).sum())
-    leaders = (-result.scores).argsort()[: min(count, above)].tolist()
-    leaders += [i for i in further if i not in leaders]
-    if len(leaders) < 2:
+    """The result with the values of all regions, and the order of the ``count`` largest and of ``further`` ones.
+
+    The prior of the values are the shares of the bits, as shares of the probability.
+    """
+    if not count or result.n_regions < 2:
         return result
-    found = order_by_removal(removal, leaders, result.n_regions)
+    cached = removal if isinstance(removal, CachedRemoval) else CachedRemoval(removal)
+    prior = (result.target_probability * result.shares).tolist()
+    values = banzhaf_values(cached, result.n_regions, prior, n_rows=_N_ROWS, seed=seed).tolist()
+    leaders = sorted(range(result.n_regions), key=lambda i: -values[i])[:count]
+    leaders += [i for i in further if i not in leaders]
+    found = order_by_removal(cached, leaders, values)
     return replace(
-        result, measured=found.order, effects=found.effects, effects_alone=found.alone, n_in_turn=found.n_in_turn
+        result,
+        measured=found.order,
+        effects=found.effects,
+        effects_alone=found.alone,
+        n_in_turn=found.n_in_turn,
+        values=tuple(values),
     )
 
 
@@ -59,8 +71,8 @@ def with_check_by_removal(removal: RegionRemoval, result: ImageAttribution, coun
     Args:
         removal (RegionRemoval): The model and the image.
         result (ImageAttribution): Bits of the regions.
-        count (int): Number of regions with the most bits that are put in order by removal, 0 for none. At most 16 are
-            where these leave most of the probability.
+        count (int): Number of regions with the largest values that are removed alone, 0 for none. At most 16 are where
+            these leave most of the probability.
         seed (int): Seed of the regions at random.
     """
 
@@ -68,7 +80,7 @@ def with_check_by_removal(removal: RegionRemoval, result: ImageAttribution, coun
     cached = _of_target(of_classes, removal.target)
 
     def measured(n_regions: int, further: Sequence[int], search: bool) -> ImageAttribution:
-        found = rerank_by_removal(cached, result, n_regions, further)
+        found = rerank_by_removal(cached, result, n_regions, seed, further)
         found = replace(found, check=check_by_removal(removal, of_classes, found, seed, search))
         if found.measured and (unmeasured := [i for i in found.leading if i not in found.measured]):
             return measured(n_regions, [*further, *unmeasured], search)

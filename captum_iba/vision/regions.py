@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from captum_iba._checks import check_integer, kind_of
+from captum_iba.metrics.part_removal import kept_without
 from captum_iba.vision.image_model import ImageClassifier
 from captum_iba.vision.images import Pixels
 
@@ -19,6 +20,7 @@ Regions = npt.NDArray[np.int64]
 """Number of the region of each pixel, (H, W), from 0 on, none left out."""
 
 _FEWEST, _MOST, _PIXELS = 4, 7, 32
+_LEAST_IN_TURN, _MOST_IN_TURN, _PER_ONE_IN_TURN = 2, 4, 16  # removed one after the other: one per 16 regions
 
 
 def tile_regions(height: int, width: int, n_tiles: int | None = None) -> Regions:
@@ -189,8 +191,8 @@ class RemovalOrder:
         order (tuple of int): Numbers of the regions, the most important one first.
         effects (tuple of float): Decrease in the probability by which each of them was ordered, in this order.
         alone (tuple of float): Decrease in the probability when each of them alone is removed, in this order.
-        n_in_turn (int): How many of the first were removed one after the other, at most two; the effects of the others
-            are means of three decreases.
+        n_in_turn (int): How many of the first were removed one after the other: two, or up to four of more than 40
+            regions; fewer where no further one lowers the probability. The effects of the others are their values.
     """
 
     order: tuple[int, ...]
@@ -199,24 +201,25 @@ class RemovalOrder:
     n_in_turn: int = 0
 
 
-def order_by_removal(probability: Callable[[Tensor], Tensor], regions: Sequence[int], n_regions: int) -> RemovalOrder:
+def order_by_removal(
+    probability: Callable[[Tensor], Tensor], regions: Sequence[int], values: Sequence[float]
+) -> RemovalOrder:
     """
     Settle the order of some regions, N of them, by what the model says without them.
 
-    First comes the region whose removal lowers the probability most, then the one whose removal after it does. The
-    others follow by the mean of three decreases: without the region; of the image of these N regions alone without
-    it; and without it after all others of the N. The first says what the decision misses, the second what it needs
-    where little else is left, the third what others stood in for. Regions without a decrease are the last.
+    First comes the region whose removal lowers the probability most, then the one whose removal after it does. Of more
+    than 40 regions one in 16 is chosen so, at most four. The others follow by their values, the largest first.
 
     Args:
         probability (Callable): Function of the kept regions, (rows, R) booleans, that returns (rows,), as
             :class:`RegionRemoval`.
         regions (sequence of int): Their numbers.
-        n_regions (int): Number of all regions, R.
+        values (sequence of float): The value of each region of the image, (R,), in the unit of the probability, as of
+            :func:`captum_iba.metrics.banzhaf_values`.
 
     Returns:
-        RemovalOrder: After 4 N + 2 forward passes at most, 34 for eight regions. The effects of the first two are the
-        decreases by which they were chosen.
+        RemovalOrder: After 2 N forward passes, or N for each one in turn. The effects of these are the decreases by
+        which they were chosen.
 
     Raises:
         ValueError: A number that is no region, or twice among them.
@@ -224,44 +227,24 @@ def order_by_removal(probability: Callable[[Tensor], Tensor], regions: Sequence[
     Examples::
 
         >>> def probability(kept): return 0.5 * kept[:, 1] + 0.25 * (kept[:, 0] | kept[:, 2]) + 0.1 * kept[:, 3]
-        >>> found = order_by_removal(probability, [0, 1, 2], n_regions=4)
-        >>> found.order[0], found.effects[0]
-        (1, 0.5)
+        >>> found = order_by_removal(probability, [0, 1, 3], values=[0.2, 0.5, 0.0, 0.1])
+        >>> found.order, found.n_in_turn
+        ((1, 3, 0), 2)
     """
-    leaders = list(regions)
+    leaders, n_regions = list(regions), len(values)
     if len({*leaders}) < len(leaders) or not {*leaders} <= {*range(n_regions)}:
         raise ValueError(f"regions has {leaders}, expected different numbers from 0 to {n_regions - 1}")
-    whole = torch.ones(n_regions, dtype=torch.bool)
-    alone = torch.zeros(n_regions, dtype=torch.bool)
-    alone[leaders] = True
-    # Those alone without one are the complement of all others with it.
-    without = [_without(base, i) for base in (whole, alone) for i in leaders]
-    kept = torch.stack([whole, alone, ~alone, *without, *(~row for row in without[len(leaders) :])])
-    of_whole, of_alone, of_others, *values = probability(kept).cpu().double().tolist()
-    columns = (values[i : i + len(leaders)] for i in range(0, 3 * len(leaders), max(1, len(leaders))))
-    removed = {i: of_whole - value for i, value in zip(leaders, next(columns, []), strict=True)}
-    needed = {i: of_alone - value for i, value in zip(leaders, next(columns, []), strict=True)}
-    last = {i: value - of_others for i, value in zip(leaders, next(columns, []), strict=True)}
-    effects = {i: (removed[i] + needed[i] + last[i]) / 3 for i in leaders}
-    chosen = [i for i in sorted(leaders, key=lambda i: -removed[i])[:1] if removed[i] > 0]
-    effects.update({i: removed[i] for i in chosen})
-    rest = [i for i in leaders if i not in chosen]
-    if chosen and rest:
-        first = _without(whole, chosen[0])
-        after = probability(torch.stack([_without(first, i) for i in rest])).cpu().double().tolist()
-        second, left = min(zip(rest, after, strict=True), key=lambda pair: pair[1])
-        decrease = of_whole - removed[chosen[0]] - left
-        if decrease > 0:
-            effects[second] = decrease
-            chosen.append(second)
-    order = [*chosen, *sorted((i for i in rest if i not in chosen), key=lambda i: -effects[i])]
-    order.sort(key=lambda i: effects[i] <= 0)  # stable: those without a decrease become the last
-    of_each = (tuple(effects[i] for i in order), tuple(removed[i] for i in order))
-    return RemovalOrder(tuple(order), *of_each, n_in_turn=len(chosen))
-
-
-def _without(kept: Tensor, region: int) -> Tensor:
-    """The regions that are kept, without one more."""
-    fewer = kept.clone()
-    fewer[region] = False
-    return fewer
+    whole, *left = probability(kept_without([(), *([i] for i in leaders)], n_regions)).cpu().double().tolist()
+    alone = {i: whole - value for i, value in zip(leaders, left, strict=True)}
+    effects, in_turn, rest = {i: float(values[i]) for i in leaders}, list[int](), leaders
+    n_in_turn = min(_MOST_IN_TURN, max(_LEAST_IN_TURN, round(n_regions / _PER_ONE_IN_TURN)))
+    while rest and min(left) < whole:
+        in_turn.append(rest[left.index(min(left))])
+        effects[in_turn[-1]] = whole - min(left)
+        whole, rest = min(left), [i for i in rest if i not in in_turn]
+        if len(in_turn) == n_in_turn or not rest:
+            break
+        left = probability(kept_without([(*in_turn, i) for i in rest], n_regions)).cpu().double().tolist()
+    order = [*in_turn, *sorted((i for i in leaders if i not in in_turn), key=lambda i: -effects[i])]
+    of_each = (tuple(effects[i] for i in order), tuple(alone[i] for i in order))
+    return RemovalOrder(tuple(order), *of_each, n_in_turn=len(in_turn))

@@ -501,17 +501,17 @@ def test_a_class_that_average_activations_give_as_well_is_said_to_be_unexplained
     result = attribution("a b c", bits=[30.0, 20.0, 5.0], **kept)
     for closed, said in ((0.78, "more than"), (0.76, "no less than"), (0.72, "nearly as much as"), (0.6, None)):
         one = replace(result, closed_probability=closed)
-        text = f"in place of the words) the probability of positive is {closed:.1%}, {said} with this text (75.0%)"
+        text = f"in place of this text the probability of positive is {closed:.1%}, {said} with this text (75.0%)"
         assert (text in str(one)) == (text in token_page([one])) == (said is not None)
-        assert any("When no word is readable (average" in sentence for sentence in one.sentences) == (said is not None)
+        assert any("With average activations in place" in sentence for sentence in one.sentences) == (said is not None)
         page = token_page([one, one])
-        text = "Texts 1 and 2 add little to what the model gives their class when no word is readable."
+        text = "Texts 1 and 2 add little to what the model gives their class with average activations."
         # Where the answer says so, it is not said again.
         agreed = token_page([replace(one, check=replace(one.check, without_leading=0.74))] * 2)
         assert (text in agreed) == (said is not None) and text not in page
         assert "No verdict for 2 texts: most words lead." in page
     unlikely = replace(result, target_probability=0.02, closed_probability=0.001)
-    assert "When no word is readable (average" not in str(unlikely)
+    assert "With average activations in place" not in str(unlikely)
 
 
 def test_a_check_deletes_punctuation_last(film_explainer):

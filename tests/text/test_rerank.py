@@ -423,7 +423,7 @@ def test_an_answer_where_all_words_lead(film_explainer):
     assert result.check.without_leading == pytest.approx(result.without_first[-1], abs=1e-6)
     after = format_probability(result.without_first[-1])
     answer = 'Without "awful", "terrible", "horrible" and "dreadful" the probability of negative falls from 98.9% to '
-    assert answer + after in str(result) and "Not compared with others, because more than half" in str(result)
+    assert answer + after in str(result) and "Not compared with others, because all words lead" in str(result)
     assert "not_compared" in findings(result) and "not_confirmed" not in findings(result)
 
 

@@ -76,7 +76,7 @@ def test_a_check_that_finds_more_than_the_bits_is_pointed_to():
         one = replace(result, check=check)
         # The answer says so where the leading words do it.
         assert ("they do not explain the probability" in str(one)) is (said and without[0] == 0.94)
-        assert ("The model gives" in one.sentences[0]) is (without[0] == 0.2)
+        assert ("the model gives" in one.sentences[0]) is (without[0] == 0.2)
         assert ("The model needs hardly anything of this text" in str(one)) is (without == (0.94, 0.94, 0.94))
         # Where the first word matters, it leads.
         assert needs_hardly_anything(one) is (without[0] == 0.94)
@@ -144,7 +144,7 @@ def test_the_summary_counts_what_the_texts_say():
     improbable = attribution("a b", bits=[30.0, 2.0], **FEW, target_probability=0.004, closed_probability=0.08)
     check = DeletionCheck(1, 0.9, 0.2, 0.9, 0.9, 10)
     likely = attribution("a b", bits=[30.0, 2.0], **FEW, target_probability=0.9, closed_probability=0.1, check=check)
-    assert "readable" not in token_page([likely, likely, improbable]).partition("How to read this")[0]
+    assert "average activations" not in token_page([likely, likely, improbable]).partition("How to read this")[0]
 
 
 def test_unknown_words_are_named(film_explainer):
@@ -245,7 +245,7 @@ def test_deleting_words_is_not_said_to_lower_what_it_raises():
     result = attribution("a b c d", bits=[60.0, 3.0, 2.0, 2.0], **FEW, **lowered)
     for alone, said in (((0.1, 0.2, 0.2, 0.2), True), ((0.1, 0.2, 0.2, 0.9), False)):
         one = replace(result, check=DeletionCheck(1, 0.22, 0.1, 0.2, 0.2, 10, by_rank(result, *alone)))
-        assert ("The model gives" in one.sentences[0]) and "more than with this text" in str(one)
+        assert ("the model gives" in one.sentences[0]) and "more than with this text" in str(one)
         assert ("d (word 4) · speaks against it" in str(one)) is not said
     one = replace(result, check=DeletionCheck(1, 0.22, 0.1, 0.9, 0.2, 10, by_rank(result, 0.1, 0.2, 0.2, 0.9)))
     assert "opposing_words" in findings(one)
@@ -278,8 +278,7 @@ def test_a_verdict_beside_averages_that_keep_the_class():
     both = replace(result, check=check), replace(result, check=check, closed_probability=0.3)
     for one, said in zip(both, (True, False), strict=True):
         answer = one.sentences[0]
-        caveat = " The model gives positive when no word is readable, too: 90.0% (average activations in place of the "
-        caveat += "words)."
+        caveat = " With average activations in place of this text the model gives positive, too (90.0%)."
         assert answer.endswith(caveat) is said and "falls from 98.0% to 20.0%" in answer
         assert one.verdict == "confirmed"
     page = token_page(list(both))
@@ -311,7 +310,7 @@ def test_one_meaning_of_leading_beside_a_check(film_explainer):
     one = replace(every, check=DeletionCheck(1, 0.9, 0.2, 0.9, 0.3, 10, by_rank(every, 0.2, 0.9, 0.3)))
     assert "fewest bits (" not in str(one).partition("of the bits")[
         0
-    ] and "Not compared with others, because more" in str(one)
+    ] and "Not compared with others, because all" in str(one)
     long = film_explainer.explain("A dull film about a man and a plot. " * 8, check=True)
     said = str(long)
     n_alone = sum(row.is_deleted for of in ranked_words(long) for row in of)

@@ -61,16 +61,16 @@ def test_a_later_region_is_never_brighter():
 
 
 def test_a_second_region_that_raises_the_probability_is_not_removed_in_turn():
-    """Its row said "after the first", and had the mean of three; it rose by 13 points."""
+    """Its row said "after the first", and had another number; it rose by 13 points."""
 
     def probability(kept):
         kept = kept.double()
         return 0.5 * kept[:, 0] + 0.3 * torch.maximum(kept[:, 0], 1 - kept[:, 1]) + 0.1 * kept[:, 0] * kept[:, 1]
 
-    found = order_by_removal(probability, [0, 1], n_regions=3)
-    assert found.order[0] == 0 and found.n_in_turn == 1
-    raising = order_by_removal(lambda kept: 1 - kept.double().mean(1), [0, 1], n_regions=3)
-    assert raising.n_in_turn == 0 and max(raising.effects) < 0
+    found = order_by_removal(probability, [0, 1], [0.5, 0.1, 0.0])
+    assert found.order[0] == 0 and found.n_in_turn == 1 and found.effects[1] == 0.1
+    raising = order_by_removal(lambda kept: 1 - kept.double().mean(1), [0, 1], [-0.3, -0.2, 0.0])
+    assert raising.n_in_turn == 0 and raising.order == (1, 0) and raising.effects == (-0.2, -0.3)
 
 
 def test_regions_whose_removal_does_not_lower_the_probability():
@@ -136,7 +136,7 @@ def test_average_activations_that_give_the_class_are_told_by_the_answer_as_of_te
     check = ImageCheck(1, 0.9, 0.1, 0.9, 0.9, 10, leading=(3,), without_first=(0.1,), without_all=0.1)
     without, told = replace(result, check=check), replace(result, check=check, layers=layers)
     assert without.verdict == told.verdict == "confirmed"
-    said = "The model gives dog when nothing is visible, too: 85.0% (average activations in place of the image)."
+    said = "With average activations in place of this image the model gives dog, too (85.0%)."
     assert said in told.answer and "adds little" not in str(told) and said not in without.answer
     # The activations of the image itself say nothing of an average one.
     assert said not in replace(told, statistics=OWN_STATISTICS).answer
@@ -416,28 +416,41 @@ def test_the_order_by_removal_by_hand():
         rows.append(len(kept))
         return probability(kept)
 
-    found = order_by_removal(counted, [4, 3, 2, 1, 0], n_regions=6)
-    assert found.order[0] == 0
-    assert found.order[1] == 3  # the second is the one that lowers it most after the first
-    assert found.order[-1] == 4
-    assert found.effects[:2] == pytest.approx((0.5, 0.1)) and found.n_in_turn == 2
-    assert found.effects[-1] == pytest.approx(-0.05)
+    values = (0.5, 0.14, 0.15, 0.1, -0.05, 0.0)
+    found = order_by_removal(counted, [4, 3, 2, 1, 0], values)
+    assert found.order == (0, 3, 2, 1, 4)  # 3 is the one that lowers it most after the first
+    assert found.effects == pytest.approx((0.5, 0.1, 0.15, 0.14, -0.05)) and found.n_in_turn == 2
     assert dict(zip(found.order, found.alone, strict=True)) == pytest.approx({0: 0.5, 3: 0.1, 1: 0, 2: 0, 4: -0.05})
-    assert sum(rows) == 4 * 5 + 2
+    assert sum(rows) == 2 * 5
     for regions in ([0, 0], [6], [-1]):
         with pytest.raises(ValueError, match="regions has"):
-            order_by_removal(probability, regions, n_regions=6)
+            order_by_removal(probability, regions, values)
 
 
-def test_needed_among_the_leaders_alone():
-    # Region 3, which is no leader, can stand for 1; without it 1 is needed.
+def test_one_in_16_regions_is_removed_in_turn():
+    """Of 64 tiles two were, and eight that were removed in a row lowered the probability less than occlusion's."""
+    weights = torch.linspace(0.001, 0.02, 64, dtype=torch.float64)
+
     def probability(kept):
-        kept = kept.double()
-        return 0.4 * kept[:, 0] + 0.2 * kept[:, 2] + 0.3 * torch.maximum(kept[:, 1], kept[:, 3])
+        return kept.double() @ weights
 
-    found = order_by_removal(probability, [0, 1, 2], n_regions=4)
-    # Missed by the whole image 0, needed by the leaders alone 0.3, after the other leaders 0.
-    assert dict(zip(found.order, found.effects, strict=True)) == pytest.approx({0: 0.4, 2: 0.2, 1: 0.1})
+    found = order_by_removal(probability, range(56, 64), [0.0] * 64)
+    assert found.n_in_turn == 4 and found.order[:4] == (63, 62, 61, 60)
+    assert found.effects[:4] == pytest.approx(weights.flip(0)[:4].tolist()) and found.effects[4:] == (0.0,) * 4
+
+
+def test_every_region_is_ranked_by_its_value_where_others_were_removed():
+    """Those that were not removed alone followed by their bits."""
+    values = (-0.1, 0.0, 0.2, 0.1)
+    result = image_attribution(measured=(3, 2), effects=(0.4, 0.2), n_in_turn=1, check=False)
+    result = replace(result, values=values)
+    assert (-result.scores).argsort().tolist() == [3, 2, 1, 0]
+    assert [result.decrease_of(i) for i in range(4)] == [-0.1, 0.0, 0.2, 0.4]
+    assert result.importance.tolist() == pytest.approx([0.0, 0.0, 0.5, 1.0])
+    again = ImageAttribution.from_dict(result.to_dict())
+    assert again.values == values and again.scores.tolist() == result.scores.tolist()
+    old = {key: value for key, value in result.to_dict().items() if key != "values"}  # of a file without them
+    assert ImageAttribution.from_dict(old).values == () and ImageAttribution.from_dict(old).leading == [3, 2]
 
 
 def test_a_mask_that_has_lost_the_prediction_is_said():
@@ -566,9 +579,9 @@ def bare_image(bits=None):
 
 def test_what_a_check_says_where_no_region_leads_is_of_the_regions_that_it_removes():
     """ "falls from 90.0% to 10.0%, and the model still predicts cat", and "the removal changes no pixel"."""
-    image = bare_image(np.ones((4, 4)))  # at the floor: nothing was measured
+    image = bare_image(np.ones((4, 4)))  # at the floor
     image = replace(image, image=np.arange(8 * 8 * 3, dtype=np.uint8).reshape(8, 8, 3))
-    result = with_check_by_removal(KnownRegions(lambda kept: 0.1 + 0.8 * (kept.sum(1) > 14)), image, 8, seed=0)
+    result = with_check_by_removal(KnownRegions(lambda kept: 0.1 + 0.8 * (kept.sum(1) > 14)), image, 0, seed=0)
     check = result.check
     assert check.leading == () and check.changes_pixels
     assert check.without_leading == pytest.approx(0.1) and check.decision == "cat"
@@ -621,7 +634,7 @@ def test_where_the_class_stays_other_regions_may_matter():
     result = image_attribution()
     check = replace(result.check, without_leading=0.6, leading=(3, 0), decision="dog", decision_probability=0.6)
     said = replace(result, check=check).answer
-    assert "2 of the 4 regions were removed together, chosen by bits: others may matter, too" in said
+    assert "2 of the 4 regions were removed alone and together: others may matter, too" in said
     for changes in ({"decision": "cat"}, {"changes_pixels": False}):
         assert "others may matter" not in replace(result, check=replace(check, **changes)).answer
 
@@ -644,7 +657,7 @@ def test_a_step_that_raises_the_probability_is_explained_where_it_happens():
     rising, falling = (
         replace(result, check=replace(check, without_first=f)) for f in ((0.3, 0.5, 0.1), (0.5, 0.3, 0.1))
     )
-    assert "where it rises, this one counts only together with those below it" in str(rising)
+    assert "where it rises, this one counts only together with other leading ones" in str(rising)
     assert "where it rises" not in str(falling)
 
 
