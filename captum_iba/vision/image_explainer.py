@@ -35,7 +35,7 @@ from captum_iba.vision.image_settings import (
     lacking_statistics,
     resolve_image_settings,
 )
-from captum_iba.vision.images import Transform, as_batch, drawn, is_one, normalization
+from captum_iba.vision.images import Transform, as_batch, drawn, is_one, normalization, size_of
 from captum_iba.vision.region_check import rerank_by_removal, with_check_by_removal
 from captum_iba.vision.regions import RegionRemoval, regions_of_images
 
@@ -257,7 +257,7 @@ class ImageExplainer:
         statistics = self._known(layers)
         smooth_where_possible = name == "default" and overrides.get("smoothing") is None
         origin = self.classifier.provenance(statistics)
-        names = _names_of(images, one, len(batch))
+        several = [images] if one else list(images)
 
         def explained(numbers: Sequence[int], settings: BottleneckSettings, named: str) -> list[ImageAttribution]:
             bottleneck = ImageBottleneck(
@@ -290,7 +290,8 @@ class ImageExplainer:
                     preset=named,
                     settings={**applied(settings, of_image), "seed": int(seed), "rerank": count},
                     statistics=statistics_origin(statistics),
-                    name=names[i],
+                    name=_name_of(several[i]),
+                    original_size=size_of(several[i]),
                     model=self.classifier.name,
                     provenance=origin,
                 )
@@ -495,6 +496,5 @@ class ImageExplainer:
         return None
 
 
-def _names_of(images: Any, one: bool, count: int) -> list[str]:
-    several = [images] if one else list(images)
-    return [Path(image).name if isinstance(image, (str, os.PathLike)) else "" for image in several][:count]
+def _name_of(image: Any) -> str:
+    return Path(image).name if isinstance(image, (str, os.PathLike)) else ""

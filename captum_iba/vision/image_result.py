@@ -30,7 +30,7 @@ from captum_iba._reading.wording import format_number, format_probability, print
 from captum_iba.vision.grids import resize_map
 from captum_iba.vision.images import Pixels, pixels_of_png, png_bytes
 from captum_iba.vision.layer_map import LayerMap
-from captum_iba.vision.region_rows import bar_meaning, leading_rows, ninth_of, other_rows
+from captum_iba.vision.region_rows import bar_meaning, input_size, leading_rows, ninth_of, other_rows
 from captum_iba.vision.regions import Regions, sum_per_region
 from captum_iba.visualization.terminal import check_lines, row_lines
 
@@ -71,6 +71,7 @@ class ImageAttribution(JsonResult):
         check (ImageCheck or None): With ``check``, the probability without the leading regions.
         provenance (dict): Versions of the libraries, device and precision, fingerprints of the model and statistics.
         other_labels (tuple): Of a multi-label model the other labels of at least 0.5, (label, probability).
+        original_size (tuple of int or None): Rows and columns of the image before the transform, (H, W).
         multi_label (bool): Whether each label has a probability of its own, so that several or none are predicted.
 
     Examples::
@@ -105,6 +106,7 @@ class ImageAttribution(JsonResult):
     values: tuple[float, ...] = ()
     other_labels: tuple[tuple[str, float], ...] = ()
     multi_label: bool = False
+    original_size: tuple[int, int] | None = None
 
     @cached_property
     def bits(self) -> npt.NDArray[np.float64]:
@@ -255,8 +257,7 @@ class ImageAttribution(JsonResult):
         """What the columns and bars of :meth:`to_text` are, by their names."""
         found = region_legend(self.rows, bar_meaning(self), self.is_pale, details, self.other_rows)
         if any("rows" in row.place for row in (*self.rows, *self.other_rows)):
-            height, width = self.regions.shape
-            found["rows, columns"] = f"of the model's input, {height} x {width} pixels"
+            found["rows, columns"] = input_size(self)
         return found | (verdict_legend(self.verdict) if self.verdict in CONFIRMING else {})
 
     def __str__(self) -> str:
@@ -414,6 +415,7 @@ class ImageAttribution(JsonResult):
             for name in ("measured", "effects", "effects_alone", "values"):
                 values[name] = tuple(values.get(name, ()))
             values["other_labels"] = tuple(map(tuple, content.get("other_labels", ())))
+            values["original_size"] = tuple(content.get("original_size") or ()) or None
             values["check"] = None if values["check"] is None else ImageCheck.from_dict(values["check"])
             return cls(**values)
         except (KeyError, TypeError, OSError) as error:

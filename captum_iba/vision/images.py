@@ -28,6 +28,7 @@ Normalization = tuple[list[float], list[float]]
 _OPAQUE = 255
 _FAR = 1.0  # of the range of pixels, from 0 to 1, by which an input may leave it
 _GRAY = 64  # pixels of a side of the images that a transform is tried on
+_ORIENTATION, _ON_ITS_SIDE = 0x0112, range(5, 9)  # of EXIF data
 _ENLARGED = 8  # times, above which an image has hardly any pixels
 # What an 8-bit image is; others (I, F: 16 bits and more) would be cut off at 255.
 _MODES = ("1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "LAB", "HSV")
@@ -117,6 +118,20 @@ def is_one(images: Any) -> bool:
     if isinstance(images, (Tensor, np.ndarray)):
         return images.ndim < 4
     return isinstance(images, (str, os.PathLike)) or _is_pillow(images)
+
+
+def size_of(image: Any) -> tuple[int, int] | None:
+    """Rows and columns of an image before the transform, (H, W); None of a tensor that is an input already."""
+    if _is_input(image):
+        return None
+    if isinstance(image, (Tensor, np.ndarray)):
+        height, width = image.shape[-2:] if isinstance(image, Tensor) else image.shape[:2]
+        return int(height), int(width)
+    if isinstance(image, (str, os.PathLike)):
+        with _pillow().open(image) as file:
+            return size_of(file)
+    width, height = image.size
+    return (width, height) if image.getexif().get(_ORIENTATION) in _ON_ITS_SIDE else (height, width)
 
 
 def _is_input(image: Any) -> bool:

@@ -31,6 +31,8 @@ class RemovedRegions(ExplainedImage, Protocol):
     def effects(self) -> tuple[float, ...]: ...
     @property
     def n_in_turn(self) -> int: ...
+    @property
+    def original_size(self) -> tuple[int, int] | None: ...
     def probability_without(self, region: int) -> float | None: ...
     def decrease_of(self, region: int) -> float | None: ...
 
@@ -117,6 +119,15 @@ def _without_first(image: RemovedRegions) -> list[float]:
     in_turn = image.leading == list(image.measured[: len(image.leading)])
     decreases = np.cumsum(image.effects[: image.n_in_turn * in_turn])
     return [float(left) for left in image.target_probability - decreases]
+
+
+def input_size(image: RemovedRegions) -> str:
+    """What rows and columns are of: the model's input, with the size of the image if that is another."""
+    height, width = image.regions.shape
+    said, original = f"of the model's input, {height} x {width} pixels", image.original_size
+    if original is None or original == (height, width):
+        return said
+    return f"{said}; before the transform {original[0]} x {original[1]}"
 
 
 def ninth_of(mask: npt.NDArray[np.bool_]) -> str:

@@ -93,6 +93,7 @@ def _drawn(attribution: DrawableImage) -> dict[str, Any]:
         "by_removal": removal_map(attribution) is not None,
         "bar": "" if (bar := color_bar(attribution)) is None else _data(bar[0]),
         "bar_end": "" if bar is None else in_points(bar[1]),
+        "image_title": f"The image, as the model saw it{_resized(attribution)}",
         "map_title": capitalized(map_title(attribution)),
         "top": "" if attribution.is_improbable else _data(leading_regions(attribution)),
         "in_turn": is_in_turn(attribution.rows),
@@ -101,6 +102,14 @@ def _drawn(attribution: DrawableImage) -> dict[str, Any]:
         "rows": attribution.rows,
         "others": attribution.other_rows,
     }
+
+
+def _resized(attribution: DrawableImage) -> str:
+    """The size of the image before the transform, where that is another than that of the model's input."""
+    original, (height, width) = attribution.original_size, attribution.regions.shape
+    if original is None or original == (height, width):
+        return ""
+    return f": {height} x {width} pixels (before the transform {original[0]} x {original[1]})"
 
 
 def _data(pixels: Pixels) -> str:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from captum.attr import LayerAttribution, visualization
+from PIL import Image
 
 from captum_iba._reading.image_sentences import OWN_STATISTICS
 from captum_iba._reading.legend import legend_lines
@@ -21,6 +22,7 @@ from captum_iba.vision import (
     tile_regions,
 )
 from captum_iba.vision.image_model import ImageClassifier
+from captum_iba.vision.images import read_image, size_of
 from captum_iba.vision.region_check import with_check_by_removal
 from captum_iba.vision.regions import sum_per_region
 from captum_iba.visualization import image_map, image_page, plot_image
@@ -680,3 +682,24 @@ def test_what_a_region_adds_is_measured_from_all_leading_ones():
         without_first=tuple(left),
     )
     assert check.added == pytest.approx([each] * n) and check.decreases == pytest.approx([each] * n)
+
+
+def test_an_image_of_another_size_than_the_input_is_told():
+    """Rows and columns are of the input: of a file of 200 x 120 pixels they are others."""
+    result = replace(image_attribution(), original_size=(120, 200))
+    assert result.legend()["rows, columns"] == "of the model's input, 8 x 8 pixels; before the transform 120 x 200"
+    assert "as the model saw it: 8 x 8 pixels (before the transform 120 x 200)" in image_page([result])
+    assert ImageAttribution.from_dict(result.to_dict()).original_size == (120, 200)
+    for same in (replace(result, original_size=(8, 8)), image_attribution()):
+        assert "before the transform" not in str(same) + image_page([same])
+
+
+def test_the_size_of_an_image_before_the_transform(tmp_path):
+    photo, exif = Image.new("RGB", (20, 12)), Image.Exif()
+    exif[0x0112] = 6  # turned by 90 degrees
+    photo.save(tmp_path / "photo.png")
+    photo.save(tmp_path / "turned.jpg", exif=exif)
+    assert size_of(str(tmp_path / "photo.png")) == size_of(photo) == (12, 20)
+    assert size_of(tmp_path / "turned.jpg") == (20, 12) == read_image(tmp_path / "turned.jpg").shape[:2]
+    assert size_of(np.zeros((12, 20, 3), np.uint8)) == size_of(torch.zeros(3, 12, 20, dtype=torch.uint8)) == (12, 20)
+    assert size_of(torch.zeros(3, 12, 20)) is None
