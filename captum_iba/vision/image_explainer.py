@@ -29,8 +29,8 @@ from captum_iba.vision.image_model import ImageClassifier, load_image_classifier
 from captum_iba.vision.image_result import ImageAttribution
 from captum_iba.vision.image_settings import (
     MASK_LOST_PREDICTION,
-    N_MEASURED,
     NO_CELL_NEEDED,
+    counts_of_measured,
     default_layers,
     lacking_statistics,
     resolve_image_settings,
@@ -210,9 +210,9 @@ class ImageExplainer:
             feature_mask (tensor, array, "superpixels" or None): Regions: integers (H, W) or (B, H, W) for the model's
                 input, as in Captum's ``FeatureAblation``, or SLIC superpixels. Bits are summed over them. Default:
                 tiles (:func:`captum_iba.vision.tile_regions`).
-            rerank (int, optional): Number of regions that are removed alone, and after the first of them, two passes
-                each: those with the largest Banzhaf values, of 64 passes (:func:`captum_iba.metrics.banzhaf_values`).
-                0 leaves the order of the bits. Default: 8 for ``"default"``, else 0.
+            rerank (int, optional): Number of regions that are removed alone, and in turn
+                (:func:`captum_iba.vision.order_by_removal`): those with the largest Banzhaf values, of 64 passes. 0
+                leaves the order of the bits. Default: a fourth of all, 8 to 16, for ``"default"``, else 0.
             check (bool): Whether to remove the leading regions, the least, and others at random, and keep the
                 probabilities in ``result.check``. Default: False.
             seed (int): Seed of the noise. Default: 0.
@@ -243,14 +243,13 @@ class ImageExplainer:
         check_integer("batch_size", batch_size, at_least=1)
         check_flag("check", check)
         check_flag("show_progress", show_progress)
-        count = (N_MEASURED if name == "default" else 0) if rerank is None else rerank
-        check_integer("rerank", count, at_least=0)
         inputs, one = as_batch(images, self.classifier.transform)
         batch = self._batch(inputs)
         size = (batch.shape[-2], batch.shape[-1])
         known = normalization(self.classifier.transform)
         pictures = [drawn(image, known) for image in inputs]
         regions = regions_of_images(feature_mask, pictures, size)
+        counts = counts_of_measured(rerank, name, [int(of_image.max()) + 1 for of_image in regions])
         probabilities = self.classifier.checked_probabilities(batch, batch_size)
         targets = self._targets(target, probabilities)
         layers = self.find_layers(batch, name)
@@ -288,7 +287,7 @@ class ImageExplainer:
                     other_labels=self.classifier.other_labels(probabilities[i], targets[i]),
                     multi_label=self.classifier.multi_label,
                     preset=named,
-                    settings={**applied(settings, of_image), "seed": int(seed), "rerank": count},
+                    settings={**applied(settings, of_image), "seed": int(seed), "rerank": counts[i]},
                     statistics=statistics_origin(statistics),
                     name=_name_of(several[i]),
                     original_size=size_of(several[i]),
@@ -307,10 +306,10 @@ class ImageExplainer:
             )
         rows = internal_batch_size or 2 * batch_size
         settled = partial(with_check_by_removal if check else rerank_by_removal, seed=seed)
-        with removal_progress(show_progress and bool(count or check), "images") as on_rows:
+        with removal_progress(show_progress and bool(any(counts) or check), "images") as on_rows:
             for i, result in enumerate(results):
                 removal = RegionRemoval(self.classifier, batch[i], regions[i], targets[i], rows, on_rows)
-                results[i] = settled(removal, result, count)
+                results[i] = settled(removal, result, counts[i])
         unconfirmed = [result for result in results if result.verdict not in CONFIRMING]
         if any(result.lost_prediction for result in unconfirmed):
             warn_user(MASK_LOST_PREDICTION, LostPredictionWarning)

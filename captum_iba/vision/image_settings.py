@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import nn
 
+from captum_iba._checks import check_integer
 from captum_iba.attr.settings import BottleneckSettings, resolve_settings
 from captum_iba.vision.grids import ImageLayer
 
@@ -32,8 +33,27 @@ IMAGE_PRESETS = {
 }
 """Settings by name."""
 
-N_MEASURED = 8
-"""Number of regions whose order the default settles by removal."""
+_FEWEST_MEASURED, _MOST_MEASURED, _ONE_OF = 8, 16, 4  # regions; of all of them
+
+
+def counts_of_measured(rerank: int | None, preset: str, n_regions: Sequence[int]) -> list[int]:
+    """How many regions of each image are removed alone: as given, else a fourth of all, 8 to 16, by the default.
+
+    Raises:
+        ValueError: ``rerank`` is below 0.
+
+    Examples::
+
+        >>> counts_of_measured(None, "default", [16, 49, 196]), counts_of_measured(None, "per_sample", [16])
+        ([8, 12, 16], [0])
+    """
+    if rerank is not None:
+        check_integer("rerank", rerank, at_least=0)
+        return [rerank] * len(n_regions)
+    if preset != "default":
+        return [0] * len(n_regions)
+    return [min(_MOST_MEASURED, max(_FEWEST_MEASURED, count // _ONE_OF)) for count in n_regions]
+
 
 MASK_LOST_PREDICTION = (
     "the mask removed too much of an image: with the information that is left, the class keeps too little of its "

@@ -20,7 +20,8 @@ Regions = npt.NDArray[np.int64]
 """Number of the region of each pixel, (H, W), from 0 on, none left out."""
 
 _FEWEST, _MOST, _PIXELS = 4, 7, 32
-_LEAST_IN_TURN, _MOST_IN_TURN, _PER_ONE_IN_TURN = 2, 4, 16  # removed one after the other: one per 16 regions
+_LEAST_IN_TURN, _MOST_IN_TURN, _PER_ONE_IN_TURN = 2, 8, 8  # removed one after the other: one per 8 regions
+_N_COMPARED = 8  # of them, at each step but the first: those that lowered the probability most when last compared
 
 
 def tile_regions(height: int, width: int, n_tiles: int | None = None) -> Regions:
@@ -191,8 +192,8 @@ class RemovalOrder:
         order (tuple of int): Numbers of the regions, the most important one first.
         effects (tuple of float): Decrease in the probability by which each of them was ordered, in this order.
         alone (tuple of float): Decrease in the probability when each of them alone is removed, in this order.
-        n_in_turn (int): How many of the first were removed one after the other: two, or up to four of more than 40
-            regions; fewer where no further one lowers the probability. The effects of the others are their values.
+        n_in_turn (int): How many of the first were removed one after the other: one in eight of all, two to eight;
+            fewer where no further one lowers the probability. The effects of the others are their values.
     """
 
     order: tuple[int, ...]
@@ -207,8 +208,9 @@ def order_by_removal(
     """
     Settle the order of some regions, N of them, by what the model says without them.
 
-    First comes the region whose removal lowers the probability most, then the one whose removal after it does. Of more
-    than 40 regions one in 16 is chosen so, at most four. The others follow by their values, the largest first.
+    First comes the region whose removal lowers the probability most, then the one whose removal after it does. One in
+    eight of all regions is chosen so, two to eight of them. Each time the eight are compared that lowered it most when
+    they were compared last. The others follow by their values, the largest first.
 
     Args:
         probability (Callable): Function of the kept regions, (rows, R) booleans, that returns (rows,), as
@@ -218,8 +220,8 @@ def order_by_removal(
             :func:`captum_iba.metrics.banzhaf_values`.
 
     Returns:
-        RemovalOrder: After 2 N forward passes, or N for each one in turn. The effects of these are the decreases by
-        which they were chosen.
+        RemovalOrder: After N + 1 forward passes, and at most eight more for each one in turn. The effects of these are
+        the decreases by which they were chosen.
 
     Raises:
         ValueError: A number that is no region, or twice among them.
@@ -236,15 +238,18 @@ def order_by_removal(
         raise ValueError(f"regions has {leaders}, expected different numbers from 0 to {n_regions - 1}")
     whole, *left = probability(kept_without([(), *([i] for i in leaders)], n_regions)).cpu().double().tolist()
     alone = {i: whole - value for i, value in zip(leaders, left, strict=True)}
-    effects, in_turn, rest = {i: float(values[i]) for i in leaders}, list[int](), leaders
+    effects, in_turn, changes = {i: float(values[i]) for i in leaders}, list[int](), {i: -alone[i] for i in leaders}
     n_in_turn = min(_MOST_IN_TURN, max(_LEAST_IN_TURN, round(n_regions / _PER_ONE_IN_TURN)))
-    while rest and min(left) < whole:
-        in_turn.append(rest[left.index(min(left))])
-        effects[in_turn[-1]] = whole - min(left)
-        whole, rest = min(left), [i for i in rest if i not in in_turn]
-        if len(in_turn) == n_in_turn or not rest:
+    tried, lowest = leaders, whole
+    while tried and min(left) < lowest:
+        chosen = tried[left.index(min(left))]
+        effects[chosen], lowest = lowest - min(left), min(left)
+        in_turn.append(chosen)
+        if len(in_turn) == n_in_turn:
             break
-        left = probability(kept_without([(*in_turn, i) for i in rest], n_regions)).cpu().double().tolist()
+        tried = sorted((i for i in leaders if i not in in_turn), key=changes.__getitem__)[:_N_COMPARED]
+        left = probability(kept_without([(*in_turn, i) for i in tried], n_regions)).cpu().double().tolist()
+        changes.update(zip(tried, (value - lowest for value in left), strict=True))
     order = [*in_turn, *sorted((i for i in leaders if i not in in_turn), key=lambda i: -effects[i])]
     of_each = (tuple(effects[i] for i in order), tuple(alone[i] for i in order))
     return RemovalOrder(tuple(order), *of_each, n_in_turn=len(in_turn))

@@ -429,16 +429,20 @@ def test_the_order_by_removal_by_hand():
             order_by_removal(probability, regions, values)
 
 
-def test_one_in_16_regions_is_removed_in_turn():
-    """Of 64 tiles two were, and eight that were removed in a row lowered the probability less than occlusion's."""
+def test_one_in_eight_regions_is_removed_in_turn():
+    """Of 64 tiles two were, and the first eight lowered the probability less than those of occlusion."""
     weights = torch.linspace(0.001, 0.02, 64, dtype=torch.float64)
 
     def probability(kept):
         return kept.double() @ weights
 
-    found = order_by_removal(probability, range(56, 64), [0.0] * 64)
-    assert found.n_in_turn == 4 and found.order[:4] == (63, 62, 61, 60)
-    assert found.effects[:4] == pytest.approx(weights.flip(0)[:4].tolist()) and found.effects[4:] == (0.0,) * 4
+    rows = []
+    found = order_by_removal(lambda kept: rows.append(len(kept)) or probability(kept), range(48, 64), [0.0] * 64)
+    assert found.n_in_turn == 8 and found.order[:8] == (63, 62, 61, 60, 59, 58, 57, 56)
+    assert found.effects[:8] == pytest.approx(weights.flip(0)[:8].tolist()) and found.effects[8:] == (0.0,) * 8
+    assert rows == [17, *[8] * 7]
+    few = order_by_removal(probability, range(60, 64), [0.0] * 64)
+    assert few.order == (63, 62, 61, 60) and few.n_in_turn == 4
 
 
 def test_every_region_is_ranked_by_its_value_where_others_were_removed():
