@@ -126,7 +126,7 @@ ROWS = {
     "saliency": (1, 1),
     "captum_lime": (100, 0),
     "kernel_shap": (100, 0),
-    "leave_one_out": (22, 0),
+    "leave_one_out": (24, 0),
     "occlusion": (20, 0),
     "conductance": (56, 52),
     "grad_cam": (1, 1),

@@ -15,7 +15,7 @@ from captum_iba._explain.leading_parts import fewest_to_change
 from captum_iba._reading.thresholds import N_RANDOM
 from captum_iba.metrics.part_removal import kept_without
 
-_HALF, _LESS, _NOTHING = 0.5, 0.1, 0.01  # of the probability
+_QUARTER, _LESS, _NOTHING = 0.25, 0.1, 0.01  # of the probability
 
 Explained = TypeVar("Explained")
 Kept = npt.NDArray[np.bool_]
@@ -56,7 +56,7 @@ def with_check(
        replace the first ones if they are better.
     3. The explanation is searched for a better group of as many parts, unless the leading parts leave less than 1% of
        the probability.
-    4. If the leading parts leave more than half of the probability, or more than a tenth and all measured parts lead,
+    4. If the leading parts leave more than a quarter of the probability, or a tenth and all measured parts lead,
        more parts are measured. The new leading parts replace the others if they are better.
 
     Leading parts are better than others if they are no more and the probability without them is no higher; or if they
@@ -92,7 +92,7 @@ def with_check(
     if now is None or now.is_improbable or count >= most:
         return found
     all_lead = now.n_leading == now.n_measured < now.n_parts
-    if now.left <= (_LESS if all_lead else _HALF) * now.probability:
+    if now.left <= (_LESS if all_lead else _QUARTER) * now.probability:
         return found
     more = measured(most, missing, True)
     return more if _is_better(progress(more), now) else found

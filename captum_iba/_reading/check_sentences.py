@@ -14,7 +14,7 @@ from captum_iba._reading.thresholds import MOST, N_RANDOM, RULED_OUT, SAME, frac
 from captum_iba._reading.wording import capitalized, enumerated, format_probability, printable, quantity
 
 _HALF = 0.5  # of a probability, what is left at most without words or regions that are confirmed
-_NAMED, _MOST_NAMED = 5, 12
+_NAMED, _MOST_NAMED, _FEW_ALONE = 5, 12, 3
 _MANY = 8  # leading words, of which the number is told
 _CHANGES = 0.02  # of a probability without the words with the fewest bits, which are named then
 _TIE = 0.1  # nats of log-odds, within which two words are equal
@@ -143,13 +143,12 @@ class CheckSentences:
         check = self.check
         if not check.changing or not self.spelled:
             return ""
-        others = [self.spelled[i] for i in check.changing_alone if (i,) != check.changing]
-        alone = ""
-        if others:
-            few = [f"{name} alone" for name in others[:_NAMED]]
-            few += [f"one of {len(others) - _NAMED} more"] * (len(others) > _NAMED)
-            these = f"{', '.join(few[:-1])} or {few[-1]}" if len(few) > 1 else few[0]
-            alone = f"Without {these} the prediction changes, too."
+        others, alone = [self.spelled[i] for i in check.changing_alone if (i,) != check.changing], ""
+        if len(others) > _FEW_ALONE:
+            alone = f"Without any one of {len(others)} other {self.noun}s alone, the prediction changes, too."
+        elif others:
+            these = " alone, or without ".join(others)
+            alone = f"Without {these} alone, the prediction changes, too."
         fewest = "" if {*check.changing} == {*check.leading} else self._fewest
         return f"{fewest} {alone}".strip()
 

@@ -23,7 +23,14 @@ from captum_iba._reading.region_effects import lowering
 from captum_iba._reading.region_effects import opposing as opposing_regions
 from captum_iba._reading.rows import SPEAKS_AGAINST
 from captum_iba._reading.thresholds import is_lost, is_unexplained, keeps_little, lowers_it
-from captum_iba._reading.word_sentences import has_other_order, hidden_evidence, least_effect, opposing, word_check
+from captum_iba._reading.word_sentences import (
+    has_other_order,
+    hidden_evidence,
+    least_effect,
+    not_tried,
+    opposing,
+    word_check,
+)
 
 
 def findings(attribution: ExplainedText) -> list[str]:
@@ -68,6 +75,7 @@ def by_code(attribution: ExplainedText) -> dict[str, bool]:
         "other_order": has_other_order(attribution),
         "lowered": is_lowered(attribution),
         "opposing_words": opposing(attribution) or least_effect(attribution) == "rises",
+        "partly_deleted": not_tried(attribution),
         "neutral_statistics": is_uncertain(attribution),
     }
     return {code: bool(holds) for code, holds in codes.items()}

@@ -144,9 +144,9 @@ def verdicts(attributions: Sequence[ExplainedText]) -> str:
     sentences = [summary(checks, "" if all(item.explained is None for item in attributions) else "explanation")]
     if unexplained:
         named = _numbered(unexplained)
-        adds, its = ("add", "their") if len(unexplained) > 1 else ("adds", "its")
+        its = "their" if len(unexplained) > 1 else "its"
         sentences.append(
-            f"{capitalized(named)} {adds} little to what the model gives {its} class with average activations."
+            f"With average activations in place of {named}, the model gives {its} class nearly as high a probability."
         )
     if lost:
         bits = f"{'its' if len(lost) == 1 else 'their'} bits are not shown as percentages"

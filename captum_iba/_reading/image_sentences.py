@@ -52,9 +52,9 @@ def remark(image: ExplainedImage, is_confirmed: bool = False) -> str:
         return ""
     if image.statistics == OWN_STATISTICS:
         return (
-            f"With the average activations of this image itself the probability of {target} is "
-            f"{format_probability(closed)} ({format_probability(probability)} with the image). Statistics of other "
-            "images (estimate_statistics, --statistics-from) show what the image adds."
+            f"The statistics are those of this image itself: with them {target} has {format_probability(closed)} "
+            f"({format_probability(probability)} with the image), so that they do not show what the image adds. "
+            "Statistics of other images do (estimate_statistics, --statistics-from)."
         )
     if averages_disagree(image):
         return ""  # the answer says so

@@ -8,6 +8,7 @@ from itertools import pairwise
 
 from captum_iba._reading.check_sentences import NOT_CONFIRMED, VERDICTS
 from captum_iba._reading.findings import what_bits_keep
+from captum_iba._reading.mask_sentences import averages_sentence, remark
 from captum_iba._reading.mask_state import has_percentages
 from captum_iba._reading.prompt_sentences import leading_numbers, part_verdict
 from captum_iba._reading.protocols import ExplainedResponse, ExplainedText
@@ -20,6 +21,10 @@ Legend = dict[str, str]
 """Meanings by their terms."""
 _NO_BAR = "words without a bar were not deleted, or do not lower the probability"
 _DRAWN, _SEEN = 0.01, 0.021  # of a full bar, that is drawn on a page, and seen in a terminal of 24 cells a bar
+AVERAGES = "average activations"
+_OF_TEXTS = "means over other texts, the same for each word: the model reads no word, and leans to a class all the same"
+OF_IMAGES = "means over other images, the same at each place: the model sees nothing, and leans to a class all the same"
+"""The term of what stands in place of an input through a closed mask, and what it is of an image."""
 _RISE = 0.01  # of a probability, that is a rise
 _COLUMNS = ("without it", "and those above", "of the bits", "bar")
 _OF_BITS = "its share of the bits above the floor; the floor is about what an unneeded {unit} keeps"
@@ -63,6 +68,8 @@ def word_legend(attribution: ExplainedText, bits: bool = False, page: bool = Fal
     terms |= {label: meaning for label, meaning in WORD_LABELS.items() if label in relations}
     if not page and any(row.tied for row in shown):
         terms["≈"] = "repeats differ in the order of the bits of this word and one next to it"
+    if averages_sentence(attribution, "this text") or AVERAGES in remark(attribution).lower():
+        terms[AVERAGES] = _OF_TEXTS
     return (
         terms
         | _together_legend(leading, rows, "word")

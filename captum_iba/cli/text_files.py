@@ -127,6 +127,8 @@ def read_columns(
         None if name is None or name in names else ["" if value is None else str(value) for value in table[name]]
         for name in (columns.label, identifier)
     )
+    if blank and ids is None:
+        ids = [row_name(table, number) for number in range(len(table))]
     without_text = set(blank)
     kept = [number for number in range(len(table)) if number not in without_text]
 

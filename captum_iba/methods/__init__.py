@@ -25,7 +25,13 @@ from captum_iba.methods.iba import information_bottleneck, reranked_bottleneck
 from captum_iba.methods.iba_of_images import iba_of_images
 from captum_iba.methods.image_methods import attribute_images, register_image_method
 from captum_iba.methods.lime import lime, lime_as_released
-from captum_iba.methods.perturbation_methods import captum_lime, kernel_shap, leave_one_out, occlusion
+from captum_iba.methods.perturbation_methods import (
+    captum_lime,
+    kernel_shap,
+    leave_one_out,
+    leave_one_word_out,
+    occlusion,
+)
 from captum_iba.methods.registry import (
     Method,
     attribute,
@@ -100,7 +106,13 @@ _without_layer(
     word_level=True,
     description="Shapley values with words replaced by [MASK].",
 )
-_without_layer_or_seed("leave_one_out", leave_one_out, signed=True, description="Each token deleted.")
+_without_layer_or_seed(
+    "leave_one_out",
+    leave_one_out,
+    signed=True,
+    score_words=leave_one_word_out,
+    description="Each token deleted; of words, each word.",
+)
 _without_layer_or_seed(
     "occlusion", occlusion, signed=True, description="Neighboring tokens replaced by [MASK] together."
 )

@@ -7,7 +7,7 @@ text, (T,); those that replace words give each token the score of its word.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cached_property, partial
 from typing import Any
 
@@ -25,7 +25,7 @@ from captum_iba.methods.task import (
     seed_of_text,
 )
 from captum_iba.text.classifier import Classifier
-from captum_iba.text.encoding import EncodedText
+from captum_iba.text.encoding import EncodedText, scores_per_word
 from captum_iba.text.word_removal import keep_positions, probabilities_of_texts
 
 # Width of the lime package's kernel: 25, on 100 times this distance.
@@ -33,7 +33,7 @@ _KERNEL_WIDTH = 0.25
 
 
 def leave_one_out(task: AttributionTask, removal: str = "delete") -> list[FloatArray]:
-    """Decrease in the target probability without a token.
+    """Decrease in the target probability without a token; of words, :func:`leave_one_word_out`.
 
     Args:
         removal (str): ``"delete"``, the others move together, or ``"mask"``, [MASK] takes its place (Captum's
@@ -49,6 +49,29 @@ def leave_one_out(task: AttributionTask, removal: str = "delete") -> list[FloatA
         )
 
     return _scores_of_each(task, attribute)
+
+
+def leave_one_word_out(
+    task: AttributionTask, scores: Sequence[FloatArray], removal: str = "delete"
+) -> list[FloatArray]:
+    """Decrease in the target probability without each word, (W,), which is not the sum of those without its tokens.
+
+    Args:
+        scores (sequence of array): Those of :func:`leave_one_out`, which words of one token keep.
+        removal (str): As for :func:`leave_one_out`.
+    """
+    found = []
+    for encoded, target, of_tokens in zip(task.encoded, task.targets, scores, strict=True):
+        words = np.array(scores_per_word(encoded.word_spans, of_tokens.tolist()))
+        columns = [[i for i in word.positions if encoded.removable[i]] for word in encoded.word_spans]
+        several = [number for number, positions in enumerate(columns) if len(positions) > 1]
+        if several:
+            tokens = RemovableTokens(task.classifier, encoded, target)
+            sets = [columns[number] for number in several]
+            decrease = tokens.without_sets if removal == "delete" else tokens.masked_sets
+            words[several] = decrease(sets, task.batch_size)[0].numpy()
+        found.append(words)
+    return found
 
 
 def occlusion(task: AttributionTask, window: int = 3) -> list[FloatArray]:
@@ -158,9 +181,20 @@ class RemovableTokens:
 
     def without_each(self, batch_size: int) -> Tensor:
         """Decrease in the target probability with each token deleted, (1, N)."""
-        rest = [[i for i in range(len(self._encoded)) if i != position] for position in [-1, *self.positions.tolist()]]
+        return self.without_sets([[position] for position in self.positions.tolist()], batch_size)
+
+    def without_sets(self, sets: Sequence[Collection[int]], batch_size: int) -> Tensor:
+        """Decrease in the target probability with each of some sets of positions deleted, (1, N)."""
+        rest = [[i for i in range(len(self._encoded)) if i not in removed] for removed in [(), *sets]]
         texts = [keep_positions(self._encoded, positions) for positions in rest]
         whole, *others = probabilities_of_texts(self._classifier, texts, batch_size)[:, self._target].tolist()
+        return torch.tensor([[whole - other for other in others]], dtype=torch.float64)
+
+    def masked_sets(self, sets: Sequence[Collection[int]], batch_size: int) -> Tensor:
+        """Decrease in the target probability with reference tokens at each of some sets of positions, (1, N)."""
+        masked = torch.stack([torch.isin(self.positions, self.positions.new_tensor([*removed])) for removed in sets])
+        rows = torch.cat([self.ids, torch.where(masked, self.references, self.ids)])
+        whole, *others = torch.cat([self.probability(part) for part in torch.split(rows, batch_size)]).tolist()
         return torch.tensor([[whole - other for other in others]], dtype=torch.float64)
 
     def probability_with(self, columns: Tensor, rows: Tensor) -> Tensor:

@@ -48,6 +48,8 @@ class Method:
         uses_layer (bool): Whether it looks at a layer; otherwise it takes none.
         uses_seed (bool): Whether anything is random in it; otherwise a comparison takes no seed for it.
         options (mapping): Options that ``function`` gets, unless a caller overrides them.
+        score_words (callable or None): ``score_words(task, scores, **options)``, which returns the scores of the words
+            of each text, (W,), from those of the tokens. None: their sums, or with ``word_level`` their means.
     """
 
     name: str
@@ -58,11 +60,21 @@ class Method:
     uses_layer: bool = True
     uses_seed: bool = True
     options: Mapping[str, Any] = field(default_factory=dict)
+    score_words: Callable[..., list[FloatArray]] | None = None
 
     def __call__(self, task: AttributionTask, **options: Any) -> list[FloatArray]:
         """Run the method; TypeError as :meth:`check_options`."""
         self.check_options(options)
         return self.function(task, **{**self.options, **options})
+
+    def words(self, task: AttributionTask, scores: Sequence[Any], **options: Any) -> list[FloatArray]:
+        """Scores of the words of each text, (W,), from those of the tokens that the method gave."""
+        if self.score_words is not None:
+            return self.score_words(task, scores, **{**self.options, **options})
+        return [
+            np.array(scores_per_word(encoded.word_spans, np.asarray(of_text).tolist(), self.word_level))
+            for encoded, of_text in zip(task.encoded, scores, strict=True)
+        ]
 
     def option_names(self) -> list[str] | None:
         """Names of the options of the function; None if it takes any, by ``**options``."""
@@ -112,6 +124,7 @@ def register_method(
     word_level: bool = False,
     uses_layer: bool = True,
     uses_seed: bool = True,
+    score_words: Callable[..., list[FloatArray]] | None = None,
     **options: Any,
 ) -> Method:
     """Register a method under a name.
@@ -129,6 +142,8 @@ def register_method(
         uses_layer (bool): Whether it looks at ``task.layer``; otherwise to ask for a layer is an error. Default: True.
         uses_seed (bool): Whether it looks at ``task.seed``; otherwise to give it a seed of its own in a comparison is
             an error. Default: True.
+        score_words (callable, optional): ``score_words(task, scores, **options)``, which returns the scores of the
+            words of each text from those of its tokens. Default: None, their sums, or with ``word_level`` their means.
         **options: Options that ``function`` gets, unless a caller overrides them.
 
     Returns:
@@ -149,7 +164,7 @@ def register_method(
         raise ValueError(f"name is {name!r}, expected letters, digits and underscores")
     if name in METHODS:
         raise ValueError(f"name is {name!r}, expected one that no method has")
-    METHODS[name] = Method(name, function, signed, description, word_level, uses_layer, uses_seed, options)
+    METHODS[name] = Method(name, function, signed, description, word_level, uses_layer, uses_seed, options, score_words)
     return METHODS[name]
 
 
@@ -197,13 +212,14 @@ def find_method(name: str) -> Method:
         function=_magnitudes(method.function),
         signed=False,
         description=f"{method.description} By magnitude.",
+        score_words=method.score_words and _magnitudes(method.score_words),
     )
 
 
-def _magnitudes(function: MethodFunction) -> MethodFunction:
+def _magnitudes(function: Callable[..., list[FloatArray]]) -> Callable[..., list[FloatArray]]:
     @functools.wraps(function)  # keeps the names of its options
-    def by_magnitude(task: AttributionTask, **options: Any) -> list[FloatArray]:
-        return [np.abs(scores) for scores in function(task, **options)]
+    def by_magnitude(*arguments: Any, **options: Any) -> list[FloatArray]:
+        return [np.abs(scores) for scores in function(*arguments, **options)]
 
     return by_magnitude
 
@@ -368,19 +384,21 @@ def score(name: str, task: AttributionTask, **options: Any) -> list[Scores]:
         random_states_restored(),
         classifier.with_padding_token(),
     ):
-        scores_of_texts = method(task, **options)
-    seconds = (time.perf_counter() - start) / max(len(task.encoded), 1)
-    if len(scores_of_texts) != len(task.encoded):
-        raise ValueError(f"method: {name!r} gave scores of {len(scores_of_texts)} texts, expected {len(task.encoded)}.")
-    checked = []
-    explained: Sequence[TextTarget | None] = task.explained or [None] * len(task.encoded)
-    for encoded, target, values, about in zip(task.encoded, task.targets, scores_of_texts, explained, strict=True):
-        tokens = _checked_scores(name, encoded, values)
-        if not method.signed and (tokens < 0).any():
+        found = method(task, **options)
+        seconds = (time.perf_counter() - start) / max(len(task.encoded), 1)
+        if len(found) != len(task.encoded):
+            raise ValueError(f"method: {name!r} gave scores of {len(found)} texts, expected {len(task.encoded)}.")
+        tokens = [_checked_scores(name, *of_text) for of_text in zip(task.encoded, found, strict=True)]
+        if not method.signed and any((of_text < 0).any() for of_text in tokens):
             raise ValueError(f"method: {name!r} gave negative scores, but is registered with signed=False.")
-        words = np.array(scores_per_word(encoded.word_spans, tokens.tolist(), method.word_level))
-        checked.append(Scores(name, target, encoded, tokens, words, method.signed, seconds, about))
-    return checked
+        words = method.words(task, tokens, **options)
+    explained: Sequence[TextTarget | None] = task.explained or [None] * len(task.encoded)
+    return [
+        Scores(name, target, encoded, of_tokens, of_words, method.signed, seconds, about)
+        for target, encoded, of_tokens, of_words, about in zip(
+            task.targets, task.encoded, tokens, words, explained, strict=True
+        )
+    ]
 
 
 def _checked_scores(name: str, encoded: EncodedText, values: Any) -> FloatArray:

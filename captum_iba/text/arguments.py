@@ -32,6 +32,8 @@ def check_texts(texts: Any, pairs: Any = None, labels: Sequence[str] = ()) -> tu
     ``labels`` of the model are warned of: a target comes third.
     """
     first = _strings(texts, "texts")
+    if isinstance(texts, tuple) and len(first) == 2 and pairs is None:
+        warn_user("texts is a tuple of two strings, which is two texts; the second text of a pair goes into pairs")
     if pairs is None:
         for i, text in enumerate(first):
             if not text.strip():

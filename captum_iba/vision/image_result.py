@@ -30,7 +30,7 @@ from captum_iba._reading.wording import format_number, format_probability, print
 from captum_iba.vision.grids import resize_map
 from captum_iba.vision.images import Pixels, pixels_of_png, png_bytes
 from captum_iba.vision.layer_map import LayerMap
-from captum_iba.vision.region_rows import bar_meaning, input_size, leading_rows, ninth_of, other_rows
+from captum_iba.vision.region_rows import bar_meaning, further_terms, leading_rows, ninth_of, other_rows
 from captum_iba.vision.regions import Regions, sum_per_region
 from captum_iba.visualization.terminal import check_lines, row_lines
 
@@ -256,9 +256,7 @@ class ImageAttribution(JsonResult):
     def legend(self, details: bool = False) -> Legend:
         """What the columns and bars of :meth:`to_text` are, by their names."""
         found = region_legend(self.rows, bar_meaning(self), self.is_pale, details, self.other_rows)
-        if any("rows" in row.place for row in (*self.rows, *self.other_rows)):
-            found["rows, columns"] = input_size(self)
-        return found | (verdict_legend(self.verdict) if self.verdict in CONFIRMING else {})
+        return found | further_terms(self) | (verdict_legend(self.verdict) if self.verdict in CONFIRMING else {})
 
     def __str__(self) -> str:
         return self.to_text()

@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from captum_iba._reading.legend import BAR_ALONE, BAR_IN_ORDER, BAR_OF_SEVERAL
+from captum_iba._reading.legend import AVERAGES, BAR_ALONE, BAR_IN_ORDER, BAR_OF_SEVERAL, OF_IMAGES, Legend
 from captum_iba._reading.protocols import ExplainedImage
 from captum_iba._reading.region_effects import N_OPPOSING, largest_decrease, listed_others, opposing
 from captum_iba._reading.rows import SPEAKS_AGAINST, ListedPart, bar_of
@@ -33,6 +33,13 @@ class RemovedRegions(ExplainedImage, Protocol):
     def n_in_turn(self) -> int: ...
     @property
     def original_size(self) -> tuple[int, int] | None: ...
+    @property
+    def rows(self) -> list[ListedPart]: ...
+    @property
+    def other_rows(self) -> list[ListedPart]: ...
+    @property
+    def answer(self) -> str: ...
+    def remark(self) -> str: ...
     def probability_without(self, region: int) -> float | None: ...
     def decrease_of(self, region: int) -> float | None: ...
 
@@ -121,13 +128,16 @@ def _without_first(image: RemovedRegions) -> list[float]:
     return [float(left) for left in image.target_probability - decreases]
 
 
-def input_size(image: RemovedRegions) -> str:
-    """What rows and columns are of: the model's input, with the size of the image if that is another."""
-    height, width = image.regions.shape
-    said, original = f"of the model's input, {height} x {width} pixels", image.original_size
-    if original is None or original == (height, width):
-        return said
-    return f"{said}; before the transform {original[0]} x {original[1]}"
+def further_terms(image: RemovedRegions) -> Legend:
+    """What rows and columns are of, with the size of the image before the transform, and average activations."""
+    terms, (height, width) = {}, image.regions.shape
+    if any("rows" in row.place for row in (*image.rows, *image.other_rows)):
+        terms["rows, columns"] = f"of the model's input, {height} x {width} pixels"
+        if image.original_size not in (None, (height, width)):
+            terms["rows, columns"] += "; before the transform {} x {}".format(*image.original_size or ())
+    if AVERAGES in f"{image.answer} {image.remark()}".lower():
+        terms[AVERAGES] = OF_IMAGES
+    return terms
 
 
 def ninth_of(mask: npt.NDArray[np.bool_]) -> str:

@@ -52,6 +52,10 @@ _MARKS = {
         "other order alone",
         "Another leading word than the first lowers the probability most when it is deleted alone.",
     ),
+    "partly_deleted": (
+        "others not tried",
+        "Words that were not deleted together with the leading ones may matter, too.",
+    ),
 }
 """What a table says of some findings, and what that means."""
 _MARKS_OF_CHECK = {
@@ -256,6 +260,7 @@ def token_page(
         models=list(dict.fromkeys(item.model for item in attributions if item.model)),
         has_gold=gold_labels is not None,
         verdicts=verdicts(attributions),
+        of_all=[] if len(attributions) < 2 else _said_of_all(attributions),
         missed_labels=missed_labels(attributions, gold_labels, labels),
         possible_verdicts=VERDICTS,
         has_effects=any(item.effects for item in attributions),
@@ -273,6 +278,12 @@ def token_page(
         quantity=_measured(attributions),
         **others,
     )
+
+
+def _said_of_all(attributions: Sequence[ExplainedText]) -> list[str]:
+    """Qualifications that each of the texts has."""
+    first, *others = (qualifications(item) for item in attributions)
+    return [sentence for sentence in first if all(sentence in other for other in others)]
 
 
 def _measured(attributions: Sequence[ExplainedText]) -> str:

@@ -20,6 +20,7 @@ from captum_iba.methods import AttributionTask, Method, attribute, find_method, 
 from captum_iba.methods import registry as registry_module
 from captum_iba.text import Classifier, TextExplainer, find_blocks
 from captum_iba.text.classifier import load_classifier
+from captum_iba.text.word_removal import keep_words, probabilities_of_texts
 from captum_iba.visualization.colored_text import token_parts
 from tests.text.conftest import SIZE, build
 
@@ -100,12 +101,39 @@ def test_one_finite_score_per_token_whatever_is_in_the_batch(classifier, decoder
             of_word = [t for t, w in zip(scores.tokens, encoded.words, strict=True) if w == number]
             if find_method(name).word_level:
                 assert of_word == pytest.approx([word] * len(of_word))
-            else:
+            elif find_method(name).score_words is None or len(of_word) == 1:
                 assert word == pytest.approx(sum(of_word))
         assert scores.signed == find_method(name).signed and (scores.signed or (scores.tokens >= 0).all())
         alone = run(name, classifier, TEXTS[i], pairs and pairs[i], statistics=statistics)[0]
         scale = abs(scores.tokens).max() + 1e-9
         assert np.allclose(scores.tokens / scale, alone.tokens / scale, atol=1e-4)
+
+
+@pytest.mark.parametrize("pairs", [None, ["an unbelievable plot", "good", "unbelievable"]])
+def test_leave_one_out_deletes_whole_words(classifier, pairs):
+    """Sums over pieces contradicted the list: more than the whole probability, or of another sign."""
+    n_several = 0
+    for scores in run("leave_one_out", classifier, TEXTS, pairs, target=1):
+        encoded = scores.encoded
+        for number, word in enumerate(scores.words):
+            others = {*range(len(encoded.word_spans))} - {number}
+            whole, without = probabilities_of_texts(classifier, [encoded, keep_words(encoded, others)], 2)[:, 1]
+            assert word == pytest.approx(float(whole - without), abs=1e-7)
+            n_several += len(encoded.word_spans[number].positions) > 1
+    assert n_several
+    by_magnitude = run("leave_one_out:abs", classifier, TEXTS, pairs, target=1)
+    signed = run("leave_one_out", classifier, TEXTS, pairs, target=1)
+    for scores, of_signs in zip(by_magnitude, signed, strict=True):
+        assert scores.words == pytest.approx(np.abs(of_signs.words))
+    masked = run("leave_one_out", classifier, TEXTS[2], None, target=1, removal="mask")[0]
+    several = [number for number, word in enumerate(masked.encoded.word_spans) if len(word.positions) > 1]
+    ids = classifier.tensors([masked.encoded])["input_ids"]
+    for number in several:
+        hidden = ids.clone()
+        hidden[0, list(masked.encoded.word_spans[number].positions)] = classifier.tokenizer.mask_token_id
+        with torch.no_grad():
+            whole, without = (classifier.model(one).logits.softmax(-1)[0, 1] for one in (ids, hidden))
+        assert masked.words[number] == pytest.approx(float(whole - without), abs=1e-6)
 
 
 @EACH

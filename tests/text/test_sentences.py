@@ -489,7 +489,10 @@ def test_the_fewest_words_that_change_the_prediction_are_named_where_they_are_no
     assert found == "The fewest words found that change the prediction: the first 6 leading words (negative 60.0%)."
     others = replace(check, leading=(3,), changing=(3,), changing_alone=(3, 5, 7))
     found = CheckSentences(others, 1, 20, "the probability", spelled=spelled).change
-    assert found == 'Without "word 5" alone or "word 7" alone the prediction changes, too.'
+    assert found == 'Without "word 5" alone, or without "word 7" alone, the prediction changes, too.'
+    many = replace(others, changing_alone=(3, 5, 7, 8, 9))  # eight clauses stood in an answer
+    found = CheckSentences(many, 1, 20, "the probability", spelled=spelled).change
+    assert found == "Without any one of 4 other words alone, the prediction changes, too."
 
 
 def test_a_single_word_that_does_as_much_makes_a_verdict_weak():

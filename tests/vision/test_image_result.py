@@ -507,7 +507,7 @@ def test_the_image_itself_is_no_average(tmp_path):
     closed = tuple(replace(layer, closed_probability=0.66, masked_probability=0.6) for layer in result.layers)
     for statistics, said in (
         ("a dataset of 1,000 positions", "is 66.0%, more than with this image (50.0%). This image lowers it."),
-        ("this image only", "With the average activations of this image itself the probability of dog is 66.0% (50.0%"),
+        ("this image only", "The statistics are those of this image itself: with them dog has 66.0% (50.0% with the"),
     ):
         one = replace(result, layers=closed, statistics=statistics)
         assert said in one.remark() and ("lowers it" in one.remark()) is (statistics != "this image only")
