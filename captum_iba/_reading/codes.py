@@ -24,6 +24,7 @@ from captum_iba._reading.region_effects import opposing as opposing_regions
 from captum_iba._reading.rows import SPEAKS_AGAINST
 from captum_iba._reading.thresholds import is_lost, is_unexplained, keeps_little, lowers_it
 from captum_iba._reading.word_sentences import (
+    bits_of_another,
     has_other_order,
     hidden_evidence,
     least_effect,
@@ -75,6 +76,7 @@ def by_code(attribution: ExplainedText) -> dict[str, bool]:
         "other_order": has_other_order(attribution),
         "lowered": is_lowered(attribution),
         "opposing_words": opposing(attribution) or least_effect(attribution) == "rises",
+        "bits_disagree": bits_of_another(attribution),
         "partly_deleted": not_tried(attribution),
         "neutral_statistics": is_uncertain(attribution),
     }

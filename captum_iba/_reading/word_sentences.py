@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from captum_iba._reading.check_sentences import CONFIRMING, CheckSentences, lowest_alone
 from captum_iba._reading.decision import is_predicted
 from captum_iba._reading.mask_sentences import averages_sentence
-from captum_iba._reading.mask_state import is_improbable, is_lowered, needs_hardly_anything
+from captum_iba._reading.mask_state import has_percentages, is_improbable, is_lowered, needs_hardly_anything
 from captum_iba._reading.order import ranking
 from captum_iba._reading.places import is_punctuation, names_of_texts, place_in_texts, word_places
 from captum_iba._reading.protocols import ExplainedText
@@ -210,6 +210,22 @@ def least_effect(attribution: ExplainedText) -> str:
     if is_told or not (rises or falls) or not are_others:
         return ""
     return "rises" if rises else "falls"
+
+
+def bits_of_another(attribution: ExplainedText) -> str:
+    """That the word with the most bits does not lead, and that its deletion lowers nothing; else empty."""
+    shares, words = attribution.shares, attribution.words
+    if not len(words) or not has_percentages(attribution) or shares.max() < LARGE_DROP or is_improbable(attribution):
+        return ""
+    leading, rest = ranked_words(attribution)
+    found = [row for row in rest if row.number == int(shares.argmax()) and row.is_deleted]
+    if not leading or not found or found[0].without < SAME * attribution.target_probability:
+        return ""
+    (row,) = found
+    return (
+        f"{named_words([row])} has the most bits ({row.share:.1%}), and its deletion alone does not lower "
+        f"{attribution.measured} ({format_probability(row.without)} without it)."
+    )
 
 
 def not_tried(attribution: ExplainedText) -> str:

@@ -31,7 +31,7 @@ from captum_iba._reading.mask_state import is_improbable, is_measured
 from captum_iba._reading.protocols import Drawable, ExplainedText, ScoredText, is_scores
 from captum_iba._reading.rows import SPEAKS_AGAINST, is_in_turn
 from captum_iba._reading.text_parts import full_color
-from captum_iba._reading.word_sentences import answer, only_together, verdict, word_check
+from captum_iba._reading.word_sentences import answer, bits_of_another, only_together, verdict, word_check
 from captum_iba._reading.wording import format_number, format_probability, method_title, origin_line, visible
 from captum_iba._reading.words import counted, ranked_words, standing_out
 from captum_iba.visualization.color import Scale, color_class, colors
@@ -96,7 +96,9 @@ def _environment(package: str) -> Environment:
     )
     environment.filters.update(color_class=color_class, counted=counted)
     environment.globals.update(color_rules=color_rules, answer=answer, word_legend=word_legend)
-    environment.globals.update(findings_in_words=findings_in_words, qualifications=qualifications)
+    environment.globals.update(
+        findings_in_words=findings_in_words, qualifications=qualifications, bits_of_another=bits_of_another
+    )
     environment.globals.update(word_check=word_check, is_measured=is_measured)
     environment.globals.update(about_bits=about_bits, what_bits_keep=what_bits_keep)
     environment.globals.update(standing_out=standing_out, is_in_turn=is_in_turn)

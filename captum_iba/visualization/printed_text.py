@@ -10,7 +10,7 @@ from captum_iba._reading.legend import legend_lines, word_legend
 from captum_iba._reading.mask_sentences import remark
 from captum_iba._reading.mask_state import is_measured
 from captum_iba._reading.protocols import ExplainedText
-from captum_iba._reading.word_sentences import answer, verdict, word_check
+from captum_iba._reading.word_sentences import answer, bits_of_another, verdict, word_check
 from captum_iba._reading.wording import format_number, has_characters, printable
 from captum_iba._reading.words import ranked_words
 from captum_iba.visualization.color import LEVELS, palette
@@ -85,7 +85,7 @@ def _details(attribution: ExplainedText) -> list[str]:
     floor *= bool(attribution.unneeded_bits and attribution.words)
     preset, of = preset_note(attribution), f"statistics of {attribution.statistics}"
     setting = f"{attribution.layer_label} · {preset}, {of} · {attribution.total_bits:,.2f} bits{floor}"
-    return [*filter(None, [what_bits_keep(attribution)]), setting]
+    return [*filter(None, [bits_of_another(attribution), what_bits_keep(attribution)]), setting]
 
 
 def _as_read(attribution: ExplainedText, sequence: int) -> str:

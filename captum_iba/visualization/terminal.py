@@ -95,6 +95,7 @@ def _bar(row: ListedPart, longest: float, pale: bool) -> str:
 
 
 _LISTED, _LISTED_WITHOUT_LEADING = 20, 5
+_MANY_BITS = 0.1  # of all: such words are listed where bits are
 
 
 def word_lines(
@@ -109,6 +110,8 @@ def word_lines(
         bits (bool): Whether their bits are shown where words were measured, too. Default: True.
     """
     beside = standing_out(leading, rest)
+    if bits:  # what the bits have and deletion has not, too
+        beside += [row for row in rest if row.in_percent and row.share >= _MANY_BITS and row not in beside]
     known = [row for row in rest if row.in_percent or not row.is_deleted]
     most = [row for row in known if not row.is_zero and row not in beside][:_LISTED_WITHOUT_LEADING]
     # What counts is the last number of those that were removed in turn; by their bits many words can lead.

@@ -13,6 +13,7 @@ from captum_iba._reading.codes import by_code, findings
 from captum_iba._reading.mask_sentences import remark
 from captum_iba._reading.mask_state import needs_hardly_anything
 from captum_iba._reading.removal_check import DeletionCheck
+from captum_iba._reading.wording import NEUTRAL_TEXTS
 from captum_iba._reading.words import ranked_words
 from captum_iba.text import TextAttribution, TextExplainer
 from captum_iba.visualization import token_page
@@ -506,3 +507,39 @@ def test_a_single_word_that_does_as_much_makes_a_verdict_weak():
     assert len(said.rows) == 4  # it is not named twice
     further = replace(check, lowest_random=0.19)
     assert replace(said, check=further, other=row._replace(probability=0.19)).verdict == "not confirmed"
+
+
+def test_the_word_with_the_most_bits_is_named_where_its_deletion_does_nothing():
+    """A word with half of the bits was one of "26 other words", and its deletion raised the probability."""
+    check = DeletionCheck(1, 0.867, 0.166, 0.85, 0.85, 10, without_each=(0.2, 0.872, 0.866, 0.866))
+    result = attribution(
+        "vanilla bowl a b",
+        bits=[20.0, 60.0, 3.0, 3.0],
+        unneeded_bits=1.0,
+        open_bits=200.0,
+        target_probability=0.867,
+        effects=(2.0, -0.1, None, None),
+        removal_order=(0,),
+        without_first=(0.166,),
+        without=(0.2, 0.872, None, None),
+        check=check,
+    )
+    said = (
+        '"bowl" (word 2) has the most bits (72.0%), and its deletion alone does not lower the probability of positive '
+    )
+    assert said + "(87.2% without it)." in result.to_text(details=True) and "bits_disagree" in result.findings
+    assert "  72.0%" in result.to_text(details=True).partition("Check")[0]
+    assert (
+        said not in str(result) and said.replace('"', "&#34;") in token_page([result]) and "bowl (" not in str(result)
+    )
+    lowered = replace(
+        result, check=replace(check, without_each=(0.2, 0.8, 0.866, 0.866)), without=(0.2, 0.8, None, None)
+    )
+    assert "bits_disagree" not in lowered.findings and "has the most bits" not in lowered.to_text(details=True)
+
+
+def test_what_each_text_of_a_page_has_is_said_once_above_the_table(film_explainer):
+    results = film_explainer.explain(["The plot is dull.", "A wonderful film, not boring at all."], check=True)
+    said = "The statistics are those of neutral texts. With statistics of texts like yours"
+    above, _, below = token_page([replace(one, statistics=NEUTRAL_TEXTS) for one in results]).partition("<table")
+    assert above.count(said) == 1 and below.count(said) == 2
