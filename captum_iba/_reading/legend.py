@@ -131,9 +131,7 @@ def part_legend(response: ExplainedResponse, bits: bool = False) -> Legend:
 _OF_LARGEST = "as a share of the largest in this image (at least 10 points)"
 BAR_ALONE = f"decrease in the probability without this region, {_OF_LARGEST}"
 BAR_OF_SEVERAL = f"{BAR_ALONE}: solid, alone; hatched, after the other leading ones, if that is more"
-BAR_IN_ORDER = (
-    f"decrease in the probability that orders the regions, a mean where half of them are removed, {_OF_LARGEST}"
-)
+BAR_IN_ORDER = f"decrease in the probability without this region after those above it, {_OF_LARGEST}"
 """What the bars of the regions of an image are."""
 
 

@@ -27,10 +27,18 @@ from captum_iba._reading.removal_check import ImageCheck
 from captum_iba._reading.rows import ListedPart
 from captum_iba._reading.thresholds import LARGE_DROP, is_little, is_lost
 from captum_iba._reading.wording import format_number, format_probability, printable
+from captum_iba.metrics.part_removal import first_to_cover
 from captum_iba.vision.grids import resize_map
 from captum_iba.vision.images import Pixels, pixels_of_png, png_bytes
 from captum_iba.vision.layer_map import LayerMap
-from captum_iba.vision.region_rows import bar_meaning, further_terms, leading_rows, ninth_of, other_rows
+from captum_iba.vision.region_rows import (
+    bar_meaning,
+    further_terms,
+    leading_rows,
+    ninth_of,
+    other_rows,
+    rectangle_of,
+)
 from captum_iba.vision.regions import Regions, sum_per_region
 from captum_iba.visualization.terminal import check_lines, row_lines
 
@@ -180,9 +188,10 @@ class ImageAttribution(JsonResult):
 
     @property
     def leading(self) -> list[int]:
-        """The most important regions, by number, until they hold 80% of the sum of :attr:`importance`.
+        """The most important regions, by number.
 
-        Where the removal of some lowers the probability, only these lead. With a check they are as few of these as are
+        Without a check they are the first of those that were removed in turn, up to 90% of the decrease without all of
+        these; where none was, those that hold 80% of the sum of :attr:`importance`. With a check they are as few as are
         enough, in the order of their removal (:func:`captum_iba.vision.leading_by_removal`); none leads where their
         removal does not change the image.
         """
@@ -190,6 +199,9 @@ class ImageAttribution(JsonResult):
             return []
         if self.check is not None and self.check.leading:
             return list(self.check.leading)
+        if self.values and self.n_in_turn:
+            decreases = torch.tensor(self.effects[: self.n_in_turn]).cumsum(0)
+            return list(self.measured[: first_to_cover(decreases)])
         leading, levels = leading_of(self._order, self.importance, COVERED), self._levels
         helps = [region for region in leading if (levels[region] or 0.0) > 0]
         return helps or leading
@@ -370,12 +382,7 @@ class ImageAttribution(JsonResult):
 
     def place_of(self, region: int) -> str:
         """Where a region is, in pixels from 0: "rows 8 to 15, columns 0 to 7", or "41 pixels within rows ..."."""
-        mask = self.regions == region
-        rows, columns = (np.flatnonzero(mask.any(axis)) for axis in (1, 0))
-        n_pixels = int(mask.sum())
-        is_whole = n_pixels == (rows[-1] - rows[0] + 1) * (columns[-1] - columns[0] + 1)
-        within = "" if is_whole else f"{n_pixels} pixels within "  # of the smallest rectangle around it
-        return f"{within}{_range('row', rows)}, {_range('column', columns)}"
+        return rectangle_of(self.regions == region)
 
     def to_dict(self) -> dict[str, Any]:
         """The result as plain Python for JSON; the image is a PNG in base 64."""
@@ -490,9 +497,3 @@ class ImageAttribution(JsonResult):
         resized = [resize_map(torch.from_numpy(values)[None], (height, width))[0].numpy() for values in maps]
         mean: npt.NDArray[np.float64] = np.mean(resized, axis=0)
         return mean
-
-
-def _range(noun: str, numbers: npt.NDArray[np.intp]) -> str:
-    """ "rows 8 to 15", or "row 3" of a single one."""
-    first, last = int(numbers[0]), int(numbers[-1])
-    return f"{noun} {first}" if first == last else f"{noun}s {first} to {last}"

@@ -148,3 +148,18 @@ def ninth_of(mask: npt.NDArray[np.bool_]) -> str:
     horizontal = ("left", "center", "right")[min(2, int(3 * columns.mean() / width))]
     name = "center" if (vertical, horizontal) == ("middle", "center") else f"{vertical} {horizontal}"
     return name if mask[round(rows.mean()), round(columns.mean())] else f"around the {name}"
+
+
+def rectangle_of(mask: npt.NDArray[np.bool_]) -> str:
+    """Where a region is, in pixels from 0: "rows 8 to 15, columns 0 to 7", or "41 pixels within rows ..."."""
+    rows, columns = (np.flatnonzero(mask.any(axis)) for axis in (1, 0))
+    n_pixels = int(mask.sum())
+    is_whole = n_pixels == (rows[-1] - rows[0] + 1) * (columns[-1] - columns[0] + 1)
+    within = "" if is_whole else f"{n_pixels} pixels within "  # of the smallest rectangle around it
+    return f"{within}{_range('row', rows)}, {_range('column', columns)}"
+
+
+def _range(noun: str, numbers: npt.NDArray[np.intp]) -> str:
+    """ "rows 8 to 15", or "row 3" of a single one."""
+    first, last = int(numbers[0]), int(numbers[-1])
+    return f"{noun} {first}" if first == last else f"{noun}s {first} to {last}"

@@ -707,3 +707,14 @@ def test_the_size_of_an_image_before_the_transform(tmp_path):
     assert size_of(tmp_path / "turned.jpg") == (20, 12) == read_image(tmp_path / "turned.jpg").shape[:2]
     assert size_of(np.zeros((12, 20, 3), np.uint8)) == size_of(torch.zeros(3, 12, 20, dtype=torch.uint8)) == (12, 20)
     assert size_of(torch.zeros(3, 12, 20)) is None
+
+
+def test_without_a_check_those_lead_that_lower_it_in_turn():
+    """17 of 64 tiles led without a check, because all had a value."""
+    values = (0.1, 0.1, 0.1, 0.2)
+    result = image_attribution(measured=(3, 2, 1), effects=(0.6, 0.25, 0.01), n_in_turn=3, check=False)
+    result = replace(result, values=values, effects_alone=(0.6, 0.1, 0.1))
+    assert result.leading == [3, 2]  # 0.85 of 0.86
+    assert [row.without_so_far for row in result.rows] == pytest.approx([0.3, 0.05])
+    assert "Without the 2 leading regions the probability of dog falls from 90.0% to 5.0% (not checked" in str(result)
+    assert "after those above it" in result.legend()["bar"]
