@@ -20,7 +20,7 @@ from captum_iba._reading.region_effects import (
 )
 from captum_iba._reading.removal_check import ImageCheck
 from captum_iba._reading.rows import ListedPart
-from captum_iba._reading.thresholds import SAME, is_unexplained, lowers_it
+from captum_iba._reading.thresholds import HALF, SAME, is_unexplained, lowers_it
 from captum_iba._reading.wording import capitalized, format_probability, printable, quantity
 
 OWN_STATISTICS = "this image only"
@@ -83,7 +83,23 @@ def check_sentences(image: ExplainedImage, check: ImageCheck) -> CheckSentences:
         spelled=[f"{image.name_of(i)} ({image.place_of(i)})" for i in range(image.n_regions)],
         other=_lowest_alone(image, check),
         shares=image.shares.tolist(),
-        caveat="" if image.statistics == OWN_STATISTICS else averages_sentence(image, "this image"),
+        caveat=" ".join(filter(None, [_mean_color(image, check), _averages(image)])),
+    )
+
+
+def _averages(image: ExplainedImage) -> str:
+    return "" if image.statistics == OWN_STATISTICS else averages_sentence(image, "this image")
+
+
+def _mean_color(image: ExplainedImage, check: ImageCheck) -> str:
+    """That an image of the mean color alone has much of the probability, where that is no reason for no verdict."""
+    blank = check.without_all
+    is_much = blank is not None and check.changes_pixels and blank >= HALF * check.probability > check.without_leading
+    if not is_much or is_of_mean_color(check.probability, blank) or image.is_improbable:
+        return ""
+    return (
+        f"Without any of the regions, as an image of the mean color alone, it is {format_probability(blank or 0.0)}: "
+        "a removed region leaves edges, which can lower it, too."
     )
 
 

@@ -220,7 +220,8 @@ def _where_it_rises(rows: Sequence[ListedPart]) -> str:
 def color_legend(noun: str, has_opposing: bool) -> Legend:
     """What the colors and lines of a text or prompt are on a page."""
     wavy = f", {noun}s with a wavy line speak against it" * has_opposing
-    none = f"{noun}s of the list without color raise the probability when they are deleted alone"
+    none = f"other {noun}s of the list without color raise the probability when they are deleted alone, and so can a "
+    none += f"leading {noun} with a hatched bar, which counts with others"
     return {"color": f"as the bar; underlined {noun}s lead{wavy}; {none}"}
 
 

@@ -88,8 +88,16 @@ def _cut(response: ExplainedResponse) -> str:
     n_parts, n_listed = len(response.parts), len(response.rows)
     if n_listed == n_parts or not any(row.is_measured for row in response.rows):
         return ""
-    which = "which lower it by less, or were not removed"
-    return f"Not in the list: {n_parts - n_listed} of the {n_parts} parts, {which}."
+    listed = {row.number for row in response.rows}
+    cut = [probability_without(response, part) for i, part in enumerate(response.parts) if i not in listed]
+    known = sorted(chance for chance in cut if not math.isnan(chance))
+    low, high = (format_probability(known[at]) for at in (0, -1)) if known else ("", "")
+    which = [f"without {'it' if len(known) == 1 else 'a single one of them'} it is {low}"] if known else []
+    if high != low:
+        which[0] += f" to {high}"
+    if n_left := len(cut) - len(known):
+        which.append(f"{n_left if known else 'they'} {'was' if n_left == 1 and known else 'were'} not removed")
+    return f"Not in the list: {n_parts - n_listed} of the {n_parts} parts ({'; '.join(which)})."
 
 
 def gives_as_much(response: ExplainedResponse) -> bool:

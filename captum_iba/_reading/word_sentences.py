@@ -20,6 +20,7 @@ from captum_iba._reading.wording import enumerated, format_probability, quantity
 from captum_iba._reading.words import ranked_words
 
 _MOST_OPPOSING, _NAMED, _MANY = 3, 5, 8
+_A_THIRD, _FRACTION = 3, 2  # of all words; times, that more words lead than change the prediction
 
 
 def answer(attribution: ExplainedText) -> str:
@@ -40,17 +41,30 @@ def _answer(attribution: ExplainedText) -> list[str]:
     if none_leads and check.without_leading < MOST * check.probability:
         sentences.append(said.answer)
     if only_together(attribution):
+        sentences.append(f"None of them alone lowers {quantity(attribution.measured)} by 1% of its value.")
+    if only_together(attribution) or _is_much_deleted(attribution, check):
         sentences.append(
-            f"None of them alone lowers {quantity(attribution.measured)} by 1% of its value: what is left without all "
-            "of them may be unlike the texts that the model was trained on."
+            "What is left without all of them may be unlike the texts that the model was trained on, and so may be "
+            "what it predicts then."
         )
-    sentences.append(said.change)
+    n_leading = len(ranked_words(attribution)[0])
+    if said.change and n_leading > _MANY and _FRACTION * len(check.changing) <= n_leading:
+        sentences.insert(0, said.change)  # the few say more than the many
+    else:
+        sentences.append(said.change)
     if not is_predicted(attribution):
         sentences.append(_against(attribution))
         if is_improbable(attribution) and attribution.target != attribution.predicted:
             which = "most probable label" if attribution.multi_label else "predicted class"
             sentences.append(f"To see which words decide, explain {attribution.predicted_label}, the {which}.")
     return list(filter(None, sentences))
+
+
+def _is_much_deleted(attribution: ExplainedText, check: DeletionCheck) -> bool:
+    """Whether many words lead, at least a third of all, and the prediction changes without them."""
+    n_leading = len(ranked_words(attribution)[0])
+    changes = bool(check.decision) and check.decision != attribution.predicted_label
+    return changes and n_leading > _MANY and n_leading >= len(_deletable(attribution)) / _A_THIRD
 
 
 def _without_the_first(attribution: ExplainedText, check: DeletionCheck) -> str:

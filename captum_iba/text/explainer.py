@@ -327,7 +327,7 @@ class TextExplainer:
             found = encode_targets(self.classifier, first, second, target, batch_size, asked, single)
             encoded, targets = [item.encoded for item in found], [item.column for item in found]
             about = [item.about for item in found]
-        paired = encoded[0].pair is not None
+        paired = any(item.pair is not None and item.pair.strip() and item.text.strip() for item in encoded)
         doubts = [doubt_of_pairs(item.text, item.pair, self.classifier.labels) for item in encoded]
         if (doubt := max(doubts, key=bool)) and not self._warned_of_pairs:
             self._warned_of_pairs = True

@@ -269,6 +269,11 @@ class GenerationExplainer:
         check_flag("include_system", include_system)
         response = response.flatten().tolist() if isinstance(response, Tensor) else response
         _warn_without_template(self.tokenizer, prompt, response)
+        if include_system and (isinstance(prompt, str) or all(message.get("role") != "system" for message in prompt)):
+            warn_user(
+                "include_system has no effect: the prompt has no system message, and what the chat template writes by "
+                "itself has no parts"
+            )
         read = self.read(prompt, response, granularity, gen_args, include_system)
         of_response = (response, span, contrast, granularity, per_token, gen_args)
         return explained_response(self.attribution, read, *of_response)

@@ -167,11 +167,13 @@ class GenerationAttribution(JsonResult):
     def ranked(self) -> tuple[PromptPart, ...]:
         """Parts with bits above the floor, or an effect, the most important ones first.
 
-        The order is that of :attr:`importance`; with a check the leading parts are first, in the order of their
-        removal.
+        The order is that of the list (:attr:`listed`). Parts that are not in it come before those that are listed last,
+        whose effect is negative, in the order of :attr:`importance`.
         """
-        shares = self.shares
-        shown = [i for i in self._order if shares[i] > 0 or abs(self._effects[i] or 0.0) > NO_EFFECT]
+        shares, (first, others, against) = self.shares, self._listed
+        rest = [i for i in self._order.tolist() if i not in {*first, *others, *against}]
+        order = [*first, *others, *rest, *against]
+        shown = [i for i in order if shares[i] > 0 or abs(self._effects[i] or 0.0) > NO_EFFECT]
         return tuple(self.parts[i] for i in shown)
 
     @property
@@ -211,17 +213,20 @@ class GenerationAttribution(JsonResult):
     def listed(self) -> list[tuple[PromptPart, float]]:
         """The parts that terminals and pages list, and their shares: the leading ones, and others by what they lower.
 
-        Negative effects are last.
-
-        These are the leading ones, those that were removed both alone and after the others, and of those that a check
-        removed alone the ones that change the log-probability by at least as much as the least of these lowers it, or
-        0.1 nats. Of more than eight that were removed both ways only those are listed that have a bar of at least 15%
-        of the longest. All that speak against the response are listed. Of the negative effects the strongest is first.
+        The others are those that were removed both alone and after the others, and of those that a check removed alone
+        the ones that change the log-probability by at least as much as the least of these lowers it, or 0.1 nats. Of
+        more than eight that were removed both ways only those are listed that have a bar of at least 15% of the
+        longest. All that speak against the response are listed. Negative effects are last, the strongest first.
         """
-        effects, leading = self._effects, set(self._leading)
+        shares = self.shares
+        return [(self.parts[i], float(shares[i])) for group in self._listed for i in group]
+
+    @property
+    def _listed(self) -> tuple[list[int], list[int], list[int]]:
+        """Numbers of the parts in the list: the leading ones, others that lower the log-probability, and the rest."""
+        effects, leading, lowers = self._effects, set(self._leading), self._bars[0].tolist()
         both = [part.effect for part in self.parts if part.effect is not None]
         least = max(_NOTICEABLE, min((effect for effect in both if effect > NO_EFFECT), default=0.0))
-        lowers = self._bars[0].tolist()
 
         def is_shown(i: int) -> bool:
             if self.parts[i].effect is None:
@@ -236,8 +241,7 @@ class GenerationAttribution(JsonResult):
         against.sort(key=lambda i: of if (of := self.parts[i].effect_alone) is not None else effects[i] or 0.0)
         first = [i for i in shown if i in leading and i not in against]
         others = sorted((i for i in shown if i not in leading and i not in against), key=lambda i: -lowers[i])
-        shares = self.shares
-        return [(self.parts[i], float(shares[i])) for i in (*first, *others, *against)]
+        return first, others, against
 
     @property
     def bars(self) -> npt.NDArray[np.float64]:
@@ -402,11 +406,13 @@ class GenerationAttribution(JsonResult):
         content = dataclasses.asdict(self)
         content["settings"], content["provenance"] = dict(self.settings), dict(self.provenance)
         ranks = {part: rank for rank, part in enumerate(self.ranked, 1)}
+        leading = self.leading
         for part, own, share in zip(content["parts"], self.parts, self.shares.tolist(), strict=True):
             part |= {"share": share, "rank": ranks.get(own), "effect_after": own.effect_after}
-            part |= {"label": own.label, "speaks_against": own.speaks_against}
+            against = own.speaks_against and own not in leading
+            part |= {"label": own.label if against else "", "speaks_against": against}
             part["without"] = probability_without(self, own)
-        content["leading"] = [self.parts.index(part) for part in self.leading]
+        content["leading"] = [self.parts.index(part) for part in leading]
         content |= {"answer": self.answer, "verdict": self.verdict}
         content |= {"findings": self.findings, "sentences": self.sentences}
         return {"format": _FORMAT, **json_safe(content)}

@@ -65,7 +65,7 @@ class PromptPart:
 
     @property
     def label(self) -> str:
-        """ "speaks against it" (:attr:`speaks_against`) or ""."""
+        """ "speaks against it" (:attr:`speaks_against`) or "". Lists show it of parts that do not lead."""
         return SPEAKS_AGAINST if self.speaks_against else ""
 
     @property

@@ -195,7 +195,12 @@ class TextAttribution(JsonResult):
     @property
     def question(self) -> str:
         """The question that the attribution answers, for example ``"Why B-PER for Anna?"``."""
-        return f"Why {self.target_label}?" if self.explained is None else self.explained.question
+        about = self.explained
+        if about is None:
+            return f"Why {self.target_label}?"
+        own = [i for i, word in enumerate(self.words, 1) if about.holds(word.sequence, word.start, word.end)]
+        same = [word.word for word in self.words].count(about.text) > 1 and len(own) == 1
+        return f"{about.question[:-1]} (word {own[0]})?" if same else about.question
 
     @property
     def measured(self) -> str:
@@ -212,7 +217,7 @@ class TextAttribution(JsonResult):
         own = [] if about is None else [t for t in self.tokens if about.holds(t.sequence, t.start, t.end)]
         if about is None or not own or any(token.bits for token in own):
             return ""
-        return f'"{about.text or about.label}" itself stays open, and has no bits.'
+        return f'"{about.text or about.label}" itself is what is explained: it is never deleted, and has no bits.'
 
     @cached_property
     def words(self) -> tuple[Word, ...]:
@@ -236,15 +241,15 @@ class TextAttribution(JsonResult):
 
     @property
     def answer(self) -> str:
-        """The probability without the leading words, in words; empty where nothing was deleted."""
-        return answer(self)
+        """The probability without the leading words, in words; where none leads, what else is said first."""
+        return answer(self) or remark(self)
 
     @property
     def sentences(self) -> list[str]:
         """What pages and terminals say: the answer and numbers of the check, and on repeats, near ties and the bits."""
         comparison = "" if self.check is None else word_check(self).comparison
         said = [self.doubt, self.answer, remark(self), comparison, *notes(self), what_bits_keep(self)]
-        return list(filter(None, said))
+        return list(dict.fromkeys(filter(None, said)))
 
     @property
     def findings(self) -> list[str]:

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import math
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
@@ -52,6 +53,7 @@ _MARKS = {
         "other order alone",
         "Another leading word than the first lowers the probability most when it is deleted alone.",
     ),
+    "unknown_words": ("unknown words", "The tokenizer does not know some of the words."),
     "partly_deleted": (
         "others not tried",
         "Words that were not deleted together with the leading ones may matter, too.",
@@ -283,9 +285,14 @@ def token_page(
 
 
 def _said_of_all(attributions: Sequence[ExplainedText]) -> list[str]:
-    """Qualifications that each of the texts has."""
-    first, *others = (qualifications(item) for item in attributions)
-    return [sentence for sentence in first if all(sentence in other for other in others)]
+    """Qualifications that at least half of the texts have, and two."""
+    times = Counter(sentence for item in attributions for sentence in dict.fromkeys(qualifications(item)))
+    n_texts = len(attributions)
+    return [
+        sentence if count == n_texts else f"{count} of the {n_texts} texts: {sentence[0].lower()}{sentence[1:]}"
+        for sentence, count in times.items()
+        if count > 1 and 2 * count >= n_texts
+    ]
 
 
 def _measured(attributions: Sequence[ExplainedText]) -> str:

@@ -392,7 +392,13 @@ def test_json_has_shares_ranks_and_sentences(explainer):
     ranked = sorted((part for part in content["parts"] if part["rank"]), key=lambda part: part["rank"])
     assert [part["text"] for part in ranked] == [part.text for part in result.ranked]
     assert [part["share"] for part in content["parts"]] == result.shares.tolist()
-    assert [part["speaks_against"] for part in content["parts"]] == [part.speaks_against for part in result.parts]
+    assert [part["speaks_against"] for part in content["parts"]] == [
+        part.speaks_against and part not in result.leading for part in result.parts
+    ]
+    listed = [part.text for part, _ in result.listed]  # the order of the list
+    assert [part["text"] for part in ranked if part["text"] in listed] == [
+        text for text in listed if text in {part["text"] for part in ranked}
+    ]
     assert GenerationAttribution.from_dict(content) == result
     with pytest.raises(ValueError, match="content has the format 'captum-iba generation/1', expected"):
         GenerationAttribution.from_dict({**content, "format": "captum-iba generation/1"})

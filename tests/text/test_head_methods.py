@@ -262,7 +262,7 @@ def test_the_command_counts_words_from_one(entities, tmp_path):
         done = CliRunner().invoke(cli.app, [*command, "--steps", "1", "--quiet"])
         assert done.exit_code and says in " ".join(done.stderr.split()), done.stderr
     page = token_page([entities.explain(TEXT, word="film", n_steps=1)])
-    assert "itself stays open, and has no bits." in page
+    assert "itself is what is explained: it is never deleted, and has no bits." in page
 
 
 def test_numbers_of_words_that_are_there_twice_count_as_the_option_does(entities, tmp_path):
