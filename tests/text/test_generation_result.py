@@ -611,3 +611,20 @@ def test_a_choice_is_not_given_as_much_without_the_prompt_where_the_whole_respon
             tokens=tokens,
         )
         assert (told in str(one)) is is_told and ("unexplained" in one.to_dict()["findings"]) is is_told
+
+
+def test_the_parts_that_are_not_in_the_list_are_told_with_their_probabilities(explainer):
+    """ "which lower it by less" was said of parts that lower it more than those in the list."""
+    result = explainer.explain(" ".join(["the film was good and not bad"] * 3), RESPONSE, check=True, **QUICK)
+    listed = [part for part, _ in result.listed]
+    cut = [without_alone(result, part) for part in result.parts if part not in listed]
+    assert cut, "some are left out"
+    (said,) = [sentence for sentence in str(result).splitlines() if "Not in the list: " in sentence]
+    numbers = sorted(cut, key=lambda chance: float(chance.rstrip("%")))
+    assert f"Not in the list: {len(cut)} of the {len(result.parts)} parts" in said
+    assert numbers[0] in said and numbers[-1] in said and "were not removed" not in said
+
+
+def test_a_flag_for_a_system_message_that_is_not_there_is_warned_of(explainer):
+    with pytest.warns(UserWarning, match="include_system has no effect: the prompt has no system message"):
+        explainer.explain(PROMPT, RESPONSE, include_system=True, **QUICK)

@@ -349,7 +349,7 @@ def test_a_table_shows_the_first_words_and_folds_long_texts(film_explainer):
     by_bits = replace(results[1], check=None, effects=(), removal_order=(), without_first=())
     for one, said in ((results[1], False), (replace(results[1], check=None), False), (by_bits, True)):
         assert ('<p class="first">' in token_page([one])) is said
-        assert ('<p class="answer" dir="auto">Without ' in token_page([one])) is not said
+        assert ('<p class="answer" dir="auto">' in token_page([one])) is not said
 
 
 def test_a_mask_that_keeps_little_does_not_explain_the_probability():
@@ -545,3 +545,58 @@ def test_what_each_text_of_a_page_has_is_said_once_above_the_table(film_explaine
     said = "The statistics are those of neutral texts. With statistics of texts like yours"
     above, _, below = token_page([replace(one, statistics=NEUTRAL_TEXTS) for one in results]).partition("<table")
     assert above.count(said) == 1 and below.count(said) == 2
+
+
+def test_what_most_texts_of_a_page_have_is_told_with_their_number(film_explainer):
+    """One text of eight had no such caution, and the others' were in their folds only."""
+    results = film_explainer.explain(
+        ["The plot is dull.", "A wonderful film, not boring at all.", "A dull mess."], check=True
+    )
+    own = "a dataset of 1,000 positions"
+    several = [replace(one, statistics=NEUTRAL_TEXTS if i else own) for i, one in enumerate(results)]
+    above, _, _ = token_page(several).partition("<table")
+    assert above.count("2 of the 3 texts: the statistics are those of neutral texts.") == 1
+    one_of_three = [replace(one, statistics=own if i else NEUTRAL_TEXTS) for i, one in enumerate(results)]
+    assert "the statistics are those of" not in token_page(one_of_three).partition("<table")[0].lower()
+
+
+def test_an_answer_of_many_leading_words_begins_with_the_few_that_change_the_prediction():
+    """21 of 47 words led, and a set of four stood last."""
+    words = " ".join(f"w{i}" for i in range(24))
+    check = DeletionCheck(
+        10,
+        0.9,
+        0.1,
+        0.89,
+        0.89,
+        10,
+        by_rank_of(24),
+        decision="negative",
+        decision_probability=0.8,
+        leading=tuple(range(10)),
+        changing=(3, 4),
+        changed_decision="negative",
+        changed_probability=0.6,
+    )
+    result = attribution(
+        words,
+        bits=[60.0] * 10 + [3.0] * 14,
+        effects=(1.0,) * 10 + (None,) * 14,
+        removal_order=tuple(range(10)),
+        without_first=tuple(0.9 - 0.08 * (i + 1) for i in range(10)),
+        target_probability=0.9,
+        check=check,
+        unneeded_bits=1.0,
+        open_bits=200.0,
+    )
+    few = 'The fewest words found that change the prediction: "w3" and "w4" (negative 60.0%). Without '
+    assert result.answer.startswith(few)
+    assert "What is left without all of them may be unlike the texts that the model was trained on" in result.answer
+    shorter = replace(result, check=replace(check, changing=tuple(range(3, 9))))
+    assert result.answer.startswith(few) and shorter.answer.startswith("Without ")
+    same = replace(result, check=replace(check, decision="positive"))  # nothing changes
+    assert "may be unlike" not in same.answer
+
+
+def by_rank_of(count):
+    return tuple(0.88 for _ in range(count))

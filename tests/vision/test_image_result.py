@@ -718,3 +718,13 @@ def test_without_a_check_those_lead_that_lower_it_in_turn():
     assert [row.without_so_far for row in result.rows] == pytest.approx([0.3, 0.05])
     assert "Without the 2 leading regions the probability of dog falls from 90.0% to 5.0% (not checked" in str(result)
     assert "after those above it" in result.legend()["bar"]
+
+
+def test_an_image_of_the_mean_color_that_has_much_of_the_probability_is_told():
+    """ "confirmed" stood above 77.2% of an image of the mean color, and nothing said what that means."""
+    result = image_attribution()
+    check = ImageCheck(1, 0.9, 0.1, 0.9, 0.9, 10, leading=(3,), without_first=(0.1,), without_all=0.7)
+    said = "Without any of the regions, as an image of the mean color alone, it is 70.0%: a removed region leaves edges"
+    assert said in replace(result, check=check).answer
+    for other in (0.1, 0.89):  # little, and so much that there is no verdict
+        assert "Without any of the regions" not in replace(result, check=replace(check, without_all=other)).answer
