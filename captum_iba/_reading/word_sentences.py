@@ -20,7 +20,6 @@ from captum_iba._reading.wording import enumerated, format_probability, quantity
 from captum_iba._reading.words import ranked_words
 
 _MOST_OPPOSING, _NAMED, _MANY = 3, 5, 8
-_A_THIRD, _FRACTION = 3, 2  # of all words; times, that more words lead than change the prediction
 
 
 def answer(attribution: ExplainedText) -> str:
@@ -48,7 +47,7 @@ def _answer(attribution: ExplainedText) -> list[str]:
             "what it predicts then."
         )
     n_leading = len(ranked_words(attribution)[0])
-    if said.change and n_leading > _MANY and _FRACTION * len(check.changing) <= n_leading:
+    if said.change and n_leading > _MANY and 2 * len(check.changing) <= n_leading:
         sentences.insert(0, said.change)  # the few say more than the many
     else:
         sentences.append(said.change)
@@ -64,7 +63,7 @@ def _is_much_deleted(attribution: ExplainedText, check: DeletionCheck) -> bool:
     """Whether many words lead, at least a third of all, and the prediction changes without them."""
     n_leading = len(ranked_words(attribution)[0])
     changes = bool(check.decision) and check.decision != attribution.predicted_label
-    return changes and n_leading > _MANY and n_leading >= len(_deletable(attribution)) / _A_THIRD
+    return changes and n_leading > _MANY and 3 * n_leading >= len(_deletable(attribution))
 
 
 def _without_the_first(attribution: ExplainedText, check: DeletionCheck) -> str:
