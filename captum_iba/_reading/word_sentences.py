@@ -42,10 +42,7 @@ def _answer(attribution: ExplainedText) -> list[str]:
     if only_together(attribution):
         sentences.append(f"None of them alone lowers {quantity(attribution.measured)} by 1% of its value.")
     if only_together(attribution) or _is_much_deleted(attribution, check):
-        sentences.append(
-            "What is left without all of them may be unlike the texts that the model was trained on, and so may be "
-            "what it predicts then."
-        )
+        sentences.append("The text that is left may be unlike those that the model was trained on.")
     n_leading = len(ranked_words(attribution)[0])
     if said.change and n_leading > _MANY and 2 * len(check.changing) <= n_leading:
         sentences.insert(0, said.change)  # the few say more than the many

@@ -591,7 +591,7 @@ def test_an_answer_of_many_leading_words_begins_with_the_few_that_change_the_pre
     )
     few = 'The fewest words found that change the prediction: "w3" and "w4" (negative 60.0%). Without '
     assert result.answer.startswith(few)
-    assert "What is left without all of them may be unlike the texts that the model was trained on" in result.answer
+    assert "The text that is left may be unlike those that the model was trained on." in result.answer
     shorter = replace(result, check=replace(check, changing=tuple(range(3, 9))))
     assert result.answer.startswith(few) and shorter.answer.startswith("Without ")
     same = replace(result, check=replace(check, decision="positive"))  # nothing changes
