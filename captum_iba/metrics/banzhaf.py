@@ -66,7 +66,7 @@ def banzhaf_values(
     if weight == 0:
         fitted: Tensor = torch.linalg.lstsq(signs, residuals[:, None], driver="gelsd").solution[:, 0]
         return fitted
-    expected = expected.double().cpu()
+    expected = expected.cpu().double()
     penalty = weight / 4 * torch.eye(n_parts, dtype=torch.float64)  # a part has a variance of 1/4 in each row
     shift: Tensor = torch.linalg.solve(signs.T @ signs + penalty, signs.T @ (residuals - signs @ expected))
     return expected + shift
