@@ -26,6 +26,8 @@ _SMALL = 0.05  # a smaller decrease in a probability is no evidence that the bit
 # A mask has lost a prediction with less than half of its probability, or a quarter of what the input adds to that
 # through a closed mask. Half of that, too, would take 1.62 in place of 1.38 runs per text of IMDB, for a worse order.
 HALF, QUARTER = 0.5, 0.25
+MANY_BITS = 0.1
+"""Share of the bits above the floor, from which on a word is named where bits are shown."""
 SMALL_DROP, NEARLY_AS_MUCH = 0.05, 0.8
 """Decrease in a probability, and fraction of it that is left, up to which an input adds next to nothing."""
 NOTICEABLE, KEPT = 0.01, 0.005

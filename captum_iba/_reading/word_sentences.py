@@ -15,7 +15,7 @@ from captum_iba._reading.places import is_punctuation, names_of_texts, place_in_
 from captum_iba._reading.protocols import ExplainedText
 from captum_iba._reading.removal_check import DeletionCheck
 from captum_iba._reading.rows import MATTERS_ALONE, SPEAKS_AGAINST, ListedPart
-from captum_iba._reading.thresholds import ALL_DELETED_ALONE, LARGE_DROP, MOST, SAME
+from captum_iba._reading.thresholds import ALL_DELETED_ALONE, LARGE_DROP, MANY_BITS, MOST, SAME
 from captum_iba._reading.wording import enumerated, format_probability, quantity, visible
 from captum_iba._reading.words import ranked_words
 
@@ -224,14 +224,12 @@ def least_effect(attribution: ExplainedText) -> str:
 
 def bits_of_another(attribution: ExplainedText) -> str:
     """That the word with the most bits does not lead, and that its deletion lowers nothing; else empty."""
-    shares, words = attribution.shares, attribution.words
-    if not len(words) or not has_percentages(attribution) or shares.max() < LARGE_DROP or is_improbable(attribution):
-        return ""
     leading, rest = ranked_words(attribution)
-    found = [row for row in rest if row.number == int(shares.argmax()) and row.is_deleted]
-    if not leading or not found or found[0].without < SAME * attribution.target_probability:
+    row = max((*leading, *rest), key=lambda row: row.share, default=None)
+    if row is None or not leading or row in leading or row.share < MANY_BITS or not has_percentages(attribution):
         return ""
-    (row,) = found
+    if is_improbable(attribution) or not row.without >= SAME * attribution.target_probability:  # NaN: not deleted
+        return ""
     return (
         f"{named_words([row])} has the most bits ({row.share:.1%}), and its deletion alone does not lower "
         f"{attribution.measured} ({format_probability(row.without)} without it)."

@@ -22,7 +22,7 @@ from captum_iba._reading.codes import image_findings
 from captum_iba._reading.decision import is_predicted
 from captum_iba._reading.image_sentences import check_answer, check_sentences, decision, remark, unchecked_answer
 from captum_iba._reading.legend import Legend, legend_lines, region_legend, verdict_legend
-from captum_iba._reading.order import COVERED, importance_of, leading_of, order_of
+from captum_iba._reading.order import COVERED, importance_of, leading_of
 from captum_iba._reading.removal_check import ImageCheck
 from captum_iba._reading.rows import ListedPart
 from captum_iba._reading.thresholds import LARGE_DROP, is_little, is_lost
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure, SubFigure
 
-_FORMAT = "captum-iba image/2"
+_FORMAT = "captum-iba image/3"
 _LEAST = 1e-5  # of a probability: a smaller decrease is rounding
 _NEAR_FLOOR, _CLOSED = 3.0, 20.0  # of the bits of a cell that is not needed; with fewer steps the mask has not closed
 
@@ -141,7 +141,9 @@ class ImageAttribution(JsonResult):
         next one in their order, and 0 where the removal raises it. Where no removal lowers the probability, or none was
         tried, all go by their shares.
         """
-        return importance_of(self.shares, self._levels)
+        at_least = np.maximum.accumulate([*self._decreases.values()][::-1])[::-1].tolist()
+        levels = dict(zip(self._decreases, at_least, strict=True))
+        return importance_of(self.shares, [levels[region] for region in sorted(levels)])
 
     @cached_property
     def heat_map(self) -> npt.NDArray[np.float64]:
@@ -150,7 +152,7 @@ class ImageAttribution(JsonResult):
         Each region has its :attr:`importance`, spread over its pixels by their :attr:`shares`. Without measured regions
         it is :attr:`shares`.
         """
-        if all(level is None for level in self._levels):
+        if not self._decreases:
             return self.pixel_shares
         n_pixels = sum_per_region(np.ones(self.regions.shape), self.regions)
         of_region = self.shares
@@ -184,7 +186,7 @@ class ImageAttribution(JsonResult):
 
     def decrease_of(self, region: int) -> float | None:
         """The decrease in the probability that a region is ranked by: its effect, or its value; None without one."""
-        return self._decreases.get(region) if self._levels[region] is not None else None
+        return self._decreases.get(region)
 
     @property
     def leading(self) -> list[int]:
@@ -199,12 +201,10 @@ class ImageAttribution(JsonResult):
             return []
         if self.check is not None and self.check.leading:
             return list(self.check.leading)
-        if self.values and self.n_in_turn:
+        if self._decreases and self.n_in_turn:
             decreases = torch.tensor(self.effects[: self.n_in_turn]).cumsum(0)
             return list(self.measured[: first_to_cover(decreases)])
-        leading, levels = leading_of(self._order, self.importance, COVERED), self._levels
-        helps = [region for region in leading if (levels[region] or 0.0) > 0]
-        return helps or leading
+        return leading_of(self._order, self.importance, COVERED)
 
     @property
     def rows(self) -> list[ListedPart]:
@@ -417,8 +417,8 @@ class ImageAttribution(JsonResult):
                 LayerMap(**{**layer, "bits": np.array(layer["bits"], dtype=np.float64)}) for layer in values["layers"]
             )
             values["regions"] = np.array(values["regions"], dtype=np.int64)
-            for name in ("measured", "effects", "effects_alone", "values"):
-                values[name] = tuple(values.get(name, ()))
+            for name in ("values", "measured", "effects", "effects_alone"):
+                values[name] = tuple(values[name])
             values["other_labels"] = tuple(map(tuple, content.get("other_labels", ())))
             values["original_size"] = tuple(content.get("original_size") or ()) or None
             values["check"] = None if values["check"] is None else ImageCheck.from_dict(values["check"])
@@ -459,38 +459,22 @@ class ImageAttribution(JsonResult):
 
     @cached_property
     def _order(self) -> npt.NDArray[np.intp]:
-        shares, levels = self.shares, self._levels
-        by_bits = order_of(sum_per_region(self.bits, self.regions), shares, importance_of(shares, levels), levels)
-        if self.values and any(level is not None for level in levels):
+        if self._decreases:
             return np.array([*self._decreases], dtype=np.intp)
-        rank = {region: number for number, region in enumerate(self.measured) if (levels[region] or 0.0) > 0}
-        return np.array(sorted(by_bits.tolist(), key=lambda region: rank.get(region, len(rank))), dtype=np.intp)
+        return np.lexsort((-sum_per_region(self.bits, self.regions), -self.shares))
 
     @cached_property
     def _decreases(self) -> dict[int, float]:
         """The decrease that each region is ranked by, in their order: those removed in turn, then all by their values.
 
-        Of a file without values those of the measured ones.
+        Empty where no region was removed, or no removal lowers the probability.
         """
-        decreases = dict(zip(self.measured, self.effects, strict=True))
         if not self.values:
-            return decreases
-        first = self.measured[: self.n_in_turn]
-        others = sorted((i for i in range(self.n_regions) if i not in first), key=lambda i: -self.values[i])
-        return {**{i: decreases[i] for i in first}, **{i: self.values[i] for i in others}}
-
-    @cached_property
-    def _levels(self) -> list[float | None]:
-        """The decrease of each region, at least that of the next one in their order; None where there is none.
-
-        Where the removal of no region lowers the probability, the effects say nothing.
-        """
-        levels: list[float | None] = [None] * self.n_regions
-        if max(self._decreases.values(), default=0.0) >= _LEAST:
-            at_least = np.maximum.accumulate(np.array([*self._decreases.values()])[::-1])[::-1].tolist()
-            for region, level in zip(self._decreases, at_least, strict=True):
-                levels[region] = level
-        return levels
+            return {}
+        found = dict(zip(self.measured[: self.n_in_turn], self.effects, strict=False))
+        others = sorted((i for i in range(self.n_regions) if i not in found), key=lambda i: -self.values[i])
+        found |= {i: self.values[i] for i in others}
+        return found if max(found.values()) >= _LEAST else {}
 
     def _mean_map(self, maps: list[npt.NDArray[np.float64]]) -> npt.NDArray[np.float64]:
         height, width = self.regions.shape

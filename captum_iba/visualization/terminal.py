@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from captum_iba._reading.check_sentences import CheckSentences
 from captum_iba._reading.rows import ListedPart, is_in_turn
+from captum_iba._reading.thresholds import MANY_BITS
 from captum_iba._reading.wording import format_number, format_probability, printable
 from captum_iba._reading.words import counted, standing_out
 
@@ -95,7 +96,6 @@ def _bar(row: ListedPart, longest: float, pale: bool) -> str:
 
 
 _LISTED, _LISTED_WITHOUT_LEADING = 20, 5
-_MANY_BITS = 0.1  # of all: such words are listed where bits are
 
 
 def word_lines(
@@ -111,7 +111,7 @@ def word_lines(
     """
     beside = standing_out(leading, rest)
     if bits:  # what the bits have and deletion has not, too
-        beside += [row for row in rest if row.in_percent and row.share >= _MANY_BITS and row not in beside]
+        beside += [row for row in rest if row.in_percent and row.share >= MANY_BITS and row not in beside]
     known = [row for row in rest if row.in_percent or not row.is_deleted]
     most = [row for row in known if not row.is_zero and row not in beside][:_LISTED_WITHOUT_LEADING]
     # What counts is the last number of those that were removed in turn; by their bits many words can lead.

@@ -5,8 +5,13 @@ import numpy as np
 from captum_iba.vision import ImageAttribution, ImageCheck, LayerMap, tile_regions
 
 
-def image_attribution(size=8, measured=(3, 0), effects=(0.4, 0.1), check=True, label="dog", n_in_turn=2):
-    """2 x 2 tiles: tile 3 has half of the bits above the floor, tile 2 nothing."""
+def image_attribution(size=8, measured=(3, 0), effects=(0.4, 0.1), check=True, label="dog", n_in_turn=2, values=None):
+    """2 x 2 tiles: tile 3 has half of the bits above the floor, tile 2 nothing.
+
+    The value of a measured tile is its effect, and that of the others is a small one, unless ``values`` has others.
+    """
+    if values is None and measured:
+        values = tuple(dict(zip(measured, effects, strict=True)).get(tile, 0.01 - 0.001 * tile) for tile in range(4))
     generator = np.random.default_rng(0)
     return ImageAttribution(
         image=generator.integers(0, 256, (size, size, 3), dtype=np.uint8),
@@ -14,6 +19,7 @@ def image_attribution(size=8, measured=(3, 0), effects=(0.4, 0.1), check=True, l
         regions=tile_regions(size, size, n_tiles=2),
         measured=measured,
         effects=effects,
+        values=values or (),
         effects_alone=tuple(effect / 2 for effect in effects),
         n_in_turn=n_in_turn,
         target=1,

@@ -31,22 +31,22 @@ from tests.vision.examples import image_attribution
 
 
 def test_values_by_hand():
-    result = image_attribution()
+    result = image_attribution(values=(0.1, 0.009, 0.008, 0.4))
     np.testing.assert_allclose(result.layers[0].shares, [[0.25, 0.25], [0.0, 0.5]])
     assert result.total_bits == 8
     assert result.bits.sum() == pytest.approx(8)
     assert result.pixel_shares.sum() == pytest.approx(1)
     assert result.shares[3] > result.shares[0] > result.shares[2]
     assert result.n_regions == 4
-    assert [result.decrease_of(region) for region in range(4)] == [0.1, None, None, 0.4]
+    assert [result.decrease_of(region) for region in range(4)] == [0.1, 0.009, 0.008, 0.4]
     assert (-result.scores).argsort().tolist() == [3, 0, 1, 2]
     assert result.importance[3] == 1
     assert result.importance[0] == pytest.approx(0.25)
-    assert result.importance[1] <= 0.25
+    assert result.importance[1] == pytest.approx(0.009 / 0.4)
     np.testing.assert_allclose(
         sum_per_region(result.heat_map, result.regions), result.importance / result.importance.sum()
     )
-    assert result.leading == [3, 0]  # of the others no removal lowers the probability
+    assert result.leading == [3, 0]  # those that were removed in turn
     assert result.top_mask(1).sum() == 16
 
 
@@ -55,10 +55,10 @@ def test_a_later_region_is_never_brighter():
     result = image_attribution(measured=(0, 3), effects=(0.1, 0.4), n_in_turn=2)
     assert (-result.scores).argsort().tolist()[:2] == [0, 3]
     assert result.importance[0] == result.importance[3] == 1
-    assert (result.decrease_of(0), result.decrease_of(3), result.decrease_of(1)) == (0.1, 0.4, None)
+    assert (result.decrease_of(0), result.decrease_of(3)) == (0.1, 0.4)
     first, second = (row.number for row in result.rows)
     assert (first, second) == (0, 3)
-    none = image_attribution(measured=(0, 3), effects=(1e-6, 1e-7))  # of an image of one color
+    none = image_attribution(measured=(0, 3), effects=(1e-6, 1e-7), values=(1e-7,) * 4)  # of an image of one color
     assert none.decrease_of(0) is None and none.leading[0] == 3
 
 
@@ -76,12 +76,12 @@ def test_a_second_region_that_raises_the_probability_is_not_removed_in_turn():
 
 
 def test_regions_whose_removal_does_not_lower_the_probability():
-    result = image_attribution(measured=(0, 3), effects=(0.2, -0.1))
+    result = image_attribution(measured=(0, 3), effects=(0.2, -0.1), n_in_turn=1)
     assert (-result.scores).argsort().tolist()[0] == 0
     assert (-result.scores).argsort().tolist()[-1] == 3
     assert result.importance[3] == 0
     # Where there is no other, the bits decide.
-    none = image_attribution(measured=(0, 3), effects=(-0.2, -0.1))
+    none = image_attribution(measured=(3, 0), effects=(-0.1, -0.2), n_in_turn=0, values=(-0.2, -0.3, -0.4, -0.1))
     assert (-none.scores).argsort().tolist()[0] == 3
     np.testing.assert_array_equal(none.heat_map, none.pixel_shares)
 
@@ -347,7 +347,7 @@ def test_regions_without_which_the_class_is_more_probable():
     regions = np.arange(64).reshape(8, 8) // 4
     each = (0.3,) * 6 + (0.999,) * 5 + (0.9,) * 4 + (0.1,)
     more = replace(check, without_each=each, leading=(15,), without_first=(0.1,), without_others=())
-    many = replace(result, regions=regions, check=more)
+    many = replace(result, regions=regions, check=more, values=(*result.values, *(0.0,) * 12))
     said = "6 other regions lower it by more than 10 points alone, and 5 other regions may speak against dog."
     assert said in many.answer and len(many.other_rows) == 5 + 3
 
@@ -448,15 +448,14 @@ def test_one_in_eight_regions_is_removed_in_turn():
 def test_every_region_is_ranked_by_its_value_where_others_were_removed():
     """Those that were not removed alone followed by their bits."""
     values = (-0.1, 0.0, 0.2, 0.1)
-    result = image_attribution(measured=(3, 2), effects=(0.4, 0.2), n_in_turn=1, check=False)
-    result = replace(result, values=values)
+    result = image_attribution(measured=(3, 2), effects=(0.4, 0.2), n_in_turn=1, check=False, values=values)
     assert (-result.scores).argsort().tolist() == [3, 2, 1, 0]
     assert [result.decrease_of(i) for i in range(4)] == [-0.1, 0.0, 0.2, 0.4]
     assert result.importance.tolist() == pytest.approx([0.0, 0.0, 0.5, 1.0])
     again = ImageAttribution.from_dict(result.to_dict())
     assert again.values == values and again.scores.tolist() == result.scores.tolist()
-    old = {key: value for key, value in result.to_dict().items() if key != "values"}  # of a file without them
-    assert ImageAttribution.from_dict(old).values == () and ImageAttribution.from_dict(old).leading == [3, 2]
+    with pytest.raises(ValueError, match="content has the format 'captum-iba image/2', expected 'captum-iba image/3'"):
+        ImageAttribution.from_dict({**result.to_dict(), "format": "captum-iba image/2"})  # its effects were others
 
 
 def test_a_mask_that_has_lost_the_prediction_is_said():
@@ -497,7 +496,7 @@ def test_a_check_names_the_region_that_matters_most_alone_and_does_not_lead():
     assert [(row.number, row.without) for row in said.other_rows] == [(other, 0.3)]
     (line,) = [line for line in str(said).splitlines() if said.place_of(other) in line]
     assert line.split()[0] == "30.0%" and "other region</th>" in image_page([said])
-    assert said.probability_without(other) == 0.3 and said.decrease_of(other) is None
+    assert said.probability_without(other) == 0.3
     assert ImageAttribution.from_dict(json.loads(said.to_json())).check == said.check
 
 
@@ -712,8 +711,8 @@ def test_the_size_of_an_image_before_the_transform(tmp_path):
 def test_without_a_check_those_lead_that_lower_it_in_turn():
     """17 of 64 tiles led without a check, because all had a value."""
     values = (0.1, 0.1, 0.1, 0.2)
-    result = image_attribution(measured=(3, 2, 1), effects=(0.6, 0.25, 0.01), n_in_turn=3, check=False)
-    result = replace(result, values=values, effects_alone=(0.6, 0.1, 0.1))
+    measured = {"measured": (3, 2, 1), "effects": (0.6, 0.25, 0.01), "n_in_turn": 3, "values": values}
+    result = replace(image_attribution(check=False, **measured), effects_alone=(0.6, 0.1, 0.1))
     assert result.leading == [3, 2]  # 0.85 of 0.86
     assert [row.without_so_far for row in result.rows] == pytest.approx([0.3, 0.05])
     assert "Without the 2 leading regions the probability of dog falls from 90.0% to 5.0% (not checked" in str(result)
