@@ -12,7 +12,7 @@ from captum_iba._reading.mask_sentences import averages_sentence, remark
 from captum_iba._reading.mask_state import has_percentages
 from captum_iba._reading.prompt_sentences import leading_numbers, part_verdict
 from captum_iba._reading.protocols import ExplainedResponse, ExplainedText
-from captum_iba._reading.rows import MATTERS_ALONE, SPEAKS_AGAINST, ListedPart, is_in_turn
+from captum_iba._reading.rows import MATTERS_ALONE, RAISES_ALONE, SPEAKS_AGAINST, ListedPart, is_in_turn
 from captum_iba._reading.word_sentences import verdict
 from captum_iba._reading.wording import capitalized, quantity
 from captum_iba._reading.words import ranked_words, standing_out
@@ -30,10 +30,12 @@ _COLUMNS = ("without it", "and those above", "of the bits", "bar")
 _OF_BITS = "its share of the bits above the floor; the floor is about what an unneeded {unit} keeps"
 _PART_DELETED = "this part is deleted, with the space before it (after the first part it stays)"
 _MORE_PROBABLE = "without this part the response is more probable, by more than 10% of its probability"
+_WITH_OTHERS = "and lower when it is deleted with other leading ones"
 _HIGHER_ODDS = "without this part the odds of the choice are more than 10% higher"
 WORD_LABELS: Legend = {
     SPEAKS_AGAINST: "the probability is much higher without this word",
     MATTERS_ALONE: "does not lead; its deletion alone lowers the probability by much",
+    RAISES_ALONE: f"the probability is higher without this word alone, {_WITH_OTHERS}",
 }
 """What the deletions of a word say of it."""
 
@@ -89,7 +91,8 @@ def about_bits(attribution: ExplainedText) -> str:
 
 def part_labels(response: ExplainedResponse) -> Legend:
     """What the removal of a part of a prompt says of it."""
-    return {SPEAKS_AGAINST: _MORE_PROBABLE if response.contrast is None else _HIGHER_ODDS}
+    more = _MORE_PROBABLE if response.contrast is None else _HIGHER_ODDS
+    return {SPEAKS_AGAINST: more, RAISES_ALONE: f"leads, though {more}; {_WITH_OTHERS}"}
 
 
 def part_legend(response: ExplainedResponse, bits: bool = False) -> Legend:

@@ -108,5 +108,7 @@ def listed_name(text: str) -> str:
 
 SPEAKS_AGAINST = "speaks against it"
 """What lists say of a part without which the output is more probable."""
+RAISES_ALONE = "raises it alone"
+"""What lists say of a leading part that lowers a probability with others, and raises it when it is removed alone."""
 MATTERS_ALONE = "matters alone"
 """What lists say of a word that does not lead, and whose deletion alone lowers the probability by much."""

@@ -289,7 +289,7 @@ class GenerationAttribution(JsonResult):
                 float(bars[numbers[part]]),
                 probability_without(self, part),
                 math.nan if part.known_effect is None else part.known_effect,
-                "" if numbers[part] in self._leading else part.label,
+                part.label_in_list(numbers[part] in self._leading),
                 number=numbers[part],
                 without_so_far=so_far.get(numbers[part], math.nan),
                 share_alone=float(shares_alone[numbers[part]]),
@@ -409,8 +409,8 @@ class GenerationAttribution(JsonResult):
         leading = self.leading
         for part, own, share in zip(content["parts"], self.parts, self.shares.tolist(), strict=True):
             part |= {"share": share, "rank": ranks.get(own), "effect_after": own.effect_after}
-            against = own.speaks_against and own not in leading
-            part |= {"label": own.label if against else "", "speaks_against": against}
+            part["speaks_against"] = own.speaks_against and own not in leading
+            part["label"] = own.label_in_list(own in leading)
             part["without"] = probability_without(self, own)
         content["leading"] = [self.parts.index(part) for part in leading]
         content |= {"answer": self.answer, "verdict": self.verdict}

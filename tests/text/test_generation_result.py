@@ -588,7 +588,8 @@ def test_leading_parts_stay_in_the_order_of_their_removal(result):
     assert [row.number for row in one.rows][: len(one.check.leading)] == list(one.check.leading)
     so_far = [row.without_so_far for row in one.rows][: len(one.check.leading)]
     assert so_far == pytest.approx(list(one.check.without_first)) and so_far == sorted(so_far, reverse=True)
-    assert one.rows[1].relation == "" and "speaks against it" not in str(one).partition("other parts")[0]
+    assert one.rows[1].relation == "raises it alone" == one.to_dict()["parts"][1]["label"]
+    assert "speaks against it" not in str(one).partition("other parts")[0]
 
 
 def test_a_choice_is_not_given_as_much_without_the_prompt_where_the_whole_responses_differ(explainer):

@@ -594,3 +594,19 @@ def test_a_part_that_does_nearly_as_much_alone_leads_in_place_of_a_pair():
 
     search = GroupSearch([0, 1, 2], tried=range(6), n_begun=8, enough=0.95)
     assert leading_in_order(probability, np.array([0, 1, 2, 3, 4, 5]), 3, 0.02, search) == ([5], [pytest.approx(0.064)])
+
+
+def test_a_leading_word_that_raises_the_probability_alone_says_so(film_explainer):
+    """It was underlined and colored like a word that lowers it."""
+    result = film_explainer.explain("The photography is stunning, but the story is a boring mess.", check=True)
+    first = result.removal_order[0]
+    higher = result.target_probability + 0.5 * (1 - result.target_probability)
+    each = tuple(higher if i == first else p for i, p in enumerate(result.check.without_each))
+    check = dataclasses.replace(result.check, without_each=each)
+    raised = dataclasses.replace(result, check=check, without=each)
+    assert higher >= result.target_probability + 0.01
+    row = next(row for row in raised.rows if row.number == first)
+    assert row.without == pytest.approx(higher) and row.relation == "raises it alone"
+    assert "raises it alone the probability is higher without this word alone" in " ".join(str(raised).split())
+    assert "<dt>raises it alone</dt>" in token_page([raised]) and "<dt>raises it alone" not in token_page([result])
+    assert "raises it alone" not in str(result)
