@@ -108,8 +108,9 @@ def part_legend(response: ExplainedResponse, bits: bool = False) -> Legend:
     of_bits = of_bits if bits else {}
     after = "all other measured parts" if response.check is None else "the other leading ones"
     of = "log-probability per token" if response.contrast is None else "log-odds of the choice"
+    measured = "the probability per token" if response.contrast is not None else response.measured
     terms = {
-        "without it": f"the probability per token when {_PART_DELETED}",
+        "without it": f"{measured} when {_PART_DELETED}",
         **_steps_legend(response.rows, "the same when the parts above it are deleted, too"),
         **of_bits,
         "bar": _two_decreases(f"decrease in the {of}", "part", response.rows, after),

@@ -15,6 +15,7 @@ from torch import Tensor
 from captum_iba._checks import check_integer, kind_of
 from captum_iba._warnings import warn_user
 from captum_iba.attr.settings import PRESETS, BottleneckSettings, SettingsOverrides, resolve_settings
+from captum_iba.text.encoding import EncodedText
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -87,6 +88,20 @@ def doubt_of_pairs(text: str, pair: str | None, labels: Sequence[str]) -> str:
             "unless the model was trained on pairs."
         )
     return ""
+
+
+def warn_of_special_tokens(encoded: Sequence[EncodedText]) -> None:
+    """Warn of the first text that spells a special token out, such as "[SEP]"."""
+    for number, text in enumerate(encoded):
+        tokens = zip(text.special, text.sequences, text.spans, strict=True)
+        written = [(sequence, *span) for is_special, sequence, span in tokens if is_special and span[0] < span[1]]
+        if written:
+            which = f" number {number}" * (len(encoded) > 1)
+            warn_user(
+                f"texts: text{which} has {text.spelling(*written[0])!r}, which the tokenizer reads as a special token: "
+                "it is no word, has no bits and is never deleted"
+            )
+            return
 
 
 def _strings(values: Any, name: str) -> list[str]:

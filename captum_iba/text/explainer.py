@@ -30,6 +30,7 @@ from captum_iba.text.arguments import (
     doubt_of_pairs,
     resolve_text_settings,
     targets_per_text,
+    warn_of_special_tokens,
 )
 from captum_iba.text.bottleneck import NEUTRAL_STATISTICS, ClassifierBottleneck, warn_of_lost_predictions
 from captum_iba.text.classifier import Classifier, load_classifier
@@ -332,6 +333,7 @@ class TextExplainer:
         if (doubt := max(doubts, key=bool)) and not self._warned_of_pairs:
             self._warned_of_pairs = True
             warn_user(f"pairs: {doubt[0].lower()}{doubt[1:]}")
+        warn_of_special_tokens(encoded)
         if not settings.noise_around_input:
             self._find_statistics(paired, show_progress)
         self._check_statistics(warn=not settings.noise_around_input)

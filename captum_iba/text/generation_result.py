@@ -396,9 +396,9 @@ class GenerationAttribution(JsonResult):
 
     @property
     def measured(self) -> str:
-        """What the probabilities are of: "the probability per token", with ``contrast`` of the choice."""
+        """What the probabilities are of: "the probability per token", of one token, with ``contrast`` of the choice."""
         n_explained = sum(token.explained for token in self.tokens)
-        is_single = self.contrast is not None and n_explained == self.contrast_tokens == 1
+        is_single = n_explained == 1 and (self.contrast is None or self.contrast_tokens == 1)
         return f"the probability{' of the choice' * (self.contrast is not None)}{' per token' * (not is_single)}"
 
     def to_dict(self) -> dict[str, Any]:

@@ -703,3 +703,14 @@ def test_provenance_has_the_fingerprint_of_the_model_as_it_is(bert, wordpiece):
             result = explainer.explain("the film", n_steps=1)
         assert result.provenance["model_fingerprint"] == explainer.fingerprint()
         explainer.estimate_statistics(["the film was good"] * 8)
+
+
+def test_special_tokens_that_a_text_spells_out_are_told(bert, wordpiece):
+    """ "[SEP]" in a text was read as one, silently."""
+    explainer = TextExplainer(bert, wordpiece)
+    with pytest.warns(UserWarning, match=r"text number 1 has '\[SEP\]', which the tokenizer reads as a special token"):
+        results = explainer.explain(["a good film", "a [SEP] bad film"], n_steps=1, n_samples=1)
+    assert "[SEP]" not in [word.word for word in results[1].words]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        explainer.explain("a good film", n_steps=1, n_samples=1)
