@@ -59,7 +59,8 @@ def part_verdict(response: ExplainedResponse) -> str:
 def prompt_notes(response: ExplainedResponse) -> list[str]:
     """Sentences beside the answer and the check: on parts that were not removed, the choice, and the prompt."""
     lost = _lost(response) if response.check is None else ""
-    return list(filter(None, [_unlikely(response), _least(response), lost, _unexplained(response), _cut(response)]))
+    said = [_unlikely(response), _changed_by_one(response), _least(response), lost, _unexplained(response)]
+    return list(filter(None, [*said, _cut(response)]))
 
 
 def is_unlikely(response: ExplainedResponse) -> bool:
@@ -182,6 +183,22 @@ def probability_without(response: ExplainedResponse, part: Any) -> float:
     if response.contrast is None:
         return min(1.0, response.probability * math.exp(-part.effect_alone))
     return _logistic(math.log(response.probability / (1 - response.probability)) - part.effect_alone)
+
+
+def _changed_by_one(response: ExplainedResponse) -> str:
+    """The parts without which, each alone, the model prefers the other response of a choice; else empty."""
+    without = {i: probability_without(response, part) for i, part in enumerate(response.parts)}
+    changing = sorted((i for i in without if without[i] < 0.5), key=without.__getitem__)
+    if response.contrast is None or response.probability < 0.5 or not changing:
+        return ""
+    if response.check is not None and list(response.check.leading) == changing:
+        return ""  # the answer says it
+    chances = [f"{_quoted(response, response.parts[i])} alone ({format_probability(without[i])})" for i in changing]
+    more = [f"one of {len(chances) - _NAMED} more"] if len(chances) > _NAMED else []
+    *first, last = [*chances[:_NAMED], *more]
+    named = f"{', '.join(first)} or {last}" if first else last
+    other = printable(with_symbols(response.contrast).strip())
+    return f'Without {named} the model prefers "{other}".'
 
 
 def _least(response: ExplainedResponse) -> str:

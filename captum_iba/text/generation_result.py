@@ -35,7 +35,7 @@ from captum_iba._reading.prompt_sentences import (
 )
 from captum_iba._reading.removal_check import PromptCheck
 from captum_iba._reading.rows import VISIBLE, ListedPart, bar_of, listed_name
-from captum_iba._reading.thresholds import NO_EFFECT
+from captum_iba._reading.thresholds import MUCH, NO_EFFECT
 from captum_iba.attr.optimizer import AT_FLOOR
 from captum_iba.text.prompt_parts import PromptPart
 from captum_iba.visualization.printed_response import printed_response, visible_part
@@ -44,6 +44,7 @@ _FORMAT = "captum-iba generation/3"  # 2 had no numbers of the contrast
 
 # Nats that a part which only the check removed needs for a line, where the others on the list have less.
 _NOTICEABLE = 0.1
+_N_ALONE = 10  # others that are listed because their removal alone takes much of the probability
 _N_LISTED = 8  # parts that are listed whatever their effect, of those that were removed both ways
 
 
@@ -216,7 +217,8 @@ class GenerationAttribution(JsonResult):
         The others are those that were removed both alone and after the others, and of those that a check removed alone
         the ones that change the log-probability by at least as much as the least of these lowers it, or 0.1 nats. Of
         more than eight that were removed both ways only those are listed that have a bar of at least 15% of the
-        longest. All that speak against the response are listed. Negative effects are last, the strongest first.
+        longest, and at most ten others whose removal alone takes a quarter of the probability. All that speak against
+        the response are listed. Negative effects are last, the strongest first.
         """
         shares = self.shares
         return [(self.parts[i], float(shares[i])) for group in self._listed for i in group]
@@ -226,9 +228,13 @@ class GenerationAttribution(JsonResult):
         """Numbers of the parts in the list: the leading ones, others that lower the log-probability, and the rest."""
         effects, leading, lowers = self._effects, set(self._leading), self._bars[0].tolist()
         both = [part.effect for part in self.parts if part.effect is not None]
+        alone = {i: probability_without(self, part) for i, part in enumerate(self.parts) if i not in leading}
+        much = sorted((i for i in alone if alone[i] <= MUCH * self.probability), key=alone.__getitem__)[:_N_ALONE]
         least = max(_NOTICEABLE, min((effect for effect in both if effect > NO_EFFECT), default=0.0))
 
         def is_shown(i: int) -> bool:
+            if i in much:
+                return True
             if self.parts[i].effect is None:
                 return abs(effects[i] or 0.0) >= least or self.parts[i].speaks_against
             stands_out = self.parts[i].speaks_against or 0 < lowers[i] >= VISIBLE * max(lowers)

@@ -363,7 +363,7 @@ def _chosen_entities(text: EncodedText, entities: list[list[int]], wanted: Any, 
             raise ValueError(f"entity is {wanted!r}, which the model does not predict in texts[{i}]: {there}")
         return [entities[numbers[0]]]
     if not entities:
-        raise NoEntityError(f"entity is {wanted!r}, and the model predicts no entity in texts[{i}]; expected a word")
+        raise NoEntityError(f"entity is a number, and the model predicts no entity in texts[{i}]; expected a word")
     return [entities[_number("entity", wanted, len(entities), i, text)]]
 
 

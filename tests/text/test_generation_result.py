@@ -629,3 +629,28 @@ def test_the_parts_that_are_not_in_the_list_are_told_with_their_probabilities(ex
 def test_a_flag_for_a_system_message_that_is_not_there_is_warned_of(explainer):
     with pytest.warns(UserWarning, match="include_system has no effect: the prompt has no system message"):
         explainer.explain(PROMPT, RESPONSE, include_system=True, **QUICK)
+
+
+def test_a_part_that_changes_the_choice_alone_is_told(explainer):
+    """The table had 37.6% of a choice, and no sentence said that one word is enough."""
+    result = explainer.explain(PROMPT, "a", contrast="b", **QUICK)
+    parts = tuple(replace(part, effect_alone=3.0 * (i == 1) or 0.01) for i, part in enumerate(result.parts))
+    one = replace(result, probability=0.9, parts=parts)
+    without = 1 / (1 + 9.0**-1 * np.exp(3.0))
+    assert f'alone ({without:.1%}) the model prefers "b"' in str(one)
+    assert "alone (" not in str(replace(one, probability=0.2)) and "alone (" not in str(replace(one, contrast=None))
+    calm = replace(one, parts=tuple(replace(part, effect_alone=0.01) for part in parts))
+    assert "alone (" not in str(calm)
+
+
+def test_parts_that_take_a_quarter_of_the_probability_alone_are_listed(result):
+    """Four words that lower it more alone than a leading one were not in the list: the longest bar was of 6 nats."""
+
+    def log_probability(kept):
+        removed = 1 - kept.float()
+        return -0.2 - 8.0 * removed[:, 0] - 0.35 * removed[:, 1:].amax(1)
+
+    one = measured_by(result, log_probability)
+    listed = {row.number: row for row in one.rows}
+    quarter = [i for i, part in enumerate(one.parts) if part.effect_alone is not None and part.effect_alone > 0.3]
+    assert len(quarter) > 2 and {*quarter} <= listed.keys()
