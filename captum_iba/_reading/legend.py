@@ -13,6 +13,7 @@ from captum_iba._reading.mask_state import has_percentages
 from captum_iba._reading.prompt_sentences import leading_numbers, part_verdict
 from captum_iba._reading.protocols import ExplainedResponse, ExplainedText
 from captum_iba._reading.rows import MATTERS_ALONE, RAISES_ALONE, SPEAKS_AGAINST, ListedPart, is_in_turn
+from captum_iba._reading.thresholds import NOTICEABLE
 from captum_iba._reading.word_sentences import verdict
 from captum_iba._reading.wording import capitalized, quantity
 from captum_iba._reading.words import ranked_words, standing_out
@@ -25,7 +26,6 @@ AVERAGES = "average activations"
 _OF_TEXTS = "means over other texts, the same for each word: the model reads no word, and leans to a class all the same"
 OF_IMAGES = "means over other images, the same at each place: the model sees nothing, and leans to a class all the same"
 """The term of what stands in place of an input through a closed mask, and what it is of an image."""
-_RISE = 0.01  # of a probability, that is a rise
 _COLUMNS = ("without it", "and those above", "of the bits", "bar")
 _OF_BITS = "its share of the bits above the floor; the floor is about what an unneeded {unit} keeps"
 _PART_DELETED = "this part is deleted, with the space before it (after the first part it stays)"
@@ -216,7 +216,7 @@ def _steps_legend(rows: Sequence[ListedPart], meaning: str) -> Legend:
 def _where_it_rises(rows: Sequence[ListedPart]) -> str:
     """That one of the leading parts lowers the probability only with those after it, where that is so."""
     values = [row.without_so_far for row in rows if not math.isnan(row.without_so_far)]
-    if all(after <= before + _RISE for before, after in pairwise(values)):
+    if all(after <= before + NOTICEABLE for before, after in pairwise(values)):
         return ""
     return "; where it rises, this one counts only together with other leading ones"
 

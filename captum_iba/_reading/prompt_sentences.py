@@ -40,15 +40,18 @@ def _preferred(response: ExplainedResponse) -> str:
     """That the model prefers the other response of a choice; else empty."""
     if response.contrast is None or response.probability >= 0.5:
         return ""
-    other = format_probability(1 - response.probability)
-    return f'The model prefers "{printable(with_symbols(response.contrast).strip())}" ({other}).'
+    return f"The model {_prefers_other(response)} ({format_probability(1 - response.probability)})."
 
 
 def _preferred_without(response: ExplainedResponse, check: PromptCheck) -> str:
     """Which response of a choice the model prefers without the leading parts, where that is the other one; or empty."""
     if response.contrast is None or not check.without_leading < 0.5 <= response.probability:
         return ""
-    return f'prefers "{printable(with_symbols(response.contrast).strip())}"'
+    return _prefers_other(response)
+
+
+def _prefers_other(response: ExplainedResponse) -> str:
+    return f'prefers "{printable(with_symbols(response.contrast or "").strip())}"'
 
 
 def part_verdict(response: ExplainedResponse) -> str:
@@ -197,8 +200,7 @@ def _changed_by_one(response: ExplainedResponse) -> str:
     more = [f"one of {len(chances) - _NAMED} more"] if len(chances) > _NAMED else []
     *first, last = [*chances[:_NAMED], *more]
     named = f"{', '.join(first)} or {last}" if first else last
-    other = printable(with_symbols(response.contrast).strip())
-    return f'Without {named} the model prefers "{other}".'
+    return f"Without {named} the model {_prefers_other(response)}."
 
 
 def _least(response: ExplainedResponse) -> str:

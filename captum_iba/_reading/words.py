@@ -13,12 +13,11 @@ from captum_iba._reading.order import count_leading, has_neutral_statistics, imp
 from captum_iba._reading.places import is_punctuation, place_in_texts, word_places
 from captum_iba._reading.protocols import ExplainedText
 from captum_iba._reading.rows import MATTERS_ALONE, RAISES_ALONE, SPEAKS_AGAINST, ListedPart, bar_of
-from captum_iba._reading.thresholds import is_much_lower, rises_much
+from captum_iba._reading.thresholds import NOTICEABLE, is_much_lower, rises_much
 from captum_iba._reading.wording import visible
 
 _AGAINST, _BESIDE = 3, 10  # words against the target, and others, that are listed
 _KNOWN = "_ranked_words"
-_RISE = 0.01  # of a probability, from which on a leading word is said to raise it alone
 _LEAST_SCALE = 0.5  # nats that have the full color at least
 
 
@@ -138,7 +137,7 @@ def _with_relations(
             relation = SPEAKS_AGAINST
         elif check is not None and i in alone and is_much_lower(check.probability, row.without, strongest):
             relation = MATTERS_ALONE
-        elif i in leading and row.without >= whole + _RISE:
+        elif i in leading and row.without >= whole + NOTICEABLE:
             relation = RAISES_ALONE
         found[i] = row._replace(relation=relation, share_alone=_bar(row, whole, after)[1])
     return found

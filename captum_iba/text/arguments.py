@@ -91,17 +91,15 @@ def doubt_of_pairs(text: str, pair: str | None, labels: Sequence[str]) -> str:
 
 
 def warn_of_special_tokens(encoded: Sequence[EncodedText]) -> None:
-    """Warn of the first text that spells a special token out, such as "[SEP]"."""
-    for number, text in enumerate(encoded):
-        tokens = zip(text.special, text.sequences, text.spans, strict=True)
-        written = [(sequence, *span) for is_special, sequence, span in tokens if is_special and span[0] < span[1]]
-        if written:
-            which = f" number {number}" * (len(encoded) > 1)
-            warn_user(
-                f"texts: text{which} has {text.spelling(*written[0])!r}, which the tokenizer reads as a special token: "
-                "it is no word, has no bits and is never deleted"
-            )
-            return
+    """Warn of the first special token that a text spells out, such as "[SEP]"."""
+    for i, text in enumerate(encoded):
+        for is_special, sequence, (start, end) in zip(text.special, text.sequences, text.spans, strict=True):
+            if is_special and start < end:
+                warn_user(
+                    f"{'pairs' if sequence else 'texts'}[{i}] has {text.spelling(sequence, start, end)!r}, which the "
+                    "tokenizer reads as a special token: it is no word, has no bits and is never deleted"
+                )
+                return
 
 
 def _strings(values: Any, name: str) -> list[str]:

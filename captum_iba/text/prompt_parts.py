@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from captum_iba._reading.rows import RAISES_ALONE, SPEAKS_AGAINST, bar_of
+from captum_iba._reading.rows import SPEAKS_AGAINST, bar_of
 
 TOLERANCE = 0.05
 """Nats by which the removal of a part may change a log-probability, or log-odds, and count as no change."""
@@ -67,10 +67,6 @@ class PromptPart:
     def label(self) -> str:
         """ "speaks against it" (:attr:`speaks_against`) or "". Lists show it of parts that do not lead."""
         return SPEAKS_AGAINST if self.speaks_against else ""
-
-    def label_in_list(self, leads: bool) -> str:
-        """:attr:`label`; of a part that leads "raises it alone", because it lowers the probability with others."""
-        return RAISES_ALONE if leads and self.speaks_against else self.label
 
     @property
     def speaks_against(self) -> bool:

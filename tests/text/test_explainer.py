@@ -708,9 +708,11 @@ def test_provenance_has_the_fingerprint_of_the_model_as_it_is(bert, wordpiece):
 def test_special_tokens_that_a_text_spells_out_are_told(bert, wordpiece):
     """ "[SEP]" in a text was read as one, silently."""
     explainer = TextExplainer(bert, wordpiece)
-    with pytest.warns(UserWarning, match=r"text number 1 has '\[SEP\]', which the tokenizer reads as a special token"):
+    with pytest.warns(UserWarning, match=r"texts\[1\] has '\[SEP\]', which the tokenizer reads as a special"):
         results = explainer.explain(["a good film", "a [SEP] bad film"], n_steps=1, n_samples=1)
     assert "[SEP]" not in [word.word for word in results[1].words]
+    with pytest.warns(UserWarning, match=r"pairs\[0\] has '\[SEP\]'"):
+        explainer.explain("a good film", "a [SEP] bad film", n_steps=1, n_samples=1)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         explainer.explain("a good film", n_steps=1, n_samples=1)
