@@ -16,9 +16,26 @@ from captum_iba._reading.thresholds import N_RANDOM
 from captum_iba.metrics.part_removal import kept_without
 
 _QUARTER, _LESS, _NOTHING = 0.25, 0.1, 0.01  # of the probability
+_N_FIRST = 8  # parts with the most bits that are measured first, also where more are asked for
 
 Explained = TypeVar("Explained")
 Kept = npt.NDArray[np.bool_]
+
+
+class Attempt(NamedTuple):
+    """How the leading parts are looked for.
+
+    Args:
+        n_measured (int): Number of parts with the most bits whose effect is measured; 0 for none.
+        further (sequence of int): Numbers of further parts that are measured. Default: none.
+        search (bool): Whether to search for a better group of as many parts. Default: False.
+        leading (sequence of int): Numbers of the leading parts, in their order. Default: they are looked for.
+    """
+
+    n_measured: int
+    further: Sequence[int] = ()
+    search: bool = False
+    leading: Sequence[int] = ()
 
 
 class Progress(NamedTuple):
@@ -27,7 +44,7 @@ class Progress(NamedTuple):
     Args:
         probability (float): With all parts.
         left (float): Without the leading parts.
-        n_leading (int): Number of leading parts.
+        leading (sequence of int): Numbers of the leading parts, in their order.
         n_measured (int): Number of parts whose effect was measured.
         n_parts (int): Number of all parts that can be removed.
         is_improbable (bool): Whether the probability is so small that no further part is looked for.
@@ -35,40 +52,45 @@ class Progress(NamedTuple):
 
     probability: float
     left: float
-    n_leading: int
+    leading: Sequence[int]
     n_measured: int
     n_parts: int
     is_improbable: bool = False
 
 
 def with_check(
-    measured: Callable[[int, Sequence[int], bool], Explained],
+    attempted: Callable[[Attempt], Explained],
     count: int,
     most: int,
     missed: Callable[[Explained], Sequence[int]],
     progress: Callable[[Explained], Progress | None],
+    larger: Callable[[Explained, float], Sequence[int]] | None = None,
 ) -> Explained:
     """
-    An explanation with its check, for which more parts are measured where those with the most bits miss something.
+    An explanation with its check, for which more is tried where the leading parts leave most of the probability.
 
-    1. The parts with the most bits are measured, and the explanation is checked.
+    1. The parts with the most bits are measured, up to eight, and the explanation is checked.
     2. Parts that lower the probability alone, and that were not measured, are measured, too. The new leading parts
        replace the first ones if they are better.
     3. The explanation is searched for a better group of as many parts, unless the leading parts leave less than 1% of
        the probability.
     4. If the leading parts leave more than a quarter of the probability, or a tenth and all measured parts lead,
        more parts are measured. The new leading parts replace the others if they are better.
+    5. If they still leave more than a quarter, a larger group is built. It leads if it is better.
+    6. If ``count`` is above eight, so many parts are measured. The new leading parts replace the others if they are
+       better.
 
     Leading parts are better than others if they are no more and the probability without them is no higher; or if they
     are more, the probability is lower by a tenth of the whole, and they are at most half of all parts.
 
     Args:
-        measured (Callable): Returns the explanation with its check. It gets the number of parts with the most bits to
-            measure, the numbers of further parts, and whether to search for a better group.
+        attempted (Callable): Returns the explanation with its check, of an :class:`Attempt`.
         count (int): Number of parts with the most bits that are measured; 0 for none, and no search.
-        most (int): The same number in the last attempt; none is made if ``count`` is at least as large.
+        most (int): The same number in step 4.
         missed (Callable): Numbers of the parts that matter alone and were not measured, from an explanation.
         progress (Callable): How far an explanation has come; None where it has no check.
+        larger (Callable, optional): Numbers of more parts, from an explanation and the probability that they are to
+            leave (:func:`captum_iba._explain.leading_parts.larger_group`). Default: None, no step 5.
 
     Returns:
         The explanation.
@@ -76,38 +98,56 @@ def with_check(
     Examples::
 
         >>> left = {(4, ()): 0.8, (4, (9,)): 0.7, (24, (9,)): 0.2}
-        >>> def measured(count, further, search): return left[count, tuple(further)] - 0.1 * search
-        >>> def progress(left): return Progress(0.9, left, n_leading=2, n_measured=4, n_parts=30)
-        >>> with_check(measured, 4, 24, lambda left: [9], progress)
+        >>> def attempted(new): return left[new.n_measured, tuple(new.further)] - 0.1 * new.search
+        >>> def progress(left): return Progress(0.9, left, [1, 2], n_measured=4, n_parts=30)
+        >>> with_check(attempted, 4, 24, lambda left: [9], progress)
         0.1
     """
-    found = measured(count, (), False)
-    now = progress(found)
-    if not count or now is None:
+    attempt = Attempt(min(count, _N_FIRST))
+    found = attempted(attempt)
+    first = progress(found)
+    if not count or first is None:
         return found
+    now = first
+
+    def try_instead(new: Attempt) -> None:
+        nonlocal attempt, found, now
+        explained = attempted(new)
+        reached = progress(explained)
+        if reached is not None and _is_better(reached, now):
+            attempt, found, now = new, explained, reached
+
     missing = missed(found)
-    further = missing if missing and _is_better(progress(measured(count, missing, False)), now) else ()
-    found = measured(count, further, now.left > _NOTHING * now.probability and not now.is_improbable)
-    now = progress(found)
-    if now is None or now.is_improbable or count >= most:
-        return found
-    all_lead = now.n_leading == now.n_measured < now.n_parts
-    if now.left <= (_LESS if all_lead else _QUARTER) * now.probability:
-        return found
-    more = measured(most, missing, True)
-    return more if _is_better(progress(more), now) else found
+    if missing:
+        try_instead(attempt._replace(further=missing))
+    if now.left > _NOTHING * now.probability and not now.is_improbable:
+        attempt = attempt._replace(search=True)
+        found = attempted(attempt)  # the search itself compares what it finds
+        now = progress(found) or now
+    all_lead = len(now.leading) == now.n_measured < now.n_parts
+    too_much = (_LESS if all_lead else _QUARTER) * now.probability
+    if attempt.n_measured < most and not now.is_improbable and now.left > too_much:
+        try_instead(attempt._replace(n_measured=most, further=missing, search=True))
+    enough = _QUARTER * now.probability
+    if larger is not None and not now.is_improbable and now.left > enough and (group := larger(found, enough)):
+        try_instead(attempt._replace(leading=group))
+    if count > attempt.n_measured:
+        before = attempt._replace(n_measured=count, leading=now.leading)
+        try_instead(attempt._replace(n_measured=count, further=missing, search=not now.is_improbable, leading=()))
+        if attempt.n_measured < count:
+            found = attempted(before)
+    return found
 
 
-def _is_better(new: Progress | None, old: Progress) -> bool:
+def _is_better(new: Progress, old: Progress) -> bool:
     """Whether new leading parts are better than the old ones, as :func:`with_check` says.
 
     Where none leads, the new ones may be more than half of all parts.
     """
-    if new is None:
-        return False
-    if new.n_leading <= old.n_leading:
+    n_new, n_old = len(new.leading), len(old.leading)
+    if n_new <= n_old:
         return new.left <= old.left
-    is_most = 2 * new.n_leading > new.n_parts and 0 < 2 * old.n_leading <= old.n_parts
+    is_most = 2 * n_new > new.n_parts and 0 < 2 * n_old <= old.n_parts
     return not is_most and new.left <= old.left - _LESS * old.probability
 
 

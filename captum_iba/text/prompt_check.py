@@ -10,12 +10,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from captum_iba._explain.check import Kept, Progress, compare_with_others, kept_in_check, with_check
+from captum_iba._explain.check import Attempt, Kept, Progress, compare_with_others, kept_in_check, with_check
 from captum_iba._explain.leading_parts import (
     GroupSearch,
     kept_with_one,
     leading_in_order,
     most_without_one,
+    values_in_turn,
 )
 from captum_iba._reading.removal_check import PromptCheck
 from captum_iba.metrics.part_removal import removal_effects
@@ -73,9 +74,9 @@ def with_check_by_removal(
     """
     is_short = len(result.parts) <= _N_ALONE
 
-    def measured(n_parts: int, further: Sequence[int], search: bool) -> GenerationAttribution:
-        found = _with_each_alone(removal, rerank_by_removal(removal, result, n_parts, further))
-        return replace(found, check=check_by_removal(removal, found, seed, search))
+    def attempted(new: Attempt) -> GenerationAttribution:
+        found = _with_each_alone(removal, rerank_by_removal(removal, result, new.n_measured, new.further))
+        return replace(found, check=check_by_removal(removal, found, seed, new.search, new.leading))
 
     def missed(found: GenerationAttribution) -> list[int]:
         """Numbers of up to eight parts that lower the probability alone and were not measured."""
@@ -85,7 +86,7 @@ def with_check_by_removal(
         unmeasured = [i for i, part in enumerate(found.parts) if part.effect is None and left[i] <= most]
         return sorted(unmeasured, key=left.__getitem__)[:_MOST_MISSED] if is_short else []
 
-    return with_check(measured, count, _N_MEASURED if is_short else count, missed, _progress)
+    return with_check(attempted, count, _N_MEASURED if is_short else count, missed, _progress)
 
 
 def _progress(result: GenerationAttribution) -> Progress | None:
@@ -94,7 +95,7 @@ def _progress(result: GenerationAttribution) -> Progress | None:
     return Progress(
         result.probability,
         result.check.without_leading if result.check.leading else result.probability,
-        n_leading=len(result.check.leading),
+        result.check.leading,
         n_measured=sum(part.effect is not None for part in result.parts),
         n_parts=len(result.parts),
     )
@@ -124,12 +125,17 @@ def _with_each_alone(removal: CachedPromptRemoval, result: GenerationAttribution
 
 
 def check_by_removal(
-    removal: CachedPromptRemoval, result: GenerationAttribution, seed: int = 0, search: bool = False
+    removal: CachedPromptRemoval,
+    result: GenerationAttribution,
+    seed: int = 0,
+    search: bool = False,
+    known: Sequence[int] = (),
 ) -> PromptCheck | None:
     """Probabilities without the leading parts, the least, and others at random; None where none is for the response.
 
     Up to eight leading parts are put in the order of their removal, without those that add nothing to the others. With
-    ``search`` they give way to as many others if the probability is lower without these.
+    ``search`` they give way to as many others if the probability is lower without these. ``known`` are the leading
+    parts in their order, if they are known.
     """
     if not result.leading and any(part.known_effect is not None for part in result.parts):
         return None  # all parts with bits speak against the response
@@ -143,7 +149,10 @@ def check_by_removal(
         is_tiny = len(order) <= _N_PAIRED
         largest, pairs = (_LARGEST, tried) if is_tiny else (_LARGEST_OF_MANY, ())
         groups = GroupSearch(helping, tried, _N_CANDIDATES, largest=largest, pairs=pairs)
-    leading, first = leading_in_order(removal, order, n_leading, _ADDS, groups, probabilities=removal.probabilities)
+    if known:
+        leading, first = list(known), values_in_turn(removal, known, len(order))
+    else:
+        leading, first = leading_in_order(removal, order, n_leading, _ADDS, groups, probabilities=removal.probabilities)
     chances = removal.probabilities(torch.tensor(first, dtype=torch.float64))
 
     def probabilities(kept: Kept) -> list[float]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from captum_iba._explain.check import (
+    Attempt,
     Kept,
     Progress,
     change_of_prediction,
@@ -21,8 +23,10 @@ from captum_iba._explain.leading_parts import (
     COVERED_DECREASE,
     GroupSearch,
     kept_with_one,
+    larger_group,
     leading_in_order,
     most_without_one,
+    values_in_turn,
 )
 from captum_iba._reading.mask_state import is_improbable
 from captum_iba._reading.order import count_leading, ranking, ranking_by_bits
@@ -82,65 +86,63 @@ def rerank_by_removal(
     count: int,
     further: Sequence[int] = (),
     search: bool = False,
+    known: Sequence[int] = (),
 ) -> TextAttribution:
     """The attribution with the effects of the ``count`` words with the most bits, and the order of the leading ones.
 
     Of a text of at most so many words all are measured, punctuation aside. Words at the floor of a longer text are not
     among them, unless they are ``further`` ones, by number; a single one of several words has no order. With
     ``search`` up to eight leading words of a text of at most 60 words give way to others if less is left without these;
-    words that were not measured before are then.
+    words that were not measured before are then. ``known`` are the leading words in their order, if they are known.
     """
     own = _is_own(removal.encoded, attribution)
     words = _words_to_measure(attribution, own, count, further)
     if not words or len(words) == 1 < int((~own).sum()):
         return attribution
-    column, is_value = _column(attribution), isinstance(removal.classifier.head, ValueHead)
-
-    def log_odds(kept: Tensor) -> Tensor:
-        found = removal.probabilities(_numbers(kept.numpy()))[:, column]
-        return found if is_value else found.logit(eps=LOG_ODDS_EPS)
-
+    log_odds, is_value = _log_odds(removal, attribution), isinstance(removal.classifier.head, ValueHead)
     measured = removal_effects(log_odds, words, len(own))
     without = measured.whole - measured.alone
     effects = dict(zip(words, measured.effects.tolist(), strict=True))
     alone = dict(zip(words, (without if is_value else without.sigmoid()).tolist(), strict=True))
-    known = attribution.without or (None,) * len(own)
+    before = attribution.without or (None,) * len(own)
     found = replace(
         attribution,
         effects=tuple(effects.get(i) for i in range(len(own))),
-        without=tuple(alone.get(i, known[i]) for i in range(len(own))),
+        without=tuple(alone.get(i, before[i]) for i in range(len(own))),
         removal_order=(),
         without_first=(),
         without_others=(),
     )
     helping = [i for i in ranking(found) if effects.get(i, 0.0) > 0]
     order = np.array([i for i in ranking(found) if not own[i]])
-    adds = _ADDS_TO_CLOSENESS if is_value else _ADDS
     is_short = len(own) <= ALL_DELETED_ALONE
     groups = GroupSearch(helping, order.tolist(), enough=COVERED_DECREASE) if search and is_short else None
-    if not helping and (groups is None or len(order) > _N_PAIRED):
+    if not helping and not known and (groups is None or len(order) > _N_PAIRED):
         return found
     if groups is not None and len(order) <= _N_PAIRED:
         others = [*helping, *(i for i in order.tolist() if i not in helping)]
         groups = groups._replace(others=others, n_begun=len(others), pairs=order.tolist())
-    leading, values = leading_in_order(
-        log_odds,
-        order,
-        len(helping),
-        adds,
-        groups,
-        n_tried=len(helping),
-        n_parts=len(own),
-        probabilities=None if is_value else torch.sigmoid,
-    )
+    if known:
+        leading, values = list(known), values_in_turn(log_odds, known, len(own))
+    else:
+        leading, values = leading_in_order(
+            log_odds,
+            order,
+            len(helping),
+            _adds(removal),
+            groups,
+            n_tried=len(helping),
+            n_parts=len(own),
+            probabilities=None if is_value else torch.sigmoid,
+        )
     if not leading:
         return found
     if unmeasured := [i for i in leading if i not in effects]:
-        return rerank_by_removal(removal, attribution, count, [*further, *unmeasured], search)
+        return rerank_by_removal(removal, attribution, count, [*further, *unmeasured], search, known)
     in_turn = measured.whole.new_tensor(values)
     first = in_turn if is_value else in_turn.sigmoid()
-    before = float(measured.whole if is_value else measured.whole.sigmoid())
-    if float(measured.whole - in_turn.min()) < _SMALL and float(first.min()) > SAME * before:
+    whole = float(measured.whole if is_value else measured.whole.sigmoid())
+    if float(measured.whole - in_turn.min()) < _SMALL and float(first.min()) > SAME * whole:
         return found
     with_one = log_odds(kept_with_one(leading, len(own))) if len(leading) > 1 else first[:0]
     return replace(
@@ -175,11 +177,35 @@ def with_check_by_removal(
     """
     alone = _with_single_deletions(removal, attribution, blocks)
 
-    def measured(n_words: int, further: Sequence[int], search: bool) -> TextAttribution:
-        found = rerank_by_removal(removal, alone, n_words, further, search) if n_words else alone
+    def attempted(new: Attempt) -> TextAttribution:
+        found = rerank_by_removal(removal, alone, *new) if new.n_measured else alone
         return replace(found, check=check_by_removal(removal, found))
 
-    return _with_change(removal, with_check(measured, count, _N_MEASURED, _missed, _progress))
+    def larger(found: TextAttribution, enough: float) -> Sequence[int]:
+        words = [i for i, is_own in enumerate(_is_own(removal.encoded, found)) if not is_own]
+        if len(words) > ALL_DELETED_ALONE:
+            return ()
+        if not isinstance(removal.classifier.head, ValueHead):
+            enough = math.log(enough / (1 - enough))
+        return larger_group(_log_odds(removal, found), words, enough, len(found.words), _adds(removal))
+
+    return _with_change(removal, with_check(attempted, count, _N_MEASURED, _missed, _progress, larger))
+
+
+def _log_odds(removal: TextRemoval, attribution: TextAttribution) -> Callable[[Tensor], Tensor]:
+    """Function of the kept words, (rows, W) booleans, that returns log-odds, or the closeness of a value, (rows,)."""
+    column, is_value = _column(attribution), isinstance(removal.classifier.head, ValueHead)
+
+    def log_odds(kept: Tensor) -> Tensor:
+        found = removal.probabilities(_numbers(kept.numpy()))[:, column]
+        return found if is_value else found.logit(eps=LOG_ODDS_EPS)
+
+    return log_odds
+
+
+def _adds(removal: TextRemoval) -> float:
+    """What a leading word adds to the others at least."""
+    return _ADDS_TO_CLOSENESS if isinstance(removal.classifier.head, ValueHead) else _ADDS
 
 
 def _with_change(removal: TextRemoval, attribution: TextAttribution) -> TextAttribution:
@@ -213,7 +239,7 @@ def _progress(attribution: TextAttribution) -> Progress | None:
     return Progress(
         whole,
         attribution.without_first[-1] if attribution.without_first else whole,
-        n_leading=len(attribution.removal_order),
+        attribution.removal_order,
         n_measured=sum(effect is not None for effect in attribution.effects),
         n_parts=sum(map(len, ranked_words(attribution))),
         is_improbable=is_improbable(attribution),

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from captum_iba._explain.check import (
+    Attempt,
     Kept,
     Progress,
     change_of_prediction,
@@ -24,6 +25,7 @@ from captum_iba._explain.leading_parts import (
     kept_with_one,
     leading_in_order,
     most_without_one,
+    values_in_turn,
 )
 from captum_iba._reading.removal_check import ImageCheck
 from captum_iba._reading.thresholds import N_RANDOM
@@ -79,14 +81,14 @@ def with_check_by_removal(removal: RegionRemoval, result: ImageAttribution, coun
     of_classes = CachedRemoval(removal.probabilities)
     cached = _of_target(of_classes, removal.target)
 
-    def measured(n_regions: int, further: Sequence[int], search: bool) -> ImageAttribution:
-        found = rerank_by_removal(cached, result, n_regions, seed, further)
-        found = replace(found, check=check_by_removal(removal, of_classes, found, seed, search))
+    def attempted(new: Attempt) -> ImageAttribution:
+        found = rerank_by_removal(cached, result, new.n_measured, seed, new.further)
+        found = replace(found, check=check_by_removal(removal, of_classes, found, seed, new.search, new.leading))
         if found.measured and (unmeasured := [i for i in found.leading if i not in found.measured]):
-            return measured(n_regions, [*further, *unmeasured], search)
+            return attempted(new._replace(further=[*new.further, *unmeasured]))
         return found
 
-    found = with_check(measured, count, _N_MEASURED, _missed, _progress)
+    found = with_check(attempted, count, _N_MEASURED, _missed, _progress)
     if found.check is None or removal.classifier.multi_label or removal.target != found.predicted:
         return found
     label, tried = removal.classifier.label, of_classes.tried
@@ -110,7 +112,7 @@ def _progress(result: ImageAttribution) -> Progress | None:
     return Progress(
         check.probability,
         check.without_leading if check.leading else check.probability,
-        n_leading=len(check.leading),
+        check.leading,
         n_measured=len(result.measured),
         n_parts=result.n_regions,
         is_improbable=result.is_improbable,
@@ -118,12 +120,18 @@ def _progress(result: ImageAttribution) -> Progress | None:
 
 
 def check_by_removal(
-    removal: RegionRemoval, of_classes: CachedRemoval, result: ImageAttribution, seed: int, search: bool = False
+    removal: RegionRemoval,
+    of_classes: CachedRemoval,
+    result: ImageAttribution,
+    seed: int,
+    search: bool = False,
+    known: Sequence[int] = (),
 ) -> ImageCheck:
     """Probabilities without the leading regions, the least, and others at random; of up to 64 without each alone.
 
     ``of_classes`` gives the probabilities of all classes, and runs each set of regions once. With ``search`` up to
-    eight leading regions give way to as many others if the probability is lower without these.
+    eight leading regions give way to as many others if the probability is lower without these. ``known`` are the
+    leading regions in their order, if they are known.
     """
     order, n_regions = (-result.scores).argsort(), result.n_regions
     cached = _of_target(of_classes, removal.target)
@@ -131,7 +139,10 @@ def check_by_removal(
     is_small = n_regions <= _N_ALONE
     tried = order.tolist() if is_small else ()
     groups = GroupSearch(helping, tried, n_begun=_N_BEGUN, enough=MOST_OF_DECREASE) if search and helping else None
-    leading, first = _leading(cached, order, len(result.measured or result.leading), groups)
+    if known:
+        leading, first = list(known), values_in_turn(cached, known, n_regions)
+    else:
+        leading, first = _leading(cached, order, len(result.measured or result.leading), groups)
 
     def probabilities(kept: Kept) -> list[float]:
         return list(cached(torch.from_numpy(kept)).tolist())

@@ -611,7 +611,9 @@ def test_bars_where_most_regions_lead():
     regions, layer = tile_regions(8, 8, n_tiles=4), LayerMap("layer3", np.arange(16.0).reshape(4, 4) + 2, 1.0, 0.8, 0.1)
     image = image_attribution(check=False, measured=(), effects=(), n_in_turn=0)
     image = replace(image, regions=regions, layers=(layer,), effects_alone=())
-    result = with_check_by_removal(KnownRegions(lambda kept: 0.1 + 0.05 * kept[:, 4:].sum(1)), image, 16, seed=0)
+    result = with_check_by_removal(
+        KnownRegions(lambda kept: 0.1 + 0.2 * kept[:, 4:].sum(1).clamp(max=4)), image, 16, seed=0
+    )
     assert len(result.leading) > 8 and result.verdict == "" and "no check confirms" in result.legend()["pale bar"]
     assert all(row.importance == pytest.approx(0.5, abs=0.01) for row in result.rows)  # 5 of at least 10 points
 
