@@ -81,7 +81,8 @@ def with_check(
        better.
 
     Leading parts are better than others if they are no more and the probability without them is no higher; or if they
-    are more, the probability is lower by a tenth of the whole, and they are at most half of all parts.
+    are more, the probability is lower by a tenth of the whole, and they are at most half of all parts; or the others
+    lower it by less than a tenth.
 
     Args:
         attempted (Callable): Returns the explanation with its check, of an :class:`Attempt`.
@@ -142,12 +143,14 @@ def with_check(
 def _is_better(new: Progress, old: Progress) -> bool:
     """Whether new leading parts are better than the old ones, as :func:`with_check` says.
 
-    Where none leads, the new ones may be more than half of all parts.
+    Where none leads, or the old ones lower the probability by less than a tenth, the new ones may be more than half of
+    all parts.
     """
     n_new, n_old = len(new.leading), len(old.leading)
     if n_new <= n_old:
         return new.left <= old.left
-    is_most = 2 * n_new > new.n_parts and 0 < 2 * n_old <= old.n_parts
+    lowers = old.left <= (1 - _LESS) * old.probability
+    is_most = 2 * n_new > new.n_parts and 0 < 2 * n_old <= old.n_parts and lowers
     return not is_most and new.left <= old.left - _LESS * old.probability
 
 

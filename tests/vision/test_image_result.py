@@ -11,6 +11,7 @@ from PIL import Image
 
 from captum_iba._reading.image_sentences import OWN_STATISTICS
 from captum_iba._reading.legend import legend_lines
+from captum_iba.metrics.part_removal import CachedRemoval
 from captum_iba.vision import (
     ImageAttribution,
     ImageCheck,
@@ -23,7 +24,7 @@ from captum_iba.vision import (
 )
 from captum_iba.vision.image_model import ImageClassifier
 from captum_iba.vision.images import read_image, size_of
-from captum_iba.vision.region_check import with_check_by_removal
+from captum_iba.vision.region_check import check_by_removal, rerank_by_removal, with_check_by_removal
 from captum_iba.vision.regions import sum_per_region
 from captum_iba.visualization import image_map, image_page, plot_image
 from captum_iba.visualization.image_figures import heat_over_image, heat_positions, leading_regions, removal_map
@@ -611,9 +612,10 @@ def test_bars_where_most_regions_lead():
     regions, layer = tile_regions(8, 8, n_tiles=4), LayerMap("layer3", np.arange(16.0).reshape(4, 4) + 2, 1.0, 0.8, 0.1)
     image = image_attribution(check=False, measured=(), effects=(), n_in_turn=0)
     image = replace(image, regions=regions, layers=(layer,), effects_alone=())
-    result = with_check_by_removal(
-        KnownRegions(lambda kept: 0.1 + 0.2 * kept[:, 4:].sum(1).clamp(max=4)), image, 16, seed=0
-    )
+    removal = KnownRegions(lambda kept: 0.1 + 0.05 * kept[:, 4:].sum(1))
+    of_classes = CachedRemoval(removal.probabilities)
+    found = rerank_by_removal(lambda kept: of_classes(kept)[:, 1], image, 16, seed=0)
+    result = replace(found, check=check_by_removal(removal, of_classes, found, seed=0))
     assert len(result.leading) > 8 and result.verdict == "" and "no check confirms" in result.legend()["pale bar"]
     assert all(row.importance == pytest.approx(0.5, abs=0.01) for row in result.rows)  # 5 of at least 10 points
 
